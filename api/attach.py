@@ -1,0 +1,58 @@
+"""What the node agent (or a CNI plugin) and the sdn daemon say to each other over the unix socket.
+
+HTTP/1.1 on `/run/podlane/sdn.sock` (mode 0600). The verbs are those of CNI and stand in the path:
+
+    POST /ADD     AttachRequest  → 200 Attachment        the sandbox has its address, and packets flow
+    POST /DEL     DetachRequest  → 200 {}                the sandbox has no port, no flow, no address any more
+    POST /CHECK   AttachRequest  → 200 {}                ADD's answer is still true
+    GET  /STATUS                 → 200 NetworkStatus     ready for ADD
+
+Every other answer is an `AttachError` with an HTTP status of 400 (Refused: asking again is of no use),
+404 (Gone, CHECK only) or 503 (NotReady: ask again). ADD and DEL are idempotent.
+"""
+
+from __future__ import annotations
+
+from api.objects import Value
+
+
+class AttachRequest(Value):
+    """`sandbox` is the container id of the sandbox, `netns` a path of its network namespace (`/proc/PID/ns/net`)."""
+
+    sandbox: str
+    netns: str
+    namespace: str
+    name: str
+    uid: str = ""
+    ifname: str = "eth0"
+
+
+class DetachRequest(Value):
+    sandbox: str
+
+
+class Attachment(Value):
+    """`ip` carries the prefix length of the node's subnet (`10.128.0.2/23`)."""
+
+    ip: str
+    gateway: str
+    mac: str
+    mtu: int
+    host_interface: str
+
+
+class NetworkStatus(Value):
+    """`subnet` and `gateway` are this node's (`10.128.0.0/23`, `10.128.0.1`)."""
+
+    ready: bool
+    subnet: str = ""
+    gateway: str = ""
+    mtu: int = 0
+
+
+class AttachError(Value):
+    """`code` is a CNI error code: 4 bad request, 7 unknown sandbox or failed check, 11 try again later, 50 not ready."""
+
+    code: int
+    msg: str
+    details: str = ""

@@ -1,0 +1,504 @@
+"""The API objects as frozen values: their JSON shape is that of Kubernetes v1 and network.openshift.io/v1.
+
+Rules of this file:
+
+- Field names are snake_case here and camelCase on the wire; a default is left out of the JSON.
+- A field that the API accepts and keeps, but that no daemon acts on, has the type `Json`.
+- Values are never changed; use `msgspec.structs.replace`.
+- Times are RFC 3339 in UTC with seconds (`2026-01-31T12:00:00Z`), quantities are Kubernetes quantities (`100m`, `64Mi`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+Json = Any
+"""A piece of JSON that is kept as it came."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of every part of an object."""
+
+
+class OwnerReference(Value):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(Value):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+    managed_fields: Json = None
+    self_link: str = ""
+
+
+class Condition(Value):
+    """One row of `status.conditions` of a Node or a Pod; status is True, False or Unknown."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    last_heartbeat_time: str | None = None
+    last_probe_time: str | None = None
+    observed_generation: int = 0
+
+
+class Object(Value):
+    """Base of every object that has a place of its own in the API."""
+
+    API_VERSION: ClassVar[str]
+    KIND: ClassVar[str]
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+
+# --- Namespace -------------------------------------------------------------------------------------------------------
+
+
+class NamespaceSpec(Value):
+    finalizers: tuple[str, ...] = ()
+
+
+class NamespaceStatus(Value):
+    phase: str = ""
+    conditions: Json = None
+
+
+class Namespace(Object):
+    """A project: the border inside which pods reach each other (ovs-multitenant)."""
+
+    API_VERSION = "v1"
+    KIND = "Namespace"
+
+    spec: NamespaceSpec = NamespaceSpec()
+    status: NamespaceStatus = NamespaceStatus()
+
+
+# --- Node ------------------------------------------------------------------------------------------------------------
+
+
+class Taint(Value):
+    key: str
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(Value):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+    provider_id: str = msgspec.field(default="", name="providerID")
+    pod_cidr: str = msgspec.field(default="", name="podCIDR")
+    pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
+
+
+class NodeAddress(Value):
+    """type is InternalIP, ExternalIP or Hostname."""
+
+    type: str
+    address: str
+
+
+class NodeSystemInfo(Value, omit_defaults=False):
+    machine_id: str = msgspec.field(default="", name="machineID")
+    system_uuid: str = msgspec.field(default="", name="systemUUID")
+    boot_id: str = msgspec.field(default="", name="bootID")
+    kernel_version: str = ""
+    os_image: str = ""
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+    kube_proxy_version: str = ""
+    operating_system: str = ""
+    architecture: str = ""
+
+
+class DaemonEndpoint(Value):
+    port: int = msgspec.field(name="Port")
+
+
+class NodeDaemonEndpoints(Value):
+    kubelet_endpoint: DaemonEndpoint | None = None
+
+
+class ContainerImage(Value):
+    names: tuple[str, ...] = ()
+    size_bytes: int = 0
+
+
+class NodeStatus(Value):
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+    daemon_endpoints: NodeDaemonEndpoints | None = None
+    node_info: NodeSystemInfo | None = None
+    images: tuple[ContainerImage, ...] = ()
+    volumes_in_use: Json = None
+    volumes_attached: Json = None
+    runtime_handlers: Json = None
+    features: Json = None
+
+
+class Node(Object):
+    """A host that runs pods."""
+
+    API_VERSION = "v1"
+    KIND = "Node"
+
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+# --- Pod -------------------------------------------------------------------------------------------------------------
+
+
+class ContainerPort(Value):
+    container_port: int
+    name: str = ""
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = ""
+
+
+class EnvVar(Value):
+    name: str
+    value: str = ""
+    value_from: Json = None
+
+
+class VolumeMount(Value):
+    name: str
+    mount_path: str
+    read_only: bool = False
+    sub_path: str = ""
+    sub_path_expr: str = ""
+    mount_propagation: str | None = None
+    recursive_read_only: str | None = None
+
+
+class ResourceRequirements(Value):
+    limits: dict[str, str | int | float] = {}
+    requests: dict[str, str | int | float] = {}
+    claims: Json = None
+
+
+class Container(Value):
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    ports: tuple[ContainerPort, ...] = ()
+    env_from: Json = None
+    env: tuple[EnvVar, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
+    resize_policy: Json = None
+    restart_policy: str | None = None
+    restart_policy_rules: Json = None
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    volume_devices: Json = None
+    liveness_probe: Json = None
+    readiness_probe: Json = None
+    startup_probe: Json = None
+    lifecycle: Json = None
+    termination_message_path: str = ""
+    termination_message_policy: str = ""
+    image_pull_policy: str = ""
+    security_context: Json = None
+    stdin: bool = False
+    stdin_once: bool = False
+    tty: bool = False
+
+
+class EmptyDirVolumeSource(Value):
+    medium: str = ""
+    size_limit: str | int | None = None
+
+
+class HostPathVolumeSource(Value):
+    path: str
+    type: str | None = None
+
+
+class Volume(Value):
+    name: str
+    empty_dir: EmptyDirVolumeSource | None = None
+    host_path: HostPathVolumeSource | None = None
+    config_map: Json = None
+    secret: Json = None
+    downward_api: Json = msgspec.field(default=None, name="downwardAPI")
+    projected: Json = None
+    persistent_volume_claim: Json = None
+    nfs: Json = None
+    ephemeral: Json = None
+    csi: Json = None
+    image: Json = None
+
+
+class PodSpec(Value):
+    volumes: tuple[Volume, ...] = ()
+    init_containers: Json = None
+    containers: tuple[Container, ...] = ()
+    ephemeral_containers: Json = None
+    restart_policy: str = ""
+    termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    dns_policy: str = ""
+    node_selector: dict[str, str] = {}
+    service_account_name: str = ""
+    service_account: str = ""
+    automount_service_account_token: bool | None = None
+    node_name: str = ""
+    host_network: bool = False
+    host_pid: bool = msgspec.field(default=False, name="hostPID")
+    host_ipc: bool = msgspec.field(default=False, name="hostIPC")
+    host_users: bool | None = None
+    share_process_namespace: bool | None = None
+    security_context: Json = None
+    image_pull_secrets: Json = None
+    hostname: str = ""
+    subdomain: str = ""
+    affinity: Json = None
+    scheduler_name: str = ""
+    tolerations: Json = None
+    host_aliases: Json = None
+    priority_class_name: str = ""
+    priority: int | None = None
+    dns_config: Json = None
+    readiness_gates: Json = None
+    runtime_class_name: str | None = None
+    enable_service_links: bool | None = None
+    preemption_policy: str | None = None
+    overhead: Json = None
+    topology_spread_constraints: Json = None
+    set_hostname_as_fqdn: bool | None = msgspec.field(default=None, name="setHostnameAsFQDN")
+    os: Json = None
+    scheduling_gates: Json = None
+    resource_claims: Json = None
+    resources: Json = None
+
+
+class ContainerStateWaiting(Value):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerStateRunning(Value):
+    started_at: str | None = None
+
+
+class ContainerStateTerminated(Value):
+    exit_code: int = msgspec.field(default=0)
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class ContainerState(Value):
+    """Exactly one of the three is set; none at all means waiting."""
+
+    waiting: ContainerStateWaiting | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(Value, omit_defaults=False):
+    name: str
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+    ready: bool = False
+    restart_count: int = 0
+    image: str = ""
+    image_id: str = msgspec.field(default="", name="imageID")
+    container_id: str = msgspec.field(default="", name="containerID")
+    started: bool | None = None
+
+
+class PodIP(Value):
+    ip: str
+
+
+class HostIP(Value):
+    ip: str
+
+
+class PodStatus(Value):
+    observed_generation: int = 0
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+    message: str = ""
+    reason: str = ""
+    nominated_node_name: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    host_ips: tuple[HostIP, ...] = msgspec.field(default=(), name="hostIPs")
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
+    start_time: str | None = None
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    ephemeral_container_statuses: Json = None
+    qos_class: str = ""
+    resize: str = ""
+    resource_claim_statuses: Json = None
+
+
+class Pod(Object):
+    """One or more containers that share an address and a lane."""
+
+    API_VERSION = "v1"
+    KIND = "Pod"
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class Binding(Object):
+    """Says on which node a pod is to run; `target.name` is the node."""
+
+    API_VERSION = "v1"
+    KIND = "Binding"
+
+    target: ObjectReference | None = None
+
+
+class ObjectReference(Value):
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+# --- network.openshift.io --------------------------------------------------------------------------------------------
+
+
+class ClusterNetworkEntry(Value):
+    cidr: str = msgspec.field(name="CIDR")
+    host_subnet_length: int
+
+
+class ClusterNetwork(Object):
+    """The overlay of the whole cluster; the only one in use is called `default`.
+
+    `hostsubnetlength` counts host bits (9 gives each node a /23). `plugin_name` is
+    `redhat/openshift-ovs-subnet` or `redhat/openshift-ovs-multitenant`.
+    """
+
+    API_VERSION = "network.openshift.io/v1"
+    KIND = "ClusterNetwork"
+
+    network: str = ""
+    hostsubnetlength: int = 0
+    service_network: str = ""
+    plugin_name: str = ""
+    cluster_networks: tuple[ClusterNetworkEntry, ...] = ()
+    vxlan_port: int | None = None
+    mtu: int | None = None
+
+
+class HostSubnet(Object):
+    """The part of the cluster network that belongs to one node, and the address behind which it lies."""
+
+    API_VERSION = "network.openshift.io/v1"
+    KIND = "HostSubnet"
+
+    host: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    subnet: str = ""
+    egress_ips: tuple[str, ...] = msgspec.field(default=(), name="egressIPs")
+    egress_cidrs: tuple[str, ...] = msgspec.field(default=(), name="egressCIDRs")
+
+
+class NetNamespace(Object):
+    """The lane of one project: its VNID, 0 to 16777215, of which 0 reaches all and is reached by all."""
+
+    API_VERSION = "network.openshift.io/v1"
+    KIND = "NetNamespace"
+
+    netname: str = ""
+    netid: int = msgspec.field(default=-1)
+    egress_ips: tuple[str, ...] = msgspec.field(default=(), name="egressIPs")
+
+
+# --- Status and List -------------------------------------------------------------------------------------------------
+
+
+class StatusCause(Value):
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(Value):
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: tuple[StatusCause, ...] = ()
+    retry_after_seconds: int = 0
+
+
+class ListMeta(Value, omit_defaults=True):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int | None = None
+    self_link: str = ""
+
+
+class Status(Value):
+    """The answer to a request that has no object for an answer; `status` is Success or Failure."""
+
+    kind: str = "Status"
+    api_version: str = "v1"
+    metadata: ListMeta = ListMeta()
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    details: StatusDetails | None = None
+    code: int = 0
+
+
+O = TypeVar("O", bound=Object)
+
+
+class List(Value, Generic[O], omit_defaults=False):
+    """`kind` is the item's kind followed by `List`."""
+
+    kind: str
+    api_version: str
+    metadata: ListMeta
+    items: tuple[O, ...]
+
+
+PLUGIN_SUBNET = "redhat/openshift-ovs-subnet"
+PLUGIN_MULTITENANT = "redhat/openshift-ovs-multitenant"
+
+KINDS: tuple[type[Object], ...] = (Namespace, Node, Pod, ClusterNetwork, HostSubnet, NetNamespace)
+"""Every kind that the API keeps."""

@@ -1,0 +1,1 @@
+"""The shared loop: how a wish becomes so. Imports nothing of ours."""
