@@ -16,7 +16,7 @@ from __future__ import annotations
 from api.objects import Value
 
 
-class AttachRequest(Value):
+class AttachRequest(Value, frozen=True):
     """`sandbox` is the container id of the sandbox, `netns` a path of its network namespace (`/proc/PID/ns/net`)."""
 
     sandbox: str
@@ -27,11 +27,11 @@ class AttachRequest(Value):
     ifname: str = "eth0"
 
 
-class DetachRequest(Value):
+class DetachRequest(Value, frozen=True):
     sandbox: str
 
 
-class Attachment(Value):
+class Attachment(Value, frozen=True):
     """`ip` carries the prefix length of the node's subnet (`10.128.0.2/23`)."""
 
     ip: str
@@ -41,7 +41,7 @@ class Attachment(Value):
     host_interface: str
 
 
-class NetworkStatus(Value):
+class NetworkStatus(Value, frozen=True):
     """`subnet` and `gateway` are this node's (`10.128.0.0/23`, `10.128.0.1`)."""
 
     ready: bool
@@ -50,7 +50,7 @@ class NetworkStatus(Value):
     mtu: int = 0
 
 
-class AttachError(Value):
+class AttachError(Value, frozen=True):
     """`code` is a CNI error code: 4 bad request, 7 unknown sandbox or failed check, 11 try again later, 50 not ready."""
 
     code: int

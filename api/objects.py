@@ -22,7 +22,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """Base of every part of an object."""
 
 
-class OwnerReference(Value):
+class OwnerReference(Value, frozen=True):
     api_version: str
     kind: str
     name: str
@@ -31,7 +31,7 @@ class OwnerReference(Value):
     block_owner_deletion: bool = False
 
 
-class ObjectMeta(Value):
+class ObjectMeta(Value, frozen=True):
     name: str = ""
     generate_name: str = ""
     namespace: str = ""
@@ -49,7 +49,7 @@ class ObjectMeta(Value):
     self_link: str = ""
 
 
-class Condition(Value):
+class Condition(Value, frozen=True):
     """One row of `status.conditions` of a Node or a Pod; status is True, False or Unknown."""
 
     type: str
@@ -62,7 +62,7 @@ class Condition(Value):
     observed_generation: int = 0
 
 
-class Object(Value):
+class Object(Value, frozen=True):
     """Base of every object that has a place of its own in the API."""
 
     API_VERSION: ClassVar[str]
@@ -76,16 +76,16 @@ class Object(Value):
 # --- Namespace -------------------------------------------------------------------------------------------------------
 
 
-class NamespaceSpec(Value):
+class NamespaceSpec(Value, frozen=True):
     finalizers: tuple[str, ...] = ()
 
 
-class NamespaceStatus(Value):
+class NamespaceStatus(Value, frozen=True):
     phase: str = ""
     conditions: Json = None
 
 
-class Namespace(Object):
+class Namespace(Object, frozen=True):
     """A project: the border inside which pods reach each other (ovs-multitenant)."""
 
     API_VERSION = "v1"
@@ -98,14 +98,14 @@ class Namespace(Object):
 # --- Node ------------------------------------------------------------------------------------------------------------
 
 
-class Taint(Value):
+class Taint(Value, frozen=True):
     key: str
     value: str = ""
     effect: str = ""
     time_added: str | None = None
 
 
-class NodeSpec(Value):
+class NodeSpec(Value, frozen=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
     provider_id: str = msgspec.field(default="", name="providerID")
@@ -113,14 +113,14 @@ class NodeSpec(Value):
     pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
 
 
-class NodeAddress(Value):
+class NodeAddress(Value, frozen=True):
     """type is InternalIP, ExternalIP or Hostname."""
 
     type: str
     address: str
 
 
-class NodeSystemInfo(Value, omit_defaults=False):
+class NodeSystemInfo(Value, frozen=True, omit_defaults=False):
     machine_id: str = msgspec.field(default="", name="machineID")
     system_uuid: str = msgspec.field(default="", name="systemUUID")
     boot_id: str = msgspec.field(default="", name="bootID")
@@ -133,20 +133,20 @@ class NodeSystemInfo(Value, omit_defaults=False):
     architecture: str = ""
 
 
-class DaemonEndpoint(Value):
+class DaemonEndpoint(Value, frozen=True):
     port: int = msgspec.field(name="Port")
 
 
-class NodeDaemonEndpoints(Value):
+class NodeDaemonEndpoints(Value, frozen=True):
     kubelet_endpoint: DaemonEndpoint | None = None
 
 
-class ContainerImage(Value):
+class ContainerImage(Value, frozen=True):
     names: tuple[str, ...] = ()
     size_bytes: int = 0
 
 
-class NodeStatus(Value):
+class NodeStatus(Value, frozen=True):
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
     phase: str = ""
@@ -161,7 +161,7 @@ class NodeStatus(Value):
     features: Json = None
 
 
-class Node(Object):
+class Node(Object, frozen=True):
     """A host that runs pods."""
 
     API_VERSION = "v1"
@@ -174,7 +174,7 @@ class Node(Object):
 # --- Pod -------------------------------------------------------------------------------------------------------------
 
 
-class ContainerPort(Value):
+class ContainerPort(Value, frozen=True):
     container_port: int
     name: str = ""
     host_port: int = 0
@@ -182,13 +182,13 @@ class ContainerPort(Value):
     protocol: str = ""
 
 
-class EnvVar(Value):
+class EnvVar(Value, frozen=True):
     name: str
     value: str = ""
     value_from: Json = None
 
 
-class VolumeMount(Value):
+class VolumeMount(Value, frozen=True):
     name: str
     mount_path: str
     read_only: bool = False
@@ -198,13 +198,13 @@ class VolumeMount(Value):
     recursive_read_only: str | None = None
 
 
-class ResourceRequirements(Value):
+class ResourceRequirements(Value, frozen=True):
     limits: dict[str, str | int | float] = {}
     requests: dict[str, str | int | float] = {}
     claims: Json = None
 
 
-class Container(Value):
+class Container(Value, frozen=True):
     name: str = ""
     image: str = ""
     command: tuple[str, ...] = ()
@@ -232,17 +232,17 @@ class Container(Value):
     tty: bool = False
 
 
-class EmptyDirVolumeSource(Value):
+class EmptyDirVolumeSource(Value, frozen=True):
     medium: str = ""
     size_limit: str | int | None = None
 
 
-class HostPathVolumeSource(Value):
+class HostPathVolumeSource(Value, frozen=True):
     path: str
     type: str | None = None
 
 
-class Volume(Value):
+class Volume(Value, frozen=True):
     name: str
     empty_dir: EmptyDirVolumeSource | None = None
     host_path: HostPathVolumeSource | None = None
@@ -257,7 +257,7 @@ class Volume(Value):
     image: Json = None
 
 
-class PodSpec(Value):
+class PodSpec(Value, frozen=True):
     volumes: tuple[Volume, ...] = ()
     init_containers: Json = None
     containers: tuple[Container, ...] = ()
@@ -300,16 +300,16 @@ class PodSpec(Value):
     resources: Json = None
 
 
-class ContainerStateWaiting(Value):
+class ContainerStateWaiting(Value, frozen=True):
     reason: str = ""
     message: str = ""
 
 
-class ContainerStateRunning(Value):
+class ContainerStateRunning(Value, frozen=True):
     started_at: str | None = None
 
 
-class ContainerStateTerminated(Value):
+class ContainerStateTerminated(Value, frozen=True):
     exit_code: int = msgspec.field(default=0)
     signal: int = 0
     reason: str = ""
@@ -319,7 +319,7 @@ class ContainerStateTerminated(Value):
     container_id: str = msgspec.field(default="", name="containerID")
 
 
-class ContainerState(Value):
+class ContainerState(Value, frozen=True):
     """Exactly one of the three is set; none at all means waiting."""
 
     waiting: ContainerStateWaiting | None = None
@@ -327,7 +327,7 @@ class ContainerState(Value):
     terminated: ContainerStateTerminated | None = None
 
 
-class ContainerStatus(Value, omit_defaults=False):
+class ContainerStatus(Value, frozen=True, omit_defaults=False):
     name: str
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
@@ -339,15 +339,15 @@ class ContainerStatus(Value, omit_defaults=False):
     started: bool | None = None
 
 
-class PodIP(Value):
+class PodIP(Value, frozen=True):
     ip: str
 
 
-class HostIP(Value):
+class HostIP(Value, frozen=True):
     ip: str
 
 
-class PodStatus(Value):
+class PodStatus(Value, frozen=True):
     observed_generation: int = 0
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
@@ -367,7 +367,7 @@ class PodStatus(Value):
     resource_claim_statuses: Json = None
 
 
-class Pod(Object):
+class Pod(Object, frozen=True):
     """One or more containers that share an address and a lane."""
 
     API_VERSION = "v1"
@@ -377,7 +377,7 @@ class Pod(Object):
     status: PodStatus = PodStatus()
 
 
-class Binding(Object):
+class Binding(Object, frozen=True):
     """Says on which node a pod is to run; `target.name` is the node."""
 
     API_VERSION = "v1"
@@ -386,7 +386,7 @@ class Binding(Object):
     target: ObjectReference | None = None
 
 
-class ObjectReference(Value):
+class ObjectReference(Value, frozen=True):
     api_version: str = ""
     kind: str = ""
     namespace: str = ""
@@ -399,12 +399,12 @@ class ObjectReference(Value):
 # --- network.openshift.io --------------------------------------------------------------------------------------------
 
 
-class ClusterNetworkEntry(Value):
+class ClusterNetworkEntry(Value, frozen=True):
     cidr: str = msgspec.field(name="CIDR")
     host_subnet_length: int
 
 
-class ClusterNetwork(Object):
+class ClusterNetwork(Object, frozen=True):
     """The overlay of the whole cluster; the only one in use is called `default`.
 
     `hostsubnetlength` counts host bits (9 gives each node a /23). `plugin_name` is
@@ -423,7 +423,7 @@ class ClusterNetwork(Object):
     mtu: int | None = None
 
 
-class HostSubnet(Object):
+class HostSubnet(Object, frozen=True):
     """The part of the cluster network that belongs to one node, and the address behind which it lies."""
 
     API_VERSION = "network.openshift.io/v1"
@@ -436,7 +436,7 @@ class HostSubnet(Object):
     egress_cidrs: tuple[str, ...] = msgspec.field(default=(), name="egressCIDRs")
 
 
-class NetNamespace(Object):
+class NetNamespace(Object, frozen=True):
     """The lane of one project: its VNID, 0 to 16777215, of which 0 reaches all and is reached by all."""
 
     API_VERSION = "network.openshift.io/v1"
@@ -450,13 +450,13 @@ class NetNamespace(Object):
 # --- Status and List -------------------------------------------------------------------------------------------------
 
 
-class StatusCause(Value):
+class StatusCause(Value, frozen=True):
     reason: str = ""
     message: str = ""
     field: str = ""
 
 
-class StatusDetails(Value):
+class StatusDetails(Value, frozen=True):
     name: str = ""
     group: str = ""
     kind: str = ""
@@ -465,14 +465,14 @@ class StatusDetails(Value):
     retry_after_seconds: int = 0
 
 
-class ListMeta(Value, omit_defaults=True):
+class ListMeta(Value, frozen=True, omit_defaults=True):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
     remaining_item_count: int | None = None
     self_link: str = ""
 
 
-class Status(Value):
+class Status(Value, frozen=True):
     """The answer to a request that has no object for an answer; `status` is Success or Failure."""
 
     kind: str = "Status"
@@ -488,7 +488,7 @@ class Status(Value):
 O = TypeVar("O", bound=Object)
 
 
-class List(Value, Generic[O], omit_defaults=False):
+class List(Value, Generic[O], frozen=True, omit_defaults=False):
     """`kind` is the item's kind followed by `List`."""
 
     kind: str

@@ -1,0 +1,1 @@
+"""The drivers: they act and report, and decide nothing."""

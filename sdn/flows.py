@@ -1,0 +1,210 @@
+"""View → every flow of the bridge. Pure; functions per object remember their answers for frozen inputs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network
+from zlib import crc32
+
+from sdn.flow import (
+    ARP_OP,
+    ARP_SHA,
+    ARP_SPA,
+    ARP_THA,
+    ARP_TPA,
+    ETH_DST,
+    ETH_SRC,
+    TUN_DST,
+    TUN_ID,
+    TUN_SRC,
+    Action,
+    Flow,
+    Goto,
+    Load,
+    Match,
+    Move,
+    Output,
+    SetField,
+    ToInPort,
+    arp,
+    exactly,
+    in_port,
+    ip,
+    udp,
+    untagged,
+)
+from sdn.pipeline import GLOBAL_VNID, SCRATCH, SOURCE_VNID, TUN0, VXLAN0, Priority, Table
+from sdn.view import MAC_PREFIX, Cluster, Node, Peer, Pod, View, mac_of
+
+ARP_REQUEST, ARP_REPLY = 1, 2
+MULTICAST = IPv4Network("224.0.0.0/4")
+BROADCAST = IPv4Address("255.255.255.255")
+
+BASE_COOKIE = 1 << 32
+"""Owners in the upper half of a cookie: 1 the node itself, 2 a peer, 3 a pod; the lower half tells which one."""
+
+ANSWER_ARP: tuple[Action, ...] = (
+    Move(ETH_SRC, ETH_DST, 48),
+    Move(ARP_SHA, ARP_THA, 48),
+    Load(ARP_SHA, 32, 16, MAC_PREFIX),
+    Move(ARP_TPA, ARP_SHA, 32),
+    Move(ARP_SHA, ETH_SRC, 48),
+    SetField(ARP_OP, ARP_REPLY),
+    Move(ARP_SPA, SCRATCH, 32),
+    Move(ARP_TPA, ARP_SPA, 32),
+    Move(SCRATCH, ARP_TPA, 32),
+    ToInPort(),
+)
+"""Turn the request into the reply that the owner of the address would give, and send it back."""
+
+
+def flow(table: Table, priority: Priority, match: Match, *actions: Action, cookie: int = BASE_COOKIE) -> Flow:
+    """A row named by the words of the pipeline."""
+    return Flow(int(table), int(priority), match, actions, cookie)
+
+
+@lru_cache(maxsize=1)
+def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
+    """Let the node speak through tun0, with VNID 0, and be spoken to.
+
+    Packets from tun0 are believed when they come from the gateway address to the cluster, or from outside the cluster
+    to a pod of this node (answers to what was masqueraded; the firewall lets no others through). A packet from tun0
+    that claims another address of the cluster is dropped: it has been around the bridge once.
+    """
+    from_node = in_port(TUN0) & untagged()
+    asks = arp(op=ARP_REQUEST, spa=node.gateway, sha=mac_of(node.gateway))
+    rows = [
+        flow(Table.SOURCE, Priority.EXACT, from_node & asks, Goto(Table.ARP)),
+        flow(Table.SOURCE, Priority.CLUSTER, from_node & ip(dst=node.subnet), *says(GLOBAL_VNID), Goto(Table.DELIVER)),
+        flow(Table.ARP, Priority.GUARD, arp(spa=node.gateway, tpa=node.gateway)),
+        flow(Table.ARP, Priority.EXACT, arp(tpa=node.gateway), *ANSWER_ARP),
+        flow(Table.ROUTE, Priority.EXACT, ip(dst=node.gateway), Goto(Table.DELIVER)),
+        flow(Table.DELIVER, Priority.EXACT, ip(dst=node.gateway), *to_node(node)),
+    ]
+    for network in cluster.networks:
+        match = from_node & ip(src=node.gateway, dst=network)
+        rows += (
+            flow(Table.SOURCE, Priority.EXACT, match, *says(GLOBAL_VNID), Goto(Table.ROUTE)),
+            flow(Table.SOURCE, Priority.SUBNET, from_node & ip(src=network)),
+        )
+    return frozenset(rows)
+
+
+@lru_cache(maxsize=1)
+def route_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
+    """Send packets for this node's subnet to DELIVER and those that leave the cluster to OUTSIDE.
+
+    What belongs to the cluster or service network but to no node is dropped rather than let out, and so are broadcast
+    and multicast. Peers have rows of their own.
+    """
+    rows = [
+        flow(Table.ARP, Priority.SUBNET, arp(tpa=node.subnet)),
+        flow(Table.ROUTE, Priority.SUBNET, ip(dst=node.subnet), Goto(Table.DELIVER)),
+        flow(Table.ROUTE, Priority.CLUSTER, ip(dst=cluster.service_network)),
+        flow(Table.ROUTE, Priority.CLUSTER, ip(dst=MULTICAST)),
+        flow(Table.ROUTE, Priority.CLUSTER, ip(dst=BROADCAST)),
+        flow(Table.ROUTE, Priority.REST, ip(), Goto(Table.OUTSIDE)),
+    ]
+    for network in cluster.networks:
+        rows += (
+            flow(Table.ARP, Priority.CLUSTER, arp(tpa=network), *ANSWER_ARP),
+            flow(Table.ROUTE, Priority.CLUSTER, ip(dst=network)),
+        )
+    return frozenset(rows)
+
+
+@lru_cache(maxsize=1)
+def outside_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
+    """Hand packets for the outside to the node's network stack.
+
+    VXLAN packets made by a pod are dropped: masqueraded, they would reach a peer from this node's address and be
+    believed there.
+    """
+    return frozenset(
+        {
+            flow(Table.OUTSIDE, Priority.GUARD, udp(cluster.vxlan_port)),
+            flow(Table.OUTSIDE, Priority.REST, ip(), *to_node(node)),
+        }
+    )
+
+
+@lru_cache(maxsize=65536)
+def peer_flows(peer: Peer) -> frozenset[Flow]:
+    """Accept tunnelled packets from one peer for the pods of this node, and send it what its pods are owed.
+
+    The sender's VNID rides in the tunnel key. A packet from an address that is nobody's, or from an address behind
+    which another peer's subnet lies, matches nothing and is dropped: the key alone proves nothing. What came out of a
+    tunnel never goes into one again.
+    """
+    cookie = 2 << 32 | crc32(peer.name.encode())
+    arrives = in_port(VXLAN0) & exactly(TUN_SRC, int(peer.address)) & untagged() & ip(src=peer.subnet)
+    into_tunnel = (Move(SOURCE_VNID, TUN_ID, 32), SetField(TUN_DST, int(peer.address)), Output(VXLAN0))
+    return frozenset(
+        {
+            flow(
+                Table.SOURCE,
+                Priority.SUBNET,
+                arrives,
+                Move(TUN_ID, SOURCE_VNID, 32),
+                Goto(Table.DELIVER),
+                cookie=cookie,
+            ),
+            flow(Table.ROUTE, Priority.SUBNET, ip(dst=peer.subnet), *into_tunnel, cookie=cookie),
+        }
+    )
+
+
+@lru_cache(maxsize=8192)
+def pod_flows(pod: Pod) -> frozenset[Flow]:
+    """Let one pod send as itself, and receive from its own project and from VNID 0.
+
+    Packets that claim another MAC or address, carry a VLAN tag, or are neither IPv4 nor an ARP request match nothing in
+    SOURCE and are dropped there. The pod's ARP announcements are dropped: nobody needs them and an answer would look
+    like a second owner.
+    """
+    cookie = 3 << 32 | int(pod.address)
+    sender = in_port(pod.ofport) & exactly(ETH_SRC, pod.mac) & untagged()
+    asks = arp(op=ARP_REQUEST, spa=pod.address, sha=pod.mac)
+    deliver = (SetField(ETH_DST, pod.mac), Output(pod.ofport))
+    arrives = ip(dst=pod.address)
+    rows = {
+        flow(
+            Table.SOURCE,
+            Priority.SUBNET,
+            sender & ip(src=pod.address),
+            *says(pod.vnid),
+            Goto(Table.ROUTE),
+            cookie=cookie,
+        ),
+        flow(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP), cookie=cookie),
+        flow(Table.ARP, Priority.GUARD, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
+        flow(Table.ARP, Priority.EXACT, arp(tpa=pod.address), *ANSWER_ARP, cookie=cookie),
+    }
+    if pod.vnid == GLOBAL_VNID:
+        rows.add(flow(Table.DELIVER, Priority.SUBNET, arrives, *deliver, cookie=cookie))
+    else:
+        for sender_vnid in (GLOBAL_VNID, pod.vnid):
+            match = arrives & exactly(SOURCE_VNID, sender_vnid)
+            rows.add(flow(Table.DELIVER, Priority.SUBNET, match, *deliver, cookie=cookie))
+    return frozenset(rows)
+
+
+def says(vnid: int) -> tuple[Action, ...]:
+    """Note whose packet this is."""
+    return (SetField(SOURCE_VNID, vnid),)
+
+
+def to_node(node: Node) -> tuple[Action, ...]:
+    """Out of tun0, addressed to it whatever MAC the sender had written."""
+    return (SetField(ETH_DST, mac_of(node.gateway)), Output(TUN0))
+
+
+def compile_flows(view: View) -> frozenset[Flow]:
+    """Every flow that the bridge of this node must hold, and no other."""
+    return frozenset().union(
+        gateway_flows(view.cluster, view.node),
+        route_flows(view.cluster, view.node),
+        outside_flows(view.cluster, view.node),
+        *map(peer_flows, view.peers),
+        *map(pod_flows, view.pods),
+    )

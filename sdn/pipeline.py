@@ -1,0 +1,67 @@
+"""The names of the pipeline: its ports, tables, registers and priorities, a sentence each. Data only.
+
+`docs/pipeline.md` is generated from this module and the flow functions; `ovs-ofctl --names dump-flows` shows the
+table names, which the daemon writes into OVSDB.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from sdn.flow import REG0, REG1
+
+BRIDGE = "br0"
+TUNNEL_PORT = "vxlan0"
+GATEWAY_PORT = "tun0"
+
+VXLAN0 = 1
+TUN0 = 2
+FIRST_POD_PORT = 16
+LAST_POD_PORT = 0xFEFF
+
+SOURCE_VNID = REG0
+SCRATCH = REG1
+
+GLOBAL_VNID = 0
+LAST_VNID = 0xFFFFFF
+
+
+class Table(IntEnum):
+    """In the order in which a packet meets them; what no row of a table matches is dropped."""
+
+    SOURCE = 0
+    ARP = 10
+    ROUTE = 20
+    DELIVER = 30
+    OUTSIDE = 40
+
+
+TABLES: dict[Table, str] = {
+    Table.SOURCE: "Who sent this, and may he say so? Pins a pod to its port, MAC and address, a peer to its tunnel "
+    "address and subnet, the node to its gateway address; notes the sender's VNID.",
+    Table.ARP: "Who has this address? The switch answers with the MAC that follows from the address; no ARP packet "
+    "ever reaches a pod or a tunnel.",
+    Table.ROUTE: "Where does it go: to this node, to a peer through the tunnel, or to the outside?",
+    Table.DELIVER: "May it arrive? A pod receives from its own VNID and from VNID 0; a pod of VNID 0 from all.",
+    Table.OUTSIDE: "What leaves the cluster network goes to the node's own network stack, which masquerades it.",
+}
+
+REGISTERS: dict[str, str] = {
+    SOURCE_VNID.name: "VNID of the sender, from the pod's port or from the tunnel key; 0 for the node itself",
+    SCRATCH.name: "holds an address while an ARP answer is written; carries nothing between tables",
+}
+
+PORTS: dict[int, str] = {
+    VXLAN0: f"{TUNNEL_PORT}: the VXLAN tunnel to every peer; address and key are set by the flow",
+    TUN0: f"{GATEWAY_PORT}: the node itself, and through it the outside; carries the gateway address",
+}
+
+
+class Priority(IntEnum):
+    """Higher is asked first; within one level of one table no two rows match the same packet."""
+
+    GUARD = 300
+    EXACT = 200
+    SUBNET = 100
+    CLUSTER = 50
+    REST = 0

@@ -1,0 +1,173 @@
+"""All that this node must carry, in one frozen value: from API objects and from the ports on the bridge. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from api.objects import PLUGIN_MULTITENANT, ClusterNetwork, HostSubnet, NetNamespace
+from sdn.pipeline import GLOBAL_VNID
+
+MAC_PREFIX = 0x0A58
+
+
+def mac_of(address: IPv4Address) -> int:
+    """The MAC that belongs to an address of the cluster network: 0a:58 and the four bytes of the address."""
+    return MAC_PREFIX << 32 | int(address)
+
+
+def gateway_of(subnet: IPv4Network) -> IPv4Address:
+    """The first address of a node's subnet: its tun0, and the way out of its pods."""
+    return subnet.network_address + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What all nodes share. `vxlan_port` is a UDP port; `mtu` is that of the pods, in bytes."""
+
+    networks: tuple[IPv4Network, ...]
+    service_network: IPv4Network
+    multitenant: bool
+    vxlan_port: int
+    mtu: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """This node: its address under the tunnels and its subnet of the cluster network."""
+
+    name: str
+    address: IPv4Address
+    subnet: IPv4Network
+
+    @property
+    def gateway(self) -> IPv4Address:
+        """The address of tun0."""
+        return gateway_of(self.subnet)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Peer:
+    """Another node, or a host that is none: the subnet behind a tunnel address."""
+
+    name: str
+    address: IPv4Address
+    subnet: IPv4Network
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Attached:
+    """A sandbox that has its port on the bridge. `ofport` is its OpenFlow port number."""
+
+    sandbox: str
+    namespace: str
+    ofport: int
+    address: IPv4Address
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pod:
+    """An attached sandbox whose project has a lane."""
+
+    ofport: int
+    address: IPv4Address
+    vnid: int
+
+    @property
+    def mac(self) -> int:
+        """The MAC that follows from its address."""
+        return mac_of(self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`laneless` are sandboxes of a project without a VNID: they stay on the bridge and get no flow."""
+
+    cluster: Cluster
+    node: Node
+    peers: frozenset[Peer]
+    pods: frozenset[Pod]
+    laneless: tuple[Attached, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the API says, as far as the network goes."""
+
+    cluster_network: ClusterNetwork | None
+    host_subnets: tuple[HostSubnet, ...]
+    net_namespaces: tuple[NetNamespace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """Why there is no view; `reason` names the object, what was found and what is waited for."""
+
+    reason: str
+
+
+def find_cluster(wish: ClusterNetwork, default_mtu: int) -> Cluster:
+    """The shared facts of a ClusterNetwork that the master has validated.
+
+    `default_mtu` (bytes) is used where the object names none. An empty `clusterNetworks` means that the two top-level
+    fields are the only entry.
+    """
+    entries = tuple(IPv4Network(entry.cidr) for entry in wish.cluster_networks) or (IPv4Network(wish.network),)
+    return Cluster(
+        networks=entries,
+        service_network=IPv4Network(wish.service_network),
+        multitenant=wish.plugin_name == PLUGIN_MULTITENANT,
+        vxlan_port=wish.vxlan_port or 4789,
+        mtu=wish.mtu or default_mtu,
+    )
+
+
+def find_node(name: str, address: IPv4Address, host_subnets: Iterable[HostSubnet]) -> Node | NotYet:
+    """This node's own subnet, once the object with its name carries its address."""
+    for wish in host_subnets:
+        if wish.metadata.name != name:
+            continue
+        if wish.host_ip != str(address):
+            return NotYet(f"HostSubnet {name} has hostIP {wish.host_ip}; this node's address is {address}")
+        return Node(name, address, IPv4Network(wish.subnet))
+    return NotYet(f"no HostSubnet {name} yet; the master makes it when the node has registered")
+
+
+def find_peers(node: Node, host_subnets: Iterable[HostSubnet]) -> frozenset[Peer]:
+    """Everybody else. An object that claims this node's address or overlaps its subnet is nobody's peer."""
+    peers = (
+        Peer(wish.metadata.name, IPv4Address(wish.host_ip), IPv4Network(wish.subnet))
+        for wish in host_subnets
+        if wish.metadata.name != node.name
+    )
+    return frozenset(p for p in peers if p.address != node.address and not p.subnet.overlaps(node.subnet))
+
+
+def vnids(cluster: Cluster, net_namespaces: Iterable[NetNamespace]) -> Mapping[str, int] | None:
+    """The VNID of each project; None with the flat network, where every pod is global."""
+    if not cluster.multitenant:
+        return None
+    return {wish.netname: wish.netid for wish in net_namespaces}
+
+
+def look(
+    snapshot: Snapshot, name: str, address: IPv4Address, default_mtu: int, attached: Iterable[Attached]
+) -> View | NotYet:
+    """Put what the API says and what is attached here into one view, or say what is missing."""
+    if snapshot.cluster_network is None:
+        return NotYet("no ClusterNetwork default yet; the master makes it at its first start")
+    node = find_node(name, address, snapshot.host_subnets)
+    if isinstance(node, NotYet):
+        return node
+    cluster = find_cluster(snapshot.cluster_network, default_mtu)
+    lanes = vnids(cluster, snapshot.net_namespaces)
+    here = [one for one in attached if one.address in node.subnet and one.address != node.gateway]
+    lane_of = {one: GLOBAL_VNID if lanes is None else lanes.get(one.namespace) for one in here}
+    return View(
+        cluster=cluster,
+        node=node,
+        peers=find_peers(node, snapshot.host_subnets),
+        pods=frozenset(Pod(one.ofport, one.address, vnid) for one, vnid in lane_of.items() if vnid is not None),
+        laneless=tuple(sorted(one for one, vnid in lane_of.items() if vnid is None)),
+    )
