@@ -28,6 +28,8 @@ class AttachRequest(Value, frozen=True):
 
 
 class DetachRequest(Value, frozen=True):
+    """`sandbox` is what ADD was given; the namespace it lived in may be gone by now."""
+
     sandbox: str
 
 
@@ -51,7 +53,7 @@ class NetworkStatus(Value, frozen=True):
 
 
 class AttachError(Value, frozen=True):
-    """`code` is a CNI error code: 4 bad request, 7 unknown sandbox or failed check, 11 try again later, 50 not ready."""
+    """`code` is a CNI error code: 4 bad request, 7 unknown sandbox or failed check, 11 try later, 50 not ready."""
 
     code: int
     msg: str

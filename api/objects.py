@@ -5,7 +5,7 @@ Rules of this file:
 - Field names are snake_case here and camelCase on the wire; a default is left out of the JSON.
 - A field that the API accepts and keeps, but that no daemon acts on, has the type `Json`.
 - Values are never changed; use `msgspec.structs.replace`.
-- Times are RFC 3339 in UTC with seconds (`2026-01-31T12:00:00Z`), quantities are Kubernetes quantities (`100m`, `64Mi`).
+- Times are RFC 3339 in UTC with seconds (`2026-01-31T12:00:00Z`); quantities are those of Kubernetes (`100m`, `64Mi`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Pace:
 def retry_delay(failures: int, pace: Pace) -> float:
     """Seconds to wait after the given number of failed passes in a row (1 or more)."""
     doublings = min(failures - 1, 30)
-    return min(pace.first_retry * 2**doublings, pace.last_retry)
+    return min(pace.first_retry * float(2**doublings), pace.last_retry)
 
 
 class Loop:

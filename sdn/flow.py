@@ -18,12 +18,17 @@ from itertools import pairwise
 
 ETH_IPV4 = 0x0800
 ETH_ARP = 0x0806
+VLAN_ID_AND_PRESENT = 0x1FFF
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Field:
-    """A field of a packet or of its metadata, by the name that Open vSwitch gives it; `bits` is its width."""
+    """A field of a packet or of its metadata, by the name that Open vSwitch gives it; `bits` is its width.
 
+    `rank` orders fields in a match: prerequisites come before what needs them, otherwise as `ovs-ofctl` prints them.
+    """
+
+    rank: int
     name: str
     bits: int
 
@@ -33,31 +38,26 @@ class Field:
         return (1 << self.bits) - 1
 
 
-IN_PORT = Field("in_port", 32)
-ETH_SRC = Field("eth_src", 48)
-ETH_DST = Field("eth_dst", 48)
-ETH_TYPE = Field("eth_type", 16)
-VLAN_TCI = Field("vlan_tci", 16)
-IP_PROTO = Field("nw_proto", 8)
-IP_SRC = Field("nw_src", 32)
-IP_DST = Field("nw_dst", 32)
-UDP_DST = Field("udp_dst", 16)
-ARP_OP = Field("arp_op", 16)
-ARP_SPA = Field("arp_spa", 32)
-ARP_TPA = Field("arp_tpa", 32)
-ARP_SHA = Field("arp_sha", 48)
-ARP_THA = Field("arp_tha", 48)
-TUN_ID = Field("tun_id", 64)
-TUN_SRC = Field("tun_src", 32)
-TUN_DST = Field("tun_dst", 32)
-REG0 = Field("reg0", 32)
-REG1 = Field("reg1", 32)
-REG2 = Field("reg2", 32)
-
-FIELDS = (
-    IN_PORT, ETH_SRC, ETH_DST, ETH_TYPE, VLAN_TCI, IP_PROTO, IP_SRC, IP_DST, UDP_DST, ARP_OP, ARP_SPA, ARP_TPA,
-    ARP_SHA, ARP_THA, TUN_ID, TUN_SRC, TUN_DST, REG0, REG1, REG2,
-)  # fmt: skip
+ETH_TYPE = Field(0, "eth_type", 16)
+REG0 = Field(1, "reg0", 32)
+REG1 = Field(2, "reg1", 32)
+REG2 = Field(3, "reg2", 32)
+TUN_ID = Field(4, "tun_id", 64)
+TUN_SRC = Field(5, "tun_src", 32)
+TUN_DST = Field(6, "tun_dst", 32)
+IN_PORT = Field(7, "in_port", 32)
+VLAN_TCI = Field(8, "vlan_tci", 16)
+ETH_SRC = Field(9, "eth_src", 48)
+ETH_DST = Field(10, "eth_dst", 48)
+IP_SRC = Field(11, "nw_src", 32)
+IP_DST = Field(12, "nw_dst", 32)
+IP_PROTO = Field(13, "nw_proto", 8)
+UDP_DST = Field(14, "udp_dst", 16)
+ARP_SPA = Field(15, "arp_spa", 32)
+ARP_TPA = Field(16, "arp_tpa", 32)
+ARP_OP = Field(17, "arp_op", 16)
+ARP_SHA = Field(18, "arp_sha", 48)
+ARP_THA = Field(19, "arp_tha", 48)
 
 _ETHERNET = frozenset({ETH_SRC, ETH_DST, ARP_SHA, ARP_THA})
 _IPV4 = frozenset({IP_SRC, IP_DST, ARP_SPA, ARP_TPA, TUN_SRC, TUN_DST})
@@ -126,8 +126,6 @@ def _abbreviated(fields: tuple[FieldMatch, ...]) -> Iterable[str]:
             yield "ip"
         elif match.field == ETH_TYPE and match.value == ETH_ARP:
             yield "arp"
-        elif match.field == VLAN_TCI and match.value == 0:
-            yield "vlan_tci=0"
         else:
             yield str(match)
 
@@ -146,7 +144,7 @@ def in_port(port: int) -> Match:
 
 def untagged() -> Match:
     """Packets without a VLAN tag."""
-    return exactly(VLAN_TCI, 0)
+    return Match((FieldMatch(VLAN_TCI, 0, VLAN_ID_AND_PRESENT),))
 
 
 def _network(field: Field, network: IPv4Address | IPv4Network | None) -> Iterable[FieldMatch]:

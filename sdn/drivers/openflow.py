@@ -1,0 +1,213 @@
+"""Makes a bridge hold exactly the flows it is given, over one lasting connection to its management socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from reconcile.errors import DriverError, NotReady, Refused
+from sdn.drivers import openflow_codec as codec
+from sdn.drivers.openflow_codec import Bundle, Command, Foreign, Multipart, Type
+from sdn.flow import Flow
+
+ANSWER_SECONDS = 10.0
+RECONNECT_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FlowChange:
+    """How many rows a `replace` wrote and deleted; `str` is empty when there was nothing to do."""
+
+    added: int = 0
+    removed: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed)
+
+    def __str__(self) -> str:
+        return f"+{self.added} -{self.removed}" if self else ""
+
+
+class OpenFlow:
+    """One bridge's flows.
+
+    `run` keeps the connection; `on_change` is called when it comes or goes and when somebody else changes a flow, so
+    that the caller may replace again. What is installed is read back after each of these.
+    """
+
+    def __init__(self, socket: Path, on_change: Callable[[], None]) -> None:
+        self._socket = socket
+        self._on_change = on_change
+        self._session: _Session | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the switch has answered and not gone since."""
+        return self._session is not None
+
+    async def run(self) -> None:
+        """Connect, and connect again whenever the switch goes away, until cancelled."""
+        while True:
+            with contextlib.suppress(OSError, DriverError):
+                reader, writer = await asyncio.open_unix_connection(str(self._socket))
+                await self._serve(_Session(reader, writer, self._on_change))
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _serve(self, session: _Session) -> None:
+        receiving = asyncio.create_task(session.receive())
+        try:
+            await session.greet()
+            self._session = session
+            self._on_change()
+            await receiving
+        finally:
+            self._session = None
+            receiving.cancel()
+            session.close()
+            self._on_change()
+
+    async def replace(self, desired: frozenset[Flow]) -> FlowChange:
+        """Make the bridge hold exactly these flows, in one atomic bundle; only the difference is sent.
+
+        Raises NotReady without a connection, and Refused, naming the flow, when the switch declines one; then the
+        bridge is as it was.
+        """
+        async with self._lock:
+            session = self._connected_session()
+            installed = await session.installed()
+            rows = {flow.row for flow in desired}
+            removed = [flow for flow in installed if isinstance(flow, Foreign) or flow.row not in rows]
+            added = [flow for flow in desired if flow not in installed]
+            if added or removed:
+                await session.commit(removed, added)
+                session.known = desired
+            return FlowChange(len(added), len(removed))
+
+    async def read(self) -> frozenset[Flow | Foreign]:
+        """Every row that the bridge holds now, asked of the switch."""
+        async with self._lock:
+            session = self._connected_session()
+            session.known = None
+            return await session.installed()
+
+    def _connected_session(self) -> _Session:
+        if self._session is None:
+            raise NotReady(f"{self._socket}: the switch does not answer; flows are as they were")
+        return self._session
+
+
+class _Session:
+    """One connection: what was asked and not yet answered, and what is known to be installed (None: ask again)."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_change: Callable[[], None]
+    ) -> None:
+        self.known: frozenset[Flow | Foreign] | frozenset[Flow] | None = None
+        self._reader = reader
+        self._writer = writer
+        self._on_change = on_change
+        self._xids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[list[bytes]]] = {}
+        self._parts: dict[int, list[bytes]] = {}
+        self._refusals: dict[int, str] = {}
+
+    async def greet(self) -> None:
+        """Agree on the version and ask to be told of changes."""
+        self._writer.write(codec.hello())
+        await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
+        await self._ask(codec.monitor_request)
+
+    def close(self) -> None:
+        """Give up the connection; whoever waits for an answer learns that there is none."""
+        self._writer.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(NotReady("the switch closed the connection; flows may or may not have changed"))
+
+    async def installed(self) -> frozenset[Flow | Foreign] | frozenset[Flow]:
+        """What the bridge holds, asked of the switch where it is not known."""
+        while self.known is None:
+            self.known = frozenset()
+            parts = await self._ask(codec.flows_request)
+            if self.known is not None:
+                self.known = frozenset(itertools.chain.from_iterable(map(codec.reported_flows, parts)))
+        return self.known
+
+    async def commit(self, removed: list[Flow | Foreign], added: list[Flow]) -> None:
+        """Delete and write rows as a whole.
+
+        The barrier before the commit brings every refusal: the switch would commit the rest of the bundle without it.
+        """
+        bundle = next(self._xids)
+        opened = self._ask(lambda xid: codec.bundle_control(bundle, Bundle.OPEN, xid))
+        await opened
+        commands = [(Command.DELETE_STRICT, flow) for flow in removed] + [(Command.ADD, flow) for flow in added]
+        asked = {next(self._xids): command for command in commands}
+        for xid, (command, flow) in asked.items():
+            self._writer.write(codec.bundle_add(bundle, codec.flow_mod(command, flow, xid), xid))
+        await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
+        refused = [f"{flow}: {self._refusals.pop(xid)}" for xid, (_, flow) in asked.items() if xid in self._refusals]
+        step = Bundle.DISCARD if refused else Bundle.COMMIT
+        await self._ask(lambda xid: codec.bundle_control(bundle, step, xid))
+        if refused:
+            raise Refused(f"the switch refused {'; '.join(refused)}; flows are as they were")
+
+    def _ask(self, make: Callable[[int], bytes]) -> Awaitable[list[bytes]]:
+        xid = next(self._xids)
+        future: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+        self._waiting[xid] = future
+        self._writer.write(make(xid))
+        return self._answer(xid, future)
+
+    async def _answer(self, xid: int, future: asyncio.Future[list[bytes]]) -> list[bytes]:
+        try:
+            return await asyncio.wait_for(future, ANSWER_SECONDS)
+        except TimeoutError:
+            raise NotReady(f"the switch did not answer within {ANSWER_SECONDS:.0f} s") from None
+        finally:
+            self._waiting.pop(xid, None)
+
+    async def receive(self) -> None:
+        """Take in messages until the switch closes the connection."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await self._reader.readexactly(codec.HEADER.size)
+                _, kind, length, xid = codec.HEADER.unpack(head)
+                self._take(kind, xid, await self._reader.readexactly(length - codec.HEADER.size))
+
+    def _take(self, kind: int, xid: int, body: bytes) -> None:
+        if kind == Type.ECHO_REQUEST:
+            self._writer.write(codec.message(Type.ECHO_REPLY, xid, body))
+        elif kind == Type.ERROR:
+            self._refuse(xid, codec.error_text(body))
+        elif kind == Type.MULTIPART_REPLY:
+            self._take_part(xid, body)
+        elif kind in {Type.BARRIER_REPLY, Type.BUNDLE_CONTROL}:
+            self._settle(xid, [])
+
+    def _refuse(self, xid: int, text: str) -> None:
+        future = self._waiting.get(xid)
+        if future is None:
+            self._refusals[xid] = text
+        elif not future.done():
+            future.set_exception(Refused(f"the switch refused a request: {text}"))
+
+    def _take_part(self, xid: int, body: bytes) -> None:
+        kind, more, rest = codec.multipart_head(body)
+        if kind == Multipart.FLOW_MONITOR and codec.reports_foreign_change(rest):
+            self.known = None
+            self._on_change()
+        parts = self._parts.setdefault(xid, [])
+        parts.append(rest)
+        if not more:
+            self._settle(xid, self._parts.pop(xid))
+
+    def _settle(self, xid: int, parts: list[bytes]) -> None:
+        future = self._waiting.get(xid)
+        if future is not None and not future.done():
+            future.set_result(parts)
