@@ -1,0 +1,303 @@
+"""The one door to the master: typed requests over HTTPS, and its errors as exceptions.
+
+ClientError
+├── Unreachable        no answer, or one that is no HTTP; the request may or may not have had its effect
+└── ApiError           the master answered with a Status
+    ├── Forbidden      403
+    ├── NotFound       404
+    ├── AlreadyExists  409, reason AlreadyExists
+    ├── Conflict       409, any other reason
+    ├── Expired        410: the revision asked for has been forgotten
+    └── Invalid        422
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from api.kubeconfig import Kubeconfig
+from api.objects import (
+    Binding,
+    ClusterNetwork,
+    HostSubnet,
+    List,
+    Namespace,
+    NetNamespace,
+    Node,
+    Object,
+    ObjectMeta,
+    ObjectReference,
+    Pod,
+    Status,
+)
+
+O = TypeVar("O", bound=Object)
+
+PLURALS: dict[type[Object], str] = {
+    Namespace: "namespaces",
+    Node: "nodes",
+    Pod: "pods",
+    ClusterNetwork: "clusternetworks",
+    HostSubnet: "hostsubnets",
+    NetNamespace: "netnamespaces",
+}
+NAMESPACED: frozenset[type[Object]] = frozenset({Pod})
+
+ANSWER_SECONDS = 30.0
+WATCH_SECONDS = 300
+SILENCE_SECONDS = 90.0
+"""A watch on which nothing was heard for so long, not even a bookmark, is taken for dead."""
+
+
+class ClientError(Exception):
+    """`str(error)` is a sentence for a person."""
+
+
+class Unreachable(ClientError):
+    """No answer."""
+
+
+class ApiError(ClientError):
+    """The master's refusal, with its Status."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.message or f"{status.code} {status.reason}")
+        self.status = status
+
+
+class Forbidden(ApiError):
+    """Our certificate does not allow this."""
+
+
+class NotFound(ApiError):
+    """There is no such object."""
+
+
+class AlreadyExists(ApiError):
+    """There is one already."""
+
+
+class Conflict(ApiError):
+    """The object has changed since it was read."""
+
+
+class Expired(ApiError):
+    """List again."""
+
+
+class Invalid(ApiError):
+    """The object has problems; `status.details.causes` lists every one."""
+
+
+_BY_CODE: dict[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: Conflict, 410: Expired, 422: Invalid}
+
+
+def error_of(status: Status) -> ApiError:
+    """The exception for a failure Status."""
+    if status.reason == "AlreadyExists":
+        return AlreadyExists(status)
+    return _BY_CODE.get(status.code, ApiError)(status)
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Generic[O]):
+    """One line of a watch; `type` is ADDED, MODIFIED, DELETED or BOOKMARK."""
+
+    type: str
+    object: O
+
+
+class _WireEvent(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+def path_of(kind: type[Object], namespace: str = "", name: str = "", subresource: str = "") -> str:
+    """The path of a collection, an object or a subresource."""
+    prefix = "/api/v1" if kind.API_VERSION == "v1" else f"/apis/{kind.API_VERSION}"
+    place = f"/namespaces/{quote(namespace)}" if namespace and kind in NAMESPACED else ""
+    parts = [prefix + place, PLURALS[kind], *(quote(part) for part in (name, subresource) if part)]
+    return "/".join(parts)
+
+
+class Client:
+    """Use as `async with Client(kubeconfig) as client`. Every call raises ApiError or Unreachable."""
+
+    def __init__(self, kubeconfig: Kubeconfig) -> None:
+        self._server = kubeconfig.server
+        self._ssl = kubeconfig.ssl_context()
+        self._http: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Client:
+        connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0)
+        self._http = aiohttp.ClientSession(connector=connector)
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+    async def get(self, kind: type[O], name: str, namespace: str = "") -> O:
+        """One object."""
+        return msgspec.json.decode(await self.request("GET", path_of(kind, namespace, name)), type=kind)
+
+    async def list(
+        self, kind: type[O], namespace: str = "", field_selector: str = "", label_selector: str = ""
+    ) -> List[O]:
+        """All objects that match, in one revision."""
+        query = _query(field_selector, label_selector)
+        data = await self.request("GET", path_of(kind, namespace), query=query)
+        answer: List[O] = msgspec.json.decode(data, type=List[kind])  # type: ignore[valid-type]
+        return answer
+
+    async def watch(
+        self,
+        kind: type[O],
+        resource_version: str,
+        namespace: str = "",
+        field_selector: str = "",
+        label_selector: str = "",
+    ) -> AsyncIterator[Event[O]]:
+        """Everything that happens after a revision, until the master ends the stream.
+
+        Raises Expired when the revision is forgotten, Unreachable when the stream breaks or falls silent.
+        """
+        query = _query(field_selector, label_selector) | {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=SILENCE_SECONDS)
+        async with self._answer("GET", path_of(kind, namespace), query=query, timeout=timeout) as answer:
+            async for line in _lines(answer.content):
+                event = msgspec.json.decode(line, type=_WireEvent)
+                if event.type == "ERROR":
+                    raise error_of(msgspec.json.decode(event.object, type=Status))
+                yield Event(event.type, msgspec.json.decode(event.object, type=kind))
+
+    async def create(self, obj: O) -> O:
+        """Make a new object."""
+        return await self._send("POST", path_of(type(obj), obj.metadata.namespace), obj)
+
+    async def update(self, obj: O) -> O:
+        """Replace an object; Conflict when its resourceVersion is not the newest."""
+        return await self._send("PUT", path_of(type(obj), obj.metadata.namespace, obj.metadata.name), obj)
+
+    async def update_status(self, obj: O) -> O:
+        """Replace the status of an object."""
+        path = path_of(type(obj), obj.metadata.namespace, obj.metadata.name, "status")
+        return await self._send("PUT", path, obj)
+
+    async def patch_status(self, kind: type[O], name: str, namespace: str, merge_patch: dict[str, Any]) -> O:
+        """Merge into the status of an object (RFC 7386)."""
+        path = path_of(kind, namespace, name, "status")
+        data = await self.request("PATCH", path, msgspec.json.encode(merge_patch), "application/merge-patch+json")
+        return msgspec.json.decode(data, type=kind)
+
+    async def delete(
+        self, kind: type[Object], name: str, namespace: str = "", grace_seconds: int | None = None, uid: str = ""
+    ) -> None:
+        """Delete an object; with `uid` only if it is that one (Conflict otherwise)."""
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        await self.request("DELETE", path_of(kind, namespace, name), msgspec.json.encode(options))
+
+    async def bind(self, pod: Pod, node: str) -> None:
+        """Place a pod on a node."""
+        binding = Binding(
+            api_version="v1",
+            kind="Binding",
+            metadata=ObjectMeta(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid),
+            target=ObjectReference(api_version="v1", kind="Node", name=node),
+        )
+        path = path_of(Pod, pod.metadata.namespace, pod.metadata.name, "binding")
+        await self.request("POST", path, msgspec.json.encode(binding))
+
+    async def _send(self, method: str, path: str, obj: O) -> O:
+        named = msgspec.structs.replace(obj, api_version=obj.API_VERSION, kind=obj.KIND)
+        return msgspec.json.decode(await self.request(method, path, msgspec.json.encode(named)), type=type(obj))
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        query: dict[str, str] | None = None,
+    ) -> bytes:
+        """Any request; the body of a good answer."""
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        headers = {"Content-Type": content_type} if body is not None else {}
+        async with self._answer(method, path, body=body, headers=headers, query=query, timeout=timeout) as answer:
+            try:
+                return await answer.read()
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise self._unreachable(error) from None
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        query: dict[str, str] | None = None,
+        timeout: aiohttp.ClientTimeout | None = None,  # noqa: ASYNC109
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._http is None:
+            raise RuntimeError("use the client in `async with`")
+        try:
+            answer = await self._http.request(
+                method, self._server + path, data=body, headers=headers, params=query, timeout=timeout
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._unreachable(error) from None
+        async with answer:
+            if answer.status >= 400:
+                raise await _failure(answer)
+            try:
+                yield answer
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"{self._server} does not answer: {error or type(error).__name__}")
+
+
+def _query(field_selector: str, label_selector: str) -> dict[str, str]:
+    query = {"fieldSelector": field_selector, "labelSelector": label_selector}
+    return {key: value for key, value in query.items() if value}
+
+
+async def _failure(answer: aiohttp.ClientResponse) -> ApiError:
+    data = await answer.read()
+    try:
+        return error_of(msgspec.json.decode(data, type=Status))
+    except msgspec.DecodeError:
+        text = data[:200].decode(errors="replace")
+        return error_of(Status(status="Failure", code=answer.status, reason=answer.reason or "", message=text))
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines of any length (readline of the stream gives up at its buffer's size)."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line

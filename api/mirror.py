@@ -1,0 +1,104 @@
+"""A copy of one collection that follows the master: list once, then watch, for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from api.client import ApiError, Client, Event, Expired, Unreachable
+from api.objects import Object
+
+O = TypeVar("O", bound=Object)
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.2
+LAST_RETRY_SECONDS = 5.0
+
+
+class Mirror(Generic[O]):
+    """Keyed by (namespace, name).
+
+    `synced` is False until the first list has come whole; afterwards the last known content stays while the master is
+    away. `on_change` is called after every change and once after each list.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        kind: type[O],
+        namespace: str = "",
+        field_selector: str = "",
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.synced = False
+        self.connected = False
+        self._client = client
+        self._kind = kind
+        self._namespace = namespace
+        self._field_selector = field_selector
+        self._on_change = on_change
+        self._items: dict[tuple[str, str], O] = {}
+        self._revision = ""
+
+    @property
+    def items(self) -> Mapping[tuple[str, str], O]:
+        """What the master was last known to hold."""
+        return MappingProxyType(self._items)
+
+    async def run(self) -> None:
+        """Follow until cancelled. A refusal other than 410 is logged and tried again, like a master that is away."""
+        failures = 0
+        while True:
+            try:
+                await self._follow()
+                failures = 0
+            except Expired:
+                self._revision = ""
+            except (Unreachable, ApiError) as error:
+                failures = 1 if self.connected else failures + 1
+                self._say_away(error)
+                await asyncio.sleep(min(FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 10), LAST_RETRY_SECONDS))
+
+    async def _follow(self) -> None:
+        if not self._revision:
+            await self._list()
+        watch = self._client.watch(
+            self._kind, self._revision, namespace=self._namespace, field_selector=self._field_selector
+        )
+        self._say_connected()
+        async for event in watch:
+            self._take(event)
+
+    async def _list(self) -> None:
+        answer = await self._client.list(self._kind, self._namespace, field_selector=self._field_selector)
+        self._items = {(item.metadata.namespace, item.metadata.name): item for item in answer.items}
+        self._revision = answer.metadata.resource_version
+        self.synced = True
+        self._say_connected()
+        self._on_change()
+
+    def _take(self, event: Event[O]) -> None:
+        item = event.object
+        self._revision = item.metadata.resource_version
+        if event.type == "BOOKMARK":
+            return
+        key = (item.metadata.namespace, item.metadata.name)
+        if event.type == "DELETED":
+            self._items.pop(key, None)
+        else:
+            self._items[key] = item
+        self._on_change()
+
+    def _say_connected(self) -> None:
+        if not self.connected:
+            log.info("following the master", extra={"kind": self._kind.KIND, "items": len(self._items)})
+        self.connected = True
+
+    def _say_away(self, error: Exception) -> None:
+        if self.connected:
+            log.warning("the master is away", extra={"kind": self._kind.KIND, "error": str(error)})
+        self.connected = False

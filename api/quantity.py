@@ -1,0 +1,42 @@
+"""Kubernetes quantities (`100m`, `1.5`, `64Mi`, `2e3`), exactly."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+
+_SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(n|u|m|k|K|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?")
+_POWERS = (-9, -6, -3, 3, 6, 9, 12, 15, 18)
+_FACTORS: dict[str, Decimal] = {
+    "": Decimal(1),
+    **{suffix: Decimal(10) ** power for suffix, power in zip("numkMGTPE", _POWERS, strict=True)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
+}
+
+
+class BadQuantity(ValueError):
+    """`str(error)` says what was found and what is accepted."""
+
+
+def parse(text: str | float) -> Decimal:
+    """The number that a quantity stands for. Raises BadQuantity."""
+    shape = _SHAPE.fullmatch(str(text))
+    suffix = shape.group(2) or "" if shape else ""
+    if shape is None or (suffix not in _FACTORS and suffix[:1] not in {"e", "E"}):
+        raise BadQuantity(f'{text!r} is not a quantity; for example "100m", "0.5" or "64Mi"')
+    if suffix in _FACTORS:
+        return Decimal(shape.group(1)) * _FACTORS[suffix]
+    exponent = int(suffix[1:])
+    if abs(exponent) > 30:
+        raise BadQuantity(f"{text!r} is out of range; exponents from -30 to 30 are accepted")
+    return Decimal(shape.group(1)).scaleb(exponent)
+
+
+def milli(text: str | float) -> int:
+    """Thousandths, rounded up: `0.5` → 500."""
+    return int((parse(text) * 1000).to_integral_value(ROUND_CEILING))
+
+
+def whole(text: str | float) -> int:
+    """Whole units (bytes, pods), rounded up: `64Mi` → 67108864."""
+    return int(parse(text).to_integral_value(ROUND_CEILING))
