@@ -1,0 +1,86 @@
+"""What is filled in where a document is silent, as in Kubernetes. Pure."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from api.objects import Container, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
+
+O = TypeVar("O", bound=Object)
+
+GRACE_SECONDS = 30
+
+
+def default(obj: O) -> O:
+    """The object with its kind named and every default written out; doing it twice changes nothing."""
+    named = replace(obj, api_version=obj.API_VERSION, kind=obj.KIND)
+    if isinstance(named, Pod):
+        return _pod(named)  # type: ignore[return-value]
+    if isinstance(named, Namespace):
+        return _namespace(named)  # type: ignore[return-value]
+    return named
+
+
+def _namespace(namespace: Namespace) -> Namespace:
+    meta = namespace.metadata
+    label = {"kubernetes.io/metadata.name": meta.name} if meta.name else {}
+    return replace(
+        namespace,
+        metadata=replace(meta, labels=meta.labels | label),
+        spec=namespace.spec
+        if namespace.spec.finalizers or meta.deletion_timestamp
+        else NamespaceSpec(finalizers=("kubernetes",)),
+        status=namespace.status if namespace.status.phase else NamespaceStatus(phase="Active"),
+    )
+
+
+def _pod(pod: Pod) -> Pod:
+    spec = pod.spec
+    grace = spec.termination_grace_period_seconds
+    account = spec.service_account_name or spec.service_account
+    spec = replace(
+        spec,
+        containers=tuple(_container(container) for container in spec.containers),
+        restart_policy=spec.restart_policy or "Always",
+        dns_policy=spec.dns_policy or "ClusterFirst",
+        termination_grace_period_seconds=GRACE_SECONDS if grace is None else grace,
+        scheduler_name=spec.scheduler_name or "default-scheduler",
+        security_context={} if spec.security_context is None else spec.security_context,
+        enable_service_links=True if spec.enable_service_links is None else spec.enable_service_links,
+        service_account_name=account,
+        service_account=account,
+    )
+    status = replace(pod.status, phase=pod.status.phase or "Pending", qos_class=qos_class(spec.containers))
+    return replace(pod, spec=spec, status=status)
+
+
+def _container(container: Container) -> Container:
+    limits = container.resources.limits
+    resources = replace(container.resources, requests={**limits, **container.resources.requests})
+    return replace(
+        container,
+        image_pull_policy=container.image_pull_policy or _pull_policy(container.image),
+        ports=tuple(replace(port, protocol=port.protocol or "TCP") for port in container.ports),
+        resources=resources,
+        termination_message_path=container.termination_message_path or "/dev/termination-log",
+        termination_message_policy=container.termination_message_policy or "File",
+    )
+
+
+def _pull_policy(image: str) -> str:
+    name = image.rpartition("/")[2]
+    if "@" in name:
+        return "IfNotPresent"
+    tag = name.partition(":")[2]
+    return "Always" if tag in {"", "latest"} else "IfNotPresent"
+
+
+def qos_class(containers: tuple[Container, ...]) -> str:
+    """Guaranteed, Burstable or BestEffort, from the defaulted resources of all containers."""
+    wished = [container.resources for container in containers]
+    if not any(resources.limits or resources.requests for resources in wished):
+        return "BestEffort"
+    full = all({"cpu", "memory"} <= set(r.limits) and r.requests == r.limits for r in wished)
+    return "Guaranteed" if full else "Burstable"

@@ -1,0 +1,67 @@
+"""Manifests as people write them: YAML or JSON, several documents, lists. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import yaml
+
+from api.objects import KINDS, Object
+from api.schema import UNKNOWN, Problem, shown
+from api.validate import decode
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object of a manifest, or why it is none; `number` counts from 1."""
+
+    number: int
+    obj: Object | None
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def read(text: str) -> tuple[Document, ...]:
+    """Every document of a manifest; unknown fields are problems here."""
+    try:
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as error:
+        problem = Problem("the document", "not YAML", " ".join(str(error).split()))
+        return (Document(1, None, (problem,)),)
+    objects = [item for document in documents for item in _items(document)]
+    return tuple(_read_one(number, document) for number, document in enumerate(objects, 1))
+
+
+def _items(document: object) -> Iterator[object]:
+    if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") and "items" in document:
+        yield from document["items"] or ()
+    else:
+        yield document
+
+
+def _read_one(number: int, document: object) -> Document:
+    if not isinstance(document, dict):
+        return Document(number, None, (Problem("the document", shown(document), "an object is accepted"),))
+    version, name = document.get("apiVersion"), document.get("kind")
+    for kind in KINDS:
+        if (kind.API_VERSION, kind.KIND) == (version, name):
+            obj, problems, warnings = decode(kind, document)
+            return Document(number, None if problems else obj, problems, warnings)
+    accepted = ", ".join(f"{kind.API_VERSION} {kind.KIND}" for kind in KINDS)
+    found = f"{shown(version)} {shown(name)}"
+    return Document(number, None, (Problem("apiVersion and kind", found, f"accepted are {accepted}"),))
+
+
+def refusal(source: str, problems: tuple[Problem, ...]) -> str:
+    """The problems of one document as a person wants to read them: a headline, then one line each."""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    width = max(len(problem.path) for problem in problems)
+    lines = [f"  {problem.path.ljust(width)}  {_sentence(problem)}" for problem in problems]
+    return "\n".join([f"{source}: not accepted ({count})", *lines])
+
+
+def _sentence(problem: Problem) -> str:
+    if problem.reason == UNKNOWN:
+        return f"is not a field{problem.wanted}"
+    return str(problem).removeprefix(f"{problem.path}: ")
