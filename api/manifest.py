@@ -45,7 +45,7 @@ def _read_one(number: int, document: object) -> Document:
         return Document(number, None, (Problem("the document", shown(document), "an object is accepted"),))
     version, name = document.get("apiVersion"), document.get("kind")
     for kind in KINDS:
-        if (kind.API_VERSION, kind.KIND) == (version, name):
+        if (version, name) == (kind.API_VERSION, kind.KIND):
             obj, problems, warnings = decode(kind, document)
             return Document(number, None if problems else obj, problems, warnings)
     accepted = ", ".join(f"{kind.API_VERSION} {kind.KIND}" for kind in KINDS)

@@ -194,7 +194,7 @@ def _unmet(path: str, fields: dict[str, object], refused: Iterable[str]) -> Iter
 
 def warnings(pod: Pod) -> Iterator[str]:
     """Fields that are kept but that this version does not act on."""
-    places = [("spec", asdict(pod.spec), IDLE_IN_SPEC)]
+    places: list[tuple[str, dict[str, object], tuple[str, ...]]] = [("spec", asdict(pod.spec), IDLE_IN_SPEC)]
     for number, container in enumerate(pod.spec.containers):
         places.append((f"spec.containers[{number}]", asdict(container), IDLE_IN_CONTAINER))
     for path, fields, idle in places:

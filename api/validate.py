@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from api import names, pods
-from api.defaults import default as default
 from api.objects import (
     PLUGIN_MULTITENANT,
     PLUGIN_SUBNET,
