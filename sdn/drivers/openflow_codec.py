@@ -70,7 +70,7 @@ MONITOR_CHANGES = 2 | 4 | 8
 OWN_CHANGE = 4
 FOREIGN_EVENTS = frozenset({1, 2, 3})
 
-_BASIC, _NICIRA_1 = 0x8000, 0x0001
+_BASIC, _NICIRA_0, _NICIRA_1 = 0x8000, 0x0000, 0x0001
 _CODES: dict[Field, tuple[int, int]] = {
     f.IN_PORT: (_BASIC, 0),
     f.ETH_DST: (_BASIC, 3),
@@ -93,8 +93,18 @@ _CODES: dict[Field, tuple[int, int]] = {
     f.TUN_SRC: (_NICIRA_1, 31),
     f.TUN_DST: (_NICIRA_1, 32),
 }
-_FIELDS = {code: field for field, code in _CODES.items()} | {(_NICIRA_1, 16): f.TUN_ID}
-"""A switch reads the tunnel key back under its older number when it is part of a move."""
+_OLD_CODES: dict[tuple[int, int], Field] = {
+    (_NICIRA_0, 1): f.ETH_DST,
+    (_NICIRA_0, 2): f.ETH_SRC,
+    (_NICIRA_0, 15): f.ARP_OP,
+    (_NICIRA_0, 16): f.ARP_SPA,
+    (_NICIRA_0, 17): f.ARP_TPA,
+    (_NICIRA_1, 16): f.TUN_ID,
+    (_NICIRA_1, 17): f.ARP_SHA,
+    (_NICIRA_1, 18): f.ARP_THA,
+}
+"""Inside moves and loads the switch reads fields back under the numbers they had before OpenFlow 1.2."""
+_FIELDS = {code: field for field, code in _CODES.items()} | _OLD_CODES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,277 @@
+"""Reads and writes the switch's database: bridges, ports, their numbers and whose they are.
+
+The library's connection blocks, so it turns in a thread of its own; requests reach the thread through a queue and a
+pipe, answers come back as futures of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ovs.poller
+from ovs.db import idl as ovs_idl
+
+from reconcile.errors import NotReady, Refused
+from sdn.observed import Bridge, Port, Switch, words
+
+SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+COLUMNS = {
+    "Open_vSwitch": ["bridges", "cur_cfg", "next_cfg"],
+    "Bridge": ["name", "ports", "datapath_type", "fail_mode", "external_ids", "flow_tables"],
+    "Port": ["name", "interfaces"],
+    "Interface": ["name", "type", "ofport", "ofport_request", "mac", "mtu_request", "options", "external_ids", "error"],
+    "Flow_Table": ["name"],
+}
+ANSWER_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PutBridge:
+    """Make the bridge, or give it these columns and these of its ports; ports that are not named stay as they are."""
+
+    bridge: Bridge
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePort:
+    """Take a port off its bridge; one that is not there is no error."""
+
+    bridge: str
+    name: str
+
+
+Change = PutBridge | RemovePort
+
+
+@dataclass(slots=True)
+class _Job:
+    changes: tuple[Change, ...]
+    future: asyncio.Future[None]
+    transaction: Any = None
+    configuration: int | None = None
+
+
+class Ovsdb:
+    """One host's database. `on_change` is called in the event loop whenever something that is observed has changed."""
+
+    def __init__(self, socket: Path, on_change: Callable[[], None]) -> None:
+        self._socket = socket
+        self._on_change = on_change
+        self._loop = asyncio.get_running_loop()
+        self._switch: Switch | None = None
+        self._jobs: deque[_Job] = deque()
+        self._stopping = False
+        self._wake_end, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._turn, name="ovsdb", daemon=True)
+        self._thread.start()
+
+    def observe(self) -> Switch:
+        """What the database holds. Raises NotReady until it has answered."""
+        if self._switch is None:
+            raise NotReady(f"{self._socket}: the switch's database does not answer")
+        return self._switch
+
+    async def apply(self, changes: tuple[Change, ...]) -> None:
+        """Make all changes in one transaction and wait until the switch has carried them out.
+
+        Raises NotReady when there is no answer in time, Refused with the database's words otherwise.
+        """
+        if not changes:
+            return
+        job = _Job(changes, self._loop.create_future())
+        self._jobs.append(job)
+        self._wake()
+        try:
+            await asyncio.wait_for(job.future, ANSWER_SECONDS)
+        except TimeoutError:
+            raise NotReady(f"{self._socket}: no answer within {ANSWER_SECONDS:.0f} s") from None
+
+    async def close(self) -> None:
+        """End the thread."""
+        self._stopping = True
+        self._wake()
+        await asyncio.to_thread(self._thread.join)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._waker, b"\0")
+
+    def _turn(self) -> None:
+        helper = ovs_idl.SchemaHelper(SCHEMA)
+        for table, columns in COLUMNS.items():
+            helper.register_columns(table, columns)
+        idl = ovs_idl.Idl(f"unix:{self._socket}", helper)
+        seen = None
+        while not self._stopping:
+            idl.run()
+            if idl.change_seqno != seen and idl.has_ever_connected():
+                seen = idl.change_seqno
+                self._publish(idl)
+            self._work(idl)
+            self._block(idl)
+        idl.close()
+
+    def _block(self, idl: Any) -> None:
+        poller = ovs.poller.Poller()
+        idl.wait(poller)
+        poller.fd_wait(self._wake_end, select.POLLIN)
+        if self._jobs and self._jobs[0].transaction is not None:
+            self._jobs[0].transaction.wait(poller)
+        poller.block()
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_end, 4096)
+
+    def _publish(self, idl: Any) -> None:
+        switch = _switch(idl)
+        if switch != self._switch:
+            self._switch = switch
+            self._loop.call_soon_threadsafe(self._on_change)
+
+    def _work(self, idl: Any) -> None:
+        while self._jobs and idl.has_ever_connected():
+            job = self._jobs[0]
+            if job.future.done() or self._advance(idl, job):
+                self._jobs.popleft()
+            else:
+                return
+
+    def _advance(self, idl: Any, job: _Job) -> bool:
+        """Take one job as far as it goes now; True when it has ended."""
+        root = next(iter(idl.tables["Open_vSwitch"].rows.values()), None)
+        if root is None:
+            return False
+        if job.configuration is not None:
+            return root.cur_cfg >= job.configuration and self._end(job, None)
+        if job.transaction is None:
+            job.transaction = ovs_idl.Transaction(idl)
+            for change in job.changes:
+                _write(idl, job.transaction, root, change)
+            root.increment("next_cfg")
+        status = job.transaction.commit()
+        if status == ovs_idl.Transaction.INCOMPLETE:
+            return False
+        if status in {ovs_idl.Transaction.TRY_AGAIN, ovs_idl.Transaction.NOT_LOCKED}:
+            job.transaction = None
+            return False
+        if status == ovs_idl.Transaction.SUCCESS:
+            job.configuration = job.transaction.get_increment_new_value()
+            job.transaction = None
+            return bool(root.cur_cfg >= job.configuration) and self._end(job, None)
+        return self._end(job, Refused(f"{self._socket}: {job.transaction.get_error()}; nothing was changed"))
+
+    def _end(self, job: _Job, error: Exception | None) -> bool:
+        def settle() -> None:
+            if not job.future.done():
+                if error is None:
+                    job.future.set_result(None)
+                else:
+                    job.future.set_exception(error)
+
+        self._loop.call_soon_threadsafe(settle)
+        return True
+
+
+def _first(column: Any) -> Any:
+    """The value of a column that holds at most one."""
+    return column[0] if isinstance(column, list) and column else None if isinstance(column, list) else column
+
+
+def _switch(idl: Any) -> Switch:
+    return Switch(tuple(sorted(map(_bridge, idl.tables["Bridge"].rows.values()), key=lambda bridge: bridge.name)))
+
+
+def _bridge(row: Any) -> Bridge:
+    ports = [_port(port) for port in row.ports if port.interfaces]
+    return Bridge(
+        name=row.name,
+        datapath_type=row.datapath_type or "system",
+        fail_mode=_first(row.fail_mode) or "",
+        external_ids=words(row.external_ids),
+        table_names=tuple(sorted((number, _first(table.name) or "") for number, table in row.flow_tables.items())),
+        ports=tuple(sorted(ports, key=lambda port: port.name)),
+    )
+
+
+def _port(row: Any) -> Port:
+    interface = row.interfaces[0]
+    return Port(
+        name=row.name,
+        type=interface.type,
+        ofport=_first(interface.ofport),
+        ofport_request=_first(interface.ofport_request),
+        mac=_first(interface.mac) or "",
+        mtu_request=_first(interface.mtu_request),
+        options=words(interface.options),
+        external_ids=words(interface.external_ids),
+        error=_first(interface.error) or "",
+    )
+
+
+def _write(idl: Any, transaction: Any, root: Any, change: Change) -> None:
+    row = _named(idl, "Bridge", change.bridge.name if isinstance(change, PutBridge) else change.bridge)
+    if isinstance(change, PutBridge):
+        if row is None:
+            row = transaction.insert(idl.tables["Bridge"])
+            row.name = change.bridge.name
+            root.addvalue("bridges", row)
+        _write_bridge(idl, transaction, row, change.bridge)
+    elif row is not None:
+        for port in row.ports:
+            if port.name == change.name:
+                row.delvalue("ports", port)
+
+
+def _write_bridge(idl: Any, transaction: Any, row: Any, bridge: Bridge) -> None:
+    row.datapath_type = bridge.datapath_type
+    row.fail_mode = bridge.fail_mode
+    for key, value in bridge.external_ids:
+        row.setkey("external_ids", key, value)
+    for number, name in bridge.table_names:
+        table = transaction.insert(idl.tables["Flow_Table"])
+        table.name = name
+        row.setkey("flow_tables", number, table)
+    there = {port.name: port for port in _ports_of(row)}
+    local = Port(bridge.name, type="internal")
+    for port in bridge.ports if bridge.name in there else (local, *bridge.ports):
+        old = there.get(port.name)
+        interface = old.interfaces[0] if old is not None else _insert_port(idl, transaction, row, port.name)
+        _write_interface(interface, port)
+
+
+def _ports_of(row: Any) -> list[Any]:
+    try:
+        return list(row.ports)
+    except (AttributeError, KeyError):
+        return []
+
+
+def _insert_port(idl: Any, transaction: Any, bridge: Any, name: str) -> Any:
+    interface = transaction.insert(idl.tables["Interface"])
+    interface.name = name
+    port = transaction.insert(idl.tables["Port"])
+    port.name = name
+    port.interfaces = [interface]
+    bridge.addvalue("ports", port)
+    return interface
+
+
+def _write_interface(interface: Any, port: Port) -> None:
+    interface.type = port.type
+    interface.ofport_request = port.ofport_request if port.ofport_request is not None else []
+    interface.mac = port.mac or []
+    interface.mtu_request = port.mtu_request if port.mtu_request is not None else []
+    interface.options = dict(port.options)
+    interface.external_ids = dict(port.external_ids)
+
+
+def _named(idl: Any, table: str, name: str) -> Any:
+    return next((row for row in idl.tables[table].rows.values() if row.name == name), None)
