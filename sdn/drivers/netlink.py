@@ -1,0 +1,235 @@
+"""The kernel's links, addresses and routes, here and inside the network namespaces of pods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyroute2 import AsyncIPRoute, NetlinkError
+
+from reconcile.errors import DriverError, Gone, NotReady, Refused
+
+T = TypeVar("T")
+
+ROUTE_PROTOCOL = 112
+"""Our mark on routes, see `ip route show proto 112`."""
+
+_CLONE_NEWNET = 0x40000000
+_NO_PREFIX_ROUTE = 0x200
+_SIOCETHTOOL = 0x8946
+_ETHTOOL_STXCSUM = 0x17
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PodLink:
+    """A veth pair to make: `device` here, `ifname` inside `netns` with its address and routes.
+
+    `checksums` is False when the datapath needs the sender to fill in checksums itself.
+    """
+
+    device: str
+    netns: str
+    ifname: str
+    mac: str
+    address: IPv4Interface
+    gateway: IPv4Address
+    networks: tuple[IPv4Network, ...]
+    mtu: int
+    alias: str
+    checksums: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link of this namespace."""
+
+    name: str
+    mtu: int
+    addresses: frozenset[IPv4Interface]
+
+
+class Netlink:
+    """Use as `async with Netlink() as netlink`; acts on the namespace of the process."""
+
+    def __init__(self) -> None:
+        self._here = AsyncIPRoute()
+
+    async def __aenter__(self) -> Netlink:
+        await self._here.setup_endpoint()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._here.close()
+
+    async def links(self) -> dict[str, Link]:
+        """Every link of this namespace by name, with its IPv4 addresses."""
+        addresses: dict[int, set[IPv4Interface]] = {}
+        async for message in await self._here.addr("dump", family=socket.AF_INET):
+            own = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+            addresses.setdefault(message["index"], set()).add(IPv4Interface((own, message["prefixlen"])))
+        found = {}
+        async for message in await self._here.link("dump"):
+            name = message.get_attr("IFLA_IFNAME")
+            found[name] = Link(name, message.get_attr("IFLA_MTU"), frozenset(addresses.get(message["index"], set())))
+        return found
+
+    async def create(self, pod: PodLink) -> None:
+        """Make the pair, down on this side, and configure the pod's side.
+
+        A pair left over from an attempt that was cut short is made anew. Raises Gone when the namespace is.
+        """
+        try:
+            netns = os.open(pod.netns, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Gone(f"{pod.netns}: {error.strerror}; the sandbox is gone") from None
+        try:
+            with _mapped(f"veth pair {pod.device}"):
+                await self._delete(pod.device)
+                inside = {"ifname": pod.ifname, "net_ns_fd": netns, "address": pod.mac, "mtu": pod.mtu}
+                await self._here.link(
+                    "add", ifname=pod.device, kind="veth", mtu=pod.mtu, ifalias=pod.alias, peer=inside
+                )
+                await self._configure(netns, pod)
+        finally:
+            os.close(netns)
+
+    async def _configure(self, netns: int, pod: PodLink) -> None:
+        endpoint = await asyncio.to_thread(_inside, netns, lambda: _prepare(pod))
+        async with AsyncIPRoute(use_socket=endpoint) as inside:
+            index = (await inside.link("get", ifname=pod.ifname))[0]["index"]
+            await inside.link("set", index=1, state="up")
+            await inside.link("set", index=index, state="up")
+            await inside.addr("add", index=index, address=str(pod.address.ip), prefixlen=pod.address.network.prefixlen)
+            await inside.route("replace", dst="0.0.0.0/0", gateway=str(pod.gateway), oif=index)
+            for network in pod.networks:
+                await inside.route("replace", dst=str(network), oif=index, scope="link")
+
+    async def up(self, device: str) -> None:
+        """Bring a link of this namespace up."""
+        with _mapped(f"link {device}"):
+            await self._here.link("set", ifname=device, state="up")
+
+    async def remove(self, devices: Iterable[str]) -> None:
+        """Delete links; one that is not there is no error."""
+        for device in devices:
+            with _mapped(f"link {device}"):
+                await self._delete(device)
+
+    async def _delete(self, device: str) -> None:
+        try:
+            await self._here.link("del", ifname=device)
+        except NetlinkError as error:
+            if error.code != errno.ENODEV:
+                raise
+
+    async def gateway_routes(self, device: str) -> frozenset[IPv4Network]:
+        """The networks behind a device, as far as the routes carry our mark."""
+        index = await self._index(device)
+        found = set()
+        async for message in await self._here.route("dump", family=socket.AF_INET):
+            if message["proto"] == ROUTE_PROTOCOL and message.get_attr("RTA_OIF") == index:
+                found.add(IPv4Network((message.get_attr("RTA_DST") or "0.0.0.0", message["dst_len"])))
+        return frozenset(found)
+
+    async def set_gateway(self, device: str, address: IPv4Interface, routes: frozenset[IPv4Network]) -> None:
+        """Give a device exactly this address, and these routes with our mark, and bring it up."""
+        with _mapped(f"link {device}"):
+            index = await self._index(device)
+            await self._here.link("set", index=index, state="up")
+            await self._set_address(device, index, address)
+            for stale in await self.gateway_routes(device) - routes:
+                await self._here.route("del", dst=str(stale), oif=index, proto=ROUTE_PROTOCOL)
+            for network in sorted(routes):
+                await self._here.route(
+                    "replace",
+                    dst=str(network),
+                    oif=index,
+                    scope="link",
+                    proto=ROUTE_PROTOCOL,
+                    prefsrc=str(address.ip),
+                )
+
+    async def _set_address(self, device: str, index: int, address: IPv4Interface) -> None:
+        present = (await self.links())[device].addresses
+        for stale in present - {address}:
+            await self._here.addr("del", index=index, address=str(stale.ip), prefixlen=stale.network.prefixlen)
+        if address not in present:
+            await self._here.addr(
+                "add",
+                index=index,
+                address=str(address.ip),
+                prefixlen=address.network.prefixlen,
+                flags=_NO_PREFIX_ROUTE,
+            )
+
+    async def _index(self, device: str) -> int:
+        with _mapped(f"link {device}"):
+            return int((await self._here.link("get", ifname=device))[0]["index"])
+
+
+def set_sysctl(name: str, value: str) -> None:
+    """Write a kernel setting that does not have this value yet. Raises Refused."""
+    path = Path("/proc/sys") / name.replace(".", "/")
+    try:
+        if path.read_text().strip() != value:
+            path.write_text(value)
+    except OSError as error:
+        raise Refused(f"sysctl {name}={value}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _mapped(what: str) -> Iterator[None]:
+    try:
+        yield
+    except NetlinkError as error:
+        words = os.strerror(error.code)
+        kind: type[DriverError] = NotReady if error.code in {errno.ENODEV, errno.EBUSY} else Refused
+        raise kind(f"{what}: the kernel says {words}") from None
+
+
+def _inside(netns: int, act: Callable[[], T]) -> T:
+    """Run `act` in this thread with another network namespace."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _set_namespace(netns)
+        try:
+            return act()
+        finally:
+            _set_namespace(home)
+    finally:
+        os.close(home)
+
+
+def _set_namespace(fd: int) -> None:
+    if _LIBC.setns(fd, _CLONE_NEWNET):
+        raise Gone(f"network namespace: {os.strerror(ctypes.get_errno())}")
+
+
+def _prepare(pod: PodLink) -> Any:
+    """Before the link comes up: no IPv6 (its address detection would delay the pod), and a socket to the kernel."""
+    for scope in ("all", "default"):
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6").write_text("1")
+    if not pod.checksums:
+        _switch_checksums_off(pod.ifname)
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+
+
+def _switch_checksums_off(ifname: str) -> None:
+    """As `ethtool -K IFNAME tx off`."""
+    value = ctypes.create_string_buffer(struct.pack("II", _ETHTOOL_STXCSUM, 0))
+    request = struct.pack("16sP8x", ifname.encode(), ctypes.addressof(value))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCETHTOOL, request)

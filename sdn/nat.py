@@ -1,0 +1,50 @@
+"""View → the text of our nftables tables. Pure; the text is what `nft -f` takes."""
+
+from __future__ import annotations
+
+from sdn.pipeline import GATEWAY_PORT
+from sdn.view import Cluster
+
+TABLE = "podlane"
+GUARD_TABLE = "podlane-guard"
+
+
+def nat_table(cluster: Cluster) -> str:
+    """Replace our table as a whole.
+
+    What pods send to the outside leaves with the node's address; answers come back, but nothing new comes in from the
+    outside. A packet of a pod that belongs to no connection (a late FIN) is dropped rather than let out unmasked.
+    """
+    networks = ", ".join(str(network) for network in sorted(cluster.networks))
+    return f"""\
+add table ip {TABLE}
+delete table ip {TABLE}
+table ip {TABLE} {{
+	set cluster {{
+		type ipv4_addr; flags interval
+		elements = {{ {networks} }}
+	}}
+	chain postrouting {{
+		type nat hook postrouting priority srcnat; policy accept;
+		ip saddr @cluster ip daddr != @cluster oifname != "{GATEWAY_PORT}" masquerade
+	}}
+	chain forward {{
+		type filter hook forward priority filter; policy accept;
+		iifname "{GATEWAY_PORT}" ip saddr @cluster ct state invalid drop
+		oifname "{GATEWAY_PORT}" ct state established,related accept
+		oifname "{GATEWAY_PORT}" iifname != "{GATEWAY_PORT}" drop
+	}}
+}}
+"""
+
+
+def guard_devices(arriving: frozenset[str], leaving: frozenset[str]) -> str:
+    """Drop the kernel's copy of every frame of these devices, and stop doing so for others."""
+    lines = [f"add table netdev {GUARD_TABLE}"]
+    lines += [f"delete chain netdev {GUARD_TABLE} {device}" for device in sorted(leaving)]
+    lines += [
+        f'add chain netdev {GUARD_TABLE} {device} {{ type filter hook ingress device "{device}" priority 0; '
+        f"policy drop; }}"
+        for device in sorted(arriving)
+    ]
+    return "\n".join(lines) + "\n"

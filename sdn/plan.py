@@ -1,0 +1,112 @@
+"""Who leaves and who arrives in one pass, with which address and port number. Pure.
+
+A pass closes, moves and opens: flows of what leaves go first, then ports and links, then flows of what has come. A pass
+that dies half-way leaves a pod without flows, never flows without their pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from ipaddress import IPv4Address
+
+from sdn.ipam import next_address, next_ofport
+from sdn.observed import Bridge, Port, words
+from sdn.pipeline import BRIDGE
+from sdn.view import Attached, Node
+
+SANDBOX, NAMESPACE, POD, UID, ADDRESS = (f"podlane-{key}" for key in ("sandbox", "namespace", "pod", "uid", "ip"))
+LAST_ADDRESS, LAST_OFPORT = "podlane-last-ip", "podlane-last-ofport"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A sandbox that asks to be attached; `netns` is a path of its network namespace."""
+
+    sandbox: str
+    namespace: str
+    name: str
+    uid: str
+    netns: str
+    ifname: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A wish with the address and port number that it gets."""
+
+    wish: Wish
+    device: str
+    address: IPv4Address
+    ofport: int
+
+
+def device_of(sandbox: str) -> str:
+    """The host's end of a sandbox's veth pair; names of devices have at most 15 characters."""
+    return "veth" + sha256(sandbox.encode()).hexdigest()[:11]
+
+
+def attached(bridge: Bridge | None) -> tuple[Attached, ...]:
+    """The sandboxes that have their port on the bridge, as the marks on the ports tell."""
+    if bridge is None:
+        return ()
+    return tuple(
+        Attached(marks[SANDBOX], marks[NAMESPACE], port.ofport, IPv4Address(marks[ADDRESS]))
+        for port in bridge.ports
+        if SANDBOX in (marks := port.marks) and port.ofport is not None and port.ofport > 0
+    )
+
+
+def lost(bridge: Bridge | None) -> frozenset[str]:
+    """Sandboxes whose device the switch cannot find any more: their network namespace is gone."""
+    ports = bridge.ports if bridge is not None else ()
+    return frozenset(port.marks[SANDBOX] for port in ports if SANDBOX in port.marks and port.ofport == -1)
+
+
+def arrivals(bridge: Bridge | None, node: Node, wishes: Iterable[Wish]) -> tuple[Arrival, ...]:
+    """Give every wish that has no port yet an address and a port number that have rested longest.
+
+    Raises ipam.Exhausted when the subnet is full.
+    """
+    ports = [port for port in bridge.ports if SANDBOX in port.marks] if bridge is not None else []
+    marks = bridge.marks if bridge is not None else {}
+    addresses = {IPv4Address(port.marks[ADDRESS]) for port in ports}
+    ofports = {port.ofport_request for port in ports if port.ofport_request is not None}
+    last_address = IPv4Address(marks[LAST_ADDRESS]) if LAST_ADDRESS in marks else None
+    last_ofport = int(marks.get(LAST_OFPORT, "0"))
+    here = {port.marks[SANDBOX] for port in ports}
+    coming = []
+    for wish in wishes:
+        if wish.sandbox in here:
+            continue
+        last_address, last_ofport = (
+            next_address(node.subnet, addresses, last_address),
+            next_ofport(ofports, last_ofport),
+        )
+        addresses.add(last_address)
+        ofports.add(last_ofport)
+        coming.append(Arrival(wish, device_of(wish.sandbox), last_address, last_ofport))
+    return tuple(coming)
+
+
+def ports_for(bridge: Bridge, coming: tuple[Arrival, ...]) -> Bridge:
+    """What to write into the database: the new ports with their marks, and where the ranges go on."""
+    ports = tuple(
+        Port(
+            arrival.device,
+            ofport_request=arrival.ofport,
+            external_ids=words(
+                {
+                    SANDBOX: arrival.wish.sandbox,
+                    NAMESPACE: arrival.wish.namespace,
+                    POD: arrival.wish.name,
+                    UID: arrival.wish.uid,
+                    ADDRESS: str(arrival.address),
+                }
+            ),
+        )
+        for arrival in coming
+    )
+    marks = {LAST_ADDRESS: str(coming[-1].address), LAST_OFPORT: str(coming[-1].ofport)} if coming else {}
+    return replace(bridge, name=BRIDGE, ports=ports, external_ids=words(marks), table_names=())
