@@ -6,12 +6,12 @@ that dies half-way leaves a pod without flows, never flows without their pod.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from ipaddress import IPv4Address
 
-from sdn.ipam import next_address, next_ofport
+from sdn.ipam import Exhausted, next_address, next_ofport
 from sdn.observed import Bridge, Port, words
 from sdn.pipeline import BRIDGE
 from sdn.view import Attached, Node
@@ -42,6 +42,14 @@ class Arrival:
     ofport: int
 
 
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Who comes, and why others do not (sandbox → reason)."""
+
+    coming: tuple[Arrival, ...]
+    refused: Mapping[str, str]
+
+
 def device_of(sandbox: str) -> str:
     """The host's end of a sandbox's veth pair; names of devices have at most 15 characters."""
     return "veth" + sha256(sandbox.encode()).hexdigest()[:11]
@@ -64,30 +72,33 @@ def lost(bridge: Bridge | None) -> frozenset[str]:
     return frozenset(port.marks[SANDBOX] for port in ports if SANDBOX in port.marks and port.ofport == -1)
 
 
-def arrivals(bridge: Bridge | None, node: Node, wishes: Iterable[Wish]) -> tuple[Arrival, ...]:
-    """Give every wish that has no port yet an address and a port number that have rested longest.
-
-    Raises ipam.Exhausted when the subnet is full.
-    """
-    ports = [port for port in bridge.ports if SANDBOX in port.marks] if bridge is not None else []
-    marks = bridge.marks if bridge is not None else {}
+def arrivals(bridge: Bridge, node: Node, wishes: Iterable[Wish]) -> Arrivals:
+    """Give every wish that has no port yet an address and a port number that have rested longest."""
+    ports = [port for port in bridge.ports if SANDBOX in port.marks]
     addresses = {IPv4Address(port.marks[ADDRESS]) for port in ports}
     ofports = {port.ofport_request for port in ports if port.ofport_request is not None}
-    last_address = IPv4Address(marks[LAST_ADDRESS]) if LAST_ADDRESS in marks else None
-    last_ofport = int(marks.get(LAST_OFPORT, "0"))
+    last_address = IPv4Address(bridge.marks[LAST_ADDRESS]) if LAST_ADDRESS in bridge.marks else None
+    last_ofport = int(bridge.marks.get(LAST_OFPORT, "0"))
     here = {port.marks[SANDBOX] for port in ports}
-    coming = []
+    coming, refused = [], {}
     for wish in wishes:
         if wish.sandbox in here:
             continue
-        last_address, last_ofport = (
-            next_address(node.subnet, addresses, last_address),
-            next_ofport(ofports, last_ofport),
-        )
+        try:
+            last_address = next_address(node.subnet, addresses, last_address)
+            last_ofport = next_ofport(ofports, last_ofport)
+        except Exhausted as error:
+            refused[wish.sandbox] = str(error)
+            continue
         addresses.add(last_address)
         ofports.add(last_ofport)
         coming.append(Arrival(wish, device_of(wish.sandbox), last_address, last_ofport))
-    return tuple(coming)
+    return Arrivals(tuple(coming), refused)
+
+
+def ports_of(bridge: Bridge, sandboxes: Collection[str]) -> tuple[Port, ...]:
+    """The ports of these sandboxes, as far as they have one."""
+    return tuple(port for port in bridge.ports if port.marks.get(SANDBOX) in sandboxes)
 
 
 def ports_for(bridge: Bridge, coming: tuple[Arrival, ...]) -> Bridge:

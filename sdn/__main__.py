@@ -1,0 +1,90 @@
+"""`podlane-sdn`: wiring only."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from api.client import Client
+from api.kubeconfig import BadKubeconfig, Kubeconfig
+from api.mirror import Mirror
+from api.objects import ClusterNetwork, HostSubnet, NetNamespace
+from reconcile.daemon import notify, run
+from reconcile.health import Health
+from reconcile.loop import Loop, Pace
+from reconcile.settings import load
+from sdn.attach import AttachServer
+from sdn.drivers.netlink import Netlink
+from sdn.network import Identity, Network
+from sdn.settings import Settings
+from sdn.view import Snapshot
+
+
+class Mirrors:
+    """The three collections that the network follows."""
+
+    def __init__(self, client: Client, on_change: Callable[[], None]) -> None:
+        self.cluster_networks = Mirror(client, ClusterNetwork, on_change=on_change)
+        self.host_subnets = Mirror(client, HostSubnet, on_change=on_change)
+        self.net_namespaces = Mirror(client, NetNamespace, on_change=on_change)
+
+    def snapshot(self) -> Snapshot | None:
+        """What they hold; None until all are in sync."""
+        mirrors = (self.cluster_networks, self.host_subnets, self.net_namespaces)
+        if not all(mirror.synced for mirror in mirrors):
+            return None
+        return Snapshot(
+            self.cluster_networks.items.get(("", "default")),
+            tuple(self.host_subnets.items.values()),
+            tuple(self.net_namespaces.items.values()),
+        )
+
+
+def datapath_type(wish: str) -> str:
+    """With `auto`, the kernel's datapath where the kernel has it, else the one in user space."""
+    if wish != "auto":
+        return wish
+    return "system" if Path("/sys/module/openvswitch").exists() else "netdev"
+
+
+async def serve(settings: Settings) -> None:
+    """Run until cancelled; the datapath stays as it is afterwards."""
+    identity = Identity(settings.node_name, IPv4Address(settings.node_ip), datapath_type(settings.datapath_type))
+    async with Client(Kubeconfig.load(settings.kubeconfig)) as client, Netlink() as netlink:
+        mirrors = Mirrors(client, lambda: network.wake())
+        network = Network(identity, Path(settings.ovs_rundir), netlink, mirrors.snapshot, settings.resync_seconds)
+        loop = Loop("network", network.one_pass, Pace(resync=settings.resync_seconds))
+        network.wake = loop.wake
+        server = AttachServer(network, Path(settings.socket))
+        health = Health(settings.health_address, lambda: network.unready)
+        await server.start()
+        await health.start()
+        notify("READY=1")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(mirrors.cluster_networks.run())
+                tasks.create_task(mirrors.host_subnets.run())
+                tasks.create_task(mirrors.net_namespaces.run())
+                tasks.create_task(network.openflow.run())
+                tasks.create_task(loop.run())
+        finally:
+            await health.stop()
+            await server.stop()
+            await network.close()
+
+
+def main() -> int:
+    """Entry point of the command."""
+    settings = load(Settings, "podlane-sdn", "/etc/podlane/sdn.yaml")
+    try:
+        return run(lambda: serve(settings), settings.log_level)
+    except BadKubeconfig as error:
+        sys.stderr.write(f"podlane-sdn: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

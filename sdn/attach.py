@@ -1,0 +1,138 @@
+"""The socket on which the node agent, or a CNI plugin, asks for sandboxes to be attached; see `api.attach`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from api.attach import AttachError, Attachment, AttachRequest, DetachRequest, NetworkStatus
+from reconcile.errors import DriverError, Gone, NotReady
+from sdn import metrics
+from sdn.flow import mac_text
+from sdn.network import Network
+from sdn.plan import Wish, device_of
+from sdn.view import View, mac_of
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+PATIENCE_SECONDS = 10.0
+"""How long a request waits for the network, or for the project's lane, before it is told to ask again."""
+
+BAD_REQUEST, UNKNOWN_SANDBOX, TRY_AGAIN, NOT_READY = 4, 7, 11, 50
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AttachServer:
+    """Serves one network on one unix socket that only root may open."""
+
+    def __init__(self, network: Network, socket: Path) -> None:
+        self._network = network
+        self._socket = socket
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Listen; a socket left over from an earlier start is replaced."""
+        app = web.Application(middlewares=[_errors])
+        app.router.add_post("/ADD", self._add)
+        app.router.add_post("/DEL", self._del)
+        app.router.add_post("/CHECK", self._check)
+        app.router.add_get("/STATUS", self._status)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            await web.UnixSite(self._runner, str(self._socket)).start()
+        finally:
+            os.umask(before)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _add(self, request: web.Request) -> web.Response:
+        body = await _body(request, AttachRequest)
+        with metrics.ATTACH_SECONDS.time():
+            if self._network.address_of(body.sandbox) is None:
+                await self._attach(body)
+            return _answer(self._attachment(body.sandbox))
+
+    async def _attach(self, body: AttachRequest) -> None:
+        wish = Wish(body.sandbox, body.namespace, body.name, body.uid, body.netns, body.ifname)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._network.attach(wish)), PATIENCE_SECONDS)
+        except TimeoutError:
+            self._network.detach(body.sandbox)
+            reason = self._network.unready or f"project {body.namespace} has no NetNamespace yet"
+            raise NotReady(f"sandbox {body.sandbox} is not attached: {reason}") from None
+
+    def _attachment(self, sandbox: str) -> Attachment:
+        address, view = self._network.address_of(sandbox), self._network.view
+        if address is None or view is None:
+            raise NotReady(f"sandbox {sandbox} was detached meanwhile")
+        return Attachment(
+            ip=str(address),
+            gateway=str(view.node.gateway),
+            mac=mac_text(mac_of(address.ip)),
+            mtu=view.cluster.mtu,
+            host_interface=device_of(sandbox),
+        )
+
+    async def _del(self, request: web.Request) -> web.Response:
+        body = await _body(request, DetachRequest)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._network.detach(body.sandbox)), PATIENCE_SECONDS)
+        except TimeoutError:
+            raise NotReady(f"sandbox {body.sandbox} is not detached yet: {self._network.unready}") from None
+        return web.json_response({})
+
+    async def _check(self, request: web.Request) -> web.Response:
+        body = await _body(request, AttachRequest)
+        if self._network.address_of(body.sandbox) is None:
+            raise Gone(f"sandbox {body.sandbox} is not attached")
+        return web.json_response({})
+
+    async def _status(self, _: web.Request) -> web.Response:
+        view: View | None = self._network.view
+        if self._network.unready or view is None:
+            raise NotReady(self._network.unready)
+        status = NetworkStatus(
+            ready=True, subnet=str(view.node.subnet), gateway=str(view.node.gateway), mtu=view.cluster.mtu
+        )
+        return _answer(status)
+
+
+async def _body(request: web.Request, kind: type[R]) -> R:
+    try:
+        return msgspec.json.decode(await request.read(), type=kind)
+    except msgspec.DecodeError as error:
+        raise web.HTTPBadRequest(text=str(error)) from None
+
+
+def _answer(value: msgspec.Struct, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPBadRequest as error:
+        answer, status = AttachError(code=BAD_REQUEST, msg=error.text or "bad request"), 400
+    except NotReady as error:
+        code = NOT_READY if request.path == "/STATUS" else TRY_AGAIN
+        answer, status = AttachError(code=code, msg=str(error)), 503
+    except Gone as error:
+        answer, status = AttachError(code=UNKNOWN_SANDBOX, msg=str(error)), 404
+    except DriverError as error:
+        answer, status = AttachError(code=UNKNOWN_SANDBOX, msg=str(error)), 400
+    metrics.ATTACH_ERRORS.labels(request.path.strip("/")).inc()
+    return _answer(answer, status)

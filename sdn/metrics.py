@@ -1,0 +1,17 @@
+"""The figures that the daemon shows on /metrics."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+ATTACH_SECONDS = Histogram(
+    "podlane_sdn_attach_duration_seconds",
+    "From the request on the socket to packets flowing",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+ATTACH_ERRORS = Counter("podlane_sdn_attach_errors_total", "Requests that were answered with an error", ["verb"])
+PODS = Gauge("podlane_sdn_pods", "Sandboxes that are attached and have their flows")
+PEERS = Gauge("podlane_sdn_peers", "Nodes to which there is a tunnel")
+FLOWS = Gauge("podlane_sdn_flows", "Flows that the bridge holds")
+FLOW_CHANGES = Counter("podlane_sdn_flow_changes_total", "Flows written or deleted", ["change"])
+DRIFT = Counter("podlane_sdn_drift_total", "Passes that found flows changed by somebody else")

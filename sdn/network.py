@@ -1,0 +1,284 @@
+"""One node's pod network: brings switch, kernel and firewall to what the master and the attached sandboxes call for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface
+from pathlib import Path
+
+from reconcile.errors import DriverError, NotReady, Refused
+from sdn import metrics
+from sdn.drivers.netlink import Netlink, PodLink, set_sysctl
+from sdn.drivers.nft import Nft
+from sdn.drivers.openflow import OpenFlow
+from sdn.drivers.ovsdb import Ovsdb, PutBridge, RemovePort
+from sdn.flow import Flow, mac_text
+from sdn.flows import compile_flows
+from sdn.links import NETDEV, OWNER, desired_bridge, desired_gateway, guarded_devices, missing
+from sdn.nat import GUARD_TABLE, TABLE, guard_devices, nat_table
+from sdn.observed import Bridge
+from sdn.pipeline import BRIDGE
+from sdn.plan import Arrival, Wish, arrivals, attached, device_of, lost, ports_for, ports_of
+from sdn.view import NotYet, Snapshot, View, look, mac_of
+
+log = logging.getLogger(__name__)
+
+VXLAN_OVERHEAD = 50
+"""Bytes that a tunnel adds to a packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which node this is. `datapath_type` is "system" or "netdev"."""
+
+    name: str
+    address: IPv4Address
+    datapath_type: str
+
+
+class Network:
+    """`snapshot` returns what the API says, or None while the mirrors are not in sync; `wake` asks for a pass."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        ovs_rundir: Path,
+        netlink: Netlink,
+        snapshot: Callable[[], Snapshot | None],
+        resync_seconds: float,
+    ) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        self.unready = "starting"
+        self.view: View | None = None
+        self._identity = identity
+        self._snapshot = snapshot
+        self._resync_seconds = resync_seconds
+        self._netlink = netlink
+        self._nft = Nft()
+        self._ovsdb = Ovsdb(ovs_rundir / "db.sock", lambda: self.wake())
+        self.openflow = OpenFlow(ovs_rundir / f"{BRIDGE}.mgmt", self.look_at_everything)
+        self._adds: dict[str, tuple[Wish, asyncio.Future[None]]] = {}
+        self._deletes: dict[str, asyncio.Future[None]] = {}
+        self._mtu = 0
+        self._verified_at = float("-inf")
+        self._verified_for: object = None
+        self._nat_text = ""
+        self._flows: frozenset[Flow] = frozenset()
+
+    def look_at_everything(self) -> None:
+        """Ask for a pass that trusts nothing it saw before."""
+        self._verified_at = float("-inf")
+        self.wake()
+
+    async def close(self) -> None:
+        """Let go of the switch; everything stays as it is."""
+        await self._ovsdb.close()
+
+    def attach(self, wish: Wish) -> asyncio.Future[None]:
+        """Ask for a sandbox to be attached; done when packets flow. Raises DriverError through the future."""
+        future = asyncio.get_running_loop().create_future()
+        self._adds[wish.sandbox] = (wish, future)
+        self.wake()
+        return future
+
+    def detach(self, sandbox: str) -> asyncio.Future[None]:
+        """Ask for a sandbox to be detached; done when nothing of it is left."""
+        earlier = self._adds.pop(sandbox, None)
+        if earlier is not None and not earlier[1].done():
+            earlier[1].set_exception(NotReady(f"sandbox {sandbox} is being detached"))
+        future = self._deletes.get(sandbox)
+        if future is None or future.done():
+            future = self._deletes[sandbox] = asyncio.get_running_loop().create_future()
+        self.wake()
+        return future
+
+    def address_of(self, sandbox: str) -> IPv4Interface | None:
+        """The address of a sandbox that is attached and has its flows."""
+        if self.view is None:
+            return None
+        live = {pod.address for pod in self.view.pods}
+        for one in attached(self._ovsdb.observe().bridge(BRIDGE)):
+            if one.sandbox == sandbox and one.address in live:
+                return IPv4Interface((one.address, self.view.node.subnet.prefixlen))
+        return None
+
+    async def one_pass(self) -> None:
+        """Look at everything, close, move, open. Raises DriverError; the next pass begins anew."""
+        try:
+            seen = await self._see()
+            if isinstance(seen, NotYet):
+                self.unready = seen.reason
+                return
+            await self._verify_when_due(seen)
+            await self._leave()
+            await self._arrive(seen)
+            await self._open()
+        except DriverError as error:
+            self.unready = str(error)
+            raise
+
+    async def _see(self, without: frozenset[str] = frozenset()) -> View | NotYet:
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return NotYet("waiting for the master's first answer")
+        if not self._mtu:
+            self._mtu = await self._underlay_mtu() - VXLAN_OVERHEAD
+        here = (one for one in attached(self._ovsdb.observe().bridge(BRIDGE)) if one.sandbox not in without)
+        return look(snapshot, self._identity.name, self._identity.address, self._mtu, here)
+
+    async def _underlay_mtu(self) -> int:
+        links = await self._netlink.links()
+        for link in links.values():
+            if any(address.ip == self._identity.address for address in link.addresses):
+                return link.mtu
+        found = ", ".join(sorted(links))
+        raise NotReady(f"the node's address {self._identity.address} is on no local link; the links are {found}")
+
+    async def _verify_when_due(self, view: View) -> None:
+        base = (view.cluster, view.node)
+        if self._verified_for != base or time.monotonic() >= self._verified_at + self._resync_seconds:
+            await self._put_bridge(view)
+            await self._put_gateway(view)
+            await self._put_firewall(view)
+            self._verified_for, self._verified_at = base, time.monotonic()
+
+    async def _put_bridge(self, view: View) -> None:
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        if bridge is not None and OWNER not in bridge.external_ids:
+            raise Refused(
+                f"there is a bridge {BRIDGE} that Podlane did not make; it is left alone. "
+                f"Remove it (ovs-vsctl del-br {BRIDGE}) if nothing needs it"
+            )
+        wish = missing(desired_bridge(view.cluster, view.node, self._identity.datapath_type), bridge)
+        if wish is not None:
+            await self._ovsdb.apply((PutBridge(wish),))
+            log.info("bridge written", extra={"bridge": BRIDGE, "ports": len(wish.ports)})
+
+    async def _put_gateway(self, view: View) -> None:
+        gateway = desired_gateway(view.cluster, view.node)
+        link = (await self._netlink.links()).get(gateway.device)
+        if link is None:
+            raise NotReady(f"{gateway.device} is not there yet")
+        routes = await self._netlink.gateway_routes(gateway.device)
+        if link.addresses != {gateway.address} or routes != gateway.routes:
+            await self._netlink.set_gateway(gateway.device, gateway.address, gateway.routes)
+            log.info("gateway written", extra={"device": gateway.device, "address": gateway.address})
+        for name, value in gateway.sysctls:
+            set_sysctl(name, value)
+
+    async def _put_firewall(self, view: View) -> None:
+        text = await self._nft.read("ip", TABLE)
+        if not text or text != self._nat_text:
+            await self._nft.apply(nat_table(view.cluster))
+            self._nat_text = await self._nft.read("ip", TABLE)
+        desired = guarded_devices(self._ovsdb.observe())
+        present = await self._nft.chains("netdev", GUARD_TABLE)
+        if desired != present:
+            await self._nft.apply(guard_devices(desired - present, present - desired))
+
+    async def _leave(self) -> None:
+        """Close first, so that no flow speaks for a port that may get another owner."""
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        leaving = frozenset(self._deletes) | await self._lost(bridge)
+        if not leaving or bridge is None:
+            return
+        ports = ports_of(bridge, leaving)
+        if ports:
+            closed = await self._see(without=leaving)
+            if isinstance(closed, View):
+                await self._replace(closed)
+            await self._ovsdb.apply(tuple(RemovePort(BRIDGE, port.name) for port in ports))
+        devices = {device_of(sandbox) for sandbox in leaving}
+        guarded = frozenset(devices) & await self._nft.chains("netdev", GUARD_TABLE)
+        if guarded:
+            await self._nft.apply(guard_devices(frozenset(), guarded))
+        await self._netlink.remove(sorted(devices))
+        log.info("pods detached", extra={"sandboxes": " ".join(sorted(name[:12] for name in leaving))})
+        for sandbox in leaving & self._deletes.keys():
+            _settle(self._deletes.pop(sandbox))
+
+    async def _lost(self, bridge: Bridge | None) -> frozenset[str]:
+        suspects = lost(bridge)
+        if not suspects:
+            return suspects
+        links = await self._netlink.links()
+        return frozenset(sandbox for sandbox in suspects if device_of(sandbox) not in links)
+
+    async def _arrive(self, view: View) -> None:
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        wishes = [wish for wish, future in self._adds.values() if not future.done()]
+        if not wishes or bridge is None:
+            return
+        plan = arrivals(bridge, view.node, wishes)
+        for sandbox, reason in plan.refused.items():
+            _settle(self._adds.pop(sandbox)[1], NotReady(reason))
+        made = await asyncio.gather(*(self._make_link(view, arrival) for arrival in plan.coming))
+        coming = tuple(arrival for arrival, good in zip(plan.coming, made, strict=True) if good)
+        if not coming:
+            return
+        if self._identity.datapath_type == NETDEV:
+            await self._nft.apply(guard_devices(frozenset(arrival.device for arrival in coming), frozenset()))
+        for arrival in coming:
+            await self._netlink.up(arrival.device)
+        await self._ovsdb.apply((PutBridge(ports_for(bridge, coming)),))
+        for arrival in coming:
+            pod = f"{arrival.wish.namespace}/{arrival.wish.name}"
+            log.info("pod attached", extra={"pod": pod, "ip": arrival.address, "device": arrival.device})
+
+    async def _make_link(self, view: View, arrival: Arrival) -> bool:
+        link = PodLink(
+            device=arrival.device,
+            netns=arrival.wish.netns,
+            ifname=arrival.wish.ifname,
+            mac=mac_text(mac_of(arrival.address)),
+            address=IPv4Interface((arrival.address, view.node.subnet.prefixlen)),
+            gateway=view.node.gateway,
+            networks=view.cluster.networks,
+            mtu=view.cluster.mtu,
+            alias=f"podlane {arrival.wish.namespace}/{arrival.wish.name} {arrival.wish.uid}",
+            checksums=self._identity.datapath_type != NETDEV,
+        )
+        try:
+            await self._netlink.create(link)
+        except DriverError as error:
+            _settle(self._adds.pop(arrival.wish.sandbox)[1], error)
+            return False
+        return True
+
+    async def _open(self) -> None:
+        view = await self._see()
+        if isinstance(view, NotYet):
+            self.unready = view.reason
+            return
+        await self._replace(view)
+        self.view, self.unready = view, ""
+        metrics.PODS.set(len(view.pods))
+        metrics.PEERS.set(len(view.peers))
+        for sandbox in [name for name in self._adds if self.address_of(name)]:
+            _settle(self._adds.pop(sandbox)[1])
+
+    async def _replace(self, view: View) -> None:
+        flows = compile_flows(view)
+        change = await self.openflow.replace(flows)
+        if change and flows == self._flows:
+            metrics.DRIFT.inc()
+            log.warning("somebody else had changed flows", extra={"added": change.added, "removed": change.removed})
+        elif change:
+            log.info("flows changed", extra={"added": change.added, "removed": change.removed, "total": len(flows)})
+        self._flows = flows
+        metrics.FLOWS.set(len(flows))
+        metrics.FLOW_CHANGES.labels("added").inc(change.added)
+        metrics.FLOW_CHANGES.labels("removed").inc(change.removed)
+
+
+def _settle(future: asyncio.Future[None], error: DriverError | None = None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,33 @@
+"""What an operator may say to the sdn daemon."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Connects the pods of this node to the cluster's overlay network and keeps projects apart."""
+
+    node_name: Annotated[str, msgspec.Meta(description="name under which the node registers")]
+    node_ip: Annotated[str, msgspec.Meta(description="address of this node under the tunnels; on a local link")]
+    kubeconfig: Annotated[str, msgspec.Meta(description="file that leads to the master")] = (
+        "/etc/podlane/node.kubeconfig"
+    )
+    socket: Annotated[str, msgspec.Meta(description="unix socket that serves ADD, DEL, CHECK and STATUS")] = (
+        "/run/podlane/sdn.sock"
+    )
+    ovs_rundir: Annotated[str, msgspec.Meta(description="where Open vSwitch has its sockets")] = "/var/run/openvswitch"
+    datapath_type: Annotated[
+        str, msgspec.Meta(pattern="^(auto|system|netdev)$", description="auto, system, netdev")
+    ] = "auto"
+    health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
+        "127.0.0.1:10249"
+    )
+    resync_seconds: Annotated[float, msgspec.Meta(gt=0, description="longest time between two looks at everything")] = (
+        30.0
+    )
+    log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="what is logged")] = (
+        "info"
+    )
