@@ -1,0 +1,218 @@
+"""Pod → what to ask of Docker: sandbox and containers with their names, labels and limits. Pure.
+
+Names and labels are dockershim's, so that tools written for it find our containers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+import msgspec
+
+from api import quantity
+from api.objects import Container, Pod, Volume
+from node_agent import observed as label
+
+CPU_PERIOD = 100_000
+LEAST_SHARES, MOST_SHARES = 2, 262_144
+_VARIABLE = re.compile(r"\$(?:\$|\(([^()]*)\))")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """One container to create. `network` and `ipc` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms."""
+
+    name: str
+    image: str
+    labels: Mapping[str, str]
+    entrypoint: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = None
+    working_dir: str = ""
+    environment: tuple[str, ...] = ()
+    binds: tuple[str, ...] = ()
+    hostname: str = ""
+    network: str = "none"
+    ipc: str = "shareable"
+    cpu_shares: int = LEAST_SHARES
+    cpu_quota: int = 0
+    memory: int = 0
+    oom_score_adj: int = 0
+    tty: bool = False
+    stdin: bool = False
+    stdin_once: bool = False
+    security: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the host adds: where pods have their directories, its memory in bytes, the lowest OOM score it allows."""
+
+    pods_dir: str
+    memory: int
+    least_oom_score: int
+
+
+def pod_dir(host: Host, uid: str) -> str:
+    """The directory of a pod on the host."""
+    return f"{host.pods_dir}/{uid}"
+
+
+def empty_dir(host: Host, uid: str, volume: str) -> str:
+    """Where an emptyDir volume lives on the host."""
+    return f"{pod_dir(host, uid)}/volumes/kubernetes.io~empty-dir/{volume}"
+
+
+def hosts_file(host: Host, uid: str) -> str:
+    """The /etc/hosts of a pod on the host."""
+    return f"{pod_dir(host, uid)}/etc-hosts"
+
+
+def hosts_text(pod: Pod, address: str) -> str:
+    """The content of a pod's /etc/hosts."""
+    rows = [
+        ("127.0.0.1", "localhost"),
+        ("::1", "localhost ip6-localhost ip6-loopback"),
+        ("fe00::0", "ip6-localnet"),
+        ("fe00::0", "ip6-mcastprefix"),
+        ("fe00::1", "ip6-allnodes"),
+        ("fe00::2", "ip6-allrouters"),
+        (address, hostname(pod)),
+    ]
+    return "# Kubernetes-managed hosts file.\n" + "".join(f"{ip}\t{names}\n" for ip, names in rows)
+
+
+def hostname(pod: Pod) -> str:
+    """The pod's host name: at most 63 characters of its name."""
+    return (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
+
+
+def _pod_labels(pod: Pod) -> dict[str, str]:
+    return {
+        label.POD_NAME: pod.metadata.name,
+        label.POD_NAMESPACE: pod.metadata.namespace,
+        label.POD_UID: pod.metadata.uid,
+    }
+
+
+def _docker_name(container: str, pod: Pod, attempt: int) -> str:
+    meta = pod.metadata
+    return f"k8s_{container}_{meta.name}_{meta.namespace}_{meta.uid}_{attempt}"
+
+
+def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpec:
+    """The container that holds the pod's namespaces; its network is made by the sdn daemon."""
+    annotations = {f"annotation.{key}": value for key, value in pod.metadata.annotations.items()}
+    own = {
+        label.TYPE: label.SANDBOX_TYPE,
+        label.CONTAINER_NAME: "POD",
+        label.ATTEMPT: str(attempt),
+        label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
+    }
+    return ContainerSpec(
+        name=_docker_name("POD", pod, attempt),
+        image=image,
+        labels={**pod.metadata.labels, **annotations, **_pod_labels(pod), **own},
+        hostname=hostname(pod),
+        oom_score_adj=max(-998, host.least_oom_score),
+        security=("no-new-privileges",),
+    )
+
+
+def container_spec(
+    pod: Pod, container: Container, image: str, sandbox: str, restarts: int, crashes: int, host: Host
+) -> ContainerSpec:
+    """One container of a pod, inside the namespaces of its sandbox (`sandbox` and `image` are ids)."""
+    environment = expanded_environment(container)
+    limits, requests = container.resources.limits, container.resources.requests
+    own = {
+        label.TYPE: label.CONTAINER_TYPE,
+        label.CONTAINER_NAME: container.name,
+        label.SANDBOX_ID: sandbox,
+        label.HASH: spec_hash(container),
+        label.RESTARTS: str(restarts),
+        label.CRASHES: str(crashes),
+        label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
+    }
+    command = tuple(expand(word, environment) for word in container.command)
+    args = tuple(expand(word, environment) for word in container.args)
+    return ContainerSpec(
+        name=_docker_name(container.name, pod, restarts),
+        image=image,
+        labels={**_pod_labels(pod), **own},
+        entrypoint=command or None,
+        command=args or (() if command else None),
+        working_dir=container.working_dir,
+        environment=tuple(f"{name}={value}" for name, value in environment.items()),
+        binds=(*_binds(pod, container, host), f"{hosts_file(host, pod.metadata.uid)}:/etc/hosts"),
+        network=f"container:{sandbox}",
+        ipc=f"container:{sandbox}",
+        cpu_shares=cpu_shares(quantity.milli(requests.get("cpu", 0))),
+        cpu_quota=quantity.milli(limits["cpu"]) * CPU_PERIOD // 1000 if "cpu" in limits else 0,
+        memory=quantity.whole(limits["memory"]) if "memory" in limits else 0,
+        oom_score_adj=max(oom_score(pod, container, host.memory), host.least_oom_score),
+        tty=container.tty,
+        stdin=container.stdin,
+        stdin_once=container.stdin_once,
+    )
+
+
+def spec_hash(container: Container) -> str:
+    """Changes when the container has to be made anew: with its image."""
+    return sha256(f"{container.name}\0{container.image}".encode()).hexdigest()[:16]
+
+
+def cpu_shares(milli: int) -> int:
+    """Docker's CPU weight for a request in thousandths of a core."""
+    return min(max(milli * 1024 // 1000, LEAST_SHARES), MOST_SHARES)
+
+
+def oom_score(pod: Pod, container: Container, memory: int) -> int:
+    """How early the kernel may take this container when memory runs out; `memory` is the host's, in bytes."""
+    if pod.status.qos_class == "Guaranteed":
+        return -997
+    if pod.status.qos_class == "BestEffort":
+        return 1000
+    wish = quantity.whole(container.resources.requests.get("memory", 0))
+    return min(max(1000 - 1000 * wish // max(memory, 1), 3), 999)
+
+
+def expanded_environment(container: Container) -> dict[str, str]:
+    """The variables in order; each may use those declared before it."""
+    known: dict[str, str] = {}
+    for variable in container.env:
+        known[variable.name] = expand(variable.value, known)
+    return known
+
+
+def expand(text: str, known: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` where NAME is known; `$$` stands for `$`, everything else for itself."""
+
+    def value(found: re.Match[str]) -> str:
+        if found.group() == "$$":
+            return "$"
+        return known.get(found.group(1), found.group())
+
+    return _VARIABLE.sub(value, text)
+
+
+def _binds(pod: Pod, container: Container, host: Host) -> tuple[str, ...]:
+    volumes = {volume.name: volume for volume in pod.spec.volumes}
+    return tuple(
+        f"{source_of(volumes[mount.name], pod, host)}:{mount.mount_path}{':ro' if mount.read_only else ''}"
+        for mount in container.volume_mounts
+    )
+
+
+def source_of(volume: Volume, pod: Pod, host: Host) -> str:
+    """The directory or file on the host behind a volume."""
+    if volume.host_path is not None:
+        return volume.host_path.path
+    return empty_dir(host, pod.metadata.uid, volume.name)
+
+
+def static_uid(pod: Pod, node: str, path: str) -> str:
+    """A UID for a manifest that has none: the same as long as content, node and file are."""
+    return sha256(msgspec.json.encode(pod) + f"\0{node}\0{path}".encode()).hexdigest()[:32]

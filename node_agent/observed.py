@@ -1,0 +1,115 @@
+"""What Docker holds of a pod, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+TYPE = "io.kubernetes.docker.type"
+SANDBOX_TYPE, CONTAINER_TYPE = "podsandbox", "container"
+POD_NAME = "io.kubernetes.pod.name"
+POD_NAMESPACE = "io.kubernetes.pod.namespace"
+POD_UID = "io.kubernetes.pod.uid"
+CONTAINER_NAME = "io.kubernetes.container.name"
+SANDBOX_ID = "io.kubernetes.sandbox.id"
+HASH = "annotation.io.kubernetes.container.hash"
+RESTARTS = "annotation.io.kubernetes.container.restartCount"
+GRACE = "annotation.io.kubernetes.pod.terminationGracePeriod"
+CRASHES = "annotation.podlane.io/container.crashes"
+ATTEMPT = "annotation.podlane.io/sandbox.attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container, as Docker inspects it; `state` is created, running, exited or dead.
+
+    Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs.
+    """
+
+    id: str
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    state: str = "created"
+    pid: int = 0
+    exit_code: int = 0
+    error: str = ""
+    oom_killed: bool = False
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    image: str = ""
+    image_id: str = ""
+    stop_signal: str = "SIGTERM"
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is alive."""
+        return self.state in {"running", "paused", "restarting"}
+
+    @property
+    def is_sandbox(self) -> bool:
+        """Whether it holds the namespaces of a pod."""
+        return self.labels.get(TYPE) == SANDBOX_TYPE
+
+    @property
+    def name(self) -> str:
+        """Name of the container in the pod."""
+        return self.labels.get(CONTAINER_NAME, "")
+
+    @property
+    def uid(self) -> str:
+        """UID of its pod."""
+        return self.labels.get(POD_UID, "")
+
+    @property
+    def restarts(self) -> int:
+        """How often this container of the pod had been started before."""
+        return int(self.labels.get(RESTARTS, "0"))
+
+    @property
+    def crashes(self) -> int:
+        """How many starts in a row before this one ended soon."""
+        return int(self.labels.get(CRASHES, "0"))
+
+    @property
+    def attempt(self) -> int:
+        """How many sandboxes of the pod came before this one."""
+        return int(self.labels.get(ATTEMPT, "0"))
+
+
+@dataclass(frozen=True, slots=True)
+class PodContainers:
+    """All containers of one pod: sandboxes newest first, others by name, newest first."""
+
+    sandboxes: tuple[Container, ...] = ()
+    containers: Mapping[str, tuple[Container, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def sandbox(self) -> Container | None:
+        """The newest sandbox."""
+        return self.sandboxes[0] if self.sandboxes else None
+
+    @property
+    def everything(self) -> tuple[Container, ...]:
+        """Containers first, then the sandboxes under them."""
+        return tuple(one for group in self.containers.values() for one in group) + self.sandboxes
+
+
+def group(found: list[Container]) -> PodContainers:
+    """Sort what belongs to one pod."""
+    sandboxes = sorted((one for one in found if one.is_sandbox), key=lambda one: one.attempt, reverse=True)
+    names = sorted({one.name for one in found if not one.is_sandbox})
+    return PodContainers(
+        tuple(sandboxes),
+        {
+            name: tuple(
+                sorted(
+                    (one for one in found if not one.is_sandbox and one.name == name),
+                    key=lambda one: one.restarts,
+                    reverse=True,
+                )
+            )
+            for name in names
+        },
+    )

@@ -1,0 +1,33 @@
+"""What an operator may say to the node agent."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Registers this host as a node and keeps the containers of its pods running."""
+
+    node_name: Annotated[str, msgspec.Meta(min_length=1, description="name under which the node registers")]
+    node_ip: Annotated[str, msgspec.Meta(min_length=1, description="address under which others reach this node")]
+    kubeconfig: Annotated[str, msgspec.Meta(description="file that leads to the master")] = (
+        "/etc/podlane/node.kubeconfig"
+    )
+    state_dir: Annotated[str, msgspec.Meta(description="where volumes of pods are kept")] = (
+        "/var/lib/podlane/node-agent"
+    )
+    docker_socket: Annotated[str, msgspec.Meta(description="unix socket of Docker")] = "/var/run/docker.sock"
+    sdn_socket: Annotated[str, msgspec.Meta(description="unix socket of the sdn daemon")] = "/run/podlane/sdn.sock"
+    manifest_dir: Annotated[str, msgspec.Meta(description="directory of manifests of static pods")] = (
+        "/etc/podlane/manifests"
+    )
+    pause_image: Annotated[str, msgspec.Meta(description="image of the sandbox container")] = "podlane/pause"
+    heartbeat_seconds: Annotated[float, msgspec.Meta(gt=0, description="time between two words to the master")] = 10.0
+    health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
+        "127.0.0.1:10248"
+    )
+    log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="what is logged")] = (
+        "info"
+    )
