@@ -1,0 +1,43 @@
+"""podlane-master: keeps the cluster's objects, serves them over HTTPS, and hands out subnets and network ids."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+from master.daemon import running
+from master.settings import Settings, problems
+from reconcile.daemon import notify, run
+from reconcile.errors import DriverError
+from reconcile.settings import load
+
+log = logging.getLogger(__name__)
+
+PROG = "podlane-master"
+
+
+def main() -> int:
+    """The console script. Exit codes: 0 stopped, 1 failed, 2 wrong use."""
+    settings = load(Settings, PROG, "/etc/podlane/master.yaml")
+    wrong = problems(settings)
+    if wrong:
+        sys.stderr.writelines(f"{PROG}: {sentence}\n" for sentence in wrong)
+        return 2
+    failed: list[DriverError] = []
+
+    async def serve() -> None:
+        try:
+            async with running(settings) as master:
+                log.info("serving", extra={"url": master.url, "revision": master.store.revision})
+                notify("READY=1")
+                await asyncio.Event().wait()
+        except DriverError as error:
+            log.error("cannot run", extra={"error": str(error)})
+            failed.append(error)
+
+    return run(serve) or (1 if failed else 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

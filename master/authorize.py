@@ -1,0 +1,125 @@
+"""Who may do what. Pure.
+
+Three kinds of callers are known: members of `system:masters` may do everything; a node, by its certificate
+`system:node:NAME` in `system:nodes`, may do what a node needs and no more; everybody else may ask how the server is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MASTERS = "system:masters"
+NODES = "system:nodes"
+NODE_PREFIX = "system:node:"
+
+ANYBODY_READS = frozenset(("/healthz", "/livez", "/readyz", "/version"))
+
+SHARED_WITH_NODES = frozenset(
+    (
+        ("", "nodes"),
+        ("", "namespaces"),
+        ("network.openshift.io", "clusternetworks"),
+        ("network.openshift.io", "hostsubnets"),
+        ("network.openshift.io", "netnamespaces"),
+    )
+)
+"""(group, plural) of what every node reads, whole."""
+
+READS = frozenset(("get", "list", "watch"))
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks: the names in the client certificate; without one `system:anonymous`."""
+
+    name: str = "system:anonymous"
+    groups: frozenset[str] = frozenset(("system:unauthenticated",))
+
+    @property
+    def node(self) -> str:
+        """The name of the node that this is, or nothing."""
+        is_node = NODES in self.groups and self.name.startswith(NODE_PREFIX)
+        return self.name.removeprefix(NODE_PREFIX) if is_node else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What is asked for. `verb` is that of Kubernetes (get list watch create update patch delete deletecollection).
+
+    `asked_node` is the node that the field selector demands of pods; `bound_to` is the node of the pod that is asked
+    for, nothing if it has none, None if there is no such pod; `body_name` is the name in the body of a create; `grace`
+    is a delete's, in seconds.
+    """
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    asked_node: str = ""
+    bound_to: str | None = None
+    body_name: str = ""
+    grace: int | None = None
+
+
+def may_read_path(user: User, path: str) -> bool:
+    """Whether a path that names no resource may be read."""
+    if path in ANYBODY_READS or MASTERS in user.groups:
+        return True
+    discovery = path in ("/api", "/apis", "/") or path.startswith(("/api/", "/apis/", "/openapi/"))
+    return bool(user.node) and discovery
+
+
+def refusal(user: User, asked: Attributes) -> str | None:
+    """Why the user may not do that: a sentence, or None when it is allowed."""
+    if MASTERS in user.groups:
+        return None
+    if user.node:
+        reason = _node_refusal(user.node, asked)
+        return None if reason is None else f"{_who_cannot(user, asked)}: {reason}"
+    return _who_cannot(user, asked)
+
+
+def _who_cannot(user: User, asked: Attributes) -> str:
+    what = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+    where = f' in the namespace "{asked.namespace}"' if asked.namespace else " at the cluster scope"
+    return f'User "{user.name}" cannot {asked.verb} resource "{what}" in API group "{asked.group}"{where}'
+
+
+def _node_refusal(node: str, asked: Attributes) -> str | None:
+    resource = (asked.group, asked.resource)
+    if resource in SHARED_WITH_NODES and asked.verb in READS and asked.subresource in ("", "status"):
+        return None
+    if resource == ("", "nodes"):
+        return _own_node_refusal(node, asked)
+    if resource == ("", "pods"):
+        return _own_pod_refusal(node, asked)
+    return "a node may not do this"
+
+
+def _own_node_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.verb == "create" and not asked.subresource:
+        named = asked.body_name
+    elif asked.verb in ("update", "patch") and asked.subresource in ("", "status"):
+        named = asked.name
+    else:
+        return "a node may only register itself and report its own status"
+    return None if named == node else f"node {node} may not write the Node {named!r}"
+
+
+def _own_pod_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.verb in ("list", "watch"):
+        own = asked.asked_node == node
+        return None if own else f"node {node} reads pods with the field selector spec.nodeName={node}"
+    reads = asked.verb == "get" and asked.subresource in ("", "status")
+    reports = asked.verb in ("update", "patch") and asked.subresource == "status"
+    finishes = asked.verb == "delete" and not asked.subresource
+    if not (reads or reports or finishes):
+        return "a node may only read its own pods, report their status, and delete them when they have ended"
+    # A pod that does not exist passes, so that the answer is 404: a node must learn that its pod is gone.
+    if asked.bound_to not in (None, node):
+        return f"the pod is not bound to node {node}"
+    if finishes and asked.grace != 0:
+        return "a node deletes a pod with gracePeriodSeconds 0, after its containers have ended"
+    return None

@@ -1,0 +1,208 @@
+"""The master's own loops: snapshot from the store, a pure decision, its writes; again whenever something has changed.
+
+Between the snapshot and the writes nothing waits, so no decision rests on what is no longer so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from api.defaults import default
+from api.objects import Condition, Object, ObjectMeta, Pod
+from master import controllers, writes
+from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice, Outcome
+from master.kinds import BY_NAME
+from master.kinds.kind import show_time
+from master.scheduler import Placed, Unplaced, schedule, waits
+from master.store import Event, Key, Put, Remove, Store, key_of
+from reconcile.loop import Loop, Pace
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime.datetime]
+
+LOOKS_PER_GRACE = 8
+"""How often, within the grace period of a node, its last report is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`clock` is the time of day; `steady` never jumps (seconds)."""
+
+    store: Store
+    wish: NetworkWish
+    grace: float
+    clock: Clock
+    steady: Callable[[], float] = time.monotonic
+
+
+class Controllers:
+    """Run with `await run()`; `first_pass` is set when what belongs to every cluster is there."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._env = environment
+        self._store = environment.store
+        self._sightings: controllers.Sightings = {}
+        self._absences: dict[str, float] = {}
+        self._notices: dict[str, str] = {}
+        self.first_pass = asyncio.Event()
+        look = min(30.0, environment.grace / LOOKS_PER_GRACE)
+        network = ("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork")
+        self._loops = (
+            (Loop("network", self._network, Pace()), network),
+            (Loop("scheduler", self._schedule, Pace()), ("Pod", "Node")),
+            (Loop("namespaces", self._namespaces, Pace()), ("Namespace", "Pod")),
+            (Loop("nodes", self._nodes, Pace(resync=look)), ("Node",)),
+        )
+
+    async def run(self) -> None:
+        """Until cancelled. Raises only what is a bug."""
+        with contextlib.ExitStack() as stack:
+            for loop, kinds in self._loops:
+                for kind in kinds:
+                    stack.callback(self._store.watch(kind, _waking(loop)))
+            async with asyncio.TaskGroup() as group:
+                for loop, _ in self._loops:
+                    group.create_task(loop.run())
+
+    # --- passes ----------------------------------------------------------------------------------------------------
+
+    async def _network(self) -> None:
+        wish, nodes, namespaces = self._env.wish, self._all("Node"), self._all("Namespace")
+        subnets, lanes = self._cursor("subnets"), self._cursor("vnids")
+        there = self._one("Namespace", "default"), self._one("ClusterNetwork", "default")
+        await self._carry_out(
+            "network",
+            [
+                *controllers.bootstrap(wish, *there),
+                *controllers.host_subnets(wish, nodes, self._all("HostSubnet"), subnets),
+                *controllers.net_namespaces(wish, namespaces, self._all("NetNamespace"), lanes),
+            ],
+        )
+        self.first_pass.set()
+
+    async def _namespaces(self) -> None:
+        await self._carry_out("namespaces", controllers.ending_namespaces(self._all("Namespace"), self._all("Pod")))
+
+    async def _nodes(self) -> None:
+        now, grace, nodes, pods = self._env.steady(), self._env.grace, self._all("Node"), self._all("Pod")
+        self._sightings = controllers.sightings(self._sightings, nodes, now)
+        self._absences = controllers.absences(self._absences, nodes, pods, now)
+        lost = list(controllers.lost_nodes(nodes, self._sightings, grace, now, self._env.clock()))
+        for change in lost:
+            log.warning("node is lost", extra={"node": change.item.metadata.name, "silent_for": f"{grace:.0f}s"})
+        orphaned = controllers.orphaned_pods(pods, self._absences, grace, now)
+        await self._carry_out("nodes", [*lost, *orphaned])
+
+    async def _schedule(self) -> None:
+        pods: list[Pod] = self._all("Pod")
+        if not any(waits(pod) for pod in pods):
+            return
+        now = self._env.clock()
+        changes: list[Outcome] = []
+        for answer in schedule(self._all("Node"), pods):
+            if isinstance(answer, Placed):
+                changes.append(Change(writes.placed(answer.pod, answer.node, now), answer.pod))
+            else:
+                changes.extend(unschedulable(answer, now))
+        await self._carry_out("scheduler", changes)
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _all(self, kind: str) -> list[Any]:
+        return [record.object for record in self._store.scan_latest(kind)]
+
+    def _one(self, kind: str, name: str) -> Any:
+        record = self._store.latest(Key(kind, "", name))
+        return None if record is None else record.object
+
+    def _cursor(self, name: str) -> Cursor:
+        found: Cursor | None = self._one(Cursor.KIND, name)
+        return found or Cursor(metadata=ObjectMeta(name=name))
+
+    async def _carry_out(self, loop: str, outcomes: Iterable[Outcome]) -> None:
+        changes: list[Put | Remove] = []
+        notices: dict[str, str] = {}
+        for outcome in outcomes:
+            if isinstance(outcome, Notice):
+                notices[outcome.about] = outcome.text
+            else:
+                changes.extend(self._as_written(outcome))
+        self._say(loop, notices)
+        if changes:
+            await self._store.write(*changes)
+            log.info("controller wrote", extra={"loop": loop, "writes": len(changes), "what": _named(changes)})
+
+    def _as_written(self, outcome: Make | Change | Drop | EndPod) -> Iterator[Put | Remove]:
+        clock = self._env.clock
+        if isinstance(outcome, Make):
+            yield Put(self._begun(outcome.item))
+        elif isinstance(outcome, Change):
+            yield Put(outcome.item, expect=_revision(outcome.before))
+        elif isinstance(outcome, Drop):
+            yield Remove(outcome.item, expect=_revision(outcome.item))
+        else:
+            pod = outcome.item
+            node = self._one("Node", pod.spec.node_name) if pod.spec.node_name else None
+            left = writes.deleted(BY_NAME["Pod"], pod, writes.DeleteOptions(), clock(), node)
+            yield Remove(pod, _revision(pod)) if left is None else Put(left, _revision(pod))
+
+    def _begun(self, item: Object) -> Object:
+        if isinstance(item, Cursor):
+            return item
+        return writes.created(BY_NAME[item.KIND], default(item), str(uuid.uuid4()), self._env.clock())  # type: ignore[no-any-return]
+
+    def _say(self, loop: str, notices: dict[str, str]) -> None:
+        """Log a notice once, not at every pass."""
+        if loop != "network":
+            return
+        for about, text in notices.items():
+            if self._notices.get(about) != text:
+                log.warning("needs attention", extra={"about": about, "why": text})
+        self._notices = notices
+
+
+def _waking(loop: Loop) -> Callable[[Event], None]:
+    def wake(_: Event) -> None:
+        loop.wake()
+
+    return wake
+
+
+def unschedulable(answer: Unplaced, now: datetime.datetime) -> Iterator[Change]:
+    """The pod with the condition that says why it waits, if that is news."""
+    pod = answer.pod
+    old = next((row for row in pod.status.conditions if row.type == "PodScheduled"), None)
+    if old is not None and (old.status, old.reason, old.message) == ("False", "Unschedulable", answer.sentence):
+        return
+    since = old.last_transition_time if old is not None and old.status == "False" else show_time(now)
+    row = Condition(
+        type="PodScheduled",
+        status="False",
+        reason="Unschedulable",
+        message=answer.sentence,
+        last_transition_time=since,
+    )
+    conditions = (*(other for other in pod.status.conditions if other.type != "PodScheduled"), row)
+    yield Change(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=conditions)), pod)
+
+
+def _revision(item: Object) -> int:
+    return int(item.metadata.resource_version)
+
+
+def _named(changes: list[Put | Remove]) -> str:
+    """The first few of what was written, for the log."""
+    signs = [("+" if isinstance(c, Put) else "-", key_of(c.object if isinstance(c, Put) else c.last)) for c in changes]
+    names = [f"{sign}{key.kind}/{key.name}" for sign, key in signs if key.kind != Cursor.KIND]
+    return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,342 @@
+"""What the master itself wishes of the objects: a snapshot in, writes out. Pure.
+
+Each controller looks at everything of its kind every time and keeps nothing, so it does not matter which events it has
+missed. Numbers are handed out here; the cursors that make freed ones rest are part of the snapshot and of the writes.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from typing import ClassVar
+
+import msgspec
+
+from api.objects import (
+    PLUGIN_MULTITENANT,
+    ClusterNetwork,
+    ClusterNetworkEntry,
+    Condition,
+    HostSubnet,
+    Namespace,
+    NamespaceSpec,
+    NetNamespace,
+    Node,
+    Object,
+    ObjectMeta,
+    Pod,
+)
+from master.allocators import FIRST_VNID, GLOBAL_VNID, SubnetPool, allocate_vnids
+from master.kinds.host_subnet import NODE_UID
+from master.kinds.kind import show_time
+from master.kinds.node import internal_ip, ready
+
+GLOBAL_NAMESPACE = "default"
+
+
+class Cursor(Object, frozen=True):
+    """Where an allocator goes on; kept in the store beside the objects, not served. Named subnets or vnids."""
+
+    API_VERSION = "internal"
+    KIND: ClassVar[str] = "Cursor"
+
+    next: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """A new object."""
+
+    item: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An object in another state. `before` must still be the newest."""
+
+    item: Object
+    before: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """An object that goes at once."""
+
+    item: Object
+
+
+@dataclass(frozen=True, slots=True)
+class EndPod:
+    """A pod to be deleted as a user would delete it: with its grace period."""
+
+    item: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that an operator must know and that no write can mend."""
+
+    text: str
+    about: str
+
+
+Write = Make | Change | Drop | EndPod
+Outcome = Write | Notice
+
+
+# --- what there is from the start -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkWish:
+    """The overlay as the settings want it."""
+
+    network: IPv4Network
+    host_bits: int
+    service_network: IPv4Network
+    plugin_name: str
+    mtu: int | None = None
+
+
+def bootstrap(
+    wish: NetworkWish, namespace: Namespace | None, network: ClusterNetwork | None
+) -> Iterator[Make | Change]:
+    """The namespace `default`, and the ClusterNetwork `default` as the settings have it."""
+    if namespace is None:
+        yield Make(Namespace(metadata=ObjectMeta(name=GLOBAL_NAMESPACE)))
+    wanted = ClusterNetwork(
+        metadata=ObjectMeta(name="default") if network is None else network.metadata,
+        network=str(wish.network),
+        hostsubnetlength=wish.host_bits,
+        service_network=str(wish.service_network),
+        plugin_name=wish.plugin_name,
+        cluster_networks=(ClusterNetworkEntry(cidr=str(wish.network), host_subnet_length=wish.host_bits),),
+        mtu=wish.mtu,
+    )
+    if network is None:
+        yield Make(wanted)
+        return
+    wanted = msgspec.structs.replace(
+        wanted, api_version=network.api_version, kind=network.kind, vxlan_port=network.vxlan_port
+    )
+    if wanted != network:
+        yield Change(wanted, network)
+
+
+# --- HostSubnets ------------------------------------------------------------------------------------------------------
+
+
+def host_subnets(
+    wish: NetworkWish, nodes: Iterable[Node], subnets: Iterable[HostSubnet], cursor: Cursor
+) -> Iterator[Outcome]:
+    """A HostSubnet for every Node that has an address, and none for nodes that are gone.
+
+    A node is known by name and uid: one that was deleted and came back under its name gets another subnet. A new
+    address changes the HostSubnet in place. A HostSubnet without the mark of a node, made by hand, stays as it is.
+    """
+    by_name = {node.metadata.name: node for node in nodes}
+    kept: dict[str, HostSubnet] = {}
+    resting: list[IPv4Network] = []
+    for subnet in subnets:
+        node, uid = by_name.get(subnet.metadata.name), subnet.metadata.annotations.get(NODE_UID, "")
+        if uid and (node is None or node.metadata.uid != uid):
+            resting.append(IPv4Network(subnet.subnet))
+            yield Drop(subnet)
+        else:
+            kept[subnet.metadata.name] = subnet
+    wanting: list[Node] = []
+    for name, node in sorted(by_name.items()):
+        problem = _address_problem(wish, node)
+        if problem:
+            yield Notice(problem, f"node {name}")
+        elif name in kept:
+            yield from _followed(kept[name], node)
+        else:
+            wanting.append(node)
+    yield from _new_subnets(wish, wanting, [IPv4Network(s.subnet) for s in kept.values()] + resting, cursor)
+
+
+def _new_subnets(wish: NetworkWish, wanting: list[Node], used: list[IPv4Network], cursor: Cursor) -> Iterator[Outcome]:
+    wanting.sort(key=lambda node: (node.metadata.creation_timestamp or "", node.metadata.name))
+    pool = SubnetPool(wish.network, wish.host_bits)
+    given, after = pool.allocate(len(wanting), used, cursor.next)
+    for node, subnet in zip(wanting, given, strict=False):
+        yield Make(_host_subnet(node, subnet))
+    if after != cursor.next:
+        yield _moved(cursor, after)
+    for node in wanting[len(given) :]:
+        yield Notice(f"all {pool.size} subnets of {pool.network} are in use", f"node {node.metadata.name}")
+
+
+def _moved(cursor: Cursor, after: int) -> Make | Change:
+    moved = msgspec.structs.replace(cursor, next=after)
+    return Change(moved, cursor) if cursor.metadata.resource_version else Make(moved)
+
+
+def _host_subnet(node: Node, subnet: IPv4Network) -> HostSubnet:
+    name = node.metadata.name
+    metadata = ObjectMeta(name=name, annotations={NODE_UID: node.metadata.uid})
+    return HostSubnet(metadata=metadata, host=name, host_ip=internal_ip(node), subnet=str(subnet))
+
+
+def _followed(subnet: HostSubnet, node: Node) -> Iterator[Change]:
+    annotations = {**subnet.metadata.annotations, NODE_UID: node.metadata.uid}
+    metadata = msgspec.structs.replace(subnet.metadata, annotations=annotations)
+    wanted = msgspec.structs.replace(subnet, metadata=metadata, host_ip=internal_ip(node))
+    if wanted != subnet:
+        yield Change(wanted, subnet)
+
+
+def _address_problem(wish: NetworkWish, node: Node) -> str:
+    """Why the node's address cannot be the end of a tunnel; empty if it can."""
+    text = internal_ip(node)
+    if not text:
+        return "it reports no InternalIP, so it gets no subnet"
+    try:
+        address = IPv4Address(text)
+    except ValueError:
+        return f"its InternalIP {text!r} is no IPv4 address, so it gets no subnet"
+    if address.is_loopback or address.is_unspecified:
+        return f"its InternalIP {text} is not an address that others reach, so it gets no subnet"
+    for name, network in (("cluster", wish.network), ("service", wish.service_network)):
+        if address in network:
+            return f"its InternalIP {text} lies in the {name} network {network}, so it gets no subnet"
+    return ""
+
+
+# --- NetNamespaces ----------------------------------------------------------------------------------------------------
+
+
+def net_namespaces(
+    wish: NetworkWish, namespaces: Iterable[Namespace], lanes: Iterable[NetNamespace], cursor: Cursor
+) -> Iterator[Outcome]:
+    """A NetNamespace for every Namespace, and none for namespaces that are gone; with ovs-multitenant only."""
+    if wish.plugin_name != PLUGIN_MULTITENANT:
+        return
+    by_name = {namespace.metadata.name: namespace for namespace in namespaces}
+    kept: dict[str, NetNamespace] = {}
+    resting: list[int] = []
+    for lane in lanes:
+        if lane.metadata.name in by_name:
+            kept[lane.metadata.name] = lane
+        else:
+            resting.append(lane.netid)
+            yield Drop(lane)
+    wanting = [namespace for name, namespace in by_name.items() if name not in kept]
+    wanting.sort(key=lambda item: (item.metadata.creation_timestamp or "", item.metadata.name))
+    if any(item.metadata.name == GLOBAL_NAMESPACE for item in wanting):
+        yield Make(_lane(GLOBAL_NAMESPACE, GLOBAL_VNID))
+    projects = [item.metadata.name for item in wanting if item.metadata.name != GLOBAL_NAMESPACE]
+    used = [lane.netid for lane in kept.values()] + resting
+    given, after = allocate_vnids(len(projects), used, cursor.next)
+    for name, vnid in zip(projects, given, strict=False):
+        yield Make(_lane(name, vnid))
+    if after != cursor.next:
+        yield _moved(cursor, after)
+    for name in projects[len(given) :]:
+        yield Notice(f"all VNIDs from {FIRST_VNID} on are in use", f"namespace {name}")
+
+
+def _lane(name: str, vnid: int) -> NetNamespace:
+    return NetNamespace(metadata=ObjectMeta(name=name), netname=name, netid=vnid)
+
+
+# --- namespaces on their way out --------------------------------------------------------------------------------------
+
+
+def ending_namespaces(namespaces: Iterable[Namespace], pods: Iterable[Pod]) -> Iterator[Write]:
+    """Pods of a namespace that is being deleted end as if they were deleted; when none is left, the namespace goes."""
+    ending = {item.metadata.name: item for item in namespaces if item.metadata.deletion_timestamp}
+    inhabited: set[str] = set()
+    for pod in pods:
+        if pod.metadata.namespace in ending:
+            inhabited.add(pod.metadata.namespace)
+            if not pod.metadata.deletion_timestamp:
+                yield EndPod(pod)
+    for name, namespace in ending.items():
+        if name in inhabited:
+            continue
+        if not namespace.metadata.finalizers:
+            yield Drop(namespace)
+        elif namespace.spec.finalizers:
+            yield Change(msgspec.structs.replace(namespace, spec=NamespaceSpec()), namespace)
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """When a node was last heard of (seconds of a steady clock), and what it said then, to tell a new report by."""
+
+    at: float
+    report: tuple[str | None, ...]
+
+
+Sightings = Mapping[tuple[str, str], Sighting]
+"""By (name, uid) of the node. Empty after a start, so that every node has a full grace period to report."""
+
+
+def sightings(before: Sightings, nodes: Iterable[Node], now: float) -> dict[tuple[str, str], Sighting]:
+    """What is known at `now`. Only the master's own steady clock counts: the nodes' clocks may be wrong."""
+    found: dict[tuple[str, str], Sighting] = {}
+    for node in nodes:
+        key = (node.metadata.name, node.metadata.uid)
+        report = tuple(row.last_heartbeat_time for row in node.status.conditions)
+        known = before.get(key)
+        found[key] = known if known is not None and known.report == report else Sighting(now, report)
+    return found
+
+
+def lost_nodes(
+    nodes: Iterable[Node], seen: Sightings, grace: float, now: float, wall: datetime.datetime
+) -> Iterator[Change]:
+    """The conditions of a node that has not reported for `grace` seconds become Unknown."""
+    for node in nodes:
+        sighting = seen.get((node.metadata.name, node.metadata.uid))
+        if sighting is None or now - sighting.at < grace or _is_lost(node):
+            continue
+        rows = node.status.conditions or (Condition(type="Ready", status="Unknown"),)
+        conditions = tuple(_unknown(row, grace, wall) for row in rows)
+        status = msgspec.structs.replace(node.status, conditions=conditions)
+        yield Change(msgspec.structs.replace(node, status=status), node)
+
+
+def _is_lost(node: Node) -> bool:
+    return ready(node) == "Unknown" and any(row.reason == "NodeStatusUnknown" for row in node.status.conditions)
+
+
+def _unknown(row: Condition, grace: float, wall: datetime.datetime) -> Condition:
+    return msgspec.structs.replace(
+        row,
+        status="Unknown",
+        reason="NodeStatusUnknown",
+        message=f"The node agent has not reported for {grace:.0f} s.",
+        last_transition_time=row.last_transition_time if row.status == "Unknown" else show_time(wall),
+    )
+
+
+# --- pods of nodes that are gone --------------------------------------------------------------------------------------
+
+
+def absences(before: Mapping[str, float], nodes: Iterable[Node], pods: Iterable[Pod], now: float) -> dict[str, float]:
+    """Nodes that pods are bound to and that do not exist, with the time (steady clock) since when."""
+    present = {node.metadata.name for node in nodes}
+    return {
+        name: before.get(name, now) for name in {pod.spec.node_name for pod in pods} if name and name not in present
+    }
+
+
+def orphaned_pods(pods: Iterable[Pod], absent: Mapping[str, float], grace: float, now: float) -> Iterator[Drop]:
+    """Pods that ran on a node which is gone are removed: nobody is left to end them.
+
+    The node has `grace` seconds to come back. A pod that has not begun waits for its node, however long, unless it is
+    being deleted.
+    """
+    for pod in pods:
+        since = absent.get(pod.spec.node_name)
+        begun = bool(pod.status.start_time or pod.status.host_ip or pod.metadata.deletion_timestamp)
+        if since is not None and begun and now - since >= grace:
+            yield Drop(pod)

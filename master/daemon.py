@@ -1,0 +1,83 @@
+"""The master, wired: store, certificates, controllers, server."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from api.objects import KINDS
+from master import pki
+from master.controller_loop import Controllers, Environment
+from master.controllers import Cursor, NetworkWish
+from master.server import Parts, Server, tls
+from master.settings import Settings
+from master.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """A running master. `url` is where it is reached, `kubeconfig` the administrator's file."""
+
+    url: str
+    kubeconfig: Path
+    store: Store
+    server: Server
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def network_wish(settings: Settings) -> NetworkWish:
+    """The overlay that the settings ask for."""
+    return NetworkWish(
+        network=IPv4Network(settings.cluster_network),
+        host_bits=settings.host_subnet_length,
+        service_network=IPv4Network(settings.service_network),
+        plugin_name=settings.plugin_name,
+        mtu=settings.mtu,
+    )
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Master]:
+    """Start everything, ready to serve; stop it on leaving. Raises NotReady and Refused."""
+    state = Path(settings.state_dir)
+    authority = await asyncio.to_thread(pki.authority, state / "pki", _now())
+    store = await Store.open(state / "store.db", (*KINDS, Cursor))
+    try:
+        controllers = Controllers(Environment(store, network_wish(settings), settings.node_monitor_grace_seconds, _now))
+        server = Server(Parts(store, authority, _now, lambda: "" if controllers.first_pass.is_set() else "starting"))
+        async with asyncio.TaskGroup() as group:
+            work = [group.create_task(controllers.run()), group.create_task(store.run())]
+            try:
+                await controllers.first_pass.wait()
+                await _listen(server, settings, authority)
+                url = f"https://{settings.advertise_address}:{server.port}"
+                path = settings.kubeconfig_path
+                if await asyncio.to_thread(pki.admin_kubeconfig, authority, path, url, _now()):
+                    log.info("administrator's kubeconfig written", extra={"file": str(path)})
+                yield Master(url, path, store, server)
+            finally:
+                await server.stop()
+                for task in work:
+                    task.cancel()
+    finally:
+        await store.close()
+
+
+async def _listen(server: Server, settings: Settings, authority: pki.Authority) -> None:
+    directory = Path(settings.state_dir) / "pki"
+    addresses = [settings.advertise_address]
+    if settings.listen_address not in ("0.0.0.0", "::"):
+        addresses.append(settings.listen_address)
+    pem = await asyncio.to_thread(pki.server_certificate, authority, directory, addresses, _now())
+    await server.start(settings.listen_address, settings.port, tls(pem, directory / "ca.crt"))

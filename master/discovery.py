@@ -1,0 +1,185 @@
+"""What the server has: groups, versions and resources, in the old form and in the aggregated one. Pure."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from master.kinds import ALL
+from master.kinds.kind import AnyKind
+from master.request import accepted
+
+VERSION = {
+    "major": "1",
+    "minor": "32",
+    "gitVersion": "v1.32.0+podlane",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "",
+    "platform": "linux/amd64",
+}
+"""The release of Kubernetes whose conventions are followed; clients compare it with their own."""
+
+VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+STATUS_VERBS = ["get", "patch", "update"]
+
+CERTIFICATES = "certificates.k8s.io"
+
+PATHS = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]
+
+Row = dict[str, Any]
+
+
+def _groups() -> list[tuple[str, str, list[AnyKind]]]:
+    """(group, version, kinds), the core first."""
+    ordered = sorted(ALL, key=lambda kind: (kind.group, kind.version))
+    return [(*key, list(kinds)) for key, kinds in groupby(ordered, key=lambda kind: (kind.group, kind.version))]
+
+
+def _subresources(kind: AnyKind) -> list[tuple[str, Row, list[str]]]:
+    own = {"group": kind.group, "version": kind.version, "kind": kind.name}
+    rows = [("status", own, STATUS_VERBS)] if kind.with_status is not None else []
+    if kind.plural == "pods":
+        rows.append(("binding", {"group": "", "version": "v1", "kind": "Binding"}, ["create"]))
+    return rows
+
+
+# --- the old form -----------------------------------------------------------------------------------------------------
+
+
+def versions() -> Row:
+    """GET /api."""
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def _group(name: str, version: str) -> Row:
+    known = {"groupVersion": f"{name}/{version}", "version": version}
+    return {"name": name, "versions": [known], "preferredVersion": known}
+
+
+def groups() -> Row:
+    """GET /apis."""
+    listed = [_group(name, version) for name, version, _ in _groups() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [*listed, _group(CERTIFICATES, "v1")]}
+
+
+def group(name: str) -> Row | None:
+    """GET /apis/GROUP."""
+    found = next((row for row in groups()["groups"] if row["name"] == name), None)
+    return None if found is None else {"kind": "APIGroup", "apiVersion": "v1", **found}
+
+
+def resources(group_name: str, version: str) -> Row | None:
+    """GET /api/v1 and /apis/GROUP/VERSION."""
+    if (group_name, version) == (CERTIFICATES, "v1"):
+        rows = [_signing_resource()]
+    else:
+        kinds = next((kinds for name, known, kinds in _groups() if (name, known) == (group_name, version)), None)
+        if kinds is None:
+            return None
+        rows = [row for kind in kinds for row in _resource_rows(kind)]
+    full = f"{group_name}/{version}" if group_name else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": full, "resources": rows}
+
+
+def _resource_rows(kind: AnyKind) -> list[Row]:
+    row: Row = {
+        "name": kind.plural,
+        "singularName": kind.singular,
+        "namespaced": kind.namespaced,
+        "kind": kind.name,
+        "verbs": VERBS,
+    }
+    if kind.short:
+        row["shortNames"] = list(kind.short)
+    if kind.categories:
+        row["categories"] = list(kind.categories)
+    rows = [row]
+    for name, answer, verbs in _subresources(kind):
+        rows.append(
+            {
+                "name": f"{kind.plural}/{name}",
+                "singularName": "",
+                "namespaced": kind.namespaced,
+                "kind": answer["kind"],
+                "verbs": verbs,
+            }
+        )
+    return rows
+
+
+def _signing_resource() -> Row:
+    return {
+        "name": "certificatesigningrequests",
+        "singularName": "certificatesigningrequest",
+        "namespaced": False,
+        "kind": "CertificateSigningRequest",
+        "verbs": ["create"],
+        "shortNames": ["csr"],
+    }
+
+
+# --- the aggregated form ----------------------------------------------------------------------------------------------
+
+
+def aggregated_version(accept: str) -> str:
+    """Which aggregated form (v2, v2beta1) the client takes before the old one; empty if none."""
+    for entry in accepted(accept):
+        wish = entry.parameters
+        if entry.type != "application/json":
+            continue
+        if wish.get("as") != "APIGroupDiscoveryList":
+            return ""
+        if wish.get("g") == "apidiscovery.k8s.io" and wish.get("v") in ("v2", "v2beta1"):
+            return wish["v"]
+    return ""
+
+
+def aggregated(core: bool, form: str) -> Row:
+    """GET /api (core) and GET /apis with an Accept header for the aggregated form."""
+    items = []
+    for name, version, kinds in _groups():
+        if core != (name == ""):
+            continue
+        rows = [_aggregated_row(kind) for kind in kinds]
+        items.append(_aggregated_group(name, version, rows))
+    if not core:
+        items.append(_aggregated_group(CERTIFICATES, "v1", [_aggregated_signing()]))
+    head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{form}"}
+    return {**head, "metadata": {}, "items": items}
+
+
+def _aggregated_group(name: str, version: str, rows: list[Row]) -> Row:
+    metadata = {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None}
+    return {"metadata": metadata, "versions": [{"version": version, "resources": rows, "freshness": "Current"}]}
+
+
+def _aggregated_row(kind: AnyKind) -> Row:
+    row: Row = {
+        "resource": kind.plural,
+        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.name},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": kind.singular,
+        "verbs": VERBS,
+    }
+    if kind.short:
+        row["shortNames"] = list(kind.short)
+    if kind.categories:
+        row["categories"] = list(kind.categories)
+    subresources = [
+        {"subresource": name, "responseKind": answer, "verbs": verbs} for name, answer, verbs in _subresources(kind)
+    ]
+    return row | ({"subresources": subresources} if subresources else {})
+
+
+def _aggregated_signing() -> Row:
+    return {
+        "resource": "certificatesigningrequests",
+        "responseKind": {"group": CERTIFICATES, "version": "v1", "kind": "CertificateSigningRequest"},
+        "scope": "Cluster",
+        "singularResource": "certificatesigningrequest",
+        "verbs": ["create"],
+        "shortNames": ["csr"],
+    }

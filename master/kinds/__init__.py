@@ -1,0 +1,16 @@
+"""The kinds that the server keeps, one file for each. Pure."""
+
+from __future__ import annotations
+
+from master.kinds.cluster_network import CLUSTER_NETWORK
+from master.kinds.host_subnet import HOST_SUBNET
+from master.kinds.kind import AnyKind
+from master.kinds.namespace import NAMESPACE
+from master.kinds.net_namespace import NET_NAMESPACE
+from master.kinds.node import NODE
+from master.kinds.pod import POD
+
+ALL: tuple[AnyKind, ...] = (NAMESPACE, NODE, POD, CLUSTER_NETWORK, HOST_SUBNET, NET_NAMESPACE)
+
+BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
+BY_NAME = {kind.name: kind for kind in ALL}

@@ -1,0 +1,166 @@
+"""What the server has to know of a kind. Pure.
+
+A kind is declared in one file, as one `Kind`; the rest of the master knows kinds only through this.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+import msgspec
+
+from api.objects import O, Object, ObjectMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a Table; `wide` ones are shown with `-o wide` only."""
+
+    name: str
+    description: str
+    type: str = "string"
+    format: str = ""
+    wide: bool = False
+
+
+NAME = Column("Name", "Name, unique among objects of this kind in a namespace.", format="name")
+AGE = Column("Age", "Time since the object was created.")
+
+
+def keep(new: O, old: O) -> O:
+    """An update that keeps nothing of the old object."""
+    del old
+    return new
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[O]):
+    """`short` are the short names for users.
+
+    `cells(object, now)` are the values for `columns`; `fields(object)` are what field selectors can ask for, beyond
+    metadata.name and metadata.namespace.
+
+    `on_create` and `on_update(new, old)` set what the server decides: of a kind with a status, `on_update` keeps the
+    old status. `spec(object)` is the part whose change counts up `metadata.generation`; None for kinds that have no
+    generation. `held(object)` says whether an object that is being deleted must stay for another reason than its
+    finalizers.
+    """
+
+    type: type[O]
+    plural: str
+    singular: str
+    namespaced: bool
+    columns: tuple[Column, ...]
+    cells: Callable[[O, datetime.datetime], tuple[object, ...]]
+    short: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    fields: Callable[[O], Mapping[str, str]] = field(default=lambda item: {})
+    on_create: Callable[[O], O] = field(default=lambda item: item)
+    on_update: Callable[[O, O], O] = keep
+    with_status: Callable[[O, O], O] | None = None
+    spec: Callable[[O], Any] | None = None
+    held: Callable[[O], bool] = field(default=lambda item: False)
+
+    @property
+    def name(self) -> str:
+        """The kind as objects name it, such as Pod."""
+        return self.type.KIND
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core."""
+        return self.type.API_VERSION.rpartition("/")[0]
+
+    @property
+    def selectors(self) -> frozenset[str]:
+        """The names of everything that a field selector can ask for."""
+        return frozenset(self.selectable(self.type()))
+
+    @property
+    def version(self) -> str:
+        """The version within the group."""
+        return self.type.API_VERSION.rpartition("/")[2]
+
+    def selectable(self, item: O) -> dict[str, str]:
+        """Everything that a field selector can ask for."""
+        return {
+            "metadata.name": item.metadata.name,
+            "metadata.namespace": item.metadata.namespace,
+            **self.fields(item),
+        }
+
+
+def with_metadata(item: O, **changes: Any) -> O:
+    """The object with some of its metadata replaced."""
+    metadata: ObjectMeta = msgspec.structs.replace(item.metadata, **changes)
+    return msgspec.structs.replace(item, metadata=metadata)
+
+
+def parse_time(text: str | None) -> datetime.datetime | None:
+    """An RFC 3339 time; None if there is none or it is none."""
+    if not text:
+        return None
+    try:
+        parsed = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)
+
+
+def show_time(moment: datetime.datetime) -> str:
+    """A time as objects carry it."""
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def age(text: str | None, now: datetime.datetime) -> str:
+    """How long ago that was, for people."""
+    then = parse_time(text)
+    return "<unknown>" if then is None else duration(int((now - then).total_seconds()))
+
+
+def duration(seconds: int) -> str:
+    """Seconds for people, two units at most: 45s, 5m10s, 3h20m, 2d4h, 1y12d."""
+    if seconds < -1:
+        return "<invalid>"
+    if seconds < 120:
+        return f"{max(seconds, 0)}s"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    years, rest = divmod(days, 365)
+    rows = (
+        (minutes < 10, minutes, "m", seconds % 60, "s"),
+        (hours < 3, minutes, "m", 0, ""),
+        (hours < 8, hours, "h", minutes % 60, "m"),
+        (hours < 48, hours, "h", 0, ""),
+        (days < 8, days, "d", hours % 24, "h"),
+        (years < 2, days, "d", 0, ""),
+        (years < 8, years, "y", rest, "d"),
+        (True, years, "y", 0, ""),
+    )
+    _, whole, unit, part, small = next(row for row in rows if row[0])
+    return f"{whole}{unit}{part}{small}" if part else f"{whole}{unit}"
+
+
+def or_none(text: str) -> str:
+    """The text, or how tables show that there is none."""
+    return text or "<none>"
+
+
+AnyKind = Kind[Any]
+
+__all__ = [
+    "AGE",
+    "NAME",
+    "AnyKind",
+    "Column",
+    "Kind",
+    "Object",
+    "age",
+    "duration",
+    "or_none",
+    "parse_time",
+    "show_time",
+    "with_metadata",
+]

@@ -1,0 +1,54 @@
+"""Namespace: a project. Pure."""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+
+from api.objects import Namespace, NamespaceSpec, NamespaceStatus
+from master.kinds.kind import AGE, NAME, Column, Kind, age, with_metadata
+
+FINALIZER = "kubernetes"
+"""Stands in `spec.finalizers` until everything in the namespace is gone."""
+
+NAME_LABEL = "kubernetes.io/metadata.name"
+
+
+def _cells(item: Namespace, now: datetime.datetime) -> tuple[object, ...]:
+    return item.metadata.name, item.status.phase or "Active", age(item.metadata.creation_timestamp, now)
+
+
+def _labelled(item: Namespace) -> Namespace:
+    return with_metadata(item, labels={**item.metadata.labels, NAME_LABEL: item.metadata.name})
+
+
+def _on_create(item: Namespace) -> Namespace:
+    return msgspec.structs.replace(
+        _labelled(item), spec=NamespaceSpec(finalizers=(FINALIZER,)), status=NamespaceStatus(phase="Active")
+    )
+
+
+def _on_update(new: Namespace, old: Namespace) -> Namespace:
+    return msgspec.structs.replace(_labelled(new), spec=old.spec, status=old.status)
+
+
+def _with_status(new: Namespace, old: Namespace) -> Namespace:
+    phase = old.status.phase  # Whether a namespace is on its way out is decided by its deletion alone.
+    return msgspec.structs.replace(old, status=msgspec.structs.replace(new.status, phase=phase))
+
+
+NAMESPACE = Kind(
+    type=Namespace,
+    plural="namespaces",
+    singular="namespace",
+    namespaced=False,
+    short=("ns",),
+    columns=(NAME, Column("Status", "Active, or Terminating while its contents go away."), AGE),
+    cells=_cells,
+    fields=lambda item: {"status.phase": item.status.phase, "name": item.metadata.name},
+    on_create=_on_create,
+    on_update=_on_update,
+    with_status=_with_status,
+    held=lambda item: bool(item.spec.finalizers),
+)

@@ -1,0 +1,152 @@
+"""Pod: one or more containers that share an address and a lane. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from api.objects import ContainerStatus, Pod, PodStatus
+from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
+
+ENDED = frozenset(("Succeeded", "Failed"))
+
+
+def _on_create(item: Pod) -> Pod:
+    return msgspec.structs.replace(item, status=PodStatus(phase="Pending", qos_class=item.status.qos_class))
+
+
+def _on_update(new: Pod, old: Pod) -> Pod:
+    return msgspec.structs.replace(new, status=old.status)
+
+
+# --- how a pod looks in a table ---------------------------------------------------------------------------------------
+
+
+def _finished(status: ContainerStatus) -> str:
+    state = status.state.terminated
+    if state is None:
+        return ""
+    return state.reason or (f"Signal:{state.signal}" if state.signal else f"ExitCode:{state.exit_code}")
+
+
+def _is_ready(item: Pod) -> bool:
+    return any(row.type == "Ready" and row.status == "True" for row in item.status.conditions)
+
+
+def _container_reason(item: Pod, reason: str) -> str:
+    """What the containers say: the last one in order that has a reason wins, as with kubectl's reference."""
+    running = False
+    for status in reversed(item.status.container_statuses):
+        waiting = status.state.waiting
+        if waiting is not None and waiting.reason:
+            reason = waiting.reason
+        elif status.state.terminated is not None:
+            reason = _finished(status)
+        elif status.ready and status.state.running is not None:
+            running = True
+    if reason == "Completed" and running:
+        return "Running" if _is_ready(item) else "NotReady"
+    return reason
+
+
+def _init_reason(item: Pod) -> str:
+    """What holds up the start, while init containers have not all ended well."""
+    total = len(item.spec.init_containers or ())
+    for index, status in enumerate(item.status.init_container_statuses):
+        ended, waiting = status.state.terminated, status.state.waiting
+        if ended is not None and ended.exit_code == 0:
+            continue
+        if ended is not None:
+            return f"Init:{_finished(status)}"
+        if waiting is not None and waiting.reason not in ("", "PodInitializing"):
+            return f"Init:{waiting.reason}"
+        return f"Init:{index}/{total}"
+    return ""
+
+
+def state(item: Pod) -> str:
+    """One word for how the pod is, as `kubectl get pods` shows it."""
+    if item.metadata.deletion_timestamp and item.status.phase not in ENDED:
+        return "Unknown" if item.status.reason == "NodeLost" else "Terminating"
+    reason = item.status.reason or item.status.phase
+    return _init_reason(item) or _container_reason(item, reason)
+
+
+def _restarts(item: Pod, now: datetime.datetime) -> str:
+    total = sum(status.restart_count for status in item.status.container_statuses)
+    ends = [
+        row.last_state.terminated.finished_at for row in item.status.container_statuses if row.last_state.terminated
+    ]
+    last = max((end for end in ends if end), default=None)
+    return f"{total} ({age(last, now)} ago)" if total and last else str(total)
+
+
+def _gates(item: Pod) -> str:
+    gates = [row.get("conditionType") for row in item.spec.readiness_gates or () if isinstance(row, dict)]
+    if not gates:
+        return "<none>"
+    passed = {row.type for row in item.status.conditions if row.status == "True"}
+    return f"{sum(gate in passed for gate in gates)}/{len(gates)}"
+
+
+def _cells(item: Pod, now: datetime.datetime) -> tuple[object, ...]:
+    ready = sum(row.ready and row.state.running is not None for row in item.status.container_statuses)
+    return (
+        item.metadata.name,
+        f"{ready}/{len(item.spec.containers)}",
+        state(item),
+        _restarts(item, now),
+        age(item.metadata.creation_timestamp, now),
+        or_none(item.status.pod_ip),
+        or_none(item.spec.node_name),
+        or_none(item.status.nominated_node_name),
+        _gates(item),
+    )
+
+
+def _fields(item: Pod) -> dict[str, str]:
+    return {
+        "spec.nodeName": item.spec.node_name,
+        "spec.restartPolicy": item.spec.restart_policy,
+        "spec.schedulerName": item.spec.scheduler_name,
+        "spec.serviceAccountName": item.spec.service_account_name,
+        "spec.hostNetwork": "true" if item.spec.host_network else "false",
+        "status.phase": item.status.phase,
+        "status.podIP": item.status.pod_ip,
+        "status.podIPs": ",".join(row.ip for row in item.status.pod_ips),
+        "status.nominatedNodeName": item.status.nominated_node_name,
+    }
+
+
+def _spec(item: Pod) -> Any:
+    return item.spec
+
+
+POD = Kind(
+    type=Pod,
+    plural="pods",
+    singular="pod",
+    namespaced=True,
+    short=("po",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Ready", "How many of its containers are ready to serve."),
+        Column("Status", "Its phase, or what holds it up."),
+        Column("Restarts", "How often its containers were started again, and when last."),
+        AGE,
+        Column("IP", "Its address.", wide=True),
+        Column("Node", "The node it runs on.", wide=True),
+        Column("Nominated Node", "The node that is being cleared for it.", wide=True),
+        Column("Readiness Gates", "How many of its further conditions are met.", wide=True),
+    ),
+    cells=_cells,
+    fields=_fields,
+    on_create=_on_create,
+    on_update=_on_update,
+    with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
+    spec=_spec,
+    held=lambda item: bool(item.metadata.deletion_grace_period_seconds),
+)

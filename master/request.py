@@ -1,0 +1,204 @@
+"""What a request asks for: its path, its parameters, and the form of answer it takes. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from api.selectors import BadSelector, Selector, parse_fields, parse_labels
+from master import answers
+from master.kinds import BY_RESOURCE
+from master.kinds.kind import AnyKind
+from master.store import Record
+
+
+class View(Enum):
+    """The form in which objects are answered."""
+
+    OBJECT = "object"
+    TABLE = "table"
+    METADATA = "metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A resource path: the kind, and as far as the path goes, the namespace, the name and the subresource."""
+
+    kind: AnyKind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+def target(path: str) -> Target | None:
+    """What a path names; None if it is not the path of a resource that is kept here."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2 and (group, version, rest[2]) in BY_RESOURCE:
+        kind = BY_RESOURCE[(group, version, rest[2])]
+        if kind.namespaced:
+            namespace, rest = rest[1], rest[2:]
+    found = BY_RESOURCE.get((group, version, rest[0]))
+    if found is None or len(rest) > 3 or "" in rest[1:]:
+        return None
+    name = rest[1] if len(rest) > 1 else ""
+    if found.namespaced and name and not namespace:
+        return None
+    return Target(found, namespace, name, rest[2] if len(rest) > 2 else "")
+
+
+VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def verb(method: str, where: Target, query: Mapping[str, str]) -> str:
+    """The verb of Kubernetes for a method at a path; empty if there is none."""
+    name = VERBS.get(method, "")
+    if name == "get" and not where.name:
+        return "watch" if flag(query, "watch") else "list"
+    if name == "delete" and not where.name:
+        return "deletecollection"
+    return name
+
+
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """A parameter that is on or off. Raises Failure."""
+    text = query.get(name, "")
+    if text in ("1", "true", "True", "t", "T", "TRUE"):
+        return True
+    if text in ("", "0", "false", "False", "f", "F", "FALSE"):
+        return False
+    raise answers.bad_request(f"parameter {name} is {text!r}; true and false are accepted")
+
+
+def number(query: Mapping[str, str], name: str) -> int | None:
+    """A parameter that is a whole number from 0 on. Raises Failure."""
+    text = query.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+        raise answers.bad_request(f"parameter {name} is {text!r}; a whole number from 0 on is accepted")
+    return int(text)
+
+
+def dry_run(query: Mapping[str, str]) -> bool:
+    """Whether the write is only tried. Raises Failure."""
+    text = query.get("dryRun", "")
+    if text not in ("", "All"):
+        raise answers.bad_request(f"parameter dryRun is {text!r}; All is accepted")
+    return bool(text)
+
+
+def strictness(query: Mapping[str, str]) -> str:
+    """What becomes of unknown fields: Strict, Warn or Ignore. Raises Failure."""
+    text = query.get("fieldValidation", "") or "Warn"
+    if text not in ("Strict", "Warn", "Ignore"):
+        raise answers.bad_request(f"parameter fieldValidation is {text!r}; Strict, Warn and Ignore are accepted")
+    return text
+
+
+# --- the form of the answer -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """One entry of an Accept header."""
+
+    type: str
+    parameters: Mapping[str, str]
+
+
+def accepted(header: str) -> list[Media]:
+    """The entries of an Accept header, in its order; qualities are not weighed, as clients list the best first."""
+    entries: list[Media] = []
+    for entry in header.split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        if kind:
+            pairs = (parameter.partition("=") for parameter in parameters)
+            entries.append(Media(kind.lower(), {key.strip(): value.strip() for key, _, value in pairs}))
+    return entries or [Media("*/*", {})]
+
+
+def view(header: str) -> View:
+    """The first form of the Accept header that there is. Raises Failure."""
+    for entry in accepted(header):
+        if entry.type not in ("application/json", "application/*", "*/*"):
+            continue
+        wish = (entry.parameters.get("as", ""), entry.parameters.get("g", ""), entry.parameters.get("v", ""))
+        if wish[0] == "":
+            return View.OBJECT
+        if wish == ("Table", "meta.k8s.io", "v1"):
+            return View.TABLE
+        if wish in (
+            ("PartialObjectMetadata", "meta.k8s.io", "v1"),
+            ("PartialObjectMetadataList", "meta.k8s.io", "v1"),
+        ):
+            return View.METADATA
+    raise answers.not_acceptable()
+
+
+# --- selectors and pages ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects of a kind are asked for."""
+
+    kind: AnyKind
+    namespace: str
+    labels: Selector
+    fields: Selector
+
+    def takes(self, record: Record | None) -> bool:
+        """Whether that revision of an object is one of them."""
+        if record is None or (self.namespace and record.key.namespace != self.namespace):
+            return False
+        if self.labels.requirements and not self.labels.matches(record.object.metadata.labels):
+            return False
+        return not self.fields.requirements or self.fields.matches(self.kind.selectable(record.object))
+
+    @property
+    def everything(self) -> bool:
+        """Whether there are no selectors."""
+        return not self.labels.requirements and not self.fields.requirements
+
+
+def selection(where: Target, query: Mapping[str, str]) -> Selection:
+    """The selectors of a request. Raises Failure."""
+    try:
+        labels = parse_labels(query.get("labelSelector", ""))
+        fields = parse_fields(query.get("fieldSelector", ""), where.kind.selectors)
+    except BadSelector as error:
+        raise answers.bad_request(str(error)) from error
+    return Selection(where.kind, where.namespace, labels, fields)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Where the next page of a list begins: after an object, in the state of a revision."""
+
+    rv: int
+    after: tuple[str, str]
+
+
+def write_page(page: Page) -> str:
+    """The token for clients, who hand it back as it is."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(page)).decode("ascii").rstrip("=")
+
+
+def read_page(token: str) -> Page:
+    """The page that a token stands for. Raises Failure."""
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        return msgspec.json.decode(base64.urlsafe_b64decode(padded.encode("ascii")), type=Page)
+    except (msgspec.DecodeError, binascii.Error, UnicodeEncodeError) as error:
+        raise answers.bad_request("continue key is not valid: it is not one that this server gave") from error

@@ -1,0 +1,323 @@
+"""Reading and writing objects: what each request does to the store. Knows nothing of HTTP but codes and bodies."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from api.objects import Binding, Namespace, Object, Pod
+from master import admission, answers, patch, protobuf, request, tables, writes
+from master.kinds.kind import AnyKind
+from master.request import Page, Selection, Target, View
+from master.store import Expired, Key, Put, Record, Remove, Store
+from master.writes import DeleteOptions
+
+Clock = Callable[[], datetime.datetime]
+
+GENERATED_NAME_TRIES = 8
+
+JSON_TYPES = ("application/json", "")
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for objects, with its body read."""
+
+    where: Target
+    query: Mapping[str, str]
+    accept: str = ""
+    content_type: str = ""
+    body: bytes = b""
+
+    @property
+    def key(self) -> Key:
+        """The object that is asked for."""
+        return Key(self.where.kind.name, self.where.namespace, self.where.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A JSON body with its code; warnings are for the person who sent the request."""
+
+    code: int
+    body: bytes
+    warnings: tuple[str, ...] = ()
+
+
+class Objects:
+    """All operations on objects. Raises `answers.Failure`, and NotReady when the store refuses."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def get(self, ask: Ask) -> Answer:
+        """One object."""
+        view = request.view(ask.accept)
+        record = self._store.get(ask.key)
+        if record is None:
+            raise answers.not_found(ask.where.kind, ask.where.name)
+        if view is View.OBJECT:
+            return Answer(200, record.data)
+        return self._answer(200, ask, record.object)
+
+    def list_all(self, ask: Ask) -> Answer:
+        """All that are selected, or a page of them, in one revision."""
+        selection, view = request.selection(ask.where, ask.query), request.view(ask.accept)
+        limit, token = request.number(ask.query, "limit"), ask.query.get("continue", "")
+        asked = self._revision(ask.query, paged=bool(token))
+        page = request.read_page(token) if token else None
+        revision = page.rv if page is not None else asked
+        records = [record for record in self._scan(selection, revision) if selection.takes(record)]
+        if page is not None:
+            records = [record for record in records if (record.key.namespace, record.key.name) > tuple(page.after)]
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        if limit and len(records) > limit and ask.query.get("resourceVersion") != "0":
+            last = records[limit - 1].key
+            metadata["continue"] = request.write_page(Page(revision, (last.namespace, last.name)))
+            if selection.everything:
+                metadata["remainingItemCount"] = len(records) - limit
+            records = records[:limit]
+        return Answer(200, self._listed(ask, records, metadata, view))
+
+    def _scan(self, selection: Selection, revision: int) -> list[Record]:
+        try:
+            return self._store.scan_at(selection.kind.name, selection.namespace, revision)
+        except Expired as error:
+            raise answers.expired(f"The provided continue parameter is too old: {error}; list again") from error
+
+    def _revision(self, query: Mapping[str, str], *, paged: bool) -> int:
+        """The revision that a list shows. Raises Failure."""
+        match, asked = query.get("resourceVersionMatch", ""), request.number(query, "resourceVersion")
+        if match not in ("", "Exact", "NotOlderThan"):
+            raise answers.bad_request(f"resourceVersionMatch is {match!r}; Exact and NotOlderThan are accepted")
+        if match and asked is None:
+            raise answers.bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+        if paged and asked:
+            raise answers.bad_request("resourceVersion is not accepted together with continue")
+        if asked is not None and asked > self._store.revision:
+            raise answers.too_large_version(asked, self._store.revision)
+        return asked if match == "Exact" and asked else self._store.revision
+
+    def _listed(self, ask: Ask, records: list[Record], metadata: Mapping[str, Any], view: View) -> bytes:
+        kind = ask.where.kind
+        if view is View.TABLE:
+            include, now = ask.query.get("includeObject", "Metadata"), self._clock()
+            rows = [tables.row(kind, record.object, now, include) for record in records]
+            return tables.table(rows, metadata, tables.columns(kind))
+        if view is View.METADATA:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": tables.META}
+            items = [msgspec.json.encode(tables.metadata_only(record.object)) for record in records]
+        else:
+            head = {"kind": f"{kind.name}List", "apiVersion": kind.type.API_VERSION}
+            items = [record.data for record in records]
+        opening = msgspec.json.encode({**head, "metadata": metadata})[:-1]
+        return b"".join((opening, b',"items":[', b",".join(items), b"]}"))
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    async def create(self, ask: Ask) -> Answer:
+        """A new object."""
+        where, dry = ask.where, request.dry_run(ask.query)
+        if where.name:
+            raise answers.not_allowed()
+        if where.kind.namespaced and not where.namespace:
+            raise answers.bad_request(f"{where.kind.plural} are made in a namespace: none is given in the path")
+        document, strictness = self._document(ask), request.strictness(ask.query)
+        for _ in range(GENERATED_NAME_TRIES):
+            body = writes.read(where, document, strictness, _random_letters)
+            name = body.item.metadata.name
+            if self._store.latest(Key(where.kind.name, where.namespace, name)) is None:
+                break
+            if not body.item.metadata.generate_name or document["metadata"].get("name"):
+                raise await self._when_durable(answers.already_exists(where.kind, name))
+        else:
+            raise answers.already_exists(where.kind, name)
+        self._admit(where, body.item)
+        item = writes.created(where.kind, body.item, str(uuid.uuid4()), self._clock())
+        if not dry:
+            (item,) = await self._store.write(Put(item, expect=0))
+        return self._answer(201, ask, item, body.warnings)
+
+    def _admit(self, where: Target, item: Any) -> None:
+        if where.kind.namespaced:
+            namespace = self._latest_object(Key(Namespace.KIND, "", where.namespace))
+            admission.check_namespace(where.kind, item.metadata.name, where.namespace, namespace)
+        if where.kind.name == "HostSubnet":
+            others = (record.object for record in self._store.scan_latest("HostSubnet"))
+            admission.check_host_subnet(item, others)
+
+    async def update(self, ask: Ask) -> Answer:
+        """Another object in place of the one there is, or another status."""
+        old = self._old(ask)
+        body = writes.read(ask.where, self._document(ask), request.strictness(ask.query))
+        return await self._replace(ask, body, old)
+
+    async def patch(self, ask: Ask) -> Answer:
+        """A part of the object changed."""
+        old, document = self._old(ask), _decode(ask.body)
+        before = msgspec.json.decode(old.data)
+        try:
+            match ask.content_type:
+                case "application/merge-patch+json":
+                    after = patch.merge(before, document)
+                case "application/strategic-merge-patch+json":
+                    after = patch.strategic(before, document)
+                case "application/json-patch+json":
+                    after = patch.apply_operations(before, document)
+                case "application/apply-patch+yaml":
+                    message = "server-side apply is not supported; use kubectl apply without --server-side"
+                    raise answers.unsupported_media_type(message)
+                case _:
+                    raise answers.unsupported_media_type("415: Unsupported Media Type")
+        except patch.Unpatchable as error:
+            message = f"the server rejected our request due to an error in our request: {error}"
+            raise answers.failure(422, "Invalid", message) from error
+        body = writes.read(ask.where, after, request.strictness(ask.query))
+        return await self._replace(ask, body, old)
+
+    async def _replace(self, ask: Ask, body: writes.Body, old: Record) -> Answer:
+        kind, dry = ask.where.kind, request.dry_run(ask.query)
+        if ask.where.subresource == "status":
+            new = writes.status_updated(kind, body.item, old.object)
+        else:
+            new = writes.updated(kind, body.item, old.object)
+            if kind.name == "HostSubnet":
+                self._admit(ask.where, new)
+        item = new if dry else await self._put(kind, new, old)
+        return self._answer(200, ask, item, body.warnings)
+
+    async def _put(self, kind: AnyKind, new: Any, old: Record) -> Any:
+        if new == old.object:
+            await self._store.write()
+            return old.object
+        if writes.may_go(kind, new):
+            (item,) = await self._store.write(Remove(new, expect=old.revision))
+        else:
+            (item,) = await self._store.write(Put(new, expect=old.revision))
+        return item
+
+    async def bind(self, ask: Ask) -> Answer:
+        """POST pods/NAME/binding."""
+        old, kind = self._old(ask), ask.where.kind
+        try:
+            binding = msgspec.convert(self._document(ask), Binding)
+        except msgspec.ValidationError as error:
+            raise answers.bad_request(f"the body is not a Binding: {error}") from error
+        pod = writes.bound(kind, old.object, binding, self._clock())
+        if not request.dry_run(ask.query):
+            await self._store.write(Put(pod, expect=old.revision))
+        return Answer(201, answers.encode(answers.success(code=201)))
+
+    # --- deleting --------------------------------------------------------------------------------------------------
+
+    async def delete(self, ask: Ask) -> Answer:
+        """The object goes, at once or in its time."""
+        options, dry = self._options(ask), request.dry_run(ask.query)
+        old, kind = self._old(ask), ask.where.kind
+        writes.check_preconditions(kind, old.object, options)
+        item, gone = await self._delete(kind, old, options, dry=dry or bool(options.dry_run))
+        if gone and kind.name not in ("Pod", "Namespace"):
+            details = answers.about(kind, item.metadata.name, item.metadata.uid)
+            return Answer(200, answers.encode(answers.success(details)))
+        return self._answer(200, ask, item)
+
+    async def delete_all(self, ask: Ask) -> Answer:
+        """All objects that are selected go."""
+        selection, options = request.selection(ask.where, ask.query), self._options(ask)
+        kind, dry = ask.where.kind, request.dry_run(ask.query) or bool(options.dry_run)
+        records = [r for r in self._store.scan_latest(kind.name, ask.where.namespace) if selection.takes(r)]
+        items = []
+        for record in records:
+            newest = self._store.latest(record.key)
+            if newest is not None:
+                item, _ = await self._delete(kind, newest, options, dry=dry)
+                items.append(Record(record.key, newest.revision, msgspec.json.encode(item), kind.type, item))
+        metadata = {"resourceVersion": str(self._store.revision)}
+        return Answer(200, self._listed(ask, items, metadata, request.view(ask.accept)))
+
+    async def _delete(self, kind: AnyKind, old: Record, options: DeleteOptions, *, dry: bool) -> tuple[Any, bool]:
+        """The object as it is left, and whether it is gone."""
+        item = old.object
+        node_name = item.spec.node_name if isinstance(item, Pod) else ""
+        node = self._latest_object(Key("Node", "", node_name)) if node_name else None
+        left = writes.deleted(kind, item, options, self._clock(), node)
+        if dry:
+            return (item if left is None else left), left is None
+        if left is None:
+            (item,) = await self._store.write(Remove(item, expect=old.revision))
+            return item, True
+        return await self._put(kind, left, old), False
+
+    def _options(self, ask: Ask) -> DeleteOptions:
+        document = self._document(ask) if ask.body else {}
+        try:
+            options = msgspec.convert(document, DeleteOptions)
+        except msgspec.ValidationError as error:
+            raise answers.bad_request(f"the body is not a DeleteOptions: {error}") from error
+        seconds = request.number(ask.query, "gracePeriodSeconds")
+        return options if seconds is None else msgspec.structs.replace(options, grace_period_seconds=seconds)
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def grace(self, ask: Ask) -> int | None:
+        """The grace period that a delete asks for."""
+        return self._options(ask).grace_period_seconds
+
+    def body_name(self, ask: Ask) -> str:
+        """The name in the body of a create; empty if there is none."""
+        document = self._document(ask)
+        metadata = document.get("metadata") if isinstance(document, dict) else None
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        return name if isinstance(name, str) else ""
+
+    def _document(self, ask: Ask) -> Any:
+        if ask.content_type == PROTOBUF and ask.where.kind.name == "Namespace" and not ask.where.name:
+            try:
+                return protobuf.namespace(ask.body)
+            except protobuf.Unreadable as error:
+                raise answers.unsupported_media_type(f"the protobuf body cannot be read: {error}") from error
+        if ask.content_type not in JSON_TYPES:
+            raise answers.unsupported_media_type(
+                "the body of the request was in an unknown format - accepted media types include: application/json"
+            )
+        return _decode(ask.body)
+
+    def _old(self, ask: Ask) -> Record:
+        record = self._store.latest(ask.key)
+        if record is None:
+            raise answers.not_found(ask.where.kind, ask.where.name)
+        return record
+
+    def _latest_object(self, key: Key) -> Any:
+        record = self._store.latest(key)
+        return None if record is None else record.object
+
+    def _answer(self, code: int, ask: Ask, item: Object, warnings: tuple[str, ...] = ()) -> Answer:
+        view, include = request.view(ask.accept), ask.query.get("includeObject", "Metadata")
+        return Answer(code, tables.shown(ask.where.kind, item, view, self._clock(), include), warnings)
+
+    async def _when_durable(self, failure: answers.Failure) -> answers.Failure:
+        """An answer that rests on writes still on their way is given when they are on disk."""
+        await self._store.write()
+        return failure
+
+
+def _decode(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise answers.bad_request(f"the body is not JSON: {error}") from error
+
+
+def _random_letters() -> str:
+    return "".join(random.choices(writes.NAME_LETTERS, k=5))

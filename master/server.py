@@ -1,0 +1,221 @@
+"""The HTTPS door: who is asking, may they, and which part of the master answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from master import answers, certificates, pages, request, watch
+from master.authorize import MASTERS, Attributes, User, may_read_path, refusal
+from master.pki import Authority
+from master.request import Target
+from master.rest import Answer, Ask, Clock, Objects
+from master.store import Store
+from reconcile.errors import NotReady
+
+log = logging.getLogger(__name__)
+
+LARGEST_BODY = 3 << 20
+
+CLOSING_SECONDS = 2.0
+"""How long requests may still take when the server stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the server answers with. `unready` says why the master cannot do its work yet; empty if it can."""
+
+    store: Store
+    authority: Authority
+    clock: Clock
+    unready: Callable[[], str]
+
+
+def tls(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
+    """TLS that asks for a client certificate; one that our authority did not sign ends the connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(server_pem)
+    context.load_verify_locations(ca_pem)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def user_of(certificate: Mapping[str, Any] | None) -> User:
+    """The user that a verified client certificate names, in the form of `getpeercert`."""
+    pairs = [pair for names in (certificate or {}).get("subject", ()) for pair in names]
+    name = next((value for key, value in pairs if key == "commonName"), "")
+    if not name:
+        return User()
+    groups = frozenset(value for key, value in pairs if key == "organizationName")
+    return User(name, groups | {"system:authenticated"})
+
+
+class Server:
+    """`await start(...)`, then `port` is where it listens; `await stop()` ends all requests."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._objects = Objects(parts.store, parts.clock)
+        self.watches = watch.Watches(parts.store, parts.clock)
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self, address: str, port: int, context: ssl.SSLContext) -> None:
+        """Listen. Raises NotReady when the address cannot be had."""
+        app = web.Application(client_max_size=LARGEST_BODY)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSING_SECONDS, keepalive_timeout=75.0
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, address, port, ssl_context=context, backlog=1024)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise NotReady(f"cannot listen on {address}:{port}: {error}") from error
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """End watches cleanly, let other requests finish, and listen no more."""
+        self.watches.end_all()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # --- one request -----------------------------------------------------------------------------------------------
+
+    async def _handle(self, http: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(http)
+        except answers.Failure as failure:
+            return _refusal(failure)
+        except NotReady as error:
+            return _refusal(answers.unavailable(str(error)))
+        except web.HTTPRequestEntityTooLarge:
+            message = f"the body is larger than {LARGEST_BODY} bytes"
+            return _refusal(answers.failure(413, "RequestEntityTooLarge", message))
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            log.exception("request failed", extra={"method": http.method, "path": http.path})
+            return _refusal(answers.failure(500, "InternalError", "the server failed; its log says more"))
+
+    async def _answer(self, http: web.Request) -> web.StreamResponse:
+        user = user_of(http.transport.get_extra_info("peercert") if http.transport is not None else None)
+        where = request.target(http.path)
+        if where is not None:
+            return await self._objects_answer(http, user, where)
+        if http.path == certificates.PATH:
+            return await self._sign(http, user)
+        if not may_read_path(user, http.path):
+            raise answers.forbidden_path(user.name, http.method.lower(), http.path)
+        if http.method not in ("GET", "HEAD"):
+            raise answers.not_allowed()
+        return pages.answer(http, self._parts.unready)
+
+    async def _objects_answer(self, http: web.Request, user: User, where: Target) -> web.StreamResponse:
+        verb = request.verb(http.method, where, http.query)
+        content_type = http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        ask = Ask(where, http.query, http.headers.get("Accept", ""), content_type)
+        if not user.node:
+            # The body of somebody who may do nothing is not even read.
+            self._authorize(user, verb, ask)
+        if http.method not in ("GET", "HEAD"):
+            ask = replace(ask, body=await http.read())
+        if user.node:
+            self._authorize(user, verb, ask)
+        if verb == "watch":
+            return await self.watches.serve(http, watch.wish(ask))
+        answer = await self._operate(verb, ask)
+        headers = CIMultiDict([("Cache-Control", "no-cache, private")])
+        for warning in answer.warnings:
+            headers.add("Warning", f"299 - {_quoted(warning)}")
+        return web.Response(status=answer.code, body=answer.body, content_type="application/json", headers=headers)
+
+    async def _operate(self, verb: str, ask: Ask) -> Answer:
+        kind, subresource = ask.where.kind, ask.where.subresource
+        if subresource == "binding" and kind.name == "Pod" and verb == "create":
+            return await self._objects.bind(ask)
+        if subresource and not (subresource == "status" and kind.with_status is not None):
+            raise answers.no_such_path()
+        if subresource and verb not in ("get", "update", "patch"):
+            raise answers.not_allowed()
+        if verb in ("get", "list"):
+            return self._objects.get(ask) if verb == "get" else self._objects.list_all(ask)
+        operations = {
+            "create": self._objects.create,
+            "update": self._objects.update,
+            "patch": self._objects.patch,
+            "delete": self._objects.delete,
+            "deletecollection": self._objects.delete_all,
+        }
+        if verb not in operations or (verb in ("update", "patch") and not ask.where.name):
+            raise answers.not_allowed()
+        return await operations[verb](ask)
+
+    # --- who may -----------------------------------------------------------------------------------------------------
+
+    def _authorize(self, user: User, verb: str, ask: Ask) -> None:
+        why = refusal(user, self._attributes(user, verb, ask))
+        if why is not None:
+            raise answers.forbidden(ask.where.kind, ask.where.name, why)
+
+    def _attributes(self, user: User, verb: str, ask: Ask) -> Attributes:
+        where = ask.where
+        asked_node, bound_to, body_name, grace = "", None, "", None
+        if user.node and where.kind.name == "Pod" and not where.name:
+            asked_node = request.selection(where, ask.query).fields.asks_exactly("spec.nodeName") or ""
+        if user.node and where.kind.name == "Pod" and where.name:
+            record = self._store.latest(ask.key)
+            bound_to = None if record is None else record.object.spec.node_name
+            grace = self._objects.grace(ask) if verb == "delete" else None
+        if user.node and verb == "create":
+            body_name = self._objects.body_name(ask)
+        return Attributes(
+            verb=verb,
+            group=where.kind.group,
+            resource=where.kind.plural,
+            subresource=where.subresource,
+            namespace=where.namespace,
+            name=where.name,
+            asked_node=asked_node,
+            bound_to=bound_to,
+            body_name=body_name,
+            grace=grace,
+        )
+
+    # --- what is no object -------------------------------------------------------------------------------------------
+
+    async def _sign(self, http: web.Request, user: User) -> web.StreamResponse:
+        if MASTERS not in user.groups:
+            raise answers.forbidden_path(user.name, http.method.lower(), http.path)
+        if http.method != "POST":
+            raise answers.not_allowed()
+        signed = certificates.sign(self._parts.authority, await http.read(), self._parts.clock())
+        log.info("certificate issued", extra={"request": signed["metadata"]["name"]})
+        return pages.json_answer(signed, 201)
+
+
+def _refusal(failure: answers.Failure) -> web.Response:
+    status = failure.status
+    retry = status.details.retry_after_seconds if status.details else 0
+    headers = {"Retry-After": str(retry)} if retry else {}
+    return web.Response(
+        status=status.code, body=answers.encode(status), content_type="application/json", headers=headers
+    )
+
+
+def _quoted(text: str) -> str:
+    """A text as the Warning header carries it (RFC 7234): quoted, in one line of ASCII."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "replace").decode("ascii")
+    return '"' + "".join(c if c.isprintable() else " " for c in plain) + '"'

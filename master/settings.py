@@ -1,0 +1,78 @@
+"""What the master can be told, and which combinations make sense."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from api import objects
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Configuration of podlane-master, /etc/podlane/master.yaml."""
+
+    listen_address: Annotated[str, msgspec.Meta(description="address to serve on")] = "0.0.0.0"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535, description="TCP port to serve on; 0 takes a free one")] = 8443
+    advertise_address: Annotated[
+        str, msgspec.Meta(description="address by which nodes and administrators reach the master")
+    ] = "10.245.2.2"
+    state_dir: Annotated[str, msgspec.Meta(description="where the store and the certificates are kept")] = (
+        "/var/lib/podlane/master"
+    )
+    admin_kubeconfig: Annotated[
+        str, msgspec.Meta(description="the administrator's kubeconfig; empty: admin.kubeconfig in stateDir")
+    ] = ""
+    plugin: Annotated[
+        Literal["ovs-multitenant", "ovs-subnet"],
+        msgspec.Meta(description="ovs-multitenant keeps projects apart, ovs-subnet is one flat network"),
+    ] = "ovs-multitenant"
+    cluster_network: Annotated[str, msgspec.Meta(description="network of all pods, as a CIDR")] = "10.128.0.0/14"
+    host_subnet_length: Annotated[
+        int, msgspec.Meta(ge=2, le=30, description="host bits of each node's part of clusterNetwork")
+    ] = 9
+    service_network: Annotated[str, msgspec.Meta(description="network of services, as a CIDR")] = "172.30.0.0/16"
+    mtu: Annotated[
+        Annotated[int, msgspec.Meta(ge=576, le=65536)] | None,
+        msgspec.Meta(description="MTU of pods; left out: that of the underlay less 50"),
+    ] = None
+    node_monitor_grace_seconds: Annotated[
+        int, msgspec.Meta(ge=1, description="a node not heard of for this long is no longer Ready")
+    ] = 40
+
+    @property
+    def kubeconfig_path(self) -> Path:
+        """Where the administrator's kubeconfig goes."""
+        return Path(self.admin_kubeconfig) if self.admin_kubeconfig else Path(self.state_dir) / "admin.kubeconfig"
+
+    @property
+    def plugin_name(self) -> str:
+        """The plugin as ClusterNetwork names it."""
+        return objects.PLUGIN_MULTITENANT if self.plugin == "ovs-multitenant" else objects.PLUGIN_SUBNET
+
+
+def problems(settings: Settings) -> tuple[str, ...]:
+    """What is wrong with the settings beyond their types, a sentence for each."""
+    found: list[str] = []
+    networks: dict[str, ipaddress.IPv4Network] = {}
+    for name, text in (("clusterNetwork", settings.cluster_network), ("serviceNetwork", settings.service_network)):
+        try:
+            networks[name] = ipaddress.IPv4Network(text)
+        except ValueError as error:
+            found.append(f"{name} is {text!r}: {error}; an IPv4 network such as 10.128.0.0/14 is accepted")
+    try:
+        ipaddress.IPv4Address(settings.advertise_address)
+    except ValueError:
+        found.append(f"advertiseAddress is {settings.advertise_address!r}; an IPv4 address is accepted")
+    cluster = networks.get("clusterNetwork")
+    if cluster is not None and settings.host_subnet_length > 32 - cluster.prefixlen:
+        found.append(
+            f"hostSubnetLength is {settings.host_subnet_length}, but clusterNetwork {cluster} has only "
+            f"{32 - cluster.prefixlen} host bits; at most that many are accepted"
+        )
+    service = networks.get("serviceNetwork")
+    if cluster is not None and service is not None and cluster.overlaps(service):
+        found.append(f"clusterNetwork {cluster} and serviceNetwork {service} overlap; they must lie apart")
+    return tuple(found)

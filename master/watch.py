@@ -1,0 +1,281 @@
+"""Watches: every client gets the events of its selection, in order, from the revision it names.
+
+An event is put into words once for each form that is watched, however many watch it, and handed to the connections
+directly. A client that does not read is cut off when too much waits for it; it comes back with its last revision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from master import answers, request, tables
+from master.kinds.kind import with_metadata
+from master.request import Selection, View
+from master.rest import Ask
+from master.store import Event, Expired, Store
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime.datetime]
+
+BOOKMARK_SECONDS = 60.0
+DEFAULT_SECONDS = (1800.0, 3600.0)
+"""How long a watch lasts that does not say: anything between, so that clients do not all come back at once."""
+
+MOST_UNREAD = 8 << 20
+"""Bytes that may wait for one client."""
+
+BATCH = 64 << 10
+"""Bytes of the beginning that are sent without waiting for the client to read."""
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How events are to look."""
+
+    view: View
+    include: str
+    definitions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A watch as it was asked for: after `revision`, or with what there is first, or (neither) with what comes."""
+
+    selection: Selection
+    form: Form
+    revision: int | None
+    existing: bool
+    initial_end: bool
+    bookmarks: bool
+    seconds: float
+
+
+def wish(ask: Ask) -> Wish:
+    """Read the parameters of a watch. Raises Failure."""
+    query = ask.query
+    revision, seconds = request.number(query, "resourceVersion"), request.number(query, "timeoutSeconds")
+    initial, match = request.flag(query, "sendInitialEvents"), query.get("resourceVersionMatch", "")
+    if "sendInitialEvents" in query and match != "NotOlderThan":
+        raise _forbidden_match("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+    if match and "sendInitialEvents" not in query:
+        raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+    return Wish(
+        selection=request.selection(ask.where, query),
+        form=Form(request.view(ask.accept), query.get("includeObject", "Metadata")),
+        revision=revision or None,
+        existing=initial or (not revision and "sendInitialEvents" not in query),
+        initial_end=initial,
+        bookmarks=request.flag(query, "allowWatchBookmarks"),
+        seconds=float(seconds) if seconds else random.uniform(*DEFAULT_SECONDS),
+    )
+
+
+def _forbidden_match(why: str) -> answers.Failure:
+    message = f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: {why}'
+    return answers.failure(422, "Invalid", message)
+
+
+def change(selection: Selection, event: Event) -> str:
+    """What an event is to those who see only a selection: an object may enter it or leave it. Empty if nothing."""
+    before = selection.takes(event.previous)
+    after = event.type != "DELETED" and selection.takes(event.record)
+    if after:
+        return "MODIFIED" if before else "ADDED"
+    return "DELETED" if before else ""
+
+
+class Watches:
+    """All watches of the server."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._worded: Event | None = None
+        self._words: dict[tuple[str, Form], bytes] = {}
+        self._open: set[_Stream] = set()
+
+    @property
+    def count(self) -> int:
+        """How many watches there are."""
+        return len(self._open)
+
+    def end_all(self) -> None:
+        """End every watch cleanly, as if its time were up."""
+        for stream in tuple(self._open):
+            stream.end()
+
+    async def serve(self, http: web.Request, wanted: Wish) -> web.StreamResponse:
+        """Answer a watch until its time is up or the client goes."""
+        if wanted.existing and (wanted.revision or 0) > self._store.revision:
+            raise answers.too_large_version(wanted.revision or 0, self._store.revision)
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
+        response.enable_chunked_encoding()
+        await response.prepare(http)
+        transport = http.transport
+        if transport is None:
+            return response
+        stream = _Stream(self, wanted, transport)
+        self._open.add(stream)
+        try:
+            await self._run(stream, wanted, response)
+        finally:
+            stream.close()
+            self._open.discard(stream)
+        return response
+
+    async def _run(self, stream: _Stream, wanted: Wish, response: web.StreamResponse) -> None:
+        kind = wanted.selection.kind.name
+        try:
+            # From here to the registration nothing waits, so no event falls between the beginning and what follows.
+            beginning = self._beginning(wanted)
+        except Expired as error:
+            stream.write(_framed("ERROR", answers.encode(answers.expired(str(error)).status)))
+            return
+        revision = self._store.revision
+        stream.follow(self._store.watch(kind, stream.take))
+        for event in beginning:
+            stream.send(event)
+            if stream.unread > BATCH:
+                await response.drain()
+        if wanted.initial_end:
+            stream.write(self.bookmark(wanted, revision, {INITIAL_EVENTS_END: "true"}))
+        await stream.catch_up(response)
+        await stream.wait(self._store)
+
+    def _beginning(self, wanted: Wish) -> list[Event]:
+        selection = wanted.selection
+        if wanted.existing:
+            records = self._store.scan(selection.kind.name, selection.namespace)
+            return [Event("ADDED", record, None) for record in records]
+        return self._store.since(selection.kind.name, wanted.revision) if wanted.revision else []
+
+    def words(self, selection: Selection, form: Form, event: Event) -> bytes:
+        """The event as a chunk of HTTP for one selection and form; empty if it is nothing to them."""
+        what = change(selection, event)
+        if not what:
+            return b""
+        if self._worded is not event:
+            self._worded, self._words = event, {}
+        left = what == "DELETED" and event.type != "DELETED"
+        key = ("LEFT" if left else what, form)
+        if key not in self._words:
+            self._words[key] = _framed(what, self._shown(selection, form, event, left=left))
+        return self._words[key]
+
+    def _shown(self, selection: Selection, form: Form, event: Event, *, left: bool) -> bytes:
+        if form.view is View.OBJECT and not left:
+            return event.record.data
+        item: Any = event.record.object
+        if left and event.previous is not None:
+            item = with_metadata(event.previous.object, resource_version=str(event.record.revision))
+        if form.view is not View.TABLE:
+            return tables.shown(selection.kind, item, form.view, self._clock())
+        row = tables.row(selection.kind, item, self._clock(), form.include)
+        definitions = tables.columns(selection.kind) if form.definitions else None
+        return tables.table([row], {"resourceVersion": str(event.record.revision)}, definitions)
+
+    def bookmark(self, wanted: Wish, revision: int, annotations: dict[str, str] | None = None) -> bytes:
+        """Says how far the client has come."""
+        kind = wanted.selection.kind
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        if annotations:
+            metadata["annotations"] = annotations
+        if wanted.form.view is View.TABLE:
+            return _framed("BOOKMARK", tables.table([], metadata, None))
+        head = {"kind": kind.name, "apiVersion": kind.type.API_VERSION}
+        if wanted.form.view is View.METADATA:
+            head = {"kind": "PartialObjectMetadata", "apiVersion": tables.META}
+        return _framed("BOOKMARK", msgspec.json.encode({**head, "metadata": metadata}))
+
+
+class _Stream:
+    """One client's watch."""
+
+    def __init__(self, watches: Watches, wanted: Wish, transport: asyncio.Transport) -> None:
+        self._watches = watches
+        self._wanted = wanted
+        self._form = Form(wanted.form.view, wanted.form.include, definitions=wanted.form.view is View.TABLE)
+        self._transport = transport
+        self._backlog: list[Event] | None = []
+        self._ended = asyncio.Event()
+        self._unfollow: Callable[[], None] = _nothing
+
+    @property
+    def unread(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def follow(self, unfollow: Callable[[], None]) -> None:
+        self._unfollow = unfollow
+
+    def take(self, event: Event) -> None:
+        """An event from the store; it waits while the beginning is being sent."""
+        if self._backlog is not None:
+            self._backlog.append(event)
+        else:
+            self.send(event)
+
+    def send(self, event: Event) -> None:
+        chunk = self._watches.words(self._wanted.selection, self._form, event)
+        if chunk:
+            self.write(chunk)
+            self._form = self._wanted.form
+
+    def write(self, chunk: bytes) -> None:
+        if self._transport.is_closing():
+            self.end()
+        elif self.unread > MOST_UNREAD:
+            log.warning("client does not read its watch", extra={"kind": self._wanted.selection.kind.name})
+            self._transport.abort()
+            self.end()
+        else:
+            self._transport.write(chunk)
+
+    async def catch_up(self, response: web.StreamResponse) -> None:
+        """Send what came meanwhile, and from then on everything as it comes."""
+        while self._backlog:
+            waiting, self._backlog = self._backlog, []
+            for event in waiting:
+                self.send(event)
+            await response.drain()
+        self._backlog = None
+
+    async def wait(self, store: Store) -> None:
+        """Until the end; meanwhile bookmarks, and one at the very end."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wanted.seconds
+        while not self._ended.is_set() and (left := deadline - loop.time()) > 0:
+            try:
+                await asyncio.wait_for(self._ended.wait(), min(left, BOOKMARK_SECONDS))
+            except TimeoutError:
+                if self._wanted.bookmarks:
+                    self.write(self._watches.bookmark(self._wanted, store.revision))
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def close(self) -> None:
+        self._unfollow()
+
+
+def _nothing() -> None:
+    return
+
+
+def _framed(what: str, item: bytes) -> bytes:
+    """One event on a line of its own, as one chunk of HTTP."""
+    line = b'{"type":"%s","object":%s}\n' % (what.encode("ascii"), item)
+    return b"%x\r\n%s\r\n" % (len(line), line)

@@ -1,0 +1,276 @@
+"""What a write makes of an object: what the server sets, what a client may not change, what a deletion does. Pure.
+
+Raises `answers.Failure` where the write is not allowed.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from api.defaults import default
+from api.objects import Binding, Condition, NamespaceStatus, Node, Object, Pod
+from api.schema import FORBIDDEN, UNKNOWN, Problem, shown
+from api.validate import decode, immutable
+from master import answers
+from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
+from master.kinds.pod import ENDED
+from master.request import Target
+
+DEFAULT_GRACE = 30
+"""Seconds that a pod has for its end if it does not say."""
+
+NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Letters of generated names: no vowels, so that they make no words."""
+
+LONGEST_GENERATED = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An object from a client, accepted; the warnings go back with the answer."""
+
+    item: Any
+    warnings: tuple[str, ...]
+
+
+def read(where: Target, document: object, strictness: str, random_letters: Callable[[], str] | None = None) -> Body:
+    """The object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName."""
+    kind = where.kind
+    if not isinstance(document, dict):
+        raise answers.bad_request(f"the body is not a {kind.name}: a JSON object is accepted")
+    document = _placed(where, _typed(kind, document), random_letters)
+    metadata = document["metadata"]
+    item, problems, warnings = decode(kind.type, document)
+    unknown = [problem for problem in problems if problem.reason == UNKNOWN]
+    refused = problems if strictness == "Strict" else [row for row in problems if row.reason != UNKNOWN]
+    if refused and len(refused) == len(unknown):
+        raise answers.unknown_fields(kind, [problem.path for problem in unknown])
+    if refused or item is None:
+        name = metadata.get("name") if isinstance(metadata, dict) else ""
+        raise answers.invalid(kind, name if isinstance(name, str) else "", refused)
+    told = [f'unknown field "{problem.path}"{problem.wanted}' for problem in unknown if strictness == "Warn"]
+    return Body(with_metadata(default(item), managed_fields=None, self_link=""), (*told, *warnings))
+
+
+def _typed(kind: AnyKind, document: Mapping[str, Any]) -> dict[str, Any]:
+    version = kind.type.API_VERSION
+    if document.get("apiVersion") not in (None, "", version):
+        raise answers.bad_request(
+            f"the API version in the data ({document['apiVersion']}) does not match the expected API version "
+            f"({version})"
+        )
+    if document.get("kind") not in (None, "", kind.name):
+        raise answers.bad_request(f'{document["kind"]} in version "{version}" cannot be handled as a {kind.name}')
+    return {**document, "apiVersion": version, "kind": kind.name}
+
+
+def _placed(where: Target, document: dict[str, Any], random_letters: Callable[[], str] | None) -> dict[str, Any]:
+    """The document with namespace and name as the path has them, which it may leave out but not contradict."""
+    given = document.get("metadata")
+    if given is not None and not isinstance(given, dict):
+        return document
+    metadata = dict(given or {})
+    if where.kind.namespaced:
+        if metadata.get("namespace") not in (None, "", where.namespace):
+            raise answers.bad_request(
+                f"the namespace of the provided object ({metadata['namespace']}) does not match the namespace sent on "
+                f"the request ({where.namespace})"
+            )
+        metadata["namespace"] = where.namespace
+    if where.name:
+        if metadata.get("name") not in (None, "", where.name):
+            raise answers.bad_request(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({where.name})"
+            )
+        metadata["name"] = where.name
+    prefix = metadata.get("generateName")
+    if not metadata.get("name") and prefix and isinstance(prefix, str) and random_letters is not None:
+        letters = random_letters()
+        metadata["name"] = prefix[: LONGEST_GENERATED - len(letters)] + letters
+    return {**document, "metadata": metadata}
+
+
+# --- create and update ------------------------------------------------------------------------------------------------
+
+
+def created(kind: AnyKind, item: Any, uid: str, now: datetime.datetime) -> Any:
+    """The object as it begins."""
+    item = kind.on_create(item)
+    return with_metadata(
+        item,
+        uid=uid,
+        resource_version="",
+        creation_timestamp=show_time(now),
+        generation=1 if kind.spec is not None else 0,
+        deletion_timestamp=None,
+        deletion_grace_period_seconds=None,
+    )
+
+
+def updated(kind: AnyKind, new: Any, old: Any) -> Any:
+    """The object after an update of all but its status."""
+    _check_identity(kind, new, old)
+    new = kind.on_update(_as_old(new, old), old)
+    problems = list(immutable(old, new))
+    added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
+    if old.metadata.deletion_timestamp and added:
+        why = "no new finalizers can be added if the object is being deleted"
+        problems.append(Problem("metadata.finalizers", shown(added), why, FORBIDDEN))
+    if problems:
+        raise answers.invalid(kind, old.metadata.name, problems)
+    if kind.spec is not None and kind.spec(new) != kind.spec(old):
+        new = with_metadata(new, generation=old.metadata.generation + 1)
+    return new
+
+
+def status_updated(kind: AnyKind, new: Any, old: Any) -> Any:
+    """The object after an update of its status alone."""
+    if kind.with_status is None:
+        raise answers.no_such_path()
+    _check_identity(kind, new, old)
+    return kind.with_status(new, old)
+
+
+def _check_identity(kind: AnyKind, new: Any, old: Any) -> None:
+    if new.metadata.resource_version not in ("", old.metadata.resource_version):
+        raise answers.conflict(kind, old.metadata.name)
+    if new.metadata.uid not in ("", old.metadata.uid):
+        why = f"Precondition failed: UID in precondition: {new.metadata.uid}, UID in object meta: {old.metadata.uid}"
+        raise answers.conflict(kind, old.metadata.name, why)
+
+
+def _as_old(new: Any, old: Any) -> Any:
+    """The new object with those parts of the metadata that no client changes."""
+    return with_metadata(
+        new,
+        name=old.metadata.name,
+        namespace=old.metadata.namespace,
+        generate_name=old.metadata.generate_name,
+        uid=old.metadata.uid,
+        resource_version=old.metadata.resource_version,
+        generation=old.metadata.generation,
+        creation_timestamp=old.metadata.creation_timestamp,
+        deletion_timestamp=old.metadata.deletion_timestamp,
+        deletion_grace_period_seconds=old.metadata.deletion_grace_period_seconds,
+    )
+
+
+def may_go(kind: AnyKind, item: Any) -> bool:
+    """Whether an object that is being deleted has nothing left to wait for."""
+    return bool(item.metadata.deletion_timestamp) and not item.metadata.finalizers and not kind.held(item)
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
+
+
+class Preconditions(msgspec.Struct, frozen=True, rename="camel"):
+    """What must hold of the object that is to be deleted."""
+
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of a delete; `grace_period_seconds` left out means what the object says."""
+
+    grace_period_seconds: int | None = None
+    preconditions: Preconditions | None = None
+    dry_run: tuple[str, ...] = ()
+
+
+def check_preconditions(kind: AnyKind, item: Object, options: DeleteOptions) -> None:
+    """Raise the conflict if the object is not the one that was meant."""
+    wanted, found = options.preconditions or Preconditions(), item.metadata
+    if wanted.uid is not None and wanted.uid != found.uid:
+        why = (
+            f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({found.uid}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise answers.conflict(kind, found.name, why)
+    if wanted.resource_version is not None and wanted.resource_version != found.resource_version:
+        why = (
+            f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the ResourceVersion "
+            f"in record ({found.resource_version}). The object might have been modified"
+        )
+        raise answers.conflict(kind, found.name, why)
+
+
+def deleted(
+    kind: AnyKind, item: Any, options: DeleteOptions, now: datetime.datetime, node: Node | None = None
+) -> Any | None:
+    """What a delete leaves of an object: the object marked for its end, or None if it goes at once.
+
+    `node` is the node that a pod is bound to, if there is such a node.
+    """
+    if kind.name == "Namespace":
+        return _deleted_namespace(kind, item, now)
+    grace = _grace(item, options, node) if isinstance(item, Pod) else 0
+    if grace == 0 and not item.metadata.finalizers:
+        return None
+    since = parse_time(item.metadata.deletion_timestamp)
+    before = item.metadata.deletion_grace_period_seconds
+    if since is None:
+        return _marked(item, now + datetime.timedelta(seconds=grace), grace)
+    if before is None or grace >= before:
+        return item
+    return _marked(item, since - datetime.timedelta(seconds=before - grace), grace)
+
+
+def _marked(item: Any, end: datetime.datetime, grace: int) -> Any:
+    return with_metadata(item, deletion_timestamp=show_time(end), deletion_grace_period_seconds=grace)
+
+
+def _deleted_namespace(kind: AnyKind, item: Any, now: datetime.datetime) -> Any:
+    if item.metadata.name == "default":
+        raise answers.forbidden(kind, item.metadata.name, "this namespace may not be deleted")
+    if item.metadata.deletion_timestamp:
+        return item
+    ending = msgspec.structs.replace(item, status=NamespaceStatus(phase="Terminating"))
+    return with_metadata(ending, deletion_timestamp=show_time(now))
+
+
+def _grace(pod: Pod, options: DeleteOptions, node: Node | None) -> int:
+    """Seconds until the pod must have ended; 0 where nobody is there to end it, or nothing is left to end."""
+    if node is None or pod.status.phase in ENDED:
+        return 0
+    asked = options.grace_period_seconds
+    if asked is None:
+        own = pod.spec.termination_grace_period_seconds
+        asked = DEFAULT_GRACE if own is None else own
+    return max(asked, 0)
+
+
+# --- binding ----------------------------------------------------------------------------------------------------------
+
+
+def bound(kind: AnyKind, pod: Pod, binding: Binding, now: datetime.datetime) -> Pod:
+    """The pod, placed on the node that the binding names."""
+    name, found, target = pod.metadata.name, binding.metadata, binding.target
+    if found.name not in ("", name):
+        raise answers.bad_request(f"name in URL ({name}) does not match name in Binding object ({found.name})")
+    if target is None or target.kind not in ("", "Node") or not target.name:
+        raise answers.bad_request("the Binding has no target of kind Node with a name")
+    if found.uid not in ("", pod.metadata.uid):
+        why = f"Precondition failed: UID in precondition: {found.uid}, UID in object meta: {pod.metadata.uid}"
+        raise answers.conflict(kind, name, why)
+    if pod.metadata.deletion_timestamp:
+        raise answers.conflict(kind, name, "the pod is being deleted and cannot be assigned to a node")
+    if pod.spec.node_name:
+        raise answers.conflict(kind, name, f"the pod is already assigned to node {pod.spec.node_name!r}")
+    return placed(pod, target.name, now)
+
+
+def placed(pod: Pod, node: str, now: datetime.datetime) -> Pod:
+    """The pod on that node, with the condition that says so."""
+    scheduled = Condition(type="PodScheduled", status="True", last_transition_time=show_time(now))
+    conditions = (*(row for row in pod.status.conditions if row.type != "PodScheduled"), scheduled)
+    return msgspec.structs.replace(
+        pod,
+        spec=msgspec.structs.replace(pod.spec, node_name=node),
+        status=msgspec.structs.replace(pod.status, conditions=conditions),
+    )
