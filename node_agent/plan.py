@@ -60,7 +60,7 @@ def crash_delay(crashes: int) -> timedelta:
     """How long a container waits that has ended soon so many times in a row, this one not counted."""
     if crashes <= 0:
         return timedelta(0)
-    return min(FIRST_DELAY * 2 ** min(crashes - 1, 10), LAST_DELAY)
+    return min(FIRST_DELAY * float(2 ** min(crashes - 1, 10)), LAST_DELAY)
 
 
 def crashes_after(dead: Container) -> int:

@@ -1,0 +1,228 @@
+"""Docker, through its Engine API: list, create, start, signal, remove, and the stream of what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar
+
+import docker
+import docker.errors
+import requests
+
+from api import times
+from node_agent.containers import CPU_PERIOD, ContainerSpec
+from node_agent.observed import POD_UID, TYPE, Container
+from reconcile.errors import Gone, NotReady, Refused
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LEAST_API = "1.41"
+THREADS = 48
+RECONNECT_SECONDS = 0.5
+NEVER = "0001-01-01T00:00:00Z"
+
+
+class Docker:
+    """One host's Docker. Every call raises NotReady, Refused or Gone, with Docker's own words."""
+
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
+        self._client: Any = None
+        self._events: Any = None
+        self._stopping = False
+
+    async def version(self) -> str:
+        """Docker's version, for example 20.10.24."""
+        return str((await self._call(lambda client: client.version()))["Version"])
+
+    async def pod_containers(self, uid: str) -> list[Container]:
+        """Every container of one pod, running or not."""
+        return await self._call(functools.partial(_inspect_all, filters={"label": f"{POD_UID}={uid}"}))
+
+    async def pods(self) -> dict[str, dict[str, str]]:
+        """UID of every pod that has a container here → the labels of one of its containers."""
+        found = await self._call(lambda client: client.containers(all=True, filters={"label": TYPE}))
+        return {row["Labels"][POD_UID]: row["Labels"] for row in found if POD_UID in row["Labels"]}
+
+    async def image_id(self, name: str) -> str:
+        """The id of an image that is here. Raises Gone."""
+        return str((await self._call(lambda client: client.inspect_image(name)))["Id"])
+
+    async def pull(self, name: str) -> None:
+        """Fetch an image. Raises Refused or NotReady with the registry's words."""
+        repository, tag = _reference(name)
+        await self._call(lambda client: client.pull(repository, tag=tag))
+
+    async def create(self, spec: ContainerSpec) -> str:
+        """Create a container; a dead one that holds its name is removed first. Returns the id."""
+        return await self._call(functools.partial(_create, spec))
+
+    async def start(self, container: str) -> None:
+        """Start it."""
+        await self._call(lambda client: client.start(container))
+
+    async def inspect(self, container: str) -> Container:
+        """One container. Raises Gone."""
+        return _container(await self._call(lambda client: client.inspect_container(container)))
+
+    async def signal(self, container: str, name: str) -> None:
+        """Send a signal; one that does not run is no error."""
+        with contextlib.suppress(Gone, Refused):
+            await self._call(lambda client: client.kill(container, signal=name))
+
+    async def remove(self, container: str) -> None:
+        """Kill and delete it; one that is not there is no error."""
+        with contextlib.suppress(Gone):
+            await self._call(lambda client: client.remove_container(container, v=True, force=True))
+
+    async def follow(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
+        """Call `on_event` with the pod's UID whenever one of its containers starts, ends or goes, until cancelled.
+
+        `on_connect` is called when the stream has begun, also after it broke: anything may have happened meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+
+        def listen() -> None:
+            filters = {"type": "container", "label": TYPE, "event": ["start", "die", "destroy", "oom"]}
+            self._events = self._connected().events(decode=True, filters=filters)
+            loop.call_soon_threadsafe(on_connect)
+            for event in self._events:
+                uid = event.get("Actor", {}).get("Attributes", {}).get(POD_UID)
+                if uid:
+                    loop.call_soon_threadsafe(on_event, uid)
+
+        while True:
+            with contextlib.suppress(NotReady, Refused, Gone):
+                await self._in_thread(_mapped, listen)
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    def close(self) -> None:
+        """Let go of Docker; containers stay as they are."""
+        self._stopping = True
+        if self._events is not None:
+            with contextlib.suppress(OSError, AttributeError):
+                self._events.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, act: Callable[[Any], T]) -> T:
+        return await self._in_thread(_mapped, lambda: act(self._connected()))
+
+    async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, functools.partial(function, *args, **kwargs))
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            self._client = docker.APIClient(
+                base_url=f"unix://{self._socket}", version=LEAST_API, timeout=120, max_pool_size=THREADS
+            )
+        return self._client
+
+
+def _mapped(act: Callable[[], T]) -> T:
+    try:
+        return act()
+    except docker.errors.NotFound as error:
+        raise Gone(f"Docker: {error.explanation or error}") from None
+    except docker.errors.APIError as error:
+        words = str(error.explanation or error)
+        raise (NotReady if _is_passing(words) else Refused)(f"Docker: {words}") from None
+    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+        raise NotReady(f"Docker does not answer: {error}") from None
+
+
+def _is_passing(words: str) -> bool:
+    return any(
+        sign in words for sign in ("connection refused", "no such host", "timeout", "i/o timeout", "unreachable")
+    )
+
+
+def _inspect_all(client: Any, filters: dict[str, str]) -> list[Container]:
+    found = []
+    for row in client.containers(all=True, filters=filters):
+        with contextlib.suppress(docker.errors.NotFound):
+            found.append(_container(client.inspect_container(row["Id"])))
+    return found
+
+
+def _container(answer: dict[str, Any]) -> Container:
+    state, config = answer["State"], answer["Config"]
+    return Container(
+        id=answer["Id"],
+        labels=config["Labels"] or {},
+        state=state["Status"],
+        pid=state["Pid"],
+        exit_code=state["ExitCode"],
+        error=state["Error"],
+        oom_killed=state["OOMKilled"],
+        created_at=_time(answer["Created"]),
+        started_at=_time(state["StartedAt"]),
+        finished_at=_time(state["FinishedAt"]),
+        image=config["Image"],
+        image_id=answer["Image"],
+        stop_signal=config.get("StopSignal") or "SIGTERM",
+    )
+
+
+def _time(written: str) -> datetime | None:
+    return None if written == NEVER or not written else times.parse(written)
+
+
+def _create(spec: ContainerSpec, client: Any) -> str:
+    host = client.create_host_config(
+        network_mode=spec.network,
+        ipc_mode=spec.ipc,
+        binds=list(spec.binds),
+        cpu_shares=spec.cpu_shares,
+        cpu_period=CPU_PERIOD if spec.cpu_quota else None,
+        cpu_quota=spec.cpu_quota or None,
+        mem_limit=spec.memory or None,
+        memswap_limit=spec.memory or None,
+        oom_score_adj=spec.oom_score_adj,
+        security_opt=list(spec.security) or None,
+    )
+    config = client.create_container_config(
+        image=spec.image,
+        command=None,
+        labels=dict(spec.labels),
+        environment=list(spec.environment),
+        working_dir=spec.working_dir or None,
+        hostname=spec.hostname or None,
+        tty=spec.tty,
+        stdin_open=spec.stdin,
+        host_config=host,
+        healthcheck={"test": ["NONE"]},
+    )
+    config |= {"StdinOnce": spec.stdin_once, "AttachStdout": False, "AttachStderr": False}
+    if spec.entrypoint is not None:
+        config["Entrypoint"] = list(spec.entrypoint)
+    if spec.command is not None:
+        config["Cmd"] = list(spec.command)
+    return _create_named(client, config, spec.name)
+
+
+def _create_named(client: Any, config: dict[str, Any], name: str) -> str:
+    for attempt in (1, 2):
+        try:
+            return str(client.create_container_from_config(config, name)["Id"])
+        except docker.errors.APIError as error:
+            if attempt == 2 or error.status_code != 409:
+                raise
+            client.remove_container(name, v=True)
+    raise AssertionError("unreachable")
+
+
+def _reference(name: str) -> tuple[str, str]:
+    """The repository and the tag (or digest) to pull; without one it is `latest`, not every tag there is."""
+    if "@" in name:
+        repository, _, digest = name.partition("@")
+        return repository, digest
+    head, colon, tag = name.rpartition(":")
+    return (head, tag) if colon and "/" not in tag else (name, "latest")
