@@ -1,0 +1,340 @@
+"""One pod from its first container to its last trace: sync, terminating, terminated, never backwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
+
+from api import times
+from api.attach import AttachRequest
+from api.objects import Pod, PodStatus
+from node_agent.containers import Host, container_spec, sandbox_spec
+from node_agent.drivers import host as directories
+from node_agent.drivers.docker import Docker
+from node_agent.drivers.network import PodNetwork
+from node_agent.observed import Container, PodContainers, group
+from node_agent.plan import PodActions, Start, is_finished, plan, terminate
+from node_agent.status import Facts, summarise
+from reconcile.errors import DriverError, Gone, NotReady, Refused
+from reconcile.loop import Loop, Pace
+
+log = logging.getLogger(__name__)
+
+RESYNC_SECONDS = 60.0
+FIRST_PULL_DELAY, LAST_PULL_DELAY = timedelta(seconds=10), timedelta(seconds=300)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What every worker acts with."""
+
+    docker: Docker
+    network: PodNetwork
+    host: Host
+    node_address: str
+    pause_image: str
+    report: Callable[[str, PodStatus], None]
+    gone: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Pull:
+    """A failed attempt to get an image: when the next one is due and what was said."""
+
+    failures: int
+    due: datetime
+    words: str
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What would only be learnt again after a restart of the agent."""
+
+    started_at: datetime
+    address: str = ""
+    attached: str = ""
+    deadline: datetime | None = None
+    signalled: frozenset[str] = frozenset()
+    troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
+    trouble: tuple[str, str] | None = None
+    pulls: dict[str, _Pull] = field(default_factory=dict)
+
+
+class PodWorker:
+    """Runs passes for one pod until nothing of it is left; `pod` is the latest wish."""
+
+    def __init__(self, pod: Pod, tools: Tools) -> None:
+        self.pod = pod
+        self.leaving = False
+        self._tools = tools
+        self._memory = _Memory(_now())
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
+        self._done = asyncio.Event()
+
+    @property
+    def _uid(self) -> str:
+        return self.pod.metadata.uid
+
+    def wake(self) -> None:
+        """Something may have happened to this pod."""
+        self._loop.wake()
+
+    def update(self, pod: Pod) -> None:
+        """A newer wish; its status is ours to write, so the one that we know stays."""
+        known = self.pod.status if self.pod.status.conditions else pod.status
+        self.pod = replace(pod, status=known)
+        self.wake()
+
+    def leave(self) -> None:
+        """The pod is wanted no more."""
+        self.leaving = True
+        self.wake()
+
+    async def run(self) -> None:
+        """Until nothing is left of the pod."""
+        passes = asyncio.create_task(self._loop.run())
+        done = asyncio.create_task(self._done.wait())
+        try:
+            finished, _ = await asyncio.wait({passes, done}, return_when=asyncio.FIRST_COMPLETED)
+            if passes in finished:
+                passes.result()
+        finally:
+            passes.cancel()
+            done.cancel()
+            self._wake_at(None)
+
+    async def _pass(self) -> None:
+        seen = await self._observe()
+        if self.leaving or self.pod.metadata.deletion_timestamp:
+            await self._terminate(seen)
+        else:
+            await self._sync(seen)
+
+    async def _observe(self) -> PodContainers:
+        return group(await self._tools.docker.pod_containers(self._uid))
+
+    async def _sync(self, seen: PodContainers) -> None:
+        actions = plan(self.pod, seen, _now())
+        self._wake_at(actions.wake_at())
+        try:
+            if actions.finished:
+                await self._release(seen)
+            else:
+                await self._act(actions, seen)
+        finally:
+            seen = await self._observe()
+            self._report(seen)
+        if is_finished(self.pod, seen) and not actions.finished:
+            self.wake()
+
+    async def _act(self, actions: PodActions, seen: PodContainers) -> None:
+        if str(actions):
+            log.info("pod", extra={"pod": self._loop_name(), "actions": actions})
+        for one in actions.kill:
+            await self._tools.docker.signal(one.id, "SIGKILL")
+        sandbox = seen.sandbox
+        if actions.sandbox_attempt is not None:
+            await self._drop_sandboxes(actions)
+            sandbox = await self._new_sandbox(actions.sandbox_attempt)
+        else:
+            for one in actions.remove:
+                await self._tools.docker.remove(one.id)
+        if sandbox is None:
+            return
+        await self._attach(sandbox)
+        self._memory.troubles.clear()
+        for start in actions.start:
+            await self._start(start, sandbox)
+
+    def _loop_name(self) -> str:
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+    async def _drop_sandboxes(self, actions: PodActions) -> None:
+        for one in actions.remove:
+            if one.is_sandbox:
+                await self._tools.network.detach(one.id)
+            await self._tools.docker.remove(one.id)
+        self._memory.address = self._memory.attached = ""
+
+    async def _new_sandbox(self, attempt: int) -> Container:
+        try:
+            await asyncio.to_thread(directories.prepare, self.pod, self._tools.host)
+            spec = sandbox_spec(self.pod, self._tools.pause_image, attempt, self._tools.host)
+            identity = await self._tools.docker.create(spec)
+            await self._tools.docker.start(identity)
+            sandbox = await self._tools.docker.inspect(identity)
+        except DriverError as error:
+            self._memory.trouble = ("FailedCreatePodSandBox", str(error))
+            raise
+        self._memory.trouble = None
+        return sandbox
+
+    async def _attach(self, sandbox: Container) -> None:
+        if self._memory.attached == sandbox.id:
+            return
+        meta = self.pod.metadata
+        request = AttachRequest(
+            sandbox=sandbox.id,
+            netns=f"/proc/{sandbox.pid}/ns/net",
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+        )
+        try:
+            attachment = await self._tools.network.attach(request)
+        except DriverError as error:
+            self._memory.trouble = ("FailedCreatePodSandBox", f"network: {error}")
+            raise
+        self._memory.trouble = None
+        self._memory.attached = sandbox.id
+        self._memory.address = attachment.ip.partition("/")[0]
+        await asyncio.to_thread(directories.prepare, self.pod, self._tools.host)
+        await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
+
+    async def _start(self, start: Start, sandbox: Container) -> None:
+        image = await self._image(start)
+        if image is None:
+            return
+        name = start.wish.name
+        spec = container_spec(self.pod, start.wish, image, sandbox.id, start.restarts, start.crashes, self._tools.host)
+        try:
+            identity = await self._tools.docker.create(spec)
+        except Refused as error:
+            self._memory.troubles[name] = ("CreateContainerError", str(error))
+            self._wake_at(_now() + FIRST_PULL_DELAY)
+            return
+        try:
+            await self._tools.docker.start(identity)
+        except Refused as error:
+            log.warning("container cannot run", extra={"pod": self._loop_name(), "container": name, "error": error})
+            self._memory.troubles[name] = ("RunContainerError", str(error))
+            self._wake_at(_now() + FIRST_PULL_DELAY)
+
+    async def _image(self, start: Start) -> str | None:
+        """The id of the container's image, fetched if need be; None, with the trouble noted, when it cannot be had."""
+        wish, docker = start.wish, self._tools.docker
+        try:
+            here: str | None = await docker.image_id(wish.image)
+        except Gone:
+            here = None
+        except Refused as error:
+            self._memory.troubles[wish.name] = ("InvalidImageName", str(error))
+            return None
+        if wish.image_pull_policy == "Never":
+            if here is None:
+                words = f'Container image "{wish.image}" is not present with pull policy of Never'
+                self._memory.troubles[wish.name] = ("ErrImageNeverPull", words)
+            return here
+        if here is not None and wish.image_pull_policy == "IfNotPresent":
+            return here
+        return await self._pull(wish.name, wish.image, here)
+
+    async def _pull(self, container: str, image: str, here: str | None) -> str | None:
+        earlier = self._memory.pulls.get(image)
+        if earlier is not None and _now() < earlier.due and here is None:
+            words = f'Back-off pulling image "{image}": {earlier.words}'
+            self._memory.troubles[container] = ("ImagePullBackOff", words)
+            self._wake_at(earlier.due)
+            return None
+        try:
+            await self._tools.docker.pull(image)
+            self._memory.pulls.pop(image, None)
+            return await self._tools.docker.image_id(image)
+        except NotReady as error:
+            if here is not None:
+                log.warning("registry away, using the image that is here", extra={"image": image, "error": error})
+                return here
+            words = str(error)
+        except (Refused, Gone) as error:
+            words = str(error)
+        failures = earlier.failures + 1 if earlier is not None else 1
+        delay = min(FIRST_PULL_DELAY * float(2 ** min(failures - 1, 10)), LAST_PULL_DELAY)
+        self._memory.pulls[image] = _Pull(failures, _now() + delay, words)
+        self._memory.troubles[container] = ("ErrImagePull", words)
+        self._wake_at(_now() + delay)
+        return None
+
+    async def _release(self, seen: PodContainers) -> None:
+        """All containers have ended for good: the sandbox and its network go, the containers stay for their logs."""
+        for one in seen.sandboxes:
+            await self._tools.network.detach(one.id)
+            if one.running:
+                await self._tools.docker.signal(one.id, "SIGKILL")
+        self._memory.attached = ""
+
+    async def _terminate(self, seen: PodContainers) -> None:
+        step = terminate(seen, self._memory.signalled, self._deadline(), _now())
+        for one in step.signal:
+            log.info("asking to stop", extra={"pod": self._loop_name(), "container": one.name})
+            await self._tools.docker.signal(one.id, one.stop_signal)
+            self._memory.signalled |= {one.id}
+        for one in step.kill:
+            await self._tools.docker.signal(one.id, "SIGKILL")
+        self._wake_at(step.deadline)
+        if step.signal or step.kill or step.deadline:
+            self._report(await self._observe(), terminating=True)
+            return
+        self._report(seen, terminating=True)
+        for one in seen.sandboxes:
+            await self._tools.network.detach(one.id)
+        for one in step.remove:
+            await self._tools.docker.remove(one.id)
+        await asyncio.to_thread(directories.forget, self._tools.host, self._uid)
+        log.info("pod gone", extra={"pod": self._loop_name()})
+        self._tools.gone(self._uid)
+        self._done.set()
+
+    def _deadline(self) -> datetime:
+        """When containers that did not stop are killed; it may only come nearer."""
+        meta = self.pod.metadata
+        if meta.deletion_timestamp:
+            wished = times.parse(meta.deletion_timestamp)
+        else:
+            wished = _now() + timedelta(seconds=self.pod.spec.termination_grace_period_seconds or 0)
+        known = self._memory.deadline
+        self._memory.deadline = wished if known is None else min(known, wished)
+        return self._memory.deadline
+
+    def _report(self, seen: PodContainers, terminating: bool = False) -> None:
+        memory = self._memory
+        facts = Facts(
+            node_address=self._tools.node_address,
+            address=memory.address,
+            now=_now(),
+            started_at=memory.started_at,
+            troubles=dict(memory.troubles),
+            trouble=memory.trouble,
+            terminating=terminating,
+        )
+        status = summarise(self.pod, seen, facts)
+        if status != self.pod.status:
+            self.pod = replace(self.pod, status=status)
+            self._tools.report(self._uid, status)
+
+    def _wake_at(self, moment: datetime | None) -> None:
+        """Ask for a pass at a time; the nearest of those asked for in one pass counts."""
+        if moment is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None
+            return
+        delay = max((moment - _now()).total_seconds(), 0.0)
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._timer.cancelled() or self._timer.when() > loop.time() + delay:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_later(delay, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self.wake()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
