@@ -1,0 +1,1 @@
+"""The `podlane` command and the CNI plugin."""

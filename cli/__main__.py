@@ -1,0 +1,145 @@
+"""`podlane`: administration of a cluster, and labs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from api import manifest
+from api.certificates import node_kubeconfig
+from api.client import Client, ClientError
+from api.kubeconfig import BadKubeconfig, Kubeconfig
+from api.objects import ClusterNetwork, HostSubnet, NetNamespace
+from lab.command import LabError
+from lab.down import bring_down, is_up
+from lab.tables import table
+from lab.up import lab_up, show_lab
+
+STATE = Path(".lab")
+ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point of the command: 0 done, 1 failed, 2 wrong use."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.act(arguments)
+    except (LabError, ClientError, BadKubeconfig, OSError) as error:
+        sys.stderr.write(f"podlane: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="podlane", description="Administration of a Podlane cluster.")
+    parser.add_argument("--version", action="version", version=f"podlane {version('podlane')}")
+    topics = parser.add_subparsers(metavar="TOPIC", required=True)
+    _lab_commands(topics.add_parser("lab", help="a cluster on this machine"))
+    check = _command(topics, "check", "read manifests and say everything that is wrong with them", _check)
+    check.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
+    nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)
+    add = _command(nodes, "add", "make a certificate with which a node joins", _node_add)
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("--out", metavar="FILE", help="where to write the node's kubeconfig (standard output)")
+    networks = topics.add_parser("network", help="the pod network").add_subparsers(metavar="COMMAND", required=True)
+    status = _command(networks, "status", "show the cluster network, subnets and lanes", _network_status)
+    for command in (add, status):
+        command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
+    return parser
+
+
+def _lab_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    up = _command(commands, "up", "bring a lab up and show who reaches whom", _lab_up)
+    up.add_argument("--nodes", type=int, default=int(os.environ.get("NODES", "3")), help="how many (3)")
+    up.add_argument("--plugin", default=os.environ.get("PLUGIN", "ovs-multitenant"), help="or ovs-subnet")
+    _command(commands, "down", "take the lab away without a trace", _lab_down)
+    _command(commands, "status", "show the lab that is up", _lab_status)
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    what: str,
+    act: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
+    parser.set_defaults(act=act)
+    return parser
+
+
+def _lab_up(arguments: argparse.Namespace) -> int:
+    return lab_up(STATE, arguments.nodes, arguments.plugin)
+
+
+def _lab_down(_: argparse.Namespace) -> int:
+    if not STATE.exists() and not is_up():
+        print("no lab is up here")
+        return 0
+    bring_down(STATE)
+    print("the lab is gone")
+    return 0
+
+
+def _lab_status(_: argparse.Namespace) -> int:
+    return show_lab(STATE)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    code = 0
+    for name in arguments.files:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text()
+        for document in manifest.read(text):
+            where = f"{name} document {document.number}"
+            if document.problems:
+                print(manifest.refusal(where, document.problems))
+                code = 1
+            else:
+                print(f"{where}: accepted")
+            for warning in document.warnings:
+                print(f"  warning: {warning}")
+    return code
+
+
+def _node_add(arguments: argparse.Namespace) -> int:
+    text = asyncio.run(_node_text(Kubeconfig.load(arguments.kubeconfig), arguments.name))
+    if arguments.out is None:
+        sys.stdout.write(text)
+        return 0
+    out = Path(arguments.out)
+    out.touch(mode=0o600)
+    out.write_text(text)
+    print(f"{out}: copy it to the node {arguments.name} as /etc/podlane/node.kubeconfig")
+    return 0
+
+
+async def _node_text(administrator: Kubeconfig, name: str) -> str:
+    async with Client(administrator) as client:
+        return await node_kubeconfig(client, administrator, name)
+
+
+def _network_status(arguments: argparse.Namespace) -> int:
+    asyncio.run(_show_network(Kubeconfig.load(arguments.kubeconfig)))
+    return 0
+
+
+async def _show_network(kubeconfig: Kubeconfig) -> None:
+    async with Client(kubeconfig) as client:
+        cluster = await client.get(ClusterNetwork, "default")
+        subnets = (await client.list(HostSubnet)).items
+        lanes = (await client.list(NetNamespace)).items
+    rows = [(cluster.plugin_name, cluster.network, cluster.service_network)]
+    print(table(("PLUGIN", "CLUSTER NETWORK", "SERVICE NETWORK"), rows))
+    print("\n" + table(("HOST", "HOST IP", "SUBNET"), [(one.host, one.host_ip, one.subnet) for one in subnets]))
+    print("\n" + table(("PROJECT", "VNID"), [(lane.netname, str(lane.netid)) for lane in lanes]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

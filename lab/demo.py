@@ -1,0 +1,118 @@
+"""The demo workload: three projects, a pod of each on every node; and what there is to see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from api.client import AlreadyExists, Client
+from api.defaults import default
+from api.objects import Container, HostSubnet, Namespace, NetNamespace, Node, ObjectMeta, Pod, PodSpec
+from lab.command import LabError
+from lab.images import TOOLBOX
+from lab.reach import GLOBAL_PROJECT, Matrix, Member, measure
+from lab.tables import table
+from lab.topology import Lab
+
+PROJECTS = ("red", "blue", GLOBAL_PROJECT)
+LABEL = {"app": "demo"}
+WAIT_SECONDS = 120.0
+
+
+async def apply(client: Client, lab: Lab) -> None:
+    """Make the projects and their pods; what is there already stays."""
+    for project in PROJECTS:
+        with contextlib.suppress(AlreadyExists):
+            await client.create(Namespace(metadata=ObjectMeta(name=project)))
+    for project in PROJECTS:
+        for node in lab.nodes:
+            with contextlib.suppress(AlreadyExists):
+                await client.create(_pod(project, node.number, node.name))
+
+
+def _pod(project: str, number: int, node: str) -> Pod:
+    sleeper = Container(
+        name="toolbox",
+        image=TOOLBOX,
+        image_pull_policy="IfNotPresent",
+        command=("sh", "-c", "exec httpd -f -p 8080 -h /"),
+    )
+    meta = ObjectMeta(name=f"{project}-{number}", namespace=project, labels=LABEL)
+    spec = PodSpec(containers=(sleeper,), node_name=node, termination_grace_period_seconds=1)
+    return default(Pod(metadata=meta, spec=spec))
+
+
+def is_ready(node: Node) -> bool:
+    """Whether the node says that pods can run."""
+    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
+
+
+async def until(count: Callable[[], object], say: Callable[[str], None], wanted: int, what: str) -> None:
+    """Wait until an asynchronous count reaches a number, saying how far it is. Raises LabError after two minutes."""
+    deadline, said = time.monotonic() + WAIT_SECONDS, -1
+    while True:
+        now: int = await count()  # type: ignore[misc]
+        if now != said:
+            say(f"{now}/{wanted} {what}")
+            said = now
+        if now >= wanted:
+            return
+        if time.monotonic() > deadline:
+            raise LabError(f"only {now} of {wanted} {what} after {WAIT_SECONDS:.0f} s; the logs lie in .lab/*/log")
+        await asyncio.sleep(0.1)
+
+
+async def nodes_ready(client: Client) -> int:
+    """How many nodes are ready."""
+    return sum(is_ready(node) for node in (await client.list(Node)).items)
+
+
+async def pods_running(client: Client) -> int:
+    """How many pods of the demo run."""
+    pods = (await client.list(Pod, label_selector="app=demo")).items
+    return sum(pod.status.phase == "Running" and bool(pod.status.pod_ip) for pod in pods)
+
+
+async def show(client: Client, lab: Lab) -> Matrix:
+    """Print nodes, subnets, lanes and pods, and measure who reaches whom."""
+    nodes = (await client.list(Node)).items
+    subnets = {subnet.host: subnet for subnet in (await client.list(HostSubnet)).items}
+    rows = [
+        (
+            node.metadata.name,
+            "Ready" if is_ready(node) else "NotReady",
+            subnets[node.metadata.name].host_ip if node.metadata.name in subnets else "-",
+            subnets[node.metadata.name].subnet if node.metadata.name in subnets else "-",
+        )
+        for node in nodes
+    ]
+    print("\n" + table(("NODE", "STATUS", "ADDRESS", "SUBNET"), rows))
+    lanes = (await client.list(NetNamespace)).items
+    if lanes:
+        print("\n" + table(("PROJECT", "VNID"), [(lane.netname, str(lane.netid)) for lane in lanes]))
+    pods = (await client.list(Pod, label_selector="app=demo")).items
+    listed = [
+        (p.metadata.namespace, p.metadata.name, p.status.phase, p.status.pod_ip or "-", p.spec.node_name) for p in pods
+    ]
+    print("\n" + table(("PROJECT", "POD", "STATUS", "IP", "NODE"), listed))
+    return await asyncio.to_thread(measure, _members(pods, lab), lab.plugin == "ovs-subnet")
+
+
+def _members(pods: tuple[Pod, ...], lab: Lab) -> list[Member]:
+    sockets = {node.name: str(node.docker_socket) for node in lab.nodes}
+    running = [pod for pod in pods if pod.status.pod_ip and pod.status.container_statuses]
+    running.sort(key=lambda pod: (PROJECTS.index(pod.metadata.namespace), pod.metadata.name))
+    return [
+        Member(
+            project=pod.metadata.namespace,
+            name=pod.metadata.name,
+            node=pod.spec.node_name,
+            address=pod.status.pod_ip,
+            container=pod.status.container_statuses[0].container_id.removeprefix("docker://"),
+            docker_socket=sockets[pod.spec.node_name],
+        )
+        for pod in running
+        if pod.spec.node_name in sockets
+    ]

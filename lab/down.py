@@ -1,0 +1,112 @@
+"""Takes a lab away without a trace, also after a crash of any part of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from lab.command import LabError, run, succeeds
+from lab.topology import BRIDGE, MASTER_NAMESPACE, SHORT
+
+STOP_SECONDS = 15.0
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def is_up() -> bool:
+    """Whether a lab's supervisor lives."""
+    return _supervisor() is not None
+
+
+def _supervisor() -> psutil.Process | None:
+    try:
+        process = psutil.Process(int((SHORT / "supervisor.pid").read_text()))
+        return process if "lab.supervisor" in process.cmdline() else None
+    except (OSError, ValueError, psutil.Error):
+        return None
+
+
+def bring_down(state: Path) -> None:
+    """Remove processes, mounts, namespaces, cables, cgroups and the state directory of a lab. Raises LabError."""
+    if SHORT.is_symlink() and SHORT.resolve() != state.resolve():
+        raise LabError(f"the lab that is up has its state in {SHORT.resolve()}; run lab-down there")
+    containers = _container_ids(state)
+    supervisor = _supervisor()
+    if supervisor is not None:
+        with contextlib.suppress(psutil.Error):
+            supervisor.kill()
+            supervisor.wait(STOP_SECONDS)
+    _kill(_processes())
+    _unmount(state.resolve())
+    for namespace in _namespaces():
+        run("ip", "netns", "del", namespace)
+    if succeeds("ip", "link", "show", BRIDGE):
+        run("ip", "link", "del", BRIDGE)
+    _remove_cgroups(containers)
+    SHORT.unlink(missing_ok=True)
+    shutil.rmtree(state, ignore_errors=True)
+    if state.exists():
+        raise LabError(f"{state} could not be removed; is something in it still in use?")
+
+
+def _namespaces() -> list[str]:
+    root = Path("/run/netns")
+    names = sorted(entry.name for entry in root.iterdir()) if root.is_dir() else []
+    return [name for name in names if name == MASTER_NAMESPACE or name.startswith("podlane-node-")]
+
+
+def _processes() -> set[psutil.Process]:
+    """Whatever lives in one of the lab's namespaces, and its children: containers have namespaces of their own."""
+    inodes = {os.stat(f"/run/netns/{name}").st_ino for name in _namespaces()}
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.stat(f"/proc/{process.pid}/ns/net").st_ino in inodes:
+                found |= {process, *process.children(recursive=True)}
+    return found
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    """All of them, and those that they leave behind."""
+    deadline = time.monotonic() + STOP_SECONDS
+    pending = set(processes)
+    while pending:
+        for process in pending:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGKILL)
+        psutil.wait_procs(pending, timeout=1)
+        pending = {process for process in _processes() | pending if process.is_running() and not _is_dead(process)}
+        if pending and time.monotonic() > deadline:
+            raise LabError(f"processes that do not end: {', '.join(str(process.pid) for process in pending)}")
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
+
+
+def _unmount(state: Path) -> None:
+    with Path("/proc/self/mountinfo").open() as mounts:
+        points = [line.split()[4] for line in mounts]
+    for point in reversed(points):
+        if Path(point).is_relative_to(state):
+            run("umount", "--lazy", point)
+
+
+def _container_ids(state: Path) -> set[str]:
+    return {entry.name for entry in state.glob("node-*/docker/data/containers/*")}
+
+
+def _remove_cgroups(containers: set[str]) -> None:
+    for group in CGROUPS.glob("*/docker/*"):
+        if group.name in containers:
+            with contextlib.suppress(OSError):
+                group.rmdir()

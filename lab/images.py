@@ -1,0 +1,51 @@
+"""Images made on the spot from what the machine has; no registry is needed."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+PAUSE, TOOLBOX = "podlane/pause", "podlane/toolbox"
+CATATONIT, BUSYBOX = Path("/usr/bin/catatonit"), Path("/bin/busybox")
+
+
+def load(client: Any) -> None:
+    """Put both images into the Docker behind `client` (a docker.APIClient)."""
+    client.import_image_from_data(_pause(), repository=PAUSE, changes=['ENTRYPOINT ["/catatonit", "-P"]'])
+    path = "ENV PATH=/bin:/sbin:/usr/bin:/usr/sbin"
+    client.import_image_from_data(_toolbox(), repository=TOOLBOX, changes=['CMD ["sh"]', path])
+
+
+def _pause() -> bytes:
+    with io.BytesIO() as image:
+        with tarfile.open(fileobj=image, mode="w") as archive:
+            archive.add(CATATONIT.resolve(), "catatonit")
+        return image.getvalue()
+
+
+def _toolbox() -> bytes:
+    applets = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
+    with io.BytesIO() as image:
+        with tarfile.open(fileobj=image, mode="w") as archive:
+            for folder, mode in (("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777), ("var", 0o755)):
+                entry = tarfile.TarInfo(folder)
+                entry.type, entry.mode = tarfile.DIRTYPE, mode
+                archive.addfile(entry)
+            archive.add(BUSYBOX.resolve(), "bin/busybox")
+            for applet in applets:
+                entry = tarfile.TarInfo(f"bin/{applet}")
+                entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+                if applet != "busybox":
+                    archive.addfile(entry)
+            _file(archive, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")
+            _file(archive, "etc/group", "root:x:0:\nnogroup:x:65534:\n")
+        return image.getvalue()
+
+
+def _file(archive: tarfile.TarFile, name: str, text: str) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(text), 0o644
+    archive.addfile(entry, io.BytesIO(text.encode()))

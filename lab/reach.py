@@ -1,0 +1,102 @@
+"""Who reaches whom, measured with real packets from pod to pod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import docker
+
+from lab.tables import GREEN, GREY, RED, coloured
+from lab.topology import OUTSIDE
+
+GLOBAL_PROJECT = "default"
+OUTSIDE_NAME = "outside"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod that takes part: where it runs, and the container from which it sends."""
+
+    project: str
+    name: str
+    node: str
+    address: str
+    container: str
+    docker_socket: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """`reached` holds the pairs (source address, target address) between which a packet went and its answer came."""
+
+    members: tuple[Member, ...]
+    reached: frozenset[tuple[str, str]]
+    flat: bool
+
+    def expected(self, source: Member, target: Member) -> bool:
+        """Whether the plugin lets the two speak."""
+        return self.flat or source.project == target.project or GLOBAL_PROJECT in {source.project, target.project}
+
+    def surprises(self) -> tuple[str, ...]:
+        """Every pair that is not as expected, as a sentence."""
+        found = []
+        for source in self.members:
+            for target in self.members:
+                got, wanted = (source.address, target.address) in self.reached, self.expected(source, target)
+                if got != wanted:
+                    verb = "reaches" if got else "does not reach"
+                    found.append(f"{source.project}/{source.name} {verb} {target.project}/{target.name}")
+            if (source.address, str(OUTSIDE)) not in self.reached:
+                found.append(f"{source.project}/{source.name} does not reach the outside ({OUTSIDE})")
+        return tuple(found)
+
+    def text(self) -> str:
+        """Rows send, columns receive: `+` an answer came, `.` none came and none should, `!` not as expected."""
+        names = [f"{member.project}/{member.name}" for member in self.members]
+        width = max(map(len, names))
+        heads = [member.name for member in self.members] + [OUTSIDE_NAME]
+        lines = ["from \\ to".ljust(width) + "  " + "  ".join(heads)]
+        for source, name in zip(self.members, names, strict=True):
+            cells = [self._cell(source, target).center(len(target.name)) for target in self.members]
+            outside = _cell((source.address, str(OUTSIDE)) in self.reached, True).center(len(OUTSIDE_NAME))
+            painted = [_painted(cell) for cell in [*cells, outside]]
+            lines.append(name.ljust(width) + "  " + "  ".join(painted).rstrip())
+        return "\n".join(lines)
+
+    def _cell(self, source: Member, target: Member) -> str:
+        return _cell((source.address, target.address) in self.reached, self.expected(source, target))
+
+
+def _cell(got: bool, wanted: bool) -> str:
+    if got != wanted:
+        return "!+" if got else "!-"
+    return "+" if got else "."
+
+
+def _painted(cell: str) -> str:
+    mark = cell.strip()
+    return coloured(cell, RED if mark.startswith("!") else GREEN if mark == "+" else GREY)
+
+
+def measure(members: Sequence[Member], flat: bool) -> Matrix:
+    """Send from every pod to every pod and to the outside, all at once."""
+    targets = [member.address for member in members] + [str(OUTSIDE)]
+    with ThreadPoolExecutor(max_workers=len(members) or 1) as threads:
+        answers = threads.map(lambda member: _probe(member, targets), members)
+        reached = {(member.address, target) for member, found in zip(members, answers, strict=True) for target in found}
+    return Matrix(tuple(members), frozenset(reached), flat)
+
+
+def _probe(member: Member, targets: Sequence[str]) -> set[str]:
+    """The targets that answer at least one of three echo requests."""
+    client: Any = docker.APIClient(base_url=f"unix://{member.docker_socket}", version="1.41")
+    try:
+        probes = " ".join(f"(ping -c 3 -W 1 -A {target} >/dev/null 2>&1 && echo {target}) &" for target in targets)
+        command = ["sh", "-c", f"{probes} wait"]
+        execution = client.exec_create(member.container, command)["Id"]
+        return set(client.exec_start(execution).decode().split())
+    finally:
+        client.close()

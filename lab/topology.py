@@ -1,0 +1,231 @@
+"""What a lab consists of: names, addresses, directories and the processes of each node. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+UNDERLAY = IPv4Network("10.245.2.0/24")
+OUTSIDE = IPv4Address("10.245.2.1")
+MASTER = IPv4Address("10.245.2.2")
+FIRST_NODE = IPv4Address("10.245.2.3")
+MOST_NODES = 100
+BRIDGE = "podlane0"
+MASTER_NAMESPACE = "podlane-master"
+PHYSICAL = "brphy"
+SHORT = Path("/run/podlane-lab")
+"""Leads to the lab's state; paths of unix sockets may have only 107 characters."""
+
+PLUGINS = ("ovs-multitenant", "ovs-subnet")
+OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process that the supervisor keeps alive; it starts when every file in `needs` exists.
+
+    `namespace` is a network namespace; `environment` is added to the supervisor's own.
+    """
+
+    name: str
+    namespace: str
+    command: tuple[str, ...]
+    pid_file: Path
+    log_file: Path
+    needs: tuple[Path, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LabNode:
+    """One node: `number` counts from 1, `root` is its directory."""
+
+    number: int
+    root: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the node in the cluster."""
+        return f"node-{self.number}"
+
+    @property
+    def namespace(self) -> str:
+        """Name of its network namespace."""
+        return f"podlane-node-{self.number}"
+
+    @property
+    def address(self) -> IPv4Address:
+        """Its address in the underlay."""
+        return FIRST_NODE + (self.number - 1)
+
+    @property
+    def cable(self) -> str:
+        """The outside's end of its cable."""
+        return f"podlane-n{self.number}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """With the node's certificate."""
+        return self.root / "kubeconfig"
+
+    @property
+    def docker_socket(self) -> Path:
+        """Of its dockerd."""
+        return self.root / "docker.sock"
+
+    @property
+    def ovs(self) -> Path:
+        """Where its Open vSwitch has database and sockets."""
+        return self.root / "ovs"
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """`root` is the state directory by its short name, `bin_dir` holds the commands of the daemons."""
+
+    root: Path
+    bin_dir: Path
+    size: int
+    plugin: str
+
+    @property
+    def nodes(self) -> tuple[LabNode, ...]:
+        """All nodes."""
+        return tuple(LabNode(number, self.root / f"node-{number}") for number in range(1, self.size + 1))
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Of the master and of every node."""
+        return (MASTER_NAMESPACE, *(node.namespace for node in self.nodes))
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.root / "kubeconfig"
+
+
+def processes(lab: Lab) -> tuple[Process, ...]:
+    """Everything that runs, in the order in which it starts; it is stopped the other way round."""
+    return (
+        *(process for node in lab.nodes for process in switch_processes(node)),
+        master_process(lab),
+        *(docker_process(node) for node in lab.nodes),
+        *(process for node in lab.nodes for process in daemon_processes(lab, node)),
+    )
+
+
+def master_process(lab: Lab) -> Process:
+    """The master, in its own namespace."""
+    state = lab.root / "master"
+    return Process(
+        name="master",
+        namespace=MASTER_NAMESPACE,
+        command=(
+            str(lab.bin_dir / "podlane-master"),
+            f"--advertise-address={MASTER}",
+            f"--state-dir={state}",
+            f"--admin-kubeconfig={lab.kubeconfig}",
+            f"--plugin={lab.plugin}",
+        ),
+        pid_file=state / "master.pid",
+        log_file=state / "master.log",
+    )
+
+
+def switch_processes(node: LabNode) -> tuple[Process, Process]:
+    """Open vSwitch with a database and sockets of its own."""
+    log = node.root / "log"
+    database = Process(
+        name=f"{node.name} ovsdb-server",
+        namespace=node.namespace,
+        command=(
+            "ovsdb-server",
+            str(node.ovs / "conf.db"),
+            f"--remote=punix:{node.ovs}/db.sock",
+            f"--unixctl={node.ovs}/ovsdb-server.ctl",
+            "--no-chdir",
+            "-vconsole:warn",
+        ),
+        pid_file=node.ovs / "ovsdb-server.pid",
+        log_file=log / "ovsdb-server.log",
+        environment=_ovs_environment(node),
+    )
+    switch = Process(
+        name=f"{node.name} ovs-vswitchd",
+        namespace=node.namespace,
+        command=(
+            "ovs-vswitchd",
+            f"unix:{node.ovs}/db.sock",
+            f"--unixctl={node.ovs}/ovs-vswitchd.ctl",
+            "--no-chdir",
+            "-vconsole:warn",
+        ),
+        pid_file=node.ovs / "ovs-vswitchd.pid",
+        log_file=log / "ovs-vswitchd.log",
+        needs=(node.ovs / "db.sock",),
+        environment=_ovs_environment(node),
+    )
+    return database, switch
+
+
+def _ovs_environment(node: LabNode) -> tuple[tuple[str, str], ...]:
+    return tuple((key, str(node.ovs)) for key in ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"))
+
+
+def docker_process(node: LabNode) -> Process:
+    """A dockerd of its own. There is no registry here: the proxy that nobody serves makes pulls fail at once."""
+    docker = node.root / "docker"
+    return Process(
+        name=f"{node.name} dockerd",
+        namespace=node.namespace,
+        command=(
+            "dockerd",
+            f"--data-root={docker}/data",
+            f"--exec-root={docker}/exec",
+            f"--host=unix://{node.docker_socket}",
+            f"--pidfile={docker}/pid",
+            "--bridge=none",
+            "--iptables=false",
+            "--ip-forward=false",
+            "--storage-driver=overlay2",
+            "--log-level=warn",
+        ),
+        pid_file=node.root / "dockerd.pid",
+        log_file=node.root / "log" / "dockerd.log",
+        environment=(("HTTP_PROXY", "http://127.0.0.1:9"), ("HTTPS_PROXY", "http://127.0.0.1:9")),
+    )
+
+
+def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
+    """The two daemons of a node, started when it has its certificate."""
+    common = (f"--node-name={node.name}", f"--node-ip={node.address}", f"--kubeconfig={node.kubeconfig}")
+    sdn = Process(
+        name=f"{node.name} sdn",
+        namespace=node.namespace,
+        command=(
+            str(lab.bin_dir / "podlane-sdn"),
+            *common,
+            f"--socket={node.root}/sdn.sock",
+            f"--ovs-rundir={node.ovs}",
+        ),
+        pid_file=node.root / "sdn.pid",
+        log_file=node.root / "log" / "sdn.log",
+        needs=(node.kubeconfig,),
+    )
+    agent = Process(
+        name=f"{node.name} node-agent",
+        namespace=node.namespace,
+        command=(
+            str(lab.bin_dir / "podlane-node-agent"),
+            *common,
+            f"--state-dir={node.root}/node-agent",
+            f"--docker-socket={node.docker_socket}",
+            f"--sdn-socket={node.root}/sdn.sock",
+            f"--manifest-dir={node.root}/manifests",
+        ),
+        pid_file=node.root / "node-agent.pid",
+        log_file=node.root / "log" / "node-agent.log",
+        needs=(node.kubeconfig,),
+    )
+    return sdn, agent
