@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Any
 
 from api.objects import KINDS
 from master import pki
@@ -56,10 +57,9 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
     try:
         controllers = Controllers(Environment(store, network_wish(settings), settings.node_monitor_grace_seconds, _now))
         server = Server(Parts(store, authority, _now, lambda: "" if controllers.first_pass.is_set() else "starting"))
-        async with asyncio.TaskGroup() as group:
-            work = [group.create_task(controllers.run()), group.create_task(store.run())]
+        async with _beside(controllers.run(), store.run()):
+            await controllers.first_pass.wait()
             try:
-                await controllers.first_pass.wait()
                 await _listen(server, settings, authority)
                 url = f"https://{settings.advertise_address}:{server.port}"
                 path = settings.kubeconfig_path
@@ -68,10 +68,25 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 yield Master(url, path, store, server)
             finally:
                 await server.stop()
-                for task in work:
-                    task.cancel()
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run work beside the body, until the body ends. A bug that ends the work ends the body too."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+    except BaseExceptionGroup as failed:
+        if len(failed.exceptions) == 1:
+            raise failed.exceptions[0] from None
+        raise
 
 
 async def _listen(server: Server, settings: Settings, authority: pki.Authority) -> None:

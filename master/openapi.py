@@ -16,6 +16,22 @@ from master.kinds.kind import AnyKind
 
 Row = dict[str, Any]
 
+V2_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+
+
+def v2() -> bytes:
+    """GET /openapi/v2, in protobuf (gnostic's Document: 1 swagger, 2 info {1 title, 2 version}), with no kinds in it.
+
+    kubectl 1.27 and 1.28 read it before they look at v3, and give up without it.
+    """
+    info = _text(1, "Podlane") + _text(2, "v1.32.0")
+    return _text(1, "2.0") + b"\x12" + bytes([len(info)]) + info
+
+
+def _text(number: int, text: str) -> bytes:
+    return bytes([number << 3 | 2, len(text)]) + text.encode("ascii")
+
+
 PARAMETERS = ("dryRun", "fieldManager", "fieldValidation")
 
 

@@ -24,6 +24,8 @@ def answer(http: web.Request, unready: Callable[[], str]) -> web.Response:
     if path.startswith("/openapi/v3"):
         found = openapi.index() if path == "/openapi/v3" else openapi.document(path.removeprefix("/openapi/v3/"))
         return _cached(http, found, "application/json")
+    if path == "/openapi/v2":
+        return web.Response(body=openapi.v2(), headers={"Content-Type": openapi.V2_TYPE})
     if path in ("/", "/version"):
         return json_answer(discovery.VERSION if path == "/version" else {"paths": discovery.PATHS})
     return _discovery(http, path)

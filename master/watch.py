@@ -259,7 +259,8 @@ class _Stream:
         deadline = loop.time() + self._wanted.seconds
         while not self._ended.is_set() and (left := deadline - loop.time()) > 0:
             try:
-                await asyncio.wait_for(self._ended.wait(), min(left, BOOKMARK_SECONDS))
+                async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
+                    await self._ended.wait()
             except TimeoutError:
                 if self._wanted.bookmarks:
                     self.write(self._watches.bookmark(self._wanted, store.revision))

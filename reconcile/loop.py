@@ -55,7 +55,9 @@ class Loop:
         while True:
             wait = await self._attempt()
             try:
-                await asyncio.wait_for(self._trigger.wait(), wait)
+                # Not wait_for: in Python 3.11 it may swallow a cancellation that comes together with the event.
+                async with asyncio.timeout(wait):
+                    await self._trigger.wait()
             except TimeoutError:
                 continue
             if self._pace.settle:
