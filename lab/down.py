@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from lab.command import LabError, run, succeeds
-from lab.topology import BRIDGE, MASTER_NAMESPACE, SHORT
+from lab.command import LabError, run
+from lab.topology import BRIDGE, MASTER_CABLE, MASTER_NAMESPACE, NODE_CABLE, SHORT
 
 STOP_SECONDS = 15.0
 CGROUPS = Path("/sys/fs/cgroup")
@@ -44,10 +44,10 @@ def bring_down(state: Path) -> None:
             supervisor.wait(STOP_SECONDS)
     _kill(_processes())
     _unmount(state.resolve())
+    for device in _cables():
+        run("ip", "link", "del", device)
     for namespace in _namespaces():
         run("ip", "netns", "del", namespace)
-    if succeeds("ip", "link", "show", BRIDGE):
-        run("ip", "link", "del", BRIDGE)
     _remove_cgroups(containers)
     SHORT.unlink(missing_ok=True)
     shutil.rmtree(state, ignore_errors=True)
@@ -59,6 +59,12 @@ def _namespaces() -> list[str]:
     root = Path("/run/netns")
     names = sorted(entry.name for entry in root.iterdir()) if root.is_dir() else []
     return [name for name in names if name == MASTER_NAMESPACE or name.startswith("podlane-node-")]
+
+
+def _cables() -> list[str]:
+    """The kernel frees a namespace, and what is plugged into it, only some time after its last process."""
+    names = sorted(entry.name for entry in Path("/sys/class/net").iterdir())
+    return [name for name in names if name in {BRIDGE, MASTER_CABLE} or name.startswith(NODE_CABLE)]
 
 
 def _processes() -> set[psutil.Process]:
@@ -102,7 +108,7 @@ def _unmount(state: Path) -> None:
 
 
 def _container_ids(state: Path) -> set[str]:
-    return {entry.name for entry in state.glob("node-*/docker/data/containers/*")}
+    return {entry.name for entry in state.glob("node-*/docker/containers/*")}
 
 
 def _remove_cgroups(containers: set[str]) -> None:

@@ -92,7 +92,7 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """`python -m lab.supervisor NODES PLUGIN`, started by `podlane lab up`."""
-    lab = Lab(SHORT, Path(sys.executable).parent, int(sys.argv[1]), sys.argv[2])
+    lab = Lab(SHORT, SHORT.resolve(), Path(sys.executable).parent, int(sys.argv[1]), sys.argv[2])
     asyncio.run(Supervisor(lab).run())
     return 0
 

@@ -13,6 +13,8 @@ FIRST_NODE = IPv4Address("10.245.2.3")
 MOST_NODES = 100
 BRIDGE = "podlane0"
 MASTER_NAMESPACE = "podlane-master"
+MASTER_CABLE = "podlane-m"
+NODE_CABLE = "podlane-n"
 PHYSICAL = "brphy"
 SHORT = Path("/run/podlane-lab")
 """Leads to the lab's state; paths of unix sockets may have only 107 characters."""
@@ -62,7 +64,7 @@ class LabNode:
     @property
     def cable(self) -> str:
         """The outside's end of its cable."""
-        return f"podlane-n{self.number}"
+        return f"{NODE_CABLE}{self.number}"
 
     @property
     def kubeconfig(self) -> Path:
@@ -82,9 +84,10 @@ class LabNode:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """`root` is the state directory by its short name, `bin_dir` holds the commands of the daemons."""
+    """`root` is the state directory by its short name, `state` by its real one, `bin_dir` holds our commands."""
 
     root: Path
+    state: Path
     bin_dir: Path
     size: int
     plugin: str
@@ -110,7 +113,7 @@ def processes(lab: Lab) -> tuple[Process, ...]:
     return (
         *(process for node in lab.nodes for process in switch_processes(node)),
         master_process(lab),
-        *(docker_process(node) for node in lab.nodes),
+        *(docker_process(lab, node) for node in lab.nodes),
         *(process for node in lab.nodes for process in daemon_processes(lab, node)),
     )
 
@@ -173,15 +176,18 @@ def _ovs_environment(node: LabNode) -> tuple[tuple[str, str], ...]:
     return tuple((key, str(node.ovs)) for key in ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"))
 
 
-def docker_process(node: LabNode) -> Process:
-    """A dockerd of its own. There is no registry here: the proxy that nobody serves makes pulls fail at once."""
-    docker = node.root / "docker"
+def docker_process(lab: Lab, node: LabNode) -> Process:
+    """A dockerd of its own. There is no registry here: the proxy that nobody serves makes pulls fail at once.
+
+    Root file systems of containers need a path without symbolic links.
+    """
+    docker = node.root / "docker-run"
     return Process(
         name=f"{node.name} dockerd",
         namespace=node.namespace,
         command=(
             "dockerd",
-            f"--data-root={docker}/data",
+            f"--data-root={lab.state}/{node.name}/docker",
             f"--exec-root={docker}/exec",
             f"--host=unix://{node.docker_socket}",
             f"--pidfile={docker}/pid",

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from lab.command import run, succeeds
-from lab.topology import BRIDGE, MASTER, MASTER_NAMESPACE, OUTSIDE, PHYSICAL, UNDERLAY, Lab, LabNode
+from lab.topology import BRIDGE, MASTER, MASTER_CABLE, MASTER_NAMESPACE, OUTSIDE, PHYSICAL, UNDERLAY, Lab, LabNode
 
 LENGTH = UNDERLAY.prefixlen
 
@@ -25,7 +25,7 @@ def make(lab: Lab) -> None:
     for namespace in lab.namespaces:
         run("ip", "netns", "add", namespace)
         run("ip", "-n", namespace, "link", "set", "lo", "up")
-    _plug(MASTER_NAMESPACE, "podlane-m")
+    _plug(MASTER_NAMESPACE, MASTER_CABLE)
     run("ip", "-n", MASTER_NAMESPACE, "addr", "add", f"{MASTER}/{LENGTH}", "dev", "eth0")
     run("ip", "-n", MASTER_NAMESPACE, "route", "add", "default", "via", str(OUTSIDE))
     for node in lab.nodes:

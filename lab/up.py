@@ -48,7 +48,7 @@ def lab_up(state: Path, size: int, plugin: str) -> int:
         lab = _running_lab(state)
         say(f"the lab is up: {lab.size} nodes, {lab.plugin}")
     else:
-        lab = Lab(SHORT, Path(sys.executable).parent, size, plugin)
+        lab = Lab(SHORT, state.resolve(), Path(sys.executable).parent, size, plugin)
         _begin(lab, state, say)
     return asyncio.run(_finish(lab, say))
 
@@ -69,7 +69,7 @@ def _running_lab(state: Path) -> Lab:
     if SHORT.resolve() != state.resolve():
         raise LabError(f"another lab is up, with its state in {SHORT.resolve()}; take it down first (make lab-down)")
     size, plugin = (SHORT / "lab").read_text().split()
-    return Lab(SHORT, Path(sys.executable).parent, int(size), plugin)
+    return Lab(SHORT, state.resolve(), Path(sys.executable).parent, int(size), plugin)
 
 
 def _begin(lab: Lab, state: Path, say: Progress) -> None:
@@ -92,7 +92,7 @@ def _make_directories(lab: Lab, state: Path) -> None:
     (SHORT / "lab").write_text(f"{lab.size} {lab.plugin}\n")
     (SHORT / "master").mkdir()
     for node in lab.nodes:
-        for folder in (node.ovs, node.root / "log", node.root / "manifests", node.root / "docker"):
+        for folder in (node.ovs, node.root / "log", node.root / "manifests", node.root / "docker-run"):
             folder.mkdir(parents=True)
         run("ovsdb-tool", "create", str(node.ovs / "conf.db"), OVS_SCHEMA)
 
