@@ -16,7 +16,7 @@ from master.kinds.kind import AnyKind
 
 Row = dict[str, Any]
 
-V2_TYPE = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def v2() -> bytes:
