@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from api.client import AlreadyExists, Client
 from api.defaults import default
@@ -49,11 +49,11 @@ def is_ready(node: Node) -> bool:
     return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
 
 
-async def until(count: Callable[[], object], say: Callable[[str], None], wanted: int, what: str) -> None:
+async def until(count: Callable[[], Awaitable[int]], say: Callable[[str], None], wanted: int, what: str) -> None:
     """Wait until an asynchronous count reaches a number, saying how far it is. Raises LabError after two minutes."""
     deadline, said = time.monotonic() + WAIT_SECONDS, -1
     while True:
-        now: int = await count()  # type: ignore[misc]
+        now = await count()
         if now != said:
             say(f"{now}/{wanted} {what}")
             said = now
@@ -97,7 +97,7 @@ async def show(client: Client, lab: Lab) -> Matrix:
         (p.metadata.namespace, p.metadata.name, p.status.phase, p.status.pod_ip or "-", p.spec.node_name) for p in pods
     ]
     print("\n" + table(("PROJECT", "POD", "STATUS", "IP", "NODE"), listed))
-    return await asyncio.to_thread(measure, _members(pods, lab), lab.plugin == "ovs-subnet")
+    return await asyncio.to_thread(measure, _members(pods, lab), str(lab.site.outside), lab.plugin == "ovs-subnet")
 
 
 def _members(pods: tuple[Pod, ...], lab: Lab) -> list[Member]:

@@ -13,63 +13,63 @@ from pathlib import Path
 import psutil
 
 from lab.command import LabError, run
-from lab.topology import BRIDGE, MASTER_CABLE, MASTER_NAMESPACE, NODE_CABLE, SHORT
+from lab.topology import SITE, Site
 
 STOP_SECONDS = 15.0
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-def is_up() -> bool:
+def is_up(site: Site = SITE) -> bool:
     """Whether a lab's supervisor lives."""
-    return _supervisor() is not None
+    return _supervisor(site) is not None
 
 
-def _supervisor() -> psutil.Process | None:
+def _supervisor(site: Site) -> psutil.Process | None:
     try:
-        process = psutil.Process(int((SHORT / "supervisor.pid").read_text()))
+        process = psutil.Process(int((site.short / "supervisor.pid").read_text()))
         return process if "lab.supervisor" in process.cmdline() else None
     except (OSError, ValueError, psutil.Error):
         return None
 
 
-def bring_down(state: Path) -> None:
+def bring_down(state: Path, site: Site = SITE) -> None:
     """Remove processes, mounts, namespaces, cables, cgroups and the state directory of a lab. Raises LabError."""
-    if SHORT.is_symlink() and SHORT.resolve() != state.resolve():
-        raise LabError(f"the lab that is up has its state in {SHORT.resolve()}; run lab-down there")
+    if site.short.is_symlink() and site.short.resolve() != state.resolve():
+        raise LabError(f"the lab that is up has its state in {site.short.resolve()}; run lab-down there")
     containers = _container_ids(state)
-    supervisor = _supervisor()
+    supervisor = _supervisor(site)
     if supervisor is not None:
         with contextlib.suppress(psutil.Error):
             supervisor.kill()
             supervisor.wait(STOP_SECONDS)
-    _kill(_processes())
+    _kill(site, _processes(site))
     _unmount(state.resolve())
-    for device in _cables():
+    for device in _cables(site):
         run("ip", "link", "del", device)
-    for namespace in _namespaces():
+    for namespace in _namespaces(site):
         run("ip", "netns", "del", namespace)
     _remove_cgroups(containers)
-    SHORT.unlink(missing_ok=True)
+    site.short.unlink(missing_ok=True)
     shutil.rmtree(state, ignore_errors=True)
     if state.exists():
         raise LabError(f"{state} could not be removed; is something in it still in use?")
 
 
-def _namespaces() -> list[str]:
+def _namespaces(site: Site) -> list[str]:
     root = Path("/run/netns")
     names = sorted(entry.name for entry in root.iterdir()) if root.is_dir() else []
-    return [name for name in names if name == MASTER_NAMESPACE or name.startswith("podlane-node-")]
+    return [name for name in names if name == site.master_namespace or name.startswith(site.node_namespace)]
 
 
-def _cables() -> list[str]:
+def _cables(site: Site) -> list[str]:
     """The kernel frees a namespace, and what is plugged into it, only some time after its last process."""
     names = sorted(entry.name for entry in Path("/sys/class/net").iterdir())
-    return [name for name in names if name in {BRIDGE, MASTER_CABLE} or name.startswith(NODE_CABLE)]
+    return [name for name in names if name in {site.bridge, site.master_cable} or name.startswith(site.node_cable)]
 
 
-def _processes() -> set[psutil.Process]:
+def _processes(site: Site) -> set[psutil.Process]:
     """Whatever lives in one of the lab's namespaces, and its children: containers have namespaces of their own."""
-    inodes = {os.stat(f"/run/netns/{name}").st_ino for name in _namespaces()}
+    inodes = {os.stat(f"/run/netns/{name}").st_ino for name in _namespaces(site)}
     found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -78,7 +78,7 @@ def _processes() -> set[psutil.Process]:
     return found
 
 
-def _kill(processes: Iterable[psutil.Process]) -> None:
+def _kill(site: Site, processes: Iterable[psutil.Process]) -> None:
     """All of them, and those that they leave behind."""
     deadline = time.monotonic() + STOP_SECONDS
     pending = set(processes)
@@ -87,7 +87,7 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
         psutil.wait_procs(pending, timeout=1)
-        pending = {process for process in _processes() | pending if process.is_running() and not _is_dead(process)}
+        pending = {process for process in _processes(site) | pending if process.is_running() and not _is_dead(process)}
         if pending and time.monotonic() > deadline:
             raise LabError(f"processes that do not end: {', '.join(str(process.pid) for process in pending)}")
 

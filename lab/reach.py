@@ -10,7 +10,6 @@ from typing import Any
 import docker
 
 from lab.tables import GREEN, GREY, RED, coloured
-from lab.topology import OUTSIDE
 
 GLOBAL_PROJECT = "default"
 OUTSIDE_NAME = "outside"
@@ -33,6 +32,7 @@ class Matrix:
     """`reached` holds the pairs (source address, target address) between which a packet went and its answer came."""
 
     members: tuple[Member, ...]
+    outside: str
     reached: frozenset[tuple[str, str]]
     flat: bool
 
@@ -49,8 +49,8 @@ class Matrix:
                 if got != wanted:
                     verb = "reaches" if got else "does not reach"
                     found.append(f"{source.project}/{source.name} {verb} {target.project}/{target.name}")
-            if (source.address, str(OUTSIDE)) not in self.reached:
-                found.append(f"{source.project}/{source.name} does not reach the outside ({OUTSIDE})")
+            if (source.address, self.outside) not in self.reached:
+                found.append(f"{source.project}/{source.name} does not reach the outside ({self.outside})")
         return tuple(found)
 
     def text(self) -> str:
@@ -61,7 +61,7 @@ class Matrix:
         lines = ["from \\ to".ljust(width) + "  " + "  ".join(heads)]
         for source, name in zip(self.members, names, strict=True):
             cells = [self._cell(source, target).center(len(target.name)) for target in self.members]
-            outside = _cell((source.address, str(OUTSIDE)) in self.reached, True).center(len(OUTSIDE_NAME))
+            outside = _cell((source.address, self.outside) in self.reached, True).center(len(OUTSIDE_NAME))
             painted = [_painted(cell) for cell in [*cells, outside]]
             lines.append(name.ljust(width) + "  " + "  ".join(painted).rstrip())
         return "\n".join(lines)
@@ -81,13 +81,13 @@ def _painted(cell: str) -> str:
     return coloured(cell, RED if mark.startswith("!") else GREEN if mark == "+" else GREY)
 
 
-def measure(members: Sequence[Member], flat: bool) -> Matrix:
+def measure(members: Sequence[Member], outside: str, flat: bool) -> Matrix:
     """Send from every pod to every pod and to the outside, all at once."""
-    targets = [member.address for member in members] + [str(OUTSIDE)]
+    targets = [member.address for member in members] + [outside]
     with ThreadPoolExecutor(max_workers=len(members) or 1) as threads:
         answers = threads.map(lambda member: _probe(member, targets), members)
         reached = {(member.address, target) for member, found in zip(members, answers, strict=True) for target in found}
-    return Matrix(tuple(members), frozenset(reached), flat)
+    return Matrix(tuple(members), outside, frozenset(reached), flat)
 
 
 def _probe(member: Member, targets: Sequence[str]) -> set[str]:

@@ -9,11 +9,12 @@ import signal
 import sys
 import time
 from datetime import UTC, datetime
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from lab import underlay
 from lab.command import LabError
-from lab.topology import SHORT, Lab, LabNode, Process, processes
+from lab.topology import Lab, LabNode, Process, Site, processes
 
 RESTART_SECONDS = 1.0
 STOP_SECONDS = 10.0
@@ -91,8 +92,10 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """`python -m lab.supervisor NODES PLUGIN`, started by `podlane lab up`."""
-    lab = Lab(SHORT, SHORT.resolve(), Path(sys.executable).parent, int(sys.argv[1]), sys.argv[2])
+    """`python -m lab.supervisor PREFIX UNDERLAY NODES PLUGIN`, started by `podlane lab up`."""
+    prefix, underlay_network, size, plugin = sys.argv[1:]
+    site = Site(prefix, IPv4Network(underlay_network))
+    lab = Lab(site, site.short.resolve(), Path(sys.executable).parent, int(size), plugin)
     asyncio.run(Supervisor(lab).run())
     return 0
 

@@ -6,21 +6,63 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
-UNDERLAY = IPv4Network("10.245.2.0/24")
-OUTSIDE = IPv4Address("10.245.2.1")
-MASTER = IPv4Address("10.245.2.2")
-FIRST_NODE = IPv4Address("10.245.2.3")
 MOST_NODES = 100
-BRIDGE = "podlane0"
-MASTER_NAMESPACE = "podlane-master"
-MASTER_CABLE = "podlane-m"
-NODE_CABLE = "podlane-n"
 PHYSICAL = "brphy"
-SHORT = Path("/run/podlane-lab")
-"""Leads to the lab's state; paths of unix sockets may have only 107 characters."""
 
 PLUGINS = ("ovs-multitenant", "ovs-subnet")
 OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The names and addresses of one lab, so that another may stand beside it. `underlay` is a /24."""
+
+    prefix: str
+    underlay: IPv4Network
+
+    @property
+    def outside(self) -> IPv4Address:
+        """This machine, as the nodes see it."""
+        return self.underlay.network_address + 1
+
+    @property
+    def master(self) -> IPv4Address:
+        """The master's address."""
+        return self.underlay.network_address + 2
+
+    @property
+    def bridge(self) -> str:
+        """The bridge that joins all cables."""
+        return f"{self.prefix}0"
+
+    @property
+    def master_namespace(self) -> str:
+        """The master's network namespace."""
+        return f"{self.prefix}-master"
+
+    @property
+    def master_cable(self) -> str:
+        """The outside's end of the master's cable."""
+        return f"{self.prefix}-m"
+
+    @property
+    def node_namespace(self) -> str:
+        """What the names of all nodes' namespaces begin with."""
+        return f"{self.prefix}-node-"
+
+    @property
+    def node_cable(self) -> str:
+        """What the names of all nodes' cables begin with."""
+        return f"{self.prefix}-n"
+
+    @property
+    def short(self) -> Path:
+        """Leads to the lab's state; paths of unix sockets may have only 107 characters."""
+        return Path(f"/run/{self.prefix}-lab")
+
+
+SITE = Site("podlane", IPv4Network("10.245.2.0/24"))
+"""The one that `make lab` brings up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +85,7 @@ class Process:
 class LabNode:
     """One node: `number` counts from 1, `root` is its directory."""
 
+    site: Site
     number: int
     root: Path
 
@@ -54,17 +97,17 @@ class LabNode:
     @property
     def namespace(self) -> str:
         """Name of its network namespace."""
-        return f"podlane-node-{self.number}"
+        return f"{self.site.node_namespace}{self.number}"
 
     @property
     def address(self) -> IPv4Address:
         """Its address in the underlay."""
-        return FIRST_NODE + (self.number - 1)
+        return self.site.underlay.network_address + 2 + self.number
 
     @property
     def cable(self) -> str:
         """The outside's end of its cable."""
-        return f"{NODE_CABLE}{self.number}"
+        return f"{self.site.node_cable}{self.number}"
 
     @property
     def kubeconfig(self) -> Path:
@@ -84,23 +127,28 @@ class LabNode:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """`root` is the state directory by its short name, `state` by its real one, `bin_dir` holds our commands."""
+    """`state` is the real path of the state directory, `bin_dir` holds our commands."""
 
-    root: Path
+    site: Site
     state: Path
     bin_dir: Path
     size: int
     plugin: str
 
     @property
+    def root(self) -> Path:
+        """The state directory by its short name."""
+        return self.site.short
+
+    @property
     def nodes(self) -> tuple[LabNode, ...]:
         """All nodes."""
-        return tuple(LabNode(number, self.root / f"node-{number}") for number in range(1, self.size + 1))
+        return tuple(LabNode(self.site, number, self.root / f"node-{number}") for number in range(1, self.size + 1))
 
     @property
     def namespaces(self) -> tuple[str, ...]:
         """Of the master and of every node."""
-        return (MASTER_NAMESPACE, *(node.namespace for node in self.nodes))
+        return (self.site.master_namespace, *(node.namespace for node in self.nodes))
 
     @property
     def kubeconfig(self) -> Path:
@@ -123,10 +171,10 @@ def master_process(lab: Lab) -> Process:
     state = lab.root / "master"
     return Process(
         name="master",
-        namespace=MASTER_NAMESPACE,
+        namespace=lab.site.master_namespace,
         command=(
             str(lab.bin_dir / "podlane-master"),
-            f"--advertise-address={MASTER}",
+            f"--advertise-address={lab.site.master}",
             f"--state-dir={state}",
             f"--admin-kubeconfig={lab.kubeconfig}",
             f"--plugin={lab.plugin}",

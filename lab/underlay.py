@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from lab.command import run, succeeds
-from lab.topology import BRIDGE, MASTER, MASTER_CABLE, MASTER_NAMESPACE, OUTSIDE, PHYSICAL, UNDERLAY, Lab, LabNode
-
-LENGTH = UNDERLAY.prefixlen
+from lab.topology import PHYSICAL, Lab, LabNode, Site
 
 
 def kernel_has_datapath() -> bool:
@@ -18,26 +17,27 @@ def kernel_has_datapath() -> bool:
 
 
 def make(lab: Lab) -> None:
-    """Namespaces, bridge and cables. The outside, with OUTSIDE for its address, is this machine itself."""
-    run("ip", "link", "add", BRIDGE, "type", "bridge")
-    run("ip", "addr", "add", f"{OUTSIDE}/{LENGTH}", "dev", BRIDGE)
-    run("ip", "link", "set", BRIDGE, "up")
+    """Namespaces, bridge and cables. The outside is this machine itself, with an address on the bridge."""
+    site = lab.site
+    run("ip", "link", "add", site.bridge, "type", "bridge")
+    run("ip", "addr", "add", f"{site.outside}/{site.underlay.prefixlen}", "dev", site.bridge)
+    run("ip", "link", "set", site.bridge, "up")
     for namespace in lab.namespaces:
         run("ip", "netns", "add", namespace)
         run("ip", "-n", namespace, "link", "set", "lo", "up")
-    _plug(MASTER_NAMESPACE, MASTER_CABLE)
-    run("ip", "-n", MASTER_NAMESPACE, "addr", "add", f"{MASTER}/{LENGTH}", "dev", "eth0")
-    run("ip", "-n", MASTER_NAMESPACE, "route", "add", "default", "via", str(OUTSIDE))
+    _plug(site, site.master_namespace, site.master_cable)
+    _address(site, site.master_namespace, site.master, "eth0")
     for node in lab.nodes:
-        _plug(node.namespace, node.cable)
+        _plug(site, node.namespace, node.cable)
         if kernel_has_datapath():
-            _address(node, "eth0")
+            _address(site, node.namespace, node.address, "eth0")
 
 
-def _plug(namespace: str, cable: str) -> None:
-    run("ip", "-n", namespace, "link", "add", "eth0", "type", "veth", "peer", "name", cable, "netns", str(os.getpid()))
-    run("ip", "link", "set", cable, "master", BRIDGE, "up")
-    run("ip", "-n", namespace, "link", "set", "eth0", "up")
+def _plug(site: Site, namespace: str, cable: str) -> None:
+    inside = ("ip", "-n", namespace, "link")
+    run(*inside, "add", "eth0", "type", "veth", "peer", "name", cable, "netns", str(os.getpid()))
+    run("ip", "link", "set", cable, "master", site.bridge, "up")
+    run(*inside, "set", "eth0", "up")
     run("ip", "netns", "exec", namespace, "ethtool", "-K", "eth0", "tx", "off")
 
 
@@ -60,10 +60,11 @@ def connect(node: LabNode, deadline: float) -> None:
     )
     while not succeeds("ip", "-n", node.namespace, "link", "show", PHYSICAL) and time.monotonic() < deadline:
         time.sleep(0.05)
-    _address(node, PHYSICAL)
+    _address(node.site, node.namespace, node.address, PHYSICAL)
 
 
-def _address(node: LabNode, device: str) -> None:
-    run("ip", "-n", node.namespace, "addr", "replace", f"{node.address}/{LENGTH}", "dev", device)
-    run("ip", "-n", node.namespace, "link", "set", device, "up")
-    run("ip", "-n", node.namespace, "route", "replace", "default", "via", str(OUTSIDE))
+def _address(site: Site, namespace: str, address: IPv4Address, device: str) -> None:
+    inside = ("ip", "-n", namespace)
+    run(*inside, "addr", "replace", f"{address}/{site.underlay.prefixlen}", "dev", device)
+    run(*inside, "link", "set", device, "up")
+    run(*inside, "route", "replace", "default", "via", str(site.outside))

@@ -23,7 +23,7 @@ from lab import demo, images, underlay
 from lab.command import LabError, run
 from lab.down import bring_down, is_up
 from lab.tables import GREEN, RED, coloured
-from lab.topology import MOST_NODES, OVS_SCHEMA, PLUGINS, SHORT, Lab, LabNode
+from lab.topology import MOST_NODES, OVS_SCHEMA, PLUGINS, SITE, Lab, LabNode, Site
 
 START_SECONDS = 60.0
 NEEDED = ("ip", "nsenter", "ethtool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "dockerd", "nft", "catatonit")
@@ -40,15 +40,15 @@ class Progress:
         print(f"[{time.monotonic() - self._begin:5.1f}s] {text}", flush=True)
 
 
-def lab_up(state: Path, size: int, plugin: str) -> int:
+def lab_up(state: Path, size: int, plugin: str, site: Site = SITE) -> int:
     """The command: 0 when everything is as expected, 1 when a pair of pods is not. Raises LabError."""
     _check(size, plugin)
     say = Progress()
-    if is_up():
-        lab = _running_lab(state)
+    if is_up(site):
+        lab = _running_lab(state, site)
         say(f"the lab is up: {lab.size} nodes, {lab.plugin}")
     else:
-        lab = Lab(SHORT, state.resolve(), Path(sys.executable).parent, size, plugin)
+        lab = Lab(site, state.resolve(), Path(sys.executable).parent, size, plugin)
         _begin(lab, state, say)
     return asyncio.run(_finish(lab, say))
 
@@ -65,32 +65,34 @@ def _check(size: int, plugin: str) -> None:
         raise LabError(f"not installed: {', '.join(missing)}; `make lab` installs what the lab needs")
 
 
-def _running_lab(state: Path) -> Lab:
-    if SHORT.resolve() != state.resolve():
-        raise LabError(f"another lab is up, with its state in {SHORT.resolve()}; take it down first (make lab-down)")
-    size, plugin = (SHORT / "lab").read_text().split()
-    return Lab(SHORT, state.resolve(), Path(sys.executable).parent, int(size), plugin)
+def _running_lab(state: Path, site: Site) -> Lab:
+    if site.short.resolve() != state.resolve():
+        raise LabError(
+            f"another lab is up, with its state in {site.short.resolve()}; take it down first (make lab-down)"
+        )
+    size, plugin = (site.short / "lab").read_text().split()
+    return Lab(site, state.resolve(), Path(sys.executable).parent, int(size), plugin)
 
 
 def _begin(lab: Lab, state: Path, say: Progress) -> None:
-    if state.exists() or SHORT.is_symlink():
+    if state.exists() or lab.root.is_symlink():
         say("removing what an earlier lab left behind")
-        bring_down(state)
+        bring_down(state, lab.site)
     try:
         say(f"making {lab.size} nodes ({lab.plugin})")
         _make_directories(lab, state)
         underlay.make(lab)
         _start_supervisor(lab)
     except BaseException:
-        bring_down(state)
+        bring_down(state, lab.site)
         raise
 
 
 def _make_directories(lab: Lab, state: Path) -> None:
     state.mkdir(mode=0o755, parents=True)
-    SHORT.symlink_to(state.resolve())
-    (SHORT / "lab").write_text(f"{lab.size} {lab.plugin}\n")
-    (SHORT / "master").mkdir()
+    lab.root.symlink_to(state.resolve())
+    (lab.root / "lab").write_text(f"{lab.size} {lab.plugin}\n")
+    (lab.root / "master").mkdir()
     for node in lab.nodes:
         for folder in (node.ovs, node.root / "log", node.root / "manifests", node.root / "docker-run"):
             folder.mkdir(parents=True)
@@ -98,16 +100,17 @@ def _make_directories(lab: Lab, state: Path) -> None:
 
 
 def _start_supervisor(lab: Lab) -> None:
-    with (SHORT / "supervisor.log").open("ab") as log:
+    arguments = [lab.site.prefix, str(lab.site.underlay), str(lab.size), lab.plugin]
+    with (lab.root / "supervisor.log").open("ab") as log:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "lab.supervisor", str(lab.size), lab.plugin],
+            [sys.executable, "-m", "lab.supervisor", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
             start_new_session=True,
         )
-    (SHORT / "supervisor.pid").write_text(f"{supervisor.pid}\n")
+    (lab.root / "supervisor.pid").write_text(f"{supervisor.pid}\n")
 
 
 async def _finish(lab: Lab, say: Progress) -> int:
@@ -177,9 +180,9 @@ def _load_images(node: LabNode) -> None:
 
 def show_lab(state: Path) -> int:
     """Show the lab that is up. Raises LabError when none is."""
-    if not is_up():
+    if not is_up(SITE):
         raise LabError("no lab is up; `make lab` brings one up")
-    return asyncio.run(_show(_running_lab(state)))
+    return asyncio.run(_show(_running_lab(state, SITE)))
 
 
 async def _show(lab: Lab) -> int:

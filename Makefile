@@ -1,0 +1,88 @@
+# Podlane: `make` lists the targets. Everything a target needs is installed by it, on Debian 12 as root, once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+NODES ?= 3
+PLUGIN ?= ovs-multitenant
+TIERS := unit golden contract switch net e2e
+
+PACKAGES := openvswitch-switch docker.io nftables iproute2 ethtool busybox-static catatonit python3-venv procps
+COMMANDS := ovs-vswitchd dockerd nft ip ethtool catatonit nsenter
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: lab
+lab: install ## bring up a cluster of 3 nodes on this machine and show who reaches whom (NODES=, PLUGIN=)
+	@$(BIN)/podlane lab up --nodes $(NODES) --plugin $(PLUGIN)
+
+.PHONY: lab-down
+lab-down: install ## take the lab away without a trace
+	@$(BIN)/podlane lab down
+
+.PHONY: test
+test: install ## run every tier of tests that this machine can run
+	@$(BIN)/pytest -q $(addprefix tests/,$(TIERS)) tests/vm
+
+TIER_TARGETS := $(filter-out golden,$(TIERS))
+.PHONY: $(TIER_TARGETS)
+$(TIER_TARGETS): install
+	@$(BIN)/pytest -q tests/$@
+
+.PHONY: check
+check: install ## format, lint, types and architecture
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/ruff check -q .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache > .lint-imports.log 2>&1 || { cat .lint-imports.log; exit 1; }
+	@rm -f .lint-imports.log
+	@$(BIN)/python -m sdn.document --check
+	@echo "check: format, lint, types, imports and generated documents are good"
+
+.PHONY: bench
+bench: install ## measure, with medians, beside the floor of this machine
+	@$(BIN)/python -m bench
+
+.PHONY: docs
+docs: install ## write docs/pipeline.md from the code
+	@$(BIN)/python -m sdn.document
+
+.PHONY: golden
+golden: install ## rewrite the golden files; read the difference like code
+	@GOLDEN=write $(BIN)/pytest -q tests/golden || true
+	@git diff --stat -- tests/golden
+
+.PHONY: install
+install: packages $(VENV)/installed
+
+.PHONY: packages
+packages:
+	@missing=""; for command in $(COMMANDS); do command -v $$command >/dev/null || missing="$$missing $$command"; done; \
+	[[ -x /bin/busybox ]] || missing="$$missing busybox"; \
+	python3 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
+	command -v kubectl >/dev/null || missing="$$missing kubectl"; \
+	if [[ -n "$$missing" ]]; then $(MAKE) install-packages MISSING="$$missing"; fi
+
+.PHONY: install-packages
+install-packages:
+	@. /etc/os-release; if [[ "$$ID" != debian || $$(id -u) != 0 ]]; then \
+		echo "not installed:$(MISSING)"; \
+		echo "On Debian 12, as root, make installs them; here please install them yourself: $(PACKAGES) and kubectl."; \
+		exit 1; fi
+	@echo "installing Debian packages, once (missing:$(MISSING))"
+	@export DEBIAN_FRONTEND=noninteractive; \
+	apt-get -qq update; \
+	apt-get -qq install -y --no-install-recommends $(PACKAGES) \
+		$$(command -v kubectl >/dev/null || echo kubernetes-client) >/dev/null
+
+$(VENV)/installed: pyproject.toml
+	@echo "installing Python packages into $(VENV), once"
+	@[[ -x $(BIN)/python ]] || python3 -m venv $(VENV)
+	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' 2> >(grep -v '^WARNING: Location' >&2 || true)
+	@touch $@
