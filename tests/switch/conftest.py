@@ -1,0 +1,29 @@
+"""Worlds whose switches answer by trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.switch.switch import DummySwitch, TraceWorld, populate
+from tests.world import NODES
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[TraceWorld]:
+    with ExitStack() as stack:
+        yield populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
+
+
+@pytest.fixture(scope="module")
+def flat_world() -> Iterator[TraceWorld]:
+    with ExitStack() as stack:
+        yield populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=False)
+
+
+@pytest.fixture
+def switch() -> Iterator[DummySwitch]:
+    with DummySwitch() as running:
+        yield running
