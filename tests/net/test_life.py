@@ -1,0 +1,204 @@
+"""A node's network through kills, restarts and departures, under real traffic."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from api.objects import HostSubnet, Namespace, NetNamespace, Node, NodeAddress, NodeStatus, ObjectMeta
+from reconcile.errors import NotReady
+from tests.net.cluster import NetCluster, wait_until
+from tests.world import Place, reaches
+
+RED = (Place("red-a", "red", "node-1"), Place("red-b", "red", "node-1"), Place("red-c", "red", "node-2"))
+ADMINS = (Place("admin-a", "default", "node-1"), Place("admin-b", "default", "node-2"))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NetCluster]:
+    with NetCluster("podlife", 15) as running:
+        running.add_project("red")
+        for place in (*RED, *ADMINS):
+            running.add(place)
+        running.warm_up("admin-a", "admin-b")
+        yield running
+
+
+class Ping:
+    """A stream of 50 pings a second from one pod to another."""
+
+    def __init__(self, cluster: NetCluster, source: str, target: str) -> None:
+        address = str(cluster.pods[target].address)
+        self._process = subprocess.Popen(
+            ["ip", "netns", "exec", cluster.pod_namespace(source), "ping", "-n", "-i", "0.02", "-W", "1", address],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._lines = self._process.stdout
+        self.wait_for_answers(5)
+
+    def wait_for_answers(self, count: int) -> None:
+        """Until so many more answers have come."""
+        for _ in range(count):
+            assert self._lines.readline(), "ping has ended"
+
+    def lost(self) -> int:
+        """Stop, and say how many packets got no answer."""
+        self._process.send_signal(2)
+        summary = self._lines.read()
+        self._process.wait()
+        found = re.search(r"(\d+) packets transmitted, (\d+) received", summary)
+        assert found is not None, summary
+        return int(found.group(1)) - int(found.group(2))
+
+
+def links(cluster: NetCluster, node: str) -> str:
+    return cluster.in_node(node, "ip", "-br", "link")
+
+
+@pytest.mark.parametrize("target", ["red-b", "red-c"])
+def test_killing_the_sdn_daemon_loses_nothing_and_changes_nothing(cluster: NetCluster, target: str) -> None:
+    before = cluster.flows("node-1"), links(cluster, "node-1"), cluster.in_node("node-1", "ip", "route")
+    ping = Ping(cluster, "red-a", target)
+    for _ in range(3):
+        cluster.kill("node-1 sdn")
+        ping.wait_for_answers(5)
+        cluster.start("node-1 sdn")
+        wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+        ping.wait_for_answers(5)
+    assert ping.lost() == 0
+    assert (cluster.flows("node-1"), links(cluster, "node-1"), cluster.in_node("node-1", "ip", "route")) == before
+    assert cluster.log("node-1").count("flows changed") <= len(RED) + len(ADMINS) + 3
+
+
+def test_killing_the_master_loses_nothing_and_the_network_works_on(cluster: NetCluster) -> None:
+    before = cluster.flows("node-1")
+    ping = Ping(cluster, "red-a", "red-c")
+    cluster.kill("master")
+    ping.wait_for_answers(25)
+    cluster.add(Place("red-late", "red", "node-1"))
+    assert reaches(cluster, "red-late", "red-c")
+    cluster.remove("red-late")
+    cluster.start("master")
+    wait_until(cluster.master_answers, "the master")
+    ping.wait_for_answers(25)
+    assert ping.lost() == 0
+    assert cluster.flows("node-1") == before
+
+
+def test_a_restarted_switch_works_again_by_itself(cluster: NetCluster) -> None:
+    before = cluster.flows("node-1")
+    cluster.kill("node-1 ovs-vswitchd")
+    cluster.start_switch("node-1")
+    wait_until(lambda: cluster.flows("node-1") == before, "the flows")
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+    cluster.warm_up("admin-a", "admin-b")
+    assert reaches(cluster, "red-a", "red-b")
+    assert reaches(cluster, "red-a", "red-c")
+    assert (
+        cluster.in_node("node-1", "ip", "-br", "addr", "show", "tun0").split()[2] == f"{cluster.gateway('node-1')}/23"
+    )
+
+
+def test_drift_is_undone(cluster: NetCluster) -> None:
+    before = cluster.flows("node-1")
+    socket = str(cluster.nodes["node-1"].ovs / "br0.mgmt")
+    subprocess.run(["ovs-ofctl", "-O", "OpenFlow14", "del-flows", socket, "table=30"], check=True)
+    wait_until(lambda: cluster.flows("node-1") == before, "the flows")
+    assert "somebody else had changed flows" in cluster.log("node-1")
+
+
+def test_attaching_and_detaching_again_is_harmless(cluster: NetCluster) -> None:
+    place = Place("red-twice", "red", "node-1")
+    before = cluster.flows("node-1"), links(cluster, "node-1")
+    first = cluster.add(place)
+    assert cluster.add(place) == first
+    cluster.remove("red-twice")
+    for _ in range(2):
+        cluster.detach("node-1", "red-twice")
+    assert (cluster.flows("node-1"), links(cluster, "node-1")) == before
+    assert cluster.add(place).ip != first.ip, "a freed address rests"
+    cluster.remove("red-twice")
+
+
+def test_a_pod_without_a_project_gets_no_network(cluster: NetCluster) -> None:
+    before = cluster.flows("node-1"), links(cluster, "node-1")
+    with pytest.raises(NotReady, match="project nowhere has no NetNamespace yet"):
+        cluster.add(Place("stray", "nowhere", "node-1"))
+    wait_until(lambda: (cluster.flows("node-1"), links(cluster, "node-1")) == before, "nothing half-done")
+    subprocess.run(["ip", "netns", "del", cluster.pod_namespace("stray")], check=True)
+
+
+def test_a_deleted_project_is_cut_off(cluster: NetCluster) -> None:
+    cluster.add_project("doomed")
+    for name, node in (("doomed-a", "node-1"), ("doomed-b", "node-1")):
+        cluster.add(Place(name, "doomed", node))
+    assert reaches(cluster, "doomed-a", "doomed-b")
+    cluster.ask(lambda client: client.delete(Namespace, "doomed"))
+
+    def lane_gone() -> bool:
+        lanes = cluster.ask(lambda client: client.list(NetNamespace)).items
+        address = str(cluster.pods["doomed-a"].address)
+        return "doomed" not in {lane.netname for lane in lanes} and not any(
+            address in f for f in cluster.flows("node-1")
+        )
+
+    wait_until(lane_gone, "the lane and its flows")
+    assert not reaches(cluster, "doomed-a", "admin-a")
+    for name in ("doomed-a", "doomed-b"):
+        cluster.remove(name)
+
+
+def test_a_pod_reaches_the_outside_with_the_address_of_its_node(cluster: NetCluster) -> None:
+    outside = str(cluster.nodes["node-1"].site.outside)
+    watch = subprocess.Popen(
+        ["tcpdump", "-nli", cluster.nodes["node-1"].cable, "-c", "1", f"icmp and dst host {outside}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watch.stderr is not None
+    assert watch.stdout is not None
+    assert "listening" in watch.stderr.readline() + watch.stderr.readline()
+    namespace = cluster.pod_namespace("red-a")
+    done = subprocess.run(["ip", "netns", "exec", namespace, "ping", "-c", "2", "-W", "2", outside], check=False)
+    assert done.returncode == 0
+    assert f"IP {cluster.node_address('node-1')} > {outside}" in watch.stdout.readline()
+    watch.wait()
+
+
+def test_a_new_node_is_a_peer_and_a_deleted_one_is_none(cluster: NetCluster) -> None:
+    before = cluster.flows("node-1")
+    address = NodeAddress(type="InternalIP", address="10.245.15.99")
+    newcomer = Node(metadata=ObjectMeta(name="node-9"), status=NodeStatus(addresses=(address,)))
+    cluster.ask(lambda client: client.create(newcomer))
+    wait_until(lambda: any("10.245.15.99" in flow for flow in cluster.flows("node-1")), "the peer's flows")
+    subnet = cluster.ask(lambda client: client.get(HostSubnet, "node-9")).subnet
+    assert any(f"nw_dst={subnet}" in flow for flow in cluster.flows("node-1"))
+    cluster.ask(lambda client: client.delete(Node, "node-9"))
+    wait_until(lambda: cluster.flows("node-1") == before, "the peer's flows are gone")
+
+
+def test_when_all_pods_are_gone_the_node_is_as_before(cluster: NetCluster) -> None:
+    cluster.add_project("green")
+    empty = cluster.flows("node-2"), links(cluster, "node-2")
+    for number in range(5):
+        cluster.add(Place(f"green-{number}", "green", "node-2"))
+    for number in reversed(range(5)):
+        cluster.remove(f"green-{number}")
+    assert (cluster.flows("node-2"), links(cluster, "node-2")) == empty
+    guard = cluster.in_node("node-2", "nft", "list", "table", "netdev", "podlane-guard")
+    assert guard.count("chain") == 1 + len([place for place in (*RED, *ADMINS) if place.node == "node-2"])
+
+
+def test_a_foreign_bridge_is_left_alone(cluster: NetCluster) -> None:
+    cluster.vsctl("node-2", "remove", "bridge", "br0", "external_ids", "podlane")
+    cluster.kill("node-2 sdn")
+    cluster.start("node-2 sdn")
+    wait_until(lambda: "that Podlane did not make" in cluster.log("node-2"), "the refusal")
+    cluster.vsctl("node-2", "set", "bridge", "br0", "external_ids:podlane=owner")
+    wait_until(lambda: cluster.network_ready("node-2"), "the daemon")
