@@ -23,7 +23,7 @@ from api.client import Client, ClientError
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from api.objects import HostSubnet, Namespace, NetNamespace, Node, NodeAddress, NodeStatus, ObjectMeta
 from lab import underlay
-from lab.command import run
+from lab.command import LabError, run
 from lab.down import bring_down
 from lab.topology import OVS_SCHEMA, Lab, LabNode, Process, Site, daemon_processes, master_process, switch_processes
 from node_agent.drivers.network import PodNetwork
@@ -230,6 +230,8 @@ class NetCluster:
         attachment = self._on_socket(self.nodes[place.node], lambda network: network.attach(request))
         address = IPv4Interface(attachment.ip).ip
         self.pods[place.name] = Inhabitant(place.name, place.project, place.node, address)
+        if place.name in self._wires:
+            self._wires[place.name].close()
         self._wires[place.name] = Wire(namespace, "eth0")
         return attachment
 
@@ -253,6 +255,12 @@ class NetCluster:
         socket_path = str(self.nodes[node].ovs / "br0.mgmt")
         dump = run("ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "dump-flows", socket_path)
         return sorted(line.strip() for line in dump.splitlines())
+
+    def has_flows(self, node: str, wanted: list[str]) -> bool:
+        """Whether br0 holds exactly these; also False while the switch does not answer."""
+        with contextlib.suppress(LabError):
+            return self.flows(node) == wanted
+        return False
 
     def vsctl(self, node: str, *words: str) -> str:
         """Run ovs-vsctl on a node's switch."""
