@@ -1,0 +1,83 @@
+"""SIGKILL of every daemon under traffic: no packet is lost, and afterwards all is as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster, Ping, wait_until
+from tests.e2e.test_pods import namespace, pod
+
+
+def pid_files(cluster: Cluster, daemon: str) -> list[Path]:
+    if daemon == "master":
+        return [cluster.lab.root / "master" / "master.pid"]
+    return [node.root / f"{daemon}.pid" for node in cluster.lab.nodes[:2]]
+
+
+def ready(cluster: Cluster) -> bool:
+    done = cluster.kubectl("get", "nodes", "--no-headers", check=False)
+    return done.returncode == 0 and done.stdout.count(" Ready ") == len(cluster.nodes)
+
+
+@pytest.mark.parametrize("daemon", ["sdn", "node-agent", "master"])
+def test_killing_a_daemon_loses_no_packet(cluster: Cluster, daemon: str) -> None:
+    before = {node: cluster.traces(node) for node in cluster.nodes}
+    pods = cluster.kubectl("get", "pods", "-A", "-o", "wide", "--no-headers").stdout.split()
+    streams = [Ping(cluster, ("red", "red-1"), cluster.address("red", name)) for name in ("red-2", "red-3")]
+    for _ in range(2):
+        for pid_file in pid_files(cluster, daemon):
+            cluster.kill(pid_file)
+        for stream in streams:
+            stream.wait_for_answers(50)
+    wait_until(lambda: ready(cluster), "all nodes are ready")
+    assert [stream.lost() for stream in streams] == [0, 0]
+    wait_until(lambda: {node: cluster.traces(node) for node in cluster.nodes} == before, "the nodes are as before")
+    after = cluster.kubectl("get", "pods", "-A", "-o", "wide", "--no-headers").stdout.split()
+    ages = ("s", "m", "h")
+    assert [word for word in after if not word.endswith(ages)] == [word for word in pods if not word.endswith(ages)]
+
+
+def test_pods_come_and_go_while_daemons_die(cluster: Cluster) -> None:
+    before = {node: cluster.traces(node) for node in cluster.nodes}
+    names = [f"storm-{number}" for number in range(6)]
+    cluster.apply(namespace("storm"))
+    cluster.apply("".join(pod(name, "storm", f"node-{1 + index % 3}", grace=1) for index, name in enumerate(names)))
+    for daemon in ("sdn", "node-agent", "master"):
+        for pid_file in pid_files(cluster, daemon):
+            cluster.kill(pid_file)
+    wait_until(lambda: ready(cluster), "all nodes are ready")
+    cluster.wait_running("storm", *names)
+    addresses = {cluster.address("storm", name) for name in names}
+    assert len(addresses) == len(names)
+    cluster.kubectl("delete", "namespace", "storm", "--wait=false")
+    for daemon in ("node-agent", "sdn", "master"):
+        for pid_file in pid_files(cluster, daemon):
+            cluster.kill(pid_file)
+    wait_until(lambda: ready(cluster), "all nodes are ready")
+    wait_until(lambda: {node: cluster.traces(node) for node in cluster.nodes} == before, "the nodes are as before")
+
+
+def test_a_restarted_switch_serves_the_same_pods(cluster: Cluster) -> None:
+    node = cluster.nodes["node-1"]
+    before = cluster.traces("node-1")
+    cluster.kill(node.ovs / "ovs-vswitchd.pid")
+
+    def as_before() -> bool:
+        try:
+            return cluster.traces("node-1")["flows"] == before["flows"]
+        except Exception as error:  # noqa: BLE001
+            assert "failed to" in str(error) or "db.sock" in str(error), error
+            return False
+
+    wait_until(as_before, "the flows")
+    wait_until(lambda: cluster.pings(("red", "red-1"), cluster.address("red", "red-2")), "packets to another node")
+    assert cluster.pings(("red", "red-1"), str(cluster.lab.site.outside))
+    assert cluster.traces("node-1") == before
+
+
+def test_a_restarted_docker_gets_its_pods_back(cluster: Cluster) -> None:
+    cluster.kill(cluster.nodes["node-3"].root / "dockerd.pid")
+    wait_until(lambda: ready(cluster), "all nodes are ready")
+    wait_until(lambda: cluster.pings(("red", "red-1"), cluster.address("red", "red-3")), "the pod answers")

@@ -1,0 +1,223 @@
+"""Pods through kubectl, as their user sees them."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from tests.e2e.cluster import Cluster, wait_until
+
+SLEEPER = "exec httpd -f -p 8080 -h /"
+
+
+def pod(name: str, namespace: str, node: str = "", grace: int = 2, command: str = SLEEPER, extra: str = "") -> str:
+    bound = f"\n  nodeName: {node}" if node else ""
+    return (
+        textwrap.dedent(
+            f"""\
+        ---
+        apiVersion: v1
+        kind: Pod
+        metadata: {{name: {name}, namespace: {namespace}}}
+        spec:
+          terminationGracePeriodSeconds: {grace}
+          containers:
+          - {{name: main, image: podlane/toolbox, command: [sh, -c, "{command}"]}}
+        """
+        ).rstrip()
+        + bound
+        + extra
+        + "\n"
+    )
+
+
+def namespace(name: str) -> str:
+    return f"---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n"
+
+
+@pytest.fixture
+def project(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = request.node.name.replace("_", "-").replace("[", "-").rstrip("]")[:50].rstrip("-")
+    cluster.apply(namespace(name))
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--wait=false", check=False)
+
+
+def test_pods_with_several_containers_run_with_an_address_of_their_node(cluster: Cluster, project: str) -> None:
+    two = f"""\
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: pair, namespace: {project}, labels: {{app: pair}}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes:
+  - {{name: shared, emptyDir: {{}}}}
+  - {{name: etc, hostPath: {{path: /etc, type: Directory}}}}
+  containers:
+  - name: writer
+    image: podlane/toolbox
+    workingDir: /tmp
+    env: [{{name: WHO, value: "the $(KIND)"}}, {{name: KIND, value: writer}}, {{name: BOTH, value: "$(KIND)!"}}]
+    command: [sh, -c, 'echo "$WHO $BOTH $(pwd)" > /data/said; exec httpd -f -p 8080 -h /data']
+    volumeMounts: [{{name: shared, mountPath: /data}}]
+    resources: {{limits: {{cpu: 200m, memory: 32Mi}}}}
+  - name: reader
+    image: podlane/toolbox
+    args: [sh, -c, "exec httpd -f -p 8081 -h /"]
+    volumeMounts: [{{name: shared, mountPath: /data, readOnly: true}}, {{name: etc, mountPath: /host, readOnly: true}}]
+"""
+    cluster.apply(two + pod("alone", project, "node-3"))
+    cluster.wait_running(project, "pair", "alone")
+    for name in ("pair", "alone"):
+        node = cluster.node_of(project, name)
+        subnet = cluster.kubectl("get", "hostsubnet", node, "-o", "jsonpath={.subnet}").stdout
+        assert IPv4Address(cluster.address(project, name)) in IPv4Network(subnet)
+    assert cluster.node_of(project, "alone") == "node-3"
+    node, reader = cluster.node_of(project, "pair"), cluster.container(project, "pair", "reader")
+    assert cluster.docker(node, "exec", reader, "cat", "/data/said").strip() == "the $(KIND) writer! /tmp"
+    assert "pair" in cluster.docker(node, "exec", reader, "cat", "/etc/hosts")
+    assert cluster.docker(node, "exec", reader, "wget", "-qO-", "http://127.0.0.1:8080/said")
+    info = json.loads(cluster.docker(node, "inspect", cluster.container(project, "pair", "writer")))[0]
+    assert info["HostConfig"]["Memory"] == 32 << 20
+    assert info["HostConfig"]["CpuQuota"] == 20_000
+    table = cluster.kubectl("-n", project, "get", "pods", "-o", "wide").stdout
+    assert "2/2" in table
+    assert "Running" in table
+
+
+def test_a_project_is_one_lane_across_nodes_and_nobody_elses(cluster: Cluster, project: str) -> None:
+    cluster.apply(pod("a", project, "node-1") + pod("b", project, "node-2"))
+    cluster.wait_running(project, "a", "b")
+    here, there = cluster.address(project, "a"), cluster.address(project, "b")
+    assert cluster.pings((project, "a"), there)
+    assert cluster.execute(project, "a", "wget", "-qO-", f"http://{there}:8080/etc/passwd").returncode == 0
+    assert cluster.pings(("default", "default-3"), here)
+    assert cluster.pings((project, "a"), cluster.address("default", "default-3"))
+    for spy in (("red", "red-1"), ("red", "red-3")):
+        assert cluster.pings(spy, cluster.address("red", "red-2"))
+        assert not cluster.pings(spy, here)
+        assert not cluster.pings((project, "b"), cluster.address(*spy))
+    assert cluster.pings((project, "a"), str(cluster.lab.site.outside))
+
+
+def test_a_deleted_pod_is_gone_within_its_grace_and_leaves_nothing(cluster: Cluster, project: str) -> None:
+    before = {node: cluster.traces(node) for node in cluster.nodes}
+    names = [f"p{number}" for number in range(4)]
+    cluster.apply("".join(pod(name, project, f"node-{1 + index % 2}") for index, name in enumerate(names)))
+    cluster.wait_running(project, *names)
+    cluster.kubectl("-n", project, "delete", "pods", *names, "--timeout=30s")
+    assert not cluster.kubectl("-n", project, "get", "pods", "-o", "name").stdout
+    wait_until(lambda: {node: cluster.traces(node) for node in cluster.nodes} == before, "the nodes are as before")
+
+
+def test_a_deleted_project_takes_its_pods_along(cluster: Cluster) -> None:
+    before = {node: cluster.traces(node) for node in cluster.nodes}
+    cluster.apply(namespace("doomed") + pod("one", "doomed", "node-1") + pod("two", "doomed", "node-2"))
+    cluster.wait_running("doomed", "one", "two")
+    cluster.kubectl("delete", "namespace", "doomed", "--timeout=60s")
+    wait_until(lambda: {node: cluster.traces(node) for node in cluster.nodes} == before, "the nodes are as before")
+    assert "doomed" not in cluster.kubectl("get", "netnamespaces", "-o", "name").stdout
+
+
+def test_restart_policies(cluster: Cluster, project: str) -> None:
+    cluster.apply(
+        pod("crashes", project, command="exit 3")
+        + pod("succeeds", project, command="exit 0", extra="\n  restartPolicy: Never")
+        + pod("fails", project, command="exit 4", extra="\n  restartPolicy: Never")
+        + pod("retries", project, command="exit 0", extra="\n  restartPolicy: OnFailure")
+    )
+    wait_until(lambda: cluster.status(project, "succeeds").get("phase") == "Succeeded", "succeeds")
+    wait_until(lambda: cluster.status(project, "retries").get("phase") == "Succeeded", "retries")
+    wait_until(lambda: cluster.status(project, "fails").get("phase") == "Failed", "fails")
+    [row] = cluster.status(project, "fails")["containerStatuses"]
+    assert row["state"]["terminated"]["exitCode"] == 4
+
+    def crash_looping() -> bool:
+        rows = cluster.status(project, "crashes").get("containerStatuses", [])
+        return any(
+            row["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff" and row["restartCount"] >= 1
+            for row in rows
+        )
+
+    wait_until(crash_looping, "crashes waits")
+    assert "CrashLoopBackOff" in cluster.kubectl("-n", project, "get", "pods").stdout
+
+
+def test_an_image_that_is_not_here_is_waited_for_with_a_reason(cluster: Cluster, project: str) -> None:
+    manifest = pod("absent", project).replace(
+        "image: podlane/toolbox", "image: nobody/nothing:1, imagePullPolicy: Never"
+    )
+    cluster.apply(manifest + pod("pulls", project).replace("podlane/toolbox", "nobody/nothing:1"))
+
+    def reason(name: str) -> str:
+        rows = cluster.status(project, name).get("containerStatuses", [{"state": {}}])
+        return str(rows[0]["state"].get("waiting", {}).get("reason"))
+
+    wait_until(lambda: reason("absent") == "ErrImageNeverPull", "absent")
+    wait_until(lambda: reason("pulls") in {"ErrImagePull", "ImagePullBackOff"}, "pulls")
+
+
+def test_an_emptydir_goes_with_its_pod(cluster: Cluster, project: str) -> None:
+    volume = "\n  volumes: [{name: v, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]"
+    text = pod("keeper", project, "node-1", extra=volume).replace(
+        '"]}', '"], volumeMounts: [{name: v, mountPath: /v}]}'
+    )
+    cluster.apply(text)
+    cluster.wait_running(project, "keeper")
+    assert "tmpfs" in cluster.execute(project, "keeper", "mount").stdout.split("/v")[0].splitlines()[-1]
+    cluster.kubectl("-n", project, "delete", "pod", "keeper", "--timeout=30s")
+    wait_until(lambda: "empty-dir" not in open("/proc/mounts").read(), "the tmpfs is unmounted")  # noqa: SIM115
+
+
+def test_static_pods_come_and_go_with_their_file(cluster: Cluster) -> None:
+    node = cluster.nodes["node-2"]
+    before = cluster.traces("node-2")
+    manifest = node.root / "manifests" / "static.yaml"
+    manifest.write_text(pod("static", "default", grace=0))
+    wait_until(lambda: len(cluster.traces("node-2")["ports"]) == len(before["ports"]) + 1, "the static pod runs")
+    bad = node.root / "manifests" / "bad.yaml"
+    bad.write_text(pod("bad", "default").replace("image: podlane/toolbox", "imagine: x").replace("main", "Main"))
+    log = node.root / "log" / "node-agent.log"
+    wait_until(lambda: "bad.yaml document 1: not accepted (3 problems)" in log.read_text(), "the refusal")
+    for path in ("spec.containers[0].imagine", "spec.containers[0].image", "spec.containers[0].name"):
+        assert path in log.read_text()
+    names = cluster.docker("node-2", "ps", "--format", "{{.Names}}")
+    assert "k8s_main_static-node-2_default_" in names
+    manifest.unlink()
+    bad.unlink()
+    wait_until(lambda: cluster.traces("node-2") == before, "the static pod is gone")
+
+
+def test_a_wrong_manifest_is_refused_with_all_its_problems(cluster: Cluster, project: str) -> None:
+    wrong = f"""\
+apiVersion: v1
+kind: Pod
+metadata: {{name: Wrong_Name, namespace: {project}}}
+spec:
+  restartPolicy: Sometimes
+  containers:
+  - {{name: one, ports: [{{containerPort: 70000}}]}}
+  - {{name: one, image: x, volumeMounts: [{{name: nowhere, mountPath: data}}]}}
+"""
+    done = cluster.kubectl("apply", "-f", "-", stdin=wrong, check=False)
+    assert done.returncode != 0
+    for path in (
+        "metadata.name",
+        "spec.restartPolicy",
+        "spec.containers[0].image",
+        "spec.containers[0].ports[0].containerPort",
+        "spec.containers[1].name",
+        "spec.containers[1].volumeMounts[0].name",
+        "spec.containers[1].volumeMounts[0].mountPath",
+    ):
+        assert path in done.stderr, done.stderr
+    unknown = pod("typo", project).replace("terminationGracePeriodSeconds", "terminationGraceSeconds")
+    done = cluster.kubectl("apply", "-f", "-", stdin=unknown, check=False)
+    assert done.returncode != 0
+    assert "terminationGraceSeconds" in done.stderr
+    assert not cluster.kubectl("-n", project, "get", "pods", "-o", "name").stdout
