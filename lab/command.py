@@ -1,9 +1,13 @@
-"""Runs one program and tells, when it fails, what it was and what it said."""
+"""Runs one program and tells, when it fails, what it was and what it said; one command at a time for each lab."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from lab.topology import Site
 
 
 class LabError(Exception):
@@ -26,3 +30,17 @@ def run(*command: str, environment: Mapping[str, str] | None = None) -> str:
 def succeeds(*command: str) -> bool:
     """Whether the program ends with 0."""
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+@contextlib.contextmanager
+def alone(site: Site) -> Iterator[None]:
+    """Nobody else brings this lab up or down meanwhile. Raises LabError when somebody does.
+
+    The name of a socket without a file: the kernel frees it with the process, however that ends.
+    """
+    with socket.socket(socket.AF_UNIX) as name:
+        try:
+            name.bind(f"\0{site.prefix}-lab")
+        except OSError:
+            raise LabError("the lab is being brought up or taken down by another command; wait for it") from None
+        yield

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
-from lab.command import LabError, run
-from lab.topology import SITE, Site
+from lab.command import LabError, alone, run
+from lab.topology import MARK, SITE, Site
 
 STOP_SECONDS = 15.0
+POLL_SECONDS = 0.02
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -27,32 +29,48 @@ def is_up(site: Site = SITE) -> bool:
 def _supervisor(site: Site) -> psutil.Process | None:
     try:
         process = psutil.Process(int((site.short / "supervisor.pid").read_text()))
-        return process if "lab.supervisor" in process.cmdline() else None
+        return process if _is_marked(process.pid, site) and not _is_dead(process) else None
     except (OSError, ValueError, psutil.Error):
         return None
 
 
+def has_traces(state: Path, site: Site = SITE) -> bool:
+    """Whether anything of a lab is there, alive or left behind."""
+    return bool(state.exists() or site.short.is_symlink() or _namespaces(site) or _cables(site))
+
+
 def bring_down(state: Path, site: Site = SITE) -> None:
     """Remove processes, mounts, namespaces, cables, cgroups and the state directory of a lab. Raises LabError."""
-    if site.short.is_symlink() and site.short.resolve() != state.resolve():
-        raise LabError(f"the lab that is up has its state in {site.short.resolve()}; run lab-down there")
-    containers = _container_ids(state)
-    supervisor = _supervisor(site)
-    if supervisor is not None:
-        with contextlib.suppress(psutil.Error):
-            supervisor.kill()
-            supervisor.wait(STOP_SECONDS)
-    _kill(site, _processes(site))
-    _unmount(state.resolve())
+    with alone(site):
+        remove(state, site)
+
+
+def remove(state: Path, site: Site, keep_logs: bool = False) -> None:
+    """The same, for a caller that is `alone`; on wish the log files stay in the state directory."""
+    state = state.resolve()
+    _refuse_elsewhere(state, site)
+    groups = {entry.name for entry in state.glob("node-*/docker/containers/*")}
+    _stop_supervisor(site)
+    groups |= _kill_all(state, site)
+    _unmount(state)
     for device in _cables(site):
         run("ip", "link", "del", device)
     for namespace in _namespaces(site):
         run("ip", "netns", "del", namespace)
-    _remove_cgroups(containers)
+    _remove_cgroups(groups)
     site.short.unlink(missing_ok=True)
-    shutil.rmtree(state, ignore_errors=True)
-    if state.exists():
-        raise LabError(f"{state} could not be removed; is something in it still in use?")
+    _remove_tree(state, keep_logs)
+
+
+def _refuse_elsewhere(state: Path, site: Site) -> None:
+    """A lab belongs to one directory; one whose directory is gone belongs to whoever asks."""
+    if not site.short.is_symlink() or site.short.resolve() == state:
+        return
+    elsewhere = site.short.resolve()
+    if is_up(site):
+        raise LabError(f"another lab is up, with its state in {elsewhere}; run `make lab-down` there first")
+    if elsewhere.exists():
+        raise LabError(f"another lab was left behind in {elsewhere}; run `make lab-down` there first")
 
 
 def _namespaces(site: Site) -> list[str]:
@@ -67,29 +85,64 @@ def _cables(site: Site) -> list[str]:
     return [name for name in names if name in {site.bridge, site.master_cable} or name.startswith(site.node_cable)]
 
 
-def _processes(site: Site) -> set[psutil.Process]:
-    """Whatever lives in one of the lab's namespaces, and its children: containers have namespaces of their own."""
+def _stop_supervisor(site: Site) -> None:
+    """It ends everything that it has started, and reaps it; only in its absence is that left to us."""
+    supervisor = _supervisor(site)
+    if supervisor is None:
+        return
+    with contextlib.suppress(psutil.Error):
+        supervisor.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        while not _is_dead(supervisor) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+
+def _kill_all(state: Path, site: Site) -> set[str]:
+    """Kill what is left of the lab, and what that leaves behind; the names of its containers' control groups."""
+    groups: set[str] = set()
+    deadline = time.monotonic() + STOP_SECONDS
+    while pending := list(_processes(state, site)):
+        if time.monotonic() > deadline:
+            raise LabError(f"processes that do not end: {', '.join(str(process.pid) for process in pending)}")
+        for process in pending:
+            with contextlib.suppress(OSError, psutil.Error):
+                groups |= set(re.findall(r"/docker/([0-9a-f]{64})", Path(f"/proc/{process.pid}/cgroup").read_text()))
+                process.send_signal(signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    return groups
+
+
+def _processes(state: Path, site: Site) -> Iterator[psutil.Process]:
+    """Whatever bears the lab's mark, lives in one of its namespaces, or has its root in one of its containers."""
     inodes = {os.stat(f"/run/netns/{name}").st_ino for name in _namespaces(site)}
-    found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
-            if os.stat(f"/proc/{process.pid}/ns/net").st_ino in inodes:
-                found |= {process, *process.children(recursive=True)}
-    return found
+            is_ours = (
+                _is_marked(process.pid, site)
+                or os.stat(f"/proc/{process.pid}/ns/net").st_ino in inodes
+                or _root_lies_in(process.pid, state)
+            )
+            if is_ours and not _is_dead(process) and process.pid != os.getpid():
+                yield process
 
 
-def _kill(site: Site, processes: Iterable[psutil.Process]) -> None:
-    """All of them, and those that they leave behind."""
-    deadline = time.monotonic() + STOP_SECONDS
-    pending = set(processes)
-    while pending:
-        for process in pending:
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(signal.SIGKILL)
-        psutil.wait_procs(pending, timeout=1)
-        pending = {process for process in _processes(site) | pending if process.is_running() and not _is_dead(process)}
-        if pending and time.monotonic() > deadline:
-            raise LabError(f"processes that do not end: {', '.join(str(process.pid) for process in pending)}")
+def _is_marked(pid: int, site: Site) -> bool:
+    return f"{MARK}={site.short}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+def _root_lies_in(pid: int, state: Path) -> bool:
+    """Containers have namespaces and an environment of their own, but their root is an overlay of the lab's files."""
+    return any(point == Path("/") and f"upperdir={state}/" in options for point, options in _mounts(str(pid)))
+
+
+def _mounts(process: str) -> list[tuple[Path, str]]:
+    """Mount points and options that a process sees; blanks are octal numbers there (proc_pid_mountinfo(5))."""
+    lines = os.fsdecode(Path(f"/proc/{process}/mountinfo").read_bytes()).splitlines()
+    return [(Path(_unescaped(line.split()[4])), _unescaped(line.split()[-1])) for line in lines]
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
 def _is_dead(process: psutil.Process) -> bool:
@@ -100,19 +153,24 @@ def _is_dead(process: psutil.Process) -> bool:
 
 
 def _unmount(state: Path) -> None:
-    with Path("/proc/self/mountinfo").open() as mounts:
-        points = [line.split()[4] for line in mounts]
-    for point in reversed(points):
-        if Path(point).is_relative_to(state):
-            run("umount", "--lazy", point)
-
-
-def _container_ids(state: Path) -> set[str]:
-    return {entry.name for entry in state.glob("node-*/docker/containers/*")}
+    for point, _ in reversed(_mounts("self")):
+        if point.is_relative_to(state):
+            run("umount", "--lazy", str(point))
 
 
 def _remove_cgroups(containers: set[str]) -> None:
-    for group in CGROUPS.glob("*/docker/*"):
+    for group in (*CGROUPS.glob("docker/*"), *CGROUPS.glob("*/docker/*")):
         if group.name in containers:
             with contextlib.suppress(OSError):
                 group.rmdir()
+
+
+def _remove_tree(state: Path, keep_logs: bool) -> None:
+    logs = [*state.glob("*.log"), *state.glob("*/*.log"), *state.glob("*/log/*.log")] if keep_logs else []
+    kept = [(log, log.read_bytes()) for log in logs]
+    shutil.rmtree(state, ignore_errors=True)
+    if state.exists():
+        raise LabError(f"{state} could not be removed; is something in it still in use?")
+    for log, text in kept:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_bytes(text)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 MOST_NODES = 100
 PHYSICAL = "brphy"
+MARK = "PODLANE_LAB"
+"""In the environment of every process of a lab: the lab's `Site.short`."""
 
 PLUGINS = ("ovs-multitenant", "ovs-subnet")
 OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"

@@ -163,19 +163,19 @@ async def _master_answers(lab: Lab, say: Progress) -> Kubeconfig:
 
 def _load_images(node: LabNode) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        client: Any = docker.APIClient(base_url=f"unix://{node.docker_socket}", version="1.41")
-        try:
-            present = {tag for image in client.images() for tag in image["RepoTags"] or ()}
-            if f"{images.TOOLBOX}:latest" not in present:
-                images.load(client)
-            return
-        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-            if time.monotonic() > deadline:
-                raise LabError(f"{node.name}: dockerd does not answer: {error}; see .lab/{node.name}/log") from None
-        finally:
-            client.close()
-        time.sleep(0.1)
+    while not node.docker_socket.exists():
+        if time.monotonic() > deadline:
+            raise LabError(f"{node.name}: dockerd does not start; see .lab/{node.name}/log/dockerd.log")
+        time.sleep(0.05)
+    client: Any = docker.APIClient(base_url=f"unix://{node.docker_socket}", version="1.41", timeout=START_SECONDS)
+    try:
+        present = {tag for image in client.images() for tag in image["RepoTags"] or ()}
+        if f"{images.TOOLBOX}:latest" not in present:
+            images.load(client)
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise LabError(f"{node.name}: {error}; see .lab/{node.name}/log/dockerd.log") from None
+    finally:
+        client.close()
 
 
 def show_lab(state: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,15 +12,24 @@ import pytest
 
 from lab.down import bring_down
 from lab.topology import Lab
-from lab.up import lab_up
 from tests.e2e.cluster import SITE, Cluster
+
+BRING_UP = """
+import sys
+from pathlib import Path
+from lab.up import lab_up
+from tests.e2e.cluster import SITE
+sys.exit(lab_up(Path(sys.argv[1]), 3, "ovs-multitenant", SITE))
+"""
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     state = Path(f"/tmp/pode2e-{os.getpid()}")
+    bring_down(state, SITE)
     try:
-        assert lab_up(state, 3, "ovs-multitenant", SITE) == 0
+        done = subprocess.run([sys.executable, "-c", BRING_UP, str(state)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
         lab = Lab(SITE, state, Path(sys.executable).parent, 3, "ovs-multitenant")
         yield Cluster(lab, tmp_path_factory.mktemp("home"))
     finally:

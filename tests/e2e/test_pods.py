@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +45,7 @@ def project(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     name = request.node.name.replace("_", "-").replace("[", "-").rstrip("]")[:50].rstrip("-")
     cluster.apply(namespace(name))
     yield name
-    cluster.kubectl("delete", "namespace", name, "--wait=false", check=False)
+    cluster.kubectl("delete", "namespace", name, "--timeout=60s")
 
 
 def test_pods_with_several_containers_run_with_an_address_of_their_node(cluster: Cluster, project: str) -> None:
@@ -171,7 +172,7 @@ def test_an_emptydir_goes_with_its_pod(cluster: Cluster, project: str) -> None:
     cluster.wait_running(project, "keeper")
     assert "tmpfs" in cluster.execute(project, "keeper", "mount").stdout.split("/v")[0].splitlines()[-1]
     cluster.kubectl("-n", project, "delete", "pod", "keeper", "--timeout=30s")
-    wait_until(lambda: "empty-dir" not in open("/proc/mounts").read(), "the tmpfs is unmounted")  # noqa: SIM115
+    wait_until(lambda: "empty-dir" not in Path("/proc/mounts").read_text(), "the tmpfs is unmounted")
 
 
 def test_static_pods_come_and_go_with_their_file(cluster: Cluster) -> None:
@@ -179,15 +180,15 @@ def test_static_pods_come_and_go_with_their_file(cluster: Cluster) -> None:
     before = cluster.traces("node-2")
     manifest = node.root / "manifests" / "static.yaml"
     manifest.write_text(pod("static", "default", grace=0))
-    wait_until(lambda: len(cluster.traces("node-2")["ports"]) == len(before["ports"]) + 1, "the static pod runs")
+    name = "k8s_main_static-node-2_default_"
+    wait_until(lambda: name in cluster.docker("node-2", "ps", "--format", "{{.Names}}"), "the static pod runs")
     bad = node.root / "manifests" / "bad.yaml"
     bad.write_text(pod("bad", "default").replace("image: podlane/toolbox", "imagine: x").replace("main", "Main"))
     log = node.root / "log" / "node-agent.log"
     wait_until(lambda: "bad.yaml document 1: not accepted (3 problems)" in log.read_text(), "the refusal")
     for path in ("spec.containers[0].imagine", "spec.containers[0].image", "spec.containers[0].name"):
         assert path in log.read_text()
-    names = cluster.docker("node-2", "ps", "--format", "{{.Names}}")
-    assert "k8s_main_static-node-2_default_" in names
+    assert name in cluster.docker("node-2", "ps", "--format", "{{.Names}}"), "the other pods go on"
     manifest.unlink()
     bad.unlink()
     wait_until(lambda: cluster.traces("node-2") == before, "the static pod is gone")
