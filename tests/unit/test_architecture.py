@@ -1,0 +1,96 @@
+"""The architecture, executed: who may import whom, what is pure, how long things may be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("api", "cli", "lab", "master", "node_agent", "reconcile", "sdn")
+MAY_IMPORT = {
+    "api": set(),
+    "reconcile": set(),
+    "master": {"api", "reconcile"},
+    "node_agent": {"api", "reconcile"},
+    "sdn": {"api", "reconcile"},
+    "cli": {"api", "lab"},
+    "lab": {"api"},
+}
+ACTING = {"asyncio", "logging", "os", "random", "select", "socket", "subprocess", "threading", "time", "uuid"}
+PURE = (
+    "api/defaults.py", "api/manifest.py", "api/names.py", "api/objects.py", "api/pods.py", "api/quantity.py",
+    "api/schema.py", "api/selectors.py", "api/times.py", "api/validate.py", "lab/topology.py", "master/allocators.py",
+    "master/authorize.py", "master/controllers.py", "master/scheduler.py", "node_agent/containers.py",
+    "node_agent/node.py", "node_agent/observed.py", "node_agent/plan.py", "node_agent/status.py",
+    "reconcile/changes.py", "sdn/flow.py", "sdn/flows.py", "sdn/ipam.py", "sdn/links.py", "sdn/nat.py",
+    "sdn/observed.py", "sdn/pipeline.py", "sdn/plan.py", "sdn/view.py",
+)  # fmt: skip
+LONGEST_FILE, LONGEST_FUNCTION = 400, 50
+LONG_BY_NATURE = {"api/objects.py"}
+VAGUE = ("manager", "helper", "util")
+
+
+def sources() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+@pytest.fixture(params=sources(), ids=named)
+def source(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def test_a_package_imports_only_what_it_may(source: Path) -> None:
+    package = named(source).split("/")[0]
+    ours = {name.split(".")[0] for name in imports(ast.parse(source.read_text()))} & set(PACKAGES)
+    assert ours <= MAY_IMPORT[package] | {package}
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_what_decides_does_not_act(name: str) -> None:
+    found = set(imports(ast.parse((ROOT / name).read_text())))
+    assert not {module.split(".")[0] for module in found} & ACTING
+    assert not {module for module in found if ".drivers" in module}
+
+
+def test_files_and_functions_are_short_and_say_what_they_are(source: Path) -> None:
+    text = source.read_text()
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "a module says what it is"
+    assert len(text.splitlines()) <= LONGEST_FILE or named(source) in LONG_BY_NATURE
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno < LONGEST_FUNCTION, node.name
+
+
+def test_no_except_swallows_everything(source: Path) -> None:
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.ExceptHandler):
+            caught = ast.unparse(node.type) if node.type else ""
+            broad = caught in {"", "Exception", "BaseException"}
+            told = any(isinstance(inner, ast.Raise) or ".exception(" in ast.unparse(inner) for inner in node.body)
+            assert not broad or told, f"line {node.lineno}"
+
+
+def test_names_are_the_fields_own(source: Path) -> None:
+    assert not any(word in source.stem for word in VAGUE)
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            assert not any(word in node.name.lower() for word in VAGUE), node.name

@@ -1,0 +1,46 @@
+"""The systemd units and example configurations, read by those who will read them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from master.settings import Settings as MasterSettings
+from node_agent.settings import Settings as NodeAgentSettings
+from reconcile.settings import merge
+from sdn.settings import Settings as SdnSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS: dict[str, type[msgspec.Struct]] = {
+    "master": MasterSettings,
+    "node-agent": NodeAgentSettings,
+    "sdn": SdnSettings,
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_example_configuration_is_accepted(name: str) -> None:
+    document = yaml.safe_load((ROOT / "systemd" / f"{name}.yaml").read_text())
+    assert merge(SETTINGS[name], document, {})
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """With stand-ins for what is not installed here: the commands, and the units of other packages."""
+    for unit in (ROOT / "systemd").glob("*.service"):
+        text = unit.read_text().replace("/opt/podlane/bin/", f"{tmp_path}/")
+        (tmp_path / unit.name).write_text(text)
+        command = tmp_path / unit.stem
+        command.touch(mode=0o755)
+    for other in ("openvswitch-switch", "docker"):
+        (tmp_path / f"{other}.service").write_text("[Service]\nExecStart=/bin/true\n")
+    units = sorted(str(path) for path in tmp_path.glob("podlane-*.service"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, check=False
+    )
+    ours = [line for line in done.stderr.splitlines() if "podlane-" in line]
+    assert not ours, "\n".join(ours)
+    assert done.returncode == 0, done.stderr
