@@ -1,0 +1,83 @@
+"""Scenarios as text: a view goes in; flows, links and firewall come out, to be read like code.
+
+A difference means that the meaning of the compiler has changed. If that was intended, `make golden` rewrites the files;
+read what git shows of it, line by line.
+"""
+
+from __future__ import annotations
+
+import os
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from api.objects import ClusterNetwork, HostSubnet, NetNamespace
+from sdn.flows import compile_flows
+from sdn.links import desired_bridge, desired_gateway
+from sdn.nat import guard_devices, nat_table
+from sdn.pipeline import Table
+from sdn.view import Attached, Snapshot, View, look
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+
+
+def view_of(document: dict[str, Any]) -> View:
+    snapshot = Snapshot(
+        msgspec.convert(document["clusterNetwork"], ClusterNetwork),
+        tuple(msgspec.convert(document["hostSubnets"], list[HostSubnet])),
+        tuple(msgspec.convert(document.get("netNamespaces", []), list[NetNamespace])),
+    )
+    attached = [
+        Attached(row["sandbox"], row["namespace"], row["ofport"], IPv4Address(row["ip"]))
+        for row in document.get("attached", [])
+    ]
+    node = document["node"]
+    view = look(snapshot, node["name"], IPv4Address(node["ip"]), 1450, attached)
+    assert isinstance(view, View), view
+    return view
+
+
+def flows_text(view: View) -> str:
+    rows = sorted(compile_flows(view), key=lambda flow: (flow.table, -flow.priority, str(flow)))
+    return "".join(
+        f"{str(flow).replace(f'table={flow.table},', f'table={Table(flow.table).name.lower()},')}\n" for flow in rows
+    )
+
+
+def links_text(view: View) -> str:
+    bridge, gateway = desired_bridge(view.cluster, view.node, "netdev"), desired_gateway(view.cluster, view.node)
+    lines = [f"bridge {bridge.name} datapath_type={bridge.datapath_type} fail_mode={bridge.fail_mode}"]
+    for port in bridge.ports:
+        words = [
+            f"ofport={port.ofport_request}",
+            f"type={port.type}",
+            *(f"{key}={value}" for key, value in port.options),
+        ]
+        words += [f"mac={port.mac}"] * bool(port.mac) + [f"mtu={port.mtu_request}"] * bool(port.mtu_request)
+        lines.append(f"  port {port.name} {' '.join(words)}")
+    lines.append(f"address {gateway.address} dev {gateway.device}")
+    lines += [f"route {network} dev {gateway.device}" for network in sorted(gateway.routes)]
+    lines += [f"sysctl {name}={value}" for name, value in gateway.sysctls]
+    lines += [f"no lane: {one.namespace} {one.sandbox} {one.address}" for one in view.laneless]
+    return "\n".join(lines) + "\n"
+
+
+def nat_text(view: View) -> str:
+    return nat_table(view.cluster) + guard_devices(frozenset({"eth0"}), frozenset())
+
+
+OUTPUTS = {"flows.txt": flows_text, "links.txt": links_text, "nat.nft": nat_text}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("scenario", sorted(entry.name for entry in SCENARIOS.iterdir()))
+def test_scenario(scenario: str, output: str) -> None:
+    folder = SCENARIOS / scenario
+    text = OUTPUTS[output](view_of(yaml.safe_load((folder / "view.yaml").read_text())))
+    if os.environ.get("GOLDEN") == "write":
+        (folder / output).write_text(text)
+    assert (folder / output).read_text() == text, f"{scenario}: if this is meant, run `make golden` and read the diff"

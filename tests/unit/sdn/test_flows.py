@@ -1,0 +1,113 @@
+"""Properties that every compiled set of flows has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdn.flow import (
+    ETH_DST,
+    IN_PORT,
+    IP_SRC,
+    FieldMatch,
+    Flow,
+    Goto,
+    Match,
+    Output,
+    SetField,
+    arp,
+    exactly,
+    in_port,
+    ip,
+    udp,
+)
+from sdn.flows import compile_flows, peer_flows, pod_flows
+from sdn.pipeline import TUN0, VXLAN0
+from sdn.view import Cluster, Node, Peer, Pod, View
+
+CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
+NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
+
+pods = st.lists(st.tuples(st.integers(2, 509), st.integers(0, 30)), max_size=20, unique_by=lambda row: row[0])
+peers = st.sets(st.integers(1, 500), max_size=20)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> View:
+    here = frozenset(
+        Pod(16 + number, NODE.subnet.network_address + offset, vnid) for number, (offset, vnid) in enumerate(draw(pods))
+    )
+    there = frozenset(
+        Peer(f"n{n}", IPv4Address("10.245.2.3") + n, IPv4Network((0x0A800000 + 512 * n, 23))) for n in draw(peers)
+    )
+    return View(CLUSTER, NODE, there, here)
+
+
+@given(views())
+def test_no_two_flows_are_the_same_row(view: View) -> None:
+    flows = compile_flows(view)
+    assert len({flow.row for flow in flows}) == len(flows)
+
+
+@given(views())
+def test_only_the_flows_of_a_pod_and_of_nobody_else_change_with_it(view: View) -> None:
+    for pod in view.pods:
+        without = compile_flows(replace(view, pods=view.pods - {pod}))
+        assert compile_flows(view) - without == pod_flows(pod)
+        assert without <= compile_flows(view)
+
+
+@given(views())
+def test_only_the_flows_of_a_peer_change_with_it(view: View) -> None:
+    for peer in view.peers:
+        without = compile_flows(replace(view, peers=view.peers - {peer}))
+        assert compile_flows(view) - without == peer_flows(peer)
+
+
+@given(views())
+def test_a_pods_port_gets_only_packets_for_its_address_and_lane(view: View) -> None:
+    port_of = {pod.ofport: pod for pod in view.pods}
+    for flow in compile_flows(view):
+        for action in flow.actions:
+            if isinstance(action, Output) and action.port in port_of:
+                pod = port_of[action.port]
+                fields = {match.field.name: match for match in flow.match.fields}
+                assert fields["nw_dst"].value == int(pod.address)
+                assert pod.vnid == 0 or fields["reg0"].value in {0, pod.vnid}
+            elif isinstance(action, Output):
+                assert action.port in {VXLAN0, TUN0}
+
+
+def test_a_field_is_matched_once() -> None:
+    with pytest.raises(ValueError, match="in_port is matched twice"):
+        in_port(1) & in_port(2)
+    with pytest.raises(ValueError, match="eth_type is matched twice"):
+        ip() & arp()
+
+
+def test_a_value_fits_its_field_and_mask() -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        FieldMatch(IP_SRC, 1 << 32, IP_SRC.ones)
+    with pytest.raises(ValueError, match="does not fit"):
+        FieldMatch(IP_SRC, 0x0A000001, 0xFFFFFF00)
+
+
+def test_goto_is_last_and_only_forward() -> None:
+    with pytest.raises(ValueError, match="cannot go back"):
+        Flow(20, 1, Match(), (Goto(20),))
+    with pytest.raises(ValueError, match="not the last"):
+        Flow(0, 1, Match(), (Goto(10), Output(1)))
+
+
+def test_text_is_what_ovs_ofctl_takes() -> None:
+    flow = Flow(0, 7, udp(4789) & in_port(3), (SetField(ETH_DST, 0x0A580A800001), Output(2)))
+    assert str(flow) == (
+        "table=0,priority=7,ip,in_port=3,nw_proto=17,udp_dst=4789 actions=set_field:0a:58:0a:80:00:01->eth_dst,output:2"
+    )
+    assert str(Flow(0, 0, Match())) == "table=0,priority=0 actions=drop"
+    assert str(ip(src=IPv4Network("10.0.0.0/8"))) == "ip,nw_src=10.0.0.0/8"
+    assert exactly(IN_PORT, 5) == in_port(5)

@@ -1,0 +1,118 @@
+"""Who gets which address, and what a node with no memory knows from marks alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdn.ipam import Exhausted, next_address, next_number, next_ofport
+from sdn.links import NETDEV, desired_bridge, guarded_devices, missing
+from sdn.observed import Bridge, Port, Switch
+from sdn.pipeline import FIRST_POD_PORT, LAST_POD_PORT
+from sdn.plan import Wish, arrivals, attached, device_of, lost, ports_for, ports_of
+from sdn.view import Attached
+from tests.unit.sdn.test_flows import CLUSTER, NODE
+
+SMALL = replace(NODE, subnet=IPv4Network("10.128.0.0/29"))
+
+
+def wish(sandbox: str) -> Wish:
+    return Wish(sandbox, "red", f"pod-{sandbox}", "uid", "/proc/1/ns/net", "eth0")
+
+
+def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:
+    """What the switch reports after a write."""
+    ports = {port.name: port for port in bridge.ports}
+    ports |= {port.name: replace(port, ofport=port.ofport_request) for port in coming.ports}
+    marks = {**dict(bridge.external_ids), **dict(coming.external_ids)}
+    return replace(bridge, ports=tuple(ports.values()), external_ids=tuple(sorted(marks.items())))
+
+
+def test_addresses_begin_at_the_second_and_leave_out_the_gateway() -> None:
+    assert next_address(SMALL.subnet, set(), None) == IPv4Address("10.128.0.2")
+    taken = {IPv4Address("10.128.0.2") + n for n in range(5)}
+    with pytest.raises(Exhausted, match=r"no free address in 10\.128\.0\.0/29: all 5 are taken"):
+        next_address(SMALL.subnet, taken, None)
+
+
+def test_a_freed_address_rests_until_the_range_has_gone_round() -> None:
+    bridge, given_out = Bridge("br0"), []
+    for number in range(12):
+        plan = arrivals(bridge, SMALL, [wish(str(number))])
+        bridge = carried_out(bridge, ports_for(bridge, plan.coming))
+        given_out.append(str(plan.coming[0].address).rpartition(".")[2])
+        bridge = replace(bridge, ports=())
+    assert given_out == ["2", "3", "4", "5", "6", "2", "3", "4", "5", "6", "2", "3"]
+
+
+def test_a_full_subnet_refuses_only_who_does_not_fit() -> None:
+    plan = arrivals(Bridge("br0"), SMALL, [wish(str(number)) for number in range(7)])
+    assert [arrival.wish.sandbox for arrival in plan.coming] == ["0", "1", "2", "3", "4"]
+    assert set(plan.refused) == {"5", "6"}
+
+
+def test_who_is_attached_is_not_attached_again() -> None:
+    bridge = Bridge("br0")
+    bridge = carried_out(bridge, ports_for(bridge, arrivals(bridge, NODE, [wish("a")]).coming))
+    assert not arrivals(bridge, NODE, [wish("a")]).coming
+    assert attached(bridge) == (Attached("a", "red", FIRST_POD_PORT, IPv4Address("10.128.0.2")),)
+    assert [port.name for port in ports_of(bridge, {"a", "b"})] == [device_of("a")]
+
+
+def test_a_port_without_a_device_is_lost_and_gets_no_flow() -> None:
+    bridge = carried_out(Bridge("br0"), ports_for(Bridge("br0"), arrivals(Bridge("br0"), NODE, [wish("a")]).coming))
+    broken = replace(bridge, ports=tuple(replace(port, ofport=-1) for port in bridge.ports))
+    assert lost(broken) == {"a"}
+    assert not attached(broken)
+    assert not lost(bridge)
+
+
+def test_device_names_fit_and_differ() -> None:
+    names = {device_of(f"{number:064x}") for number in range(1000)}
+    assert len(names) == 1000
+    assert all(len(name) == 15 for name in names)
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.sets(st.integers(0, 40)), st.integers(-5, 50))
+def test_next_number_is_free_in_range_and_the_first_after_the_cursor(
+    first: int, size: int, taken: set[int], cursor: int
+) -> None:
+    last = first + size
+    number = next_number(first, last, taken, cursor)
+    free = [n for n in range(first, last + 1) if n not in taken]
+    if number is None:
+        assert not free
+        return
+    assert number in free
+    later = [n for n in free if n > cursor] if first <= cursor <= last else []
+    assert number == (later or free)[0]
+
+
+def test_port_numbers_go_round_too() -> None:
+    assert next_ofport(set(), 0) == FIRST_POD_PORT
+    assert next_ofport({FIRST_POD_PORT}, LAST_POD_PORT) == FIRST_POD_PORT + 1
+
+
+def test_a_bridge_as_desired_needs_nothing_and_pods_ports_do_not_matter() -> None:
+    desired = desired_bridge(CLUSTER, NODE, NETDEV)
+    seen = replace(
+        desired,
+        external_ids=(*desired.external_ids, ("somebody", "else")),
+        ports=(*(replace(port, ofport=port.ofport_request) for port in desired.ports), Port("vethx")),
+    )
+    assert missing(desired, seen) is None
+    assert missing(desired, None) == desired
+    bent = replace(seen, ports=tuple(replace(p, mtu_request=9000) if p.name == "tun0" else p for p in seen.ports))
+    wrong = missing(desired, bent)
+    assert wrong is not None
+    assert [port.name for port in wrong.ports] == ["tun0"]
+
+
+def test_the_guard_is_for_devices_that_are_read_in_user_space() -> None:
+    ports = (Port("eth0"), Port("tun0", type="internal"), Port("br0", type="internal"), Port("vxlan0", type="vxlan"))
+    for datapath, wanted in ((NETDEV, {"eth0"}), ("system", set())):
+        assert guarded_devices(Switch((Bridge("br0", datapath_type=datapath, ports=ports),))) == wanted
