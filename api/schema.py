@@ -62,8 +62,6 @@ def _walk(info: inspect.Type, value: object, path: str) -> Iterator[Problem]:
 
 
 def _walk_struct(info: inspect.StructType, value: object, path: str) -> Iterator[Problem]:
-    if value is None and not path:
-        value = {}
     if not isinstance(value, dict):
         yield _mismatch(path, value, "an object is accepted")
         return

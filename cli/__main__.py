@@ -16,8 +16,10 @@ from api.client import Client, ClientError
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from api.objects import ClusterNetwork, HostSubnet, NetNamespace
 from lab.command import LabError
-from lab.down import bring_down, is_up
+from lab.down import bring_down, has_traces
+from lab.files import write_private
 from lab.tables import table
+from lab.topology import MOST_NODES, PLUGINS, SIZE
 from lab.up import lab_up, show_lab
 
 STATE = Path(".lab")
@@ -58,10 +60,16 @@ def _parser() -> argparse.ArgumentParser:
 def _lab_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     up = _command(commands, "up", "bring a lab up and show who reaches whom", _lab_up)
-    up.add_argument("--nodes", type=int, default=int(os.environ.get("NODES", "3")), help="how many (3)")
-    up.add_argument("--plugin", default=os.environ.get("PLUGIN", "ovs-multitenant"), help="or ovs-subnet")
+    up.add_argument("--nodes", metavar="NODES", type=_nodes, help=f"how many, 1 to {MOST_NODES} ({SIZE})")
+    up.add_argument("--plugin", choices=PLUGINS, help=f"who may reach whom ({PLUGINS[0]})")
     _command(commands, "down", "take the lab away without a trace", _lab_down)
     _command(commands, "status", "show the lab that is up", _lab_status)
+
+
+def _nodes(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= MOST_NODES:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {MOST_NODES}")
 
 
 def _command(
@@ -80,7 +88,7 @@ def _lab_up(arguments: argparse.Namespace) -> int:
 
 
 def _lab_down(_: argparse.Namespace) -> int:
-    if not STATE.exists() and not is_up():
+    if not has_traces(STATE):
         print("no lab is up here")
         return 0
     bring_down(STATE)
@@ -114,8 +122,7 @@ def _node_add(arguments: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return 0
     out = Path(arguments.out)
-    out.touch(mode=0o600)
-    out.write_text(text)
+    write_private(out, text)
     print(f"{out}: copy it to the node {arguments.name} as /etc/podlane/node.kubeconfig")
     return 0
 

@@ -44,9 +44,9 @@ def _pod(project: str, number: int, node: str) -> Pod:
     return default(Pod(metadata=meta, spec=spec))
 
 
-def is_ready(node: Node) -> bool:
-    """Whether the node says that pods can run."""
-    return any(condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions)
+def is_ready(thing: Node | Pod) -> bool:
+    """Whether a node says that pods can run on it, or that a pod's containers run."""
+    return any(condition.type == "Ready" and condition.status == "True" for condition in thing.status.conditions)
 
 
 async def until(count: Callable[[], Awaitable[int]], say: Callable[[str], None], wanted: int, what: str) -> None:
@@ -72,7 +72,7 @@ async def nodes_ready(client: Client) -> int:
 async def pods_running(client: Client) -> int:
     """How many pods of the demo run."""
     pods = (await client.list(Pod, label_selector="app=demo")).items
-    return sum(pod.status.phase == "Running" and bool(pod.status.pod_ip) for pod in pods)
+    return sum(is_ready(pod) and bool(pod.status.pod_ip) for pod in pods)
 
 
 async def show(client: Client, lab: Lab) -> Matrix:

@@ -8,15 +8,24 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import docker
+
 PAUSE, TOOLBOX = "podlane/pause", "podlane/toolbox"
 CATATONIT, BUSYBOX = Path("/usr/bin/catatonit"), Path("/bin/busybox")
 
 
-def load(client: Any) -> None:
-    """Put both images into the Docker behind `client` (a docker.APIClient)."""
-    client.import_image_from_data(_pause(), repository=PAUSE, changes=['ENTRYPOINT ["/catatonit", "-P"]'])
-    path = "ENV PATH=/bin:/sbin:/usr/bin:/usr/sbin"
-    client.import_image_from_data(_toolbox(), repository=TOOLBOX, changes=['CMD ["sh"]', path])
+def load(docker_socket: str) -> None:
+    """Put both images, where they are missing, into the Docker behind a unix socket. Raises DockerException."""
+    client: Any = docker.APIClient(base_url=f"unix://{docker_socket}", version="1.41", timeout=60)
+    try:
+        present = {tag.partition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()}
+        if PAUSE not in present:
+            client.import_image_from_data(_pause(), repository=PAUSE, changes=['ENTRYPOINT ["/catatonit", "-P"]'])
+        if TOOLBOX not in present:
+            path = "ENV PATH=/bin:/sbin:/usr/bin:/usr/sbin"
+            client.import_image_from_data(_toolbox(), repository=TOOLBOX, changes=['CMD ["sh"]', path])
+    finally:
+        client.close()
 
 
 def _pause() -> bytes:

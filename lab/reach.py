@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import docker
+import docker.errors
+import requests
 
+from lab.command import LabError
 from lab.tables import GREEN, GREY, RED, coloured
 
 GLOBAL_PROJECT = "default"
@@ -82,7 +85,7 @@ def _painted(cell: str) -> str:
 
 
 def measure(members: Sequence[Member], outside: str, flat: bool) -> Matrix:
-    """Send from every pod to every pod and to the outside, all at once."""
+    """Send from every pod to every pod and to the outside, all at once. Raises LabError."""
     targets = [member.address for member in members] + [outside]
     with ThreadPoolExecutor(max_workers=len(members) or 1) as threads:
         answers = threads.map(lambda member: _probe(member, targets), members)
@@ -98,5 +101,7 @@ def _probe(member: Member, targets: Sequence[str]) -> set[str]:
         command = ["sh", "-c", f"{probes} wait"]
         execution = client.exec_create(member.container, command)["Id"]
         return set(client.exec_start(execution).decode().split())
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise LabError(f"{member.project}/{member.name} cannot be asked whom it reaches: {error}") from None
     finally:
         client.close()

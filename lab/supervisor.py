@@ -12,6 +12,7 @@ import time
 from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Never
 
 import psutil
 
@@ -23,6 +24,7 @@ RESTART_SECONDS = 1.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.05
 REAP_SECONDS = 1.0
+CONNECT_SECONDS = 10.0
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
@@ -32,13 +34,14 @@ class Supervisor:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._started: set[int] = set()
-        self._connecting = 0
+        self._child_died = asyncio.Event()
 
     async def run(self) -> None:
         """Start everything and keep it alive until told to stop; then end it, and all that came from it."""
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._child_died.set)
         if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             _say("orphans will not be reaped: prctl is refused")
         tasks = [asyncio.create_task(self._keep(process)) for process in processes(self._lab)]
@@ -50,7 +53,6 @@ class Supervisor:
         await self._end()
 
     async def _keep(self, process: Process) -> None:
-        node = next((one for one in self._lab.nodes if process.name == f"{one.name} ovs-vswitchd"), None)
         while True:
             while not all(path.exists() for path in process.needs):
                 await asyncio.sleep(POLL_SECONDS)
@@ -59,12 +61,20 @@ class Supervisor:
             except OSError as error:
                 _say(f"{process.name} does not start: {error}; trying again")
             else:
-                if node is not None:
-                    await self._connect(node)
-                code = await running.wait()
+                code = await self._live(process, running)
                 self._started.discard(running.pid)
                 _say(f"{process.name} ended with {code}; starting it again")
             await asyncio.sleep(RESTART_SECONDS)
+
+    async def _live(self, process: Process, running: asyncio.subprocess.Process) -> int:
+        """Until the process ends; how it ended. A switch connects its node meanwhile."""
+        nodes = [node for node in self._lab.nodes if process.name == f"{node.name} ovs-vswitchd"]
+        connecting = [asyncio.create_task(_connect(node)) for node in nodes]
+        try:
+            return await running.wait()
+        finally:
+            for task in connecting:
+                task.cancel()
 
     async def _start(self, process: Process) -> asyncio.subprocess.Process:
         with process.log_file.open("ab") as log:
@@ -84,30 +94,27 @@ class Supervisor:
         fresh.replace(process.pid_file)
         return running
 
-    async def _connect(self, node: LabNode) -> None:
-        self._connecting += 1
-        try:
-            await asyncio.to_thread(underlay.connect, node, time.monotonic() + 30)
-        except LabError as error:
-            _say(f"{node.name}: {error}")
-        finally:
-            self._connecting -= 1
-
     async def _reap(self) -> None:
-        """Take leave of dead orphans; of what was started here, whoever has started it does."""
         while True:
+            await self._child_died.wait()
             await asyncio.sleep(REAP_SECONDS)
-            if not self._connecting:
-                self._reap_orphans()
+            self._child_died.clear()
+            self._reap_orphans()
 
     def _reap_orphans(self) -> bool:
-        """Whether any child, known or adopted, is left."""
-        children = psutil.Process().children()
-        for child in children:
-            with contextlib.suppress(psutil.Error, ChildProcessError):
+        """Take leave of dead orphans; whether any child is left.
+
+        Daemons are left to those that wait for them. What shares our session, programs run on the way, does not count.
+        """
+        left = False
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.Error, ProcessLookupError, ChildProcessError):
+                if os.getsid(child.pid) == os.getsid(0):
+                    continue
+                left = True
                 if child.pid not in self._started and child.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(child.pid, os.WNOHANG)
-        return bool(children)
+        return left
 
     async def _end(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS
@@ -118,19 +125,31 @@ class Supervisor:
             await asyncio.sleep(POLL_SECONDS)
 
 
+async def _connect(node: LabNode) -> None:
+    """Plug a node into its switch; tried again while the switch lives."""
+    while True:
+        try:
+            await asyncio.to_thread(underlay.connect, node, time.monotonic() + CONNECT_SECONDS)
+        except LabError as error:
+            _say(f"{node.name}: {error}")
+            await asyncio.sleep(RESTART_SECONDS)
+        else:
+            return
+
+
 def _say(text: str) -> None:
     sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {text}\n")
     sys.stderr.flush()
 
 
-def main() -> int:
+def main() -> Never:
     """`python -m lab.supervisor PREFIX UNDERLAY NODES PLUGIN`, started by `podlane lab up`."""
     prefix, underlay_network, size, plugin = sys.argv[1:]
     site = Site(prefix, IPv4Network(underlay_network))
     lab = Lab(site, site.short.resolve(), Path(sys.executable).parent, int(size), plugin)
-    asyncio.run(Supervisor(lab).run())
-    return 0
+    asyncio.new_event_loop().run_until_complete(Supervisor(lab).run())
+    os._exit(0)  # a thread that waits for a switch would hold us for seconds
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

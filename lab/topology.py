@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
+SIZE = 3
 MOST_NODES = 100
 PHYSICAL = "brphy"
 MARK = "PODLANE_LAB"

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
+from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
-import docker
 import docker.errors
+import psutil
 import requests
 
 from api.certificates import node_kubeconfig
@@ -20,13 +27,26 @@ from api.client import Client, ClientError
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from api.objects import Namespace
 from lab import demo, images, underlay
-from lab.command import LabError, run
-from lab.down import bring_down, is_up
+from lab.command import LabError, alone, run
+from lab.down import has_traces, is_up, remove
+from lab.files import write_private
 from lab.tables import GREEN, RED, coloured
-from lab.topology import MOST_NODES, OVS_SCHEMA, PLUGINS, SITE, Lab, LabNode, Site
+from lab.topology import MARK, MOST_NODES, OVS_SCHEMA, PLUGINS, SITE, SIZE, Lab, LabNode, Site, processes
 
 START_SECONDS = 60.0
-NEEDED = ("ip", "nsenter", "ethtool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "dockerd", "nft", "catatonit")
+HOPELESS_DEATHS = 3
+NEEDED = (
+    "ip",
+    "nsenter",
+    "ethtool",
+    "ovsdb-server",
+    "ovs-vswitchd",
+    "ovs-vsctl",
+    "dockerd",
+    "nft",
+    "catatonit",
+    "busybox",
+)
 
 
 class Progress:
@@ -40,29 +60,42 @@ class Progress:
         print(f"[{time.monotonic() - self._begin:5.1f}s] {text}", flush=True)
 
 
-def lab_up(state: Path, size: int, plugin: str, site: Site = SITE) -> int:
-    """The command: 0 when everything is as expected, 1 when a pair of pods is not. Raises LabError."""
+def lab_up(state: Path, size: int | None = None, plugin: str | None = None, site: Site = SITE) -> int:
+    """The command: 0 when everything is as expected, 1 when a pair of pods is not. Raises LabError.
+
+    A lab that is up is only shown; what is asked of it (None: whatever there is) must be what it has.
+    """
     _check(size, plugin)
     say = Progress()
-    if is_up(site):
-        lab = _running_lab(state, site)
-        say(f"the lab is up: {lab.size} nodes, {lab.plugin}")
-    else:
-        lab = Lab(site, state.resolve(), Path(sys.executable).parent, size, plugin)
-        _begin(lab, state, say)
-    return asyncio.run(_finish(lab, say))
+    with alone(site):
+        if is_up(site):
+            lab = _running_lab(state, site)
+            _compare(lab, size, plugin)
+            say(f"the lab is up: {lab.size} nodes, {lab.plugin}")
+        else:
+            lab = Lab(site, state.resolve(), Path(sys.executable).parent, size or SIZE, plugin or PLUGINS[0])
+            _make(lab, state, say)
+    return asyncio.run(_demonstrate(lab, say))
 
 
-def _check(size: int, plugin: str) -> None:
+def _check(size: int | None, plugin: str | None) -> None:
     if os.geteuid():
         raise LabError("the lab makes network namespaces and runs dockerd: run it as root")
-    if not 1 <= size <= MOST_NODES:
+    if size is not None and not 1 <= size <= MOST_NODES:
         raise LabError(f"NODES is {size}; 1 to {MOST_NODES} are accepted")
-    if plugin not in PLUGINS:
+    if plugin is not None and plugin not in PLUGINS:
         raise LabError(f"PLUGIN is {plugin!r}; {' or '.join(PLUGINS)} is accepted")
     missing = [program for program in NEEDED if shutil.which(program) is None]
     if missing:
         raise LabError(f"not installed: {', '.join(missing)}; `make lab` installs what the lab needs")
+
+
+def _compare(lab: Lab, size: int | None, plugin: str | None) -> None:
+    if (size or lab.size, plugin or lab.plugin) != (lab.size, lab.plugin):
+        raise LabError(
+            f"a lab of {lab.size} nodes with {lab.plugin} is up, not {size or lab.size} with {plugin or lab.plugin}; "
+            "take it down first (make lab-down)"
+        )
 
 
 def _running_lab(state: Path, site: Site) -> Lab:
@@ -74,18 +107,47 @@ def _running_lab(state: Path, site: Site) -> Lab:
     return Lab(site, state.resolve(), Path(sys.executable).parent, int(size), plugin)
 
 
-def _begin(lab: Lab, state: Path, say: Progress) -> None:
-    if state.exists() or lab.root.is_symlink():
+def _make(lab: Lab, state: Path, say: Progress) -> None:
+    """Everything up to nodes that are ready, or nothing."""
+    if has_traces(state, lab.site):
         say("removing what an earlier lab left behind")
-        bring_down(state, lab.site)
+        remove(state, lab.site)
+    _refuse_taken_addresses(lab.site)
     try:
-        say(f"making {lab.size} nodes ({lab.plugin})")
-        _make_directories(lab, state)
-        underlay.make(lab)
-        _start_supervisor(lab)
+        with _ended_by_signals():
+            say(f"making {lab.size} nodes ({lab.plugin})")
+            _make_directories(lab, state)
+            underlay.make(lab)
+            _start_supervisor(lab)
+            asyncio.run(_join_or_despair(lab, say))
     except BaseException:
-        bring_down(state, lab.site)
+        say("it failed; taking everything away again")
+        remove(state, lab.site, keep_logs=True)
+        if state.exists():
+            say(f"its logs stay in {state}")
         raise
+
+
+def _refuse_taken_addresses(site: Site) -> None:
+    for device, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            if address.family == socket.AF_INET and IPv4Address(address.address) in site.underlay:
+                raise LabError(f"{device} has {address.address}, but the lab needs the whole of {site.underlay}")
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end this process as Ctrl-C does, so that it can clean up."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _make_directories(lab: Lab, state: Path) -> None:
@@ -108,24 +170,46 @@ def _start_supervisor(lab: Lab) -> None:
             stdout=log,
             stderr=log,
             cwd="/",
+            env={**os.environ, MARK: str(lab.site.short)},
             start_new_session=True,
         )
     (lab.root / "supervisor.pid").write_text(f"{supervisor.pid}\n")
 
 
-async def _finish(lab: Lab, say: Progress) -> int:
-    loading = [asyncio.to_thread(_load_images, node) for node in lab.nodes]
-    images_loaded = asyncio.gather(*loading)
+async def _join_or_despair(lab: Lab, say: Progress) -> None:
+    """Wait for ready nodes, but not for processes that only die."""
+    joining, dying = asyncio.create_task(_join(lab, say)), asyncio.create_task(_until_hopeless(lab))
+    done, pending = await asyncio.wait((joining, dying), return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+async def _until_hopeless(lab: Lab) -> None:
+    logs = {process.name: process.log_file for process in processes(lab)}
+    while True:
+        ended = Counter(re.findall(r"^\S+ (.+) ended with", (lab.root / "supervisor.log").read_text(), re.MULTILINE))
+        for name, times in ended.items():
+            if times >= HOPELESS_DEATHS:
+                raise LabError(f"{name} has died {times} times; its last words: {_last_words(logs[name])}")
+        await asyncio.sleep(0.2)
+
+
+async def _join(lab: Lab, say: Progress) -> None:
+    images_loaded = asyncio.gather(*(_load_images(node) for node in lab.nodes))
     administrator = await _master_answers(lab, say)
     async with Client(administrator) as client:
         for node in lab.nodes:
-            if not node.kubeconfig.exists():
-                text = await node_kubeconfig(client, administrator, node.name)
-                node.kubeconfig.touch(mode=0o600)
-                node.kubeconfig.write_text(text)
+            write_private(node.kubeconfig, await node_kubeconfig(client, administrator, node.name))
         await images_loaded
         say("images podlane/pause and podlane/toolbox are on every node")
         await demo.until(lambda: demo.nodes_ready(client), say, lab.size, "nodes ready")
+
+
+async def _demonstrate(lab: Lab, say: Progress) -> int:
+    async with Client(Kubeconfig.load(lab.kubeconfig)) as client:
         await demo.apply(client, lab)
         pods = lab.size * len(demo.PROJECTS)
         await demo.until(lambda: demo.pods_running(client), say, pods, "demo pods running")
@@ -157,25 +241,26 @@ async def _master_answers(lab: Lab, say: Progress) -> Kubeconfig:
             return administrator
         except (BadKubeconfig, ClientError) as error:
             if time.monotonic() > deadline:
-                raise LabError(f"the master does not answer: {error}; see .lab/master/master.log") from None
+                words = _last_words(lab.root / "master" / "master.log")
+                raise LabError(f"the master does not answer: {error}; its last words: {words}") from None
         await asyncio.sleep(0.1)
 
 
-def _load_images(node: LabNode) -> None:
+async def _load_images(node: LabNode) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not node.docker_socket.exists():
         if time.monotonic() > deadline:
-            raise LabError(f"{node.name}: dockerd does not start; see .lab/{node.name}/log/dockerd.log")
-        time.sleep(0.05)
-    client: Any = docker.APIClient(base_url=f"unix://{node.docker_socket}", version="1.41", timeout=START_SECONDS)
+            raise LabError(f"{node.name}: dockerd does not start: {_last_words(node.root / 'log' / 'dockerd.log')}")
+        await asyncio.sleep(0.05)
     try:
-        present = {tag for image in client.images() for tag in image["RepoTags"] or ()}
-        if f"{images.TOOLBOX}:latest" not in present:
-            images.load(client)
+        await asyncio.to_thread(images.load, str(node.docker_socket))
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
         raise LabError(f"{node.name}: {error}; see .lab/{node.name}/log/dockerd.log") from None
-    finally:
-        client.close()
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it has said nothing")
 
 
 def show_lab(state: Path) -> int:

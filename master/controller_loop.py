@@ -23,8 +23,9 @@ from master import controllers, writes
 from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice, Outcome
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
+from master.records import Event, Key, Put, Remove, key_of
 from master.scheduler import Placed, Unplaced, schedule, waits
-from master.store import Event, Key, Put, Remove, Store, key_of
+from master.store import Store
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from api.selectors import BadSelector, Selector, parse_fields, parse_labels
 from master import answers
 from master.kinds import BY_RESOURCE
 from master.kinds.kind import AnyKind
-from master.store import Record
+from master.records import Record
 
 
 class View(Enum):
@@ -50,7 +50,7 @@ def target(path: str) -> Target | None:
         if kind.namespaced:
             namespace, rest = rest[1], rest[2:]
     found = BY_RESOURCE.get((group, version, rest[0]))
-    if found is None or len(rest) > 3 or "" in rest[1:]:
+    if found is None or len(rest) > 3 or "" in parts[1:]:
         return None
     name = rest[1] if len(rest) > 1 else ""
     if found.namespaced and name and not namespace:

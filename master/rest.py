@@ -14,8 +14,9 @@ import msgspec
 from api.objects import Binding, Namespace, Object, Pod
 from master import admission, answers, patch, protobuf, request, tables, writes
 from master.kinds.kind import AnyKind
+from master.records import Expired, Key, Put, Record, Remove
 from master.request import Page, Selection, Target, View
-from master.store import Expired, Key, Put, Record, Remove, Store
+from master.store import Store
 from master.writes import DeleteOptions
 
 Clock = Callable[[], datetime.datetime]

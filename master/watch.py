@@ -19,9 +19,10 @@ from aiohttp import web
 
 from master import answers, request, tables
 from master.kinds.kind import with_metadata
+from master.records import Event, Expired
 from master.request import Selection, View
 from master.rest import Ask
-from master.store import Event, Expired, Store
+from master.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -98,7 +98,7 @@ class Agent:
 
     def _take_up(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        if uid in self._ended or (pod.status.phase in {"Succeeded", "Failed"} and not pod.metadata.deletion_timestamp):
+        if uid in self._ended:
             return
         worker = PodWorker(pod, self._tools)
         self._workers[uid] = worker

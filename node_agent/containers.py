@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from posixpath import normpath
 
 import msgspec
 
@@ -16,7 +17,8 @@ from api import quantity
 from api.objects import Container, Pod, Volume
 from node_agent import observed as label
 
-CPU_PERIOD = 100_000
+CPU_PERIOD, LEAST_QUOTA = 100_000, 1_000
+HOSTS = "/etc/hosts"
 LEAST_SHARES, MOST_SHARES = 2, 262_144
 _VARIABLE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
@@ -146,11 +148,11 @@ def container_spec(
         command=args or (() if command else None),
         working_dir=container.working_dir,
         environment=tuple(f"{name}={value}" for name, value in environment.items()),
-        binds=(*_binds(pod, container, host), f"{hosts_file(host, pod.metadata.uid)}:/etc/hosts"),
+        binds=_binds(pod, container, host),
         network=f"container:{sandbox}",
         ipc=f"container:{sandbox}",
         cpu_shares=cpu_shares(quantity.milli(requests.get("cpu", 0))),
-        cpu_quota=quantity.milli(limits["cpu"]) * CPU_PERIOD // 1000 if "cpu" in limits else 0,
+        cpu_quota=cpu_quota(quantity.milli(limits.get("cpu", 0))),
         memory=quantity.whole(limits["memory"]) if "memory" in limits else 0,
         oom_score_adj=max(oom_score(pod, container, host.memory), host.least_oom_score),
         tty=container.tty,
@@ -167,6 +169,11 @@ def spec_hash(container: Container) -> str:
 def cpu_shares(milli: int) -> int:
     """Docker's CPU weight for a request in thousandths of a core."""
     return min(max(milli * 1024 // 1000, LEAST_SHARES), MOST_SHARES)
+
+
+def cpu_quota(milli: int) -> int:
+    """The µs of each 100 ms that a limit in thousandths of a core allows; 0 is no limit."""
+    return max(milli * CPU_PERIOD // 1000, LEAST_QUOTA) if milli else 0
 
 
 def oom_score(pod: Pod, container: Container, memory: int) -> int:
@@ -200,10 +207,13 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 def _binds(pod: Pod, container: Container, host: Host) -> tuple[str, ...]:
     volumes = {volume.name: volume for volume in pod.spec.volumes}
-    return tuple(
+    own = tuple(
         f"{source_of(volumes[mount.name], pod, host)}:{mount.mount_path}{':ro' if mount.read_only else ''}"
         for mount in container.volume_mounts
     )
+    if any(normpath(mount.mount_path) == HOSTS for mount in container.volume_mounts):
+        return own
+    return (*own, f"{hosts_file(host, pod.metadata.uid)}:{HOSTS}")
 
 
 def source_of(volume: Volume, pod: Pod, host: Host) -> str:

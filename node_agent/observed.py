@@ -48,6 +48,21 @@ class Container:
         return self.state in {"running", "paused", "restarting"}
 
     @property
+    def unborn(self) -> bool:
+        """Whether nobody has tried to start it yet."""
+        return self.state == "created" and not self.exit_code and not self.error
+
+    @property
+    def ended(self) -> bool:
+        """Whether it ran, or could not be started, and does not run now."""
+        return not self.running and not self.unborn
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When it ended; one that could not be started ended when it was made."""
+        return self.finished_at or self.created_at
+
+    @property
     def is_sandbox(self) -> bool:
         """Whether it holds the namespaces of a pod."""
         return self.labels.get(TYPE) == SANDBOX_TYPE
@@ -94,6 +109,12 @@ class PodContainers:
     def everything(self) -> tuple[Container, ...]:
         """Containers first, then the sandboxes under them."""
         return tuple(one for group in self.containers.values() for one in group) + self.sandboxes
+
+    @property
+    def sandbox_ids(self) -> frozenset[str]:
+        """Every sandbox that the pod has, or had when one of its containers was made."""
+        named = (one.labels.get(SANDBOX_ID, "") for group in self.containers.values() for one in group)
+        return frozenset(one.id for one in self.sandboxes) | frozenset(one for one in named if one)
 
 
 def group(found: list[Container]) -> PodContainers:

@@ -16,6 +16,7 @@ from node_agent.observed import HASH, SANDBOX_ID, Container, PodContainers
 
 FIRST_DELAY, LAST_DELAY = timedelta(seconds=10), timedelta(seconds=300)
 GOOD_RUN = timedelta(seconds=600)
+FINAL_PHASES = frozenset(("Succeeded", "Failed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,13 @@ class Start:
 class PodActions:
     """In the order of the fields; `str` is one line for the log, empty when there is nothing to do.
 
-    `kill` are containers to stop at once; `remove` may be deleted; `sandbox_attempt` asks for a new sandbox;
-    `waiting` tells until when a container is held back.
+    `kill` are containers to end at once; `retire` are asked to stop because their image has changed, and have the
+    pod's grace period; `remove` may be deleted; `sandbox_attempt` asks for a new sandbox; `waiting` tells until when a
+    container is held back. `finished`: the pod has come to its end, what it holds besides its containers may go.
     """
 
     kill: tuple[Container, ...] = ()
+    retire: tuple[Container, ...] = ()
     remove: tuple[Container, ...] = ()
     sandbox_attempt: int | None = None
     start: tuple[Start, ...] = ()
@@ -44,7 +47,8 @@ class PodActions:
 
     def __str__(self) -> str:
         parts = [
-            f"kill {' '.join(one.name for one in self.kill)}" if self.kill else "",
+            f"kill {_names(self.kill)}" if self.kill else "",
+            f"retire {_names(self.retire)}" if self.retire else "",
             f"remove {len(self.remove)}" if self.remove else "",
             f"new sandbox {self.sandbox_attempt}" if self.sandbox_attempt is not None else "",
             f"start {' '.join(one.wish.name for one in self.start)}" if self.start else "",
@@ -56,6 +60,10 @@ class PodActions:
         return min((until for _, until in self.waiting), default=None)
 
 
+def _names(containers: tuple[Container, ...]) -> str:
+    return " ".join(one.name for one in containers)
+
+
 def crash_delay(crashes: int) -> timedelta:
     """How long a container waits that has ended soon so many times in a row, this one not counted."""
     if crashes <= 0:
@@ -63,10 +71,16 @@ def crash_delay(crashes: int) -> timedelta:
     return min(FIRST_DELAY * float(2 ** min(crashes - 1, 10)), LAST_DELAY)
 
 
-def crashes_after(dead: Container) -> int:
-    """The count that the next start carries."""
+def crashes_before(dead: Container) -> int:
+    """How many starts in a row ended soon before this one; none when this one ran well."""
     ran = dead.finished_at - dead.started_at if dead.finished_at and dead.started_at else timedelta(0)
-    return 0 if ran >= GOOD_RUN else dead.crashes + 1
+    return 0 if ran >= GOOD_RUN else dead.crashes
+
+
+def due(dead: Container, now: datetime) -> datetime:
+    """When an ended container may start again; an end that lies ahead of us (the clock was set back) does not count."""
+    end = dead.ended_at
+    return now if end is None or now < end else end + crash_delay(crashes_before(dead))
 
 
 def may_restart(policy: str, dead: Container) -> bool:
@@ -79,56 +93,78 @@ def exit_code(dead: Container) -> int:
     return dead.exit_code or (128 if dead.error else 0)
 
 
-def plan(pod: Pod, seen: PodContainers, now: datetime) -> PodActions:
-    """The actions for a pod that is to run."""
-    if is_finished(pod, seen):
-        running = tuple(one for one in seen.sandboxes if one.running)
-        return PodActions(kill=running, finished=True)
+def plan(pod: Pod, seen: PodContainers, now: datetime, retired: frozenset[str] = frozenset()) -> PodActions:
+    """The actions for a pod that is to run. `retired` are ids of containers that were asked to stop by such a plan.
+
+    A pod whose phase is final never starts anything again, whatever has become of its containers.
+    """
+    if pod.status.phase in FINAL_PHASES or is_finished(pod, seen, retired):
+        return PodActions(kill=tuple(one for one in seen.everything if one.running), finished=True)
     sandbox = seen.sandbox
     if sandbox is None or not sandbox.running:
-        stale = tuple(one for one in seen.everything if one.running)
-        attempt = sandbox.attempt + 1 if sandbox is not None else 0
-        gone = tuple(one for one in seen.everything if one.state == "created") + seen.sandboxes
-        starts = tuple(_start(wish, seen) for wish in pod.spec.containers)
-        return PodActions(kill=stale, remove=gone, sandbox_attempt=attempt, start=starts)
-    return _in_sandbox(pod, seen, sandbox, now)
+        return _new_sandbox(pod, seen)
+    return _in_sandbox(pod, seen, sandbox, now, retired)
 
 
-def _in_sandbox(pod: Pod, seen: PodContainers, sandbox: Container, now: datetime) -> PodActions:
-    kill, start, waiting = [], [], []
+def _new_sandbox(pod: Pod, seen: PodContainers) -> PodActions:
+    """Containers of a sandbox that is gone have no network: they end, and all that may run again start anew."""
+    stale = tuple(one for one in seen.everything if one.running)
+    starts = tuple(_start(wish, seen) for wish in pod.spec.containers if _is_to_run(pod, wish, seen))
+    if not starts:
+        return PodActions(kill=stale)
+    attempt = seen.sandbox.attempt + 1 if seen.sandbox is not None else 0
+    gone = tuple(one for one in seen.everything if one.unborn and not one.is_sandbox) + seen.sandboxes
+    return PodActions(kill=stale, remove=gone, sandbox_attempt=attempt, start=starts)
+
+
+def _in_sandbox(
+    pod: Pod, seen: PodContainers, sandbox: Container, now: datetime, retired: frozenset[str]
+) -> PodActions:
+    kill, retire, start, waiting = [], [], [], []
     remove = [*seen.sandboxes[1:]]
     for wish in pod.spec.containers:
         history = seen.containers.get(wish.name, ())
         remove += [one for one in history[2:] if not one.running]
         newest = history[0] if history else None
-        if newest is None or newest.labels.get(SANDBOX_ID) != sandbox.id:
-            start.append(_start(wish, seen))
-        elif newest.state == "created":
+        if newest is None:
+            start.append(Start(wish, 0, 0))
+        elif newest.unborn:
             remove.append(newest)
             start.append(Start(wish, newest.restarts, newest.crashes))
+        elif newest.labels.get(SANDBOX_ID) != sandbox.id:
+            kill += [newest] if newest.running else []
+            start += [_start(wish, seen)] if _is_to_run(pod, wish, seen) else []
         elif newest.running:
-            if newest.labels.get(HASH) != spec_hash(wish):
-                kill.append(newest)
-                start.append(Start(wish, newest.restarts + 1, 0))
+            retire += [newest] if newest.labels.get(HASH) != spec_hash(wish) else []
+        elif newest.id in retired:
+            start.append(Start(wish, newest.restarts + 1, 0))
         elif may_restart(pod.spec.restart_policy, newest):
-            due = (newest.finished_at or now) + crash_delay(newest.crashes)
-            if now >= due:
-                start.append(Start(wish, newest.restarts + 1, crashes_after(newest)))
+            if now >= due(newest, now):
+                start.append(Start(wish, newest.restarts + 1, crashes_before(newest) + 1))
             else:
-                waiting.append((wish.name, due))
-    return PodActions(kill=tuple(kill), remove=tuple(remove), start=tuple(start), waiting=tuple(waiting))
+                waiting.append((wish.name, due(newest, now)))
+    return PodActions(tuple(kill), tuple(retire), tuple(remove), None, tuple(start), tuple(waiting))
+
+
+def _is_to_run(pod: Pod, wish: Wish, seen: PodContainers) -> bool:
+    """Whether a container that has lost its sandbox starts again: not if it has done its work, nor after Never."""
+    newest = next((one for one in seen.containers.get(wish.name, ()) if not one.unborn), None)
+    if newest is None:
+        return True
+    policy = pod.spec.restart_policy
+    return policy != "Never" if newest.running else may_restart(policy, newest)
 
 
 def _start(wish: Wish, seen: PodContainers) -> Start:
-    history = [one for one in seen.containers.get(wish.name, ()) if one.state != "created"]
+    history = [one for one in seen.containers.get(wish.name, ()) if not one.unborn]
     return Start(wish, history[0].restarts + 1 if history else 0, 0)
 
 
-def is_finished(pod: Pod, seen: PodContainers) -> bool:
+def is_finished(pod: Pod, seen: PodContainers, retired: frozenset[str] = frozenset()) -> bool:
     """Whether every container has ended and none may start again."""
     newest = [seen.containers[wish.name][0] for wish in pod.spec.containers if seen.containers.get(wish.name)]
     return len(newest) == len(pod.spec.containers) and all(
-        not one.running and one.state != "created" and not may_restart(pod.spec.restart_policy, one) for one in newest
+        one.ended and one.id not in retired and not may_restart(pod.spec.restart_policy, one) for one in newest
     )
 
 

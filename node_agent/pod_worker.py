@@ -18,7 +18,7 @@ from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.observed import Container, PodContainers, group
-from node_agent.plan import PodActions, Start, is_finished, plan, terminate
+from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
 from node_agent.status import Facts, summarise
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from reconcile.loop import Loop, Pace
@@ -60,6 +60,7 @@ class _Memory:
     attached: str = ""
     deadline: datetime | None = None
     signalled: frozenset[str] = frozenset()
+    retired: dict[str, datetime] = field(default_factory=dict)
     troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
     trouble: tuple[str, str] | None = None
     pulls: dict[str, _Pull] = field(default_factory=dict)
@@ -120,17 +121,22 @@ class PodWorker:
         return group(await self._tools.docker.pod_containers(self._uid))
 
     async def _sync(self, seen: PodContainers) -> None:
-        actions = plan(self.pod, seen, _now())
+        retired = frozenset(self._memory.retired)
+        actions = plan(self.pod, seen, _now(), retired)
+        self._wake_at(None)
         self._wake_at(actions.wake_at())
+        if actions.finished and self.pod.status.phase in FINAL_PHASES:
+            await self._release(actions, seen)
+            return
         try:
             if actions.finished:
-                await self._release(seen)
+                await self._release(actions, seen)
             else:
                 await self._act(actions, seen)
         finally:
             seen = await self._observe()
             self._report(seen)
-        if is_finished(self.pod, seen) and not actions.finished:
+        if is_finished(self.pod, seen, retired) and not actions.finished:
             self.wake()
 
     async def _act(self, actions: PodActions, seen: PodContainers) -> None:
@@ -138,6 +144,8 @@ class PodWorker:
             log.info("pod", extra={"pod": self._loop_name(), "actions": actions})
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
+        for one in actions.retire:
+            await self._retire(one)
         sandbox = seen.sandbox
         if actions.sandbox_attempt is not None:
             await self._drop_sandboxes(actions)
@@ -151,6 +159,18 @@ class PodWorker:
         self._memory.troubles.clear()
         for start in actions.start:
             await self._start(start, sandbox)
+
+    async def _retire(self, one: Container) -> None:
+        """Ask a container to stop, once; kill it when its grace period is over."""
+        deadline = self._memory.retired.get(one.id)
+        if deadline is None:
+            grace = timedelta(seconds=self.pod.spec.termination_grace_period_seconds or 0)
+            deadline = self._memory.retired[one.id] = _now() + grace
+            await self._tools.docker.signal(one.id, one.stop_signal)
+        elif _now() >= deadline:
+            await self._tools.docker.signal(one.id, "SIGKILL")
+            return
+        self._wake_at(deadline)
 
     def _loop_name(self) -> str:
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
@@ -260,12 +280,12 @@ class PodWorker:
         self._wake_at(_now() + delay)
         return None
 
-    async def _release(self, seen: PodContainers) -> None:
+    async def _release(self, actions: PodActions, seen: PodContainers) -> None:
         """All containers have ended for good: the sandbox and its network go, the containers stay for their logs."""
-        for one in seen.sandboxes:
-            await self._tools.network.detach(one.id)
-            if one.running:
-                await self._tools.docker.signal(one.id, "SIGKILL")
+        for identity in seen.sandbox_ids:
+            await self._tools.network.detach(identity)
+        for one in actions.kill:
+            await self._tools.docker.signal(one.id, "SIGKILL")
         self._memory.attached = ""
 
     async def _terminate(self, seen: PodContainers) -> None:
@@ -281,8 +301,8 @@ class PodWorker:
             self._report(await self._observe(), terminating=True)
             return
         self._report(seen, terminating=True)
-        for one in seen.sandboxes:
-            await self._tools.network.detach(one.id)
+        for identity in seen.sandbox_ids:
+            await self._tools.network.detach(identity)
         for one in step.remove:
             await self._tools.docker.remove(one.id)
         await asyncio.to_thread(directories.forget, self._tools.host, self._uid)

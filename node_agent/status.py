@@ -21,7 +21,7 @@ from api.objects import (
 )
 from api.objects import Container as Wish
 from node_agent.observed import Container, PodContainers
-from node_agent.plan import crash_delay, exit_code, may_restart
+from node_agent.plan import FINAL_PHASES, crash_delay, crashes_before, due, exit_code, may_restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,16 @@ class Facts:
 
 
 def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
-    """The whole status; transition times of conditions that have not changed are kept."""
+    """The whole status; transition times of conditions that have not changed are kept, so are conditions of others."""
     rows = tuple(_container(pod, wish, seen.containers.get(wish.name, ()), facts) for wish in pod.spec.containers)
-    phase = _phase(pod, seen, rows)
-    ready = bool(rows) and all(row.ready for row in rows) and bool(facts.address)
-    message = facts.trouble[1] if facts.trouble else ""
+    phase = _phase(pod, seen, facts)
     return PodStatus(
         observed_generation=pod.metadata.generation,
         phase=phase,
-        conditions=_conditions(pod, rows, phase, ready, facts),
-        message=message,
+        conditions=_conditions(pod, seen, rows, phase, facts),
+        message=facts.trouble[1] if facts.trouble else "",
         reason=facts.trouble[0] if facts.trouble else "",
+        nominated_node_name=pod.status.nominated_node_name,
         host_ip=facts.node_address,
         host_ips=(HostIP(ip=facts.node_address),),
         pod_ip=facts.address,
@@ -63,17 +62,19 @@ def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
     )
 
 
-def _phase(pod: Pod, seen: PodContainers, rows: tuple[ContainerStatus, ...]) -> str:
-    newest = [history[0] for wish in pod.spec.containers if (history := seen.containers.get(wish.name, ()))]
-    ended = [one for one in newest if not one.running and one.state != "created"]
-    final = [one for one in ended if not may_restart(pod.spec.restart_policy, one)]
-    if rows and len(final) == len(rows):
-        return "Succeeded" if all(exit_code(one) == 0 for one in final) else "Failed"
-    return (
-        "Running"
-        if len(newest) == len(rows) and any(row.state.waiting is None or row.restart_count for row in rows)
-        else "Pending"
-    )
+def _phase(pod: Pod, seen: PodContainers, facts: Facts) -> str:
+    if pod.status.phase in FINAL_PHASES:
+        return pod.status.phase
+    histories = [seen.containers.get(wish.name, ()) for wish in pod.spec.containers]
+    tried = [history for history in histories if history and (history[0].ended or history[0].running)]
+    ended = [history[0] for history in tried if history[0].ended]
+    over = facts.terminating or all(not may_restart(pod.spec.restart_policy, one) for one in ended)
+    if len(ended) == len(histories) and over:
+        return "Succeeded" if all(exit_code(one) == 0 for one in ended) else "Failed"
+    if facts.terminating and len(ended) == len(tried):
+        return "Failed"
+    began = [history for history in histories if history and not (history[0].unborn and len(history) == 1)]
+    return "Running" if len(began) == len(histories) else "Pending"
 
 
 def _container(pod: Pod, wish: Wish, history: tuple[Container, ...], facts: Facts) -> ContainerStatus:
@@ -81,7 +82,7 @@ def _container(pod: Pod, wish: Wish, history: tuple[Container, ...], facts: Fact
     earlier = history[1] if len(history) > 1 else None
     state = _state(pod, wish, newest, facts)
     last = _terminated(earlier) if earlier is not None else None
-    if state.waiting is not None and newest is not None and not newest.running and newest.state != "created":
+    if state.waiting is not None and newest is not None and newest.ended:
         last = _terminated(newest)
     return ContainerStatus(
         name=wish.name,
@@ -103,12 +104,11 @@ def _state(pod: Pod, wish: Wish, newest: Container | None, facts: Facts) -> Cont
     if wish.name in facts.troubles:
         reason, message = facts.troubles[wish.name]
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
-    if newest is None or newest.state == "created":
+    if newest is None or newest.unborn:
         return ContainerState(waiting=ContainerStateWaiting(reason="ContainerCreating"))
-    delay = crash_delay(newest.crashes)
     held = may_restart(pod.spec.restart_policy, newest) and not facts.terminating
-    if held and delay and newest.finished_at and facts.now < newest.finished_at + delay:
-        meta = pod.metadata
+    if held and pod.status.phase not in FINAL_PHASES and facts.now < due(newest, facts.now):
+        meta, delay = pod.metadata, crash_delay(crashes_before(newest))
         message = (
             f"back-off {int(delay.total_seconds())}s restarting failed container={wish.name} "
             f"pod={meta.name}_{meta.namespace}({meta.uid})"
@@ -138,21 +138,20 @@ def _terminated(dead: Container) -> ContainerStateTerminated:
 
 
 def _conditions(
-    pod: Pod, rows: tuple[ContainerStatus, ...], phase: str, ready: bool, facts: Facts
+    pod: Pod, seen: PodContainers, rows: tuple[ContainerStatus, ...], phase: str, facts: Facts
 ) -> tuple[Condition, ...]:
-    unready = [row.name for row in rows if not row.ready]
-    why = f"containers with unready status: [{' '.join(unready)}]"
-    done = phase in {"Succeeded", "Failed"}
-    reason = "" if ready else "PodCompleted" if phase == "Succeeded" else "ContainersNotReady"
+    connected = seen.sandbox is not None and seen.sandbox.running and bool(facts.address)
+    ready = phase not in FINAL_PHASES and connected and all(row.ready for row in rows)
+    reason, message = ("", "") if ready else _why_unready(phase, rows)
     wishes = {
-        "PodReadyToStartContainers": (bool(facts.address), "", ""),
-        "Initialized": (True, "", ""),
-        "Ready": (ready and not done, reason, "" if ready or done else why),
-        "ContainersReady": (ready and not done, reason, "" if ready or done else why),
+        "PodReadyToStartContainers": (connected, "", ""),
+        "Initialized": (True, "PodCompleted" if phase == "Succeeded" else "", ""),
+        "Ready": (ready, reason, message),
+        "ContainersReady": (ready, reason, message),
         "PodScheduled": (True, "", ""),
     }
     old = {condition.type: condition for condition in pod.status.conditions}
-    return tuple(
+    ours = tuple(
         Condition(
             type=kind,
             status=str(holds),
@@ -162,6 +161,14 @@ def _conditions(
         )
         for kind, (holds, reason, message) in wishes.items()
     )
+    return ours + tuple(condition for condition in pod.status.conditions if condition.type not in wishes)
+
+
+def _why_unready(phase: str, rows: tuple[ContainerStatus, ...]) -> tuple[str, str]:
+    if phase in FINAL_PHASES:
+        return ("PodCompleted" if phase == "Succeeded" else "PodFailed"), ""
+    unready = " ".join(row.name for row in rows if not row.ready)
+    return "ContainersNotReady", f"containers with unready status: [{unready}]" if unready else "the pod has no network"
 
 
 def _since(old: Condition | None, status: str, now: datetime) -> str:

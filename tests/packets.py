@@ -65,6 +65,6 @@ def vxlan(vnid: int, inner: bytes) -> bytes:
 def checksum(data: bytes) -> int:
     """The Internet checksum (RFC 1071)."""
     data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     total = (total & 0xFFFF) + (total >> 16)
     return ~(total + (total >> 16)) & 0xFFFF

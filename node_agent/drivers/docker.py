@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -13,10 +15,12 @@ from typing import Any, ParamSpec, TypeVar
 import docker
 import docker.errors
 import requests
+import urllib3.exceptions
+from docker.types import LogConfig
 
 from api import times
 from node_agent.containers import CPU_PERIOD, ContainerSpec
-from node_agent.observed import POD_UID, TYPE, Container
+from node_agent.observed import ATTEMPT, CRASHES, POD_UID, TYPE, Container
 from reconcile.errors import Gone, NotReady, Refused
 
 P = ParamSpec("P")
@@ -24,8 +28,11 @@ T = TypeVar("T")
 
 LEAST_API = "1.41"
 THREADS = 48
+ANSWER_SECONDS = 120
 RECONNECT_SECONDS = 0.5
+OVERLAP_SECONDS = 2
 NEVER = "0001-01-01T00:00:00Z"
+LOG_LIMITS = {"max-size": "10m", "max-file": "5"}
 
 
 class Docker:
@@ -34,9 +41,9 @@ class Docker:
     def __init__(self, socket: str) -> None:
         self._socket = socket
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
+        self._connecting = threading.Lock()
         self._client: Any = None
         self._events: Any = None
-        self._stopping = False
 
     async def version(self) -> str:
         """Docker's version, for example 20.10.24."""
@@ -47,9 +54,14 @@ class Docker:
         return await self._call(functools.partial(_inspect_all, filters={"label": f"{POD_UID}={uid}"}))
 
     async def pods(self) -> dict[str, dict[str, str]]:
-        """UID of every pod that has a container here → the labels of one of its containers."""
+        """UID of every pod that has a container here → the labels of one of its containers.
+
+        Containers that another agent made by the same convention lack our own marks and are not ours.
+        """
         found = await self._call(lambda client: client.containers(all=True, filters={"label": TYPE}))
-        return {row["Labels"][POD_UID]: row["Labels"] for row in found if POD_UID in row["Labels"]}
+        marks = {ATTEMPT, CRASHES}
+        labels = [row["Labels"] for row in found if row["Labels"].keys() & marks]
+        return {row[POD_UID]: row for row in labels if POD_UID in row}
 
     async def image_id(self, name: str) -> str:
         """The id of an image that is here. Raises Gone."""
@@ -58,7 +70,7 @@ class Docker:
     async def pull(self, name: str) -> None:
         """Fetch an image. Raises Refused or NotReady with the registry's words."""
         repository, tag = _reference(name)
-        await self._call(lambda client: client.pull(repository, tag=tag))
+        await self._call(lambda client: _pull(client, repository, tag))
 
     async def create(self, spec: ContainerSpec) -> str:
         """Create a container; a dead one that holds its name is removed first. Returns the id."""
@@ -91,7 +103,9 @@ class Docker:
 
         def listen() -> None:
             filters = {"type": "container", "label": TYPE, "event": ["start", "die", "destroy", "oom"]}
-            self._events = self._connected().events(decode=True, filters=filters)
+            # Docker answers before it subscribes: what happens in between is among the events of the last seconds.
+            since = int(time.time()) - OVERLAP_SECONDS
+            self._events = self._connected().events(since=since, decode=True, filters=filters)
             loop.call_soon_threadsafe(on_connect)
             for event in self._events:
                 uid = event.get("Actor", {}).get("Attributes", {}).get(POD_UID)
@@ -105,11 +119,12 @@ class Docker:
 
     def close(self) -> None:
         """Let go of Docker; containers stay as they are."""
-        self._stopping = True
         if self._events is not None:
             with contextlib.suppress(OSError, AttributeError):
                 self._events.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._client is not None:
+            self._client.close()
 
     async def _call(self, act: Callable[[Any], T]) -> T:
         return await self._in_thread(_mapped, lambda: act(self._connected()))
@@ -119,11 +134,30 @@ class Docker:
         return await loop.run_in_executor(self._threads, functools.partial(function, *args, **kwargs))
 
     def _connected(self) -> Any:
-        if self._client is None:
-            self._client = docker.APIClient(
-                base_url=f"unix://{self._socket}", version=LEAST_API, timeout=120, max_pool_size=THREADS
-            )
-        return self._client
+        with self._connecting:
+            if self._client is None:
+                self._client = _api(self._socket, version=_offered(self._socket))
+            return self._client
+
+
+def _api(socket: str, version: str) -> Any:
+    return docker.APIClient(base_url=f"unix://{socket}", version=version, timeout=ANSWER_SECONDS, max_pool_size=THREADS)
+
+
+def _offered(socket: str) -> str:
+    """The newest version of its API that this Docker offers. Raises NotReady when it is too old for us."""
+    probe = _api(socket, LEAST_API)
+    try:
+        offered = str(probe.version(api_version=False)["ApiVersion"])
+    finally:
+        probe.close()
+    if _number(offered) < _number(LEAST_API):
+        raise NotReady(f"Docker's API is {offered}; {LEAST_API} (Docker 20.10) or newer is needed")
+    return offered
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 def _mapped(act: Callable[[], T]) -> T:
@@ -134,8 +168,21 @@ def _mapped(act: Callable[[], T]) -> T:
     except docker.errors.APIError as error:
         words = str(error.explanation or error)
         raise (NotReady if _is_passing(words) else Refused)(f"Docker: {words}") from None
-    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+    except (
+        docker.errors.DockerException,
+        docker.errors.StreamParseError,
+        requests.exceptions.RequestException,
+        urllib3.exceptions.HTTPError,
+        OSError,
+    ) as error:
         raise NotReady(f"Docker does not answer: {error}") from None
+
+
+def _pull(client: Any, repository: str, tag: str) -> None:
+    """An error that comes after the first progress stands in the stream, under a status of 200."""
+    for line in client.pull(repository, tag=tag, stream=True, decode=True):
+        if "error" in line:
+            raise (NotReady if _is_passing(line["error"]) else Refused)(f"Docker: {line['error']}")
 
 
 def _is_passing(words: str) -> bool:
@@ -187,6 +234,7 @@ def _create(spec: ContainerSpec, client: Any) -> str:
         memswap_limit=spec.memory or None,
         oom_score_adj=spec.oom_score_adj,
         security_opt=list(spec.security) or None,
+        log_config=LogConfig(type=LogConfig.types.JSON, config=LOG_LIMITS),
     )
     config = client.create_container_config(
         image=spec.image,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,21 +16,23 @@ from api import quantity
 from api.objects import Pod, Volume
 from node_agent.containers import Host, empty_dir, hosts_file, hosts_text, pod_dir
 from node_agent.node import HostFacts
-from reconcile.errors import NotReady, Refused
+from reconcile.errors import DriverError, NotReady, Refused
 
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
 def facts(state_dir: Path, docker_version: str) -> HostFacts:
-    """What the Node object tells of this host."""
+    """What the Node object tells of this host. Raises NotReady when the state directory is away."""
+    with _mapped(NotReady, state_dir):
+        disk = shutil.disk_usage(state_dir).total
     return HostFacts(
         cpus=psutil.cpu_count() or 1,
         memory=psutil.virtual_memory().total,
-        disk=shutil.disk_usage(state_dir).total,
+        disk=disk,
         machine_id=_line("/etc/machine-id"),
         boot_id=_line("/proc/sys/kernel/random/boot_id"),
         kernel=platform.release(),
-        os_image=platform.freedesktop_os_release().get("PRETTY_NAME", "Linux"),
+        os_image=_os_image(),
         architecture={"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
         docker_version=docker_version,
         agent_version=version("podlane"),
@@ -51,6 +55,13 @@ def least_oom_score() -> int:
     return -1000
 
 
+def _os_image() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "Linux")
+    except OSError:
+        return "Linux"
+
+
 def _line(path: str) -> str:
     try:
         return Path(path).read_text().strip()
@@ -58,44 +69,61 @@ def _line(path: str) -> str:
         return ""
 
 
+@contextmanager
+def _mapped(kind: type[DriverError], what: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise Refused(f"{what}: {error}") from None
+
+
 def prepare(pod: Pod, where: Host) -> None:
-    """Make the pod's directory and volumes. Raises Refused when a hostPath is not what the manifest says it is."""
+    """Make the pod's directory and volumes.
+
+    Raises Refused when a hostPath is not what the manifest says it is, NotReady when there is no room.
+    """
     uid = pod.metadata.uid
-    Path(pod_dir(where, uid)).mkdir(mode=0o750, parents=True, exist_ok=True)
+    with _mapped(NotReady, pod_dir(where, uid)):
+        Path(pod_dir(where, uid)).mkdir(mode=0o750, parents=True, exist_ok=True)
     for volume in pod.spec.volumes:
         if volume.empty_dir is not None:
-            _make_empty_dir(volume, Path(empty_dir(where, uid, volume.name)))
+            path = Path(empty_dir(where, uid, volume.name))
+            with _mapped(NotReady, path):
+                _make_empty_dir(volume, path)
         elif volume.host_path is not None:
-            _check_host_path(Path(volume.host_path.path), volume.host_path.type or "")
+            with _mapped(Refused, f"hostPath {volume.host_path.path!r}"):
+                _check_host_path(Path(volume.host_path.path), volume.host_path.type or "")
 
 
 def write_hosts(pod: Pod, where: Host, address: str) -> None:
-    """Write the pod's /etc/hosts, in place so that running containers see it."""
+    """Write the pod's /etc/hosts, in place so that running containers see it. Raises NotReady."""
     path = Path(hosts_file(where, pod.metadata.uid))
     text = hosts_text(pod, address)
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
-        path.chmod(0o644)
+    with _mapped(NotReady, path):
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            path.chmod(0o644)
 
 
 def forget(where: Host, uid: str) -> None:
     """Delete the pod's directory with its volumes. Raises NotReady while something in it is in use."""
     root = Path(pod_dir(where, uid))
-    if not root.exists():
-        return
-    for folder in sorted(root.glob("volumes/kubernetes.io~empty-dir/*")):
-        if folder.is_mount():
-            _run("umount", str(folder))
-    try:
+    with _mapped(NotReady, root):
+        if not root.exists():
+            return
+        for folder in sorted(root.glob("volumes/kubernetes.io~empty-dir/*")):
+            if folder.is_mount():
+                _run("umount", str(folder))
         shutil.rmtree(root)
-    except OSError as error:
-        raise NotReady(f"{root}: {error.strerror}; will be deleted later") from None
 
 
 def known_pods(where: Host) -> set[str]:
-    """UIDs of the pods that have a directory."""
+    """UIDs of the pods that have a directory. Raises NotReady."""
     root = Path(where.pods_dir)
-    return {entry.name for entry in root.iterdir()} if root.exists() else set()
+    with _mapped(NotReady, root):
+        return {entry.name for entry in root.iterdir()} if root.exists() else set()
 
 
 def _make_empty_dir(volume: Volume, path: Path) -> None:
@@ -108,9 +136,9 @@ def _make_empty_dir(volume: Volume, path: Path) -> None:
 
 
 def _run(*command: str) -> None:
-    code = os.spawnvp(os.P_WAIT, command[0], list(command))
-    if code:
-        raise NotReady(f"{' '.join(command)}: exit code {code}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NotReady(f"{' '.join(command)} (exit {done.returncode}): {done.stderr.strip()}")
 
 
 def _check_host_path(path: Path, kind: str) -> None:

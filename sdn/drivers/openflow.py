@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ class OpenFlow:
     """
 
     def __init__(self, socket: Path, on_change: Callable[[], None]) -> None:
+        self.unreachable = "the switch was not asked yet"
         self._socket = socket
         self._on_change = on_change
         self._session: _Session | None = None
@@ -47,28 +48,37 @@ class OpenFlow:
 
     @property
     def connected(self) -> bool:
-        """Whether the switch has answered and not gone since."""
+        """Whether the switch has answered and not gone since; otherwise `unreachable` says why."""
         return self._session is not None
 
     async def run(self) -> None:
         """Connect, and connect again whenever the switch goes away, until cancelled."""
         while True:
-            with contextlib.suppress(OSError, DriverError):
+            try:
                 reader, writer = await asyncio.open_unix_connection(str(self._socket))
                 await self._serve(_Session(reader, writer, self._on_change))
+            except OSError as error:
+                self._lose(f"the switch is not there ({error.strerror})")
+            except DriverError as error:
+                self._lose(str(error))
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _serve(self, session: _Session) -> None:
+        """Until the connection ends. Raises DriverError, which says why it did."""
         receiving = asyncio.create_task(session.receive())
         try:
             await session.greet()
-            self._session = session
+            self._session, self.unreachable = session, ""
             self._on_change()
             await receiving
         finally:
             self._session = None
             receiving.cancel()
-            session.close()
+            session.close("we have closed the connection")
+
+    def _lose(self, reason: str) -> None:
+        before, self.unreachable = self.unreachable, reason
+        if reason != before:
             self._on_change()
 
     async def replace(self, desired: frozenset[Flow]) -> FlowChange:
@@ -84,20 +94,19 @@ class OpenFlow:
             removed = [flow for flow in installed if isinstance(flow, Foreign) or flow.row not in rows]
             added = [flow for flow in desired if flow not in installed]
             if added or removed:
-                await session.commit(removed, added)
-                session.known = desired
+                await session.commit(removed, added, desired)
             return FlowChange(len(added), len(removed))
 
     async def read(self) -> frozenset[Flow | Foreign]:
         """Every row that the bridge holds now, asked of the switch."""
         async with self._lock:
             session = self._connected_session()
-            session.known = None
+            session.forget()
             return await session.installed()
 
     def _connected_session(self) -> _Session:
         if self._session is None:
-            raise NotReady(f"{self._socket}: the switch does not answer; flows are as they were")
+            raise NotReady(f"{self._socket}: {self.unreachable}; flows are as they were")
         return self._session
 
 
@@ -107,7 +116,6 @@ class _Session:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_change: Callable[[], None]
     ) -> None:
-        self.known: frozenset[Flow | Foreign] | frozenset[Flow] | None = None
         self._reader = reader
         self._writer = writer
         self._on_change = on_change
@@ -115,6 +123,9 @@ class _Session:
         self._waiting: dict[int, asyncio.Future[list[bytes]]] = {}
         self._parts: dict[int, list[bytes]] = {}
         self._refusals: dict[int, str] = {}
+        self._known: frozenset[Flow | Foreign] | None = None
+        self._foreign_changes = 0
+        self._ended = ""
 
     async def greet(self) -> None:
         """Agree on the version and ask to be told of changes."""
@@ -122,42 +133,59 @@ class _Session:
         await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
         await self._ask(codec.monitor_request)
 
-    def close(self) -> None:
-        """Give up the connection; whoever waits for an answer learns that there is none."""
+    def close(self, reason: str) -> None:
+        """Give up the connection; whoever waits for an answer, or asks later, learns that there is none."""
+        self._ended = self._ended or reason
         self._writer.close()
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(NotReady("the switch closed the connection; flows may or may not have changed"))
+                future.set_exception(NotReady(self._ended))
 
-    async def installed(self) -> frozenset[Flow | Foreign] | frozenset[Flow]:
+    def forget(self) -> None:
+        """Ask the switch before relying on what it holds."""
+        self._known = None
+
+    async def installed(self) -> frozenset[Flow | Foreign]:
         """What the bridge holds, asked of the switch where it is not known."""
-        while self.known is None:
-            self.known = frozenset()
-            parts = await self._ask(codec.flows_request)
-            if self.known is not None:
-                self.known = frozenset(itertools.chain.from_iterable(map(codec.reported_flows, parts)))
-        return self.known
+        if self._known is not None:
+            return self._known
+        before = self._foreign_changes
+        parts = await self._ask(codec.flows_request)
+        found = frozenset(itertools.chain.from_iterable(map(codec.reported_flows, parts)))
+        if self._foreign_changes == before:
+            self._known = found
+        return found
 
-    async def commit(self, removed: list[Flow | Foreign], added: list[Flow]) -> None:
-        """Delete and write rows as a whole.
+    async def commit(self, removed: list[Flow | Foreign], added: list[Flow], result: frozenset[Flow]) -> None:
+        """Delete and write rows as a whole, after which the bridge holds `result`.
 
-        The barrier before the commit brings every refusal: the switch would commit the rest of the bundle without it.
+        The barrier before the commit brings most refusals: the switch would commit the rest of the bundle without
+        what it refused. The others, such as a full table, fail the commit as a whole.
         """
+        self.forget()
+        before = self._foreign_changes
         bundle = next(self._xids)
-        opened = self._ask(lambda xid: codec.bundle_control(bundle, Bundle.OPEN, xid))
-        await opened
+        await self._ask(lambda xid: codec.bundle_control(bundle, Bundle.OPEN, xid))
         commands = [(Command.DELETE_STRICT, flow) for flow in removed] + [(Command.ADD, flow) for flow in added]
         asked = {next(self._xids): command for command in commands}
         for xid, (command, flow) in asked.items():
             self._writer.write(codec.bundle_add(bundle, codec.flow_mod(command, flow, xid), xid))
         await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
+        step = Bundle.DISCARD if asked.keys() & self._refusals.keys() else Bundle.COMMIT
+        failure = ""
+        try:
+            await self._ask(lambda xid: codec.bundle_control(bundle, step, xid))
+        except Refused as error:
+            failure = str(error)
         refused = [f"{flow}: {self._refusals.pop(xid)}" for xid, (_, flow) in asked.items() if xid in self._refusals]
-        step = Bundle.DISCARD if refused else Bundle.COMMIT
-        await self._ask(lambda xid: codec.bundle_control(bundle, step, xid))
-        if refused:
-            raise Refused(f"the switch refused {'; '.join(refused)}; flows are as they were")
+        if refused or failure:
+            raise Refused(f"the switch refused {'; '.join(refused) or failure}; flows are as they were")
+        if self._foreign_changes == before:
+            self._known = result
 
     def _ask(self, make: Callable[[int], bytes]) -> Awaitable[list[bytes]]:
+        if self._ended:
+            raise NotReady(self._ended)
         xid = next(self._xids)
         future: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         self._waiting[xid] = future
@@ -171,16 +199,24 @@ class _Session:
             raise NotReady(f"the switch did not answer within {ANSWER_SECONDS:.0f} s") from None
         finally:
             self._waiting.pop(xid, None)
+            self._parts.pop(xid, None)
 
     async def receive(self) -> None:
-        """Take in messages until the switch closes the connection."""
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        """Take in messages until the connection ends. Raises NotReady, which says why it did."""
+        try:
             while True:
                 head = await self._reader.readexactly(codec.HEADER.size)
                 _, kind, length, xid = codec.HEADER.unpack(head)
                 self._take(kind, xid, await self._reader.readexactly(length - codec.HEADER.size))
+        except (asyncio.IncompleteReadError, OSError):
+            self.close("the switch has closed the connection")
+        except (ValueError, struct.error) as error:
+            self.close(f"the switch sends what is not OpenFlow 1.4 ({error})")
+        raise NotReady(self._ended)
 
     def _take(self, kind: int, xid: int, body: bytes) -> None:
+        if kind == Type.HELLO and not codec.offers_our_version(body):
+            raise ValueError("it offers other versions only; allow OpenFlow14 in the bridge's column protocols")
         if kind == Type.ECHO_REQUEST:
             self._writer.write(codec.message(Type.ECHO_REPLY, xid, body))
         elif kind == Type.ERROR:
@@ -200,7 +236,8 @@ class _Session:
     def _take_part(self, xid: int, body: bytes) -> None:
         kind, more, rest = codec.multipart_head(body)
         if kind == Multipart.FLOW_MONITOR and codec.reports_foreign_change(rest):
-            self.known = None
+            self.forget()
+            self._foreign_changes += 1
             self._on_change()
         parts = self._parts.setdefault(xid, [])
         parts.append(rest)

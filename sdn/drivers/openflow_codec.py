@@ -96,6 +96,9 @@ _CODES: dict[Field, tuple[int, int]] = {
 _OLD_CODES: dict[tuple[int, int], Field] = {
     (_NICIRA_0, 1): f.ETH_DST,
     (_NICIRA_0, 2): f.ETH_SRC,
+    (_NICIRA_0, 7): f.IP_SRC,
+    (_NICIRA_0, 8): f.IP_DST,
+    (_NICIRA_0, 12): f.UDP_DST,
     (_NICIRA_0, 15): f.ARP_OP,
     (_NICIRA_0, 16): f.ARP_SPA,
     (_NICIRA_0, 17): f.ARP_TPA,
@@ -124,6 +127,18 @@ def message(kind: Type, xid: int, body: bytes = b"") -> bytes:
 def hello() -> bytes:
     """Offer version 1.4 and no other."""
     return message(Type.HELLO, 0, struct.pack("!HHI", 1, 8, 1 << VERSION))
+
+
+def offers_our_version(hello_body: bytes) -> bool:
+    """Whether the bitmap of versions in a hello has ours."""
+    while hello_body:
+        kind, length = struct.unpack_from("!HH", hello_body)
+        if kind == 1:
+            return bool(int.from_bytes(hello_body[4:8], "big") >> VERSION & 1)
+        if length < 4:
+            break
+        hello_body = hello_body[_padded(length) :]
+    return False
 
 
 def flow_mod(command: Command, flow: Flow | Foreign, xid: int) -> bytes:

@@ -69,7 +69,8 @@ class Cluster:
 
     def status(self, namespace: str, name: str) -> dict[str, Any]:
         """A pod's status; empty while there is none."""
-        return (self.pod(namespace, name) or {}).get("status", {})
+        status: dict[str, Any] = (self.pod(namespace, name) or {}).get("status", {})
+        return status
 
     def wait_running(self, namespace: str, *names: str) -> None:
         """Until these pods run and are ready."""

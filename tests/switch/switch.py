@@ -8,10 +8,11 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from typing import TypeVar
 
 from sdn.drivers.openflow import FlowChange, OpenFlow
 from sdn.drivers.openflow_codec import Foreign
@@ -20,6 +21,8 @@ from sdn.flows import compile_flows
 from sdn.pipeline import TUN0, VXLAN0
 from sdn.view import Cluster, Node, Peer, Pod, View
 from tests.world import NODES, PLACES, Inhabitant
+
+T = TypeVar("T")
 
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 DEADLINE_SECONDS = 10.0
@@ -84,14 +87,14 @@ class DummySwitch:
         """Read flows back."""
         return asyncio.run(self._with_driver(lambda driver: driver.read()))
 
-    async def _with_driver(self, act: object) -> object:
+    async def _with_driver(self, act: Callable[[OpenFlow], Awaitable[T]]) -> T:
         driver = OpenFlow(self.rundir / "br0.mgmt", lambda: None)
         running = asyncio.create_task(driver.run())
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 while not driver.connected:
                     await asyncio.sleep(0.005)
-                return await act(driver)  # type: ignore[operator]
+                return await act(driver)
         finally:
             running.cancel()
 

@@ -1,0 +1,50 @@
+"""The other sides that drivers talk to, for real: a switch without packets, and network namespaces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lab.command import run
+from tests.net.cluster import inside
+from tests.switch.switch import DummySwitch
+
+
+@pytest.fixture
+def switch() -> Iterator[DummySwitch]:
+    with DummySwitch() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def lasting_switch() -> Iterator[DummySwitch]:
+    with DummySwitch() as running:
+        yield running
+
+
+@pytest.fixture
+def node() -> Iterator[str]:
+    """The name of a network namespace in which the test itself runs."""
+    with _namespace("node") as name, inside(name):
+        run("ip", "link", "set", "lo", "up")
+        yield name
+
+
+@pytest.fixture
+def pod() -> Iterator[str]:
+    """The path of another network namespace."""
+    with _namespace("pod") as name:
+        yield f"/run/netns/{name}"
+
+
+@contextmanager
+def _namespace(role: str) -> Iterator[str]:
+    name = f"podctr-{os.getpid()}-{role}"
+    run("ip", "netns", "add", name)
+    try:
+        yield name
+    finally:
+        run("ip", "netns", "del", name)

@@ -1,0 +1,452 @@
+"""The same cases on the fake Docker and on a dockerd of our own: what the fake says is what Docker says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import requests
+from aiohttp import web
+
+from lab import images
+from node_agent import observed as label
+from node_agent.containers import ContainerSpec
+from node_agent.drivers.docker import Docker
+from node_agent.observed import Container
+from reconcile.errors import Gone, NotReady, Refused
+from tests.fakes import FakeDocker
+
+DEADLINE_SECONDS = 30.0
+POLITE = ("sh", "-c", "trap 'exit 5' TERM; tail -f /dev/null & wait")
+DEAF = ("tail", "-f", "/dev/null")
+ABSENT = "127.0.0.1:9/absent:1"
+UID = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Dockerd:
+    """A dockerd without a network in a directory of its own; pulls go nowhere."""
+
+    root: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "docker.sock"
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [
+            "dockerd",
+            f"--data-root={self.root}/data",
+            f"--exec-root={self.root}/exec",
+            f"--host=unix://{self.socket}",
+            f"--pidfile={self.root}/pid",
+            "--bridge=none",
+            "--iptables=false",
+            "--ip-forward=false",
+            "--storage-driver=overlay2",
+        ]
+        proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+        with (self.root / "log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **proxy})
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not self._answers():
+            assert process.poll() is None, (self.root / "log").read_text()
+            assert time.monotonic() < deadline, (self.root / "log").read_text()
+            time.sleep(0.05)
+        return process
+
+    def _answers(self) -> bool:
+        client = self.client()
+        try:
+            return bool(client.ping())
+        except (docker.errors.DockerException, requests.exceptions.RequestException):
+            return False
+        finally:
+            client.close()
+
+    def client(self) -> Any:
+        return docker.APIClient(base_url=f"unix://{self.socket}", version="1.41")
+
+
+@pytest.fixture(scope="module")
+def dockerd() -> Iterator[Dockerd]:
+    daemon = Dockerd(Path(f"/tmp/podlane-dockerd-{os.getpid()}"))
+    daemon.root.mkdir()
+    process = daemon.start()
+    try:
+        client = daemon.client()
+        images.load(client)
+        yield daemon
+        for row in client.containers(all=True):
+            client.remove_container(row["Id"], force=True)
+        client.close()
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(daemon.root)
+
+
+@pytest.fixture(params=["fake", "dockerd"])
+def driver(request: pytest.FixtureRequest) -> Iterator[Docker]:
+    if request.param == "fake":
+        yield FakeDocker(images.PAUSE, images.TOOLBOX)
+        return
+    daemon: Dockerd = request.getfixturevalue("dockerd")
+    real = Docker(str(daemon.socket))
+    yield real
+    real.close()
+
+
+@pytest.fixture
+def uid() -> str:
+    return f"uid-{next(UID)}"
+
+
+def sandbox(uid: str, attempt: int = 0) -> ContainerSpec:
+    own = {label.TYPE: label.SANDBOX_TYPE, label.ATTEMPT: str(attempt), label.CONTAINER_NAME: "POD"}
+    pod = {label.POD_UID: uid, label.POD_NAME: "web", label.POD_NAMESPACE: "red"}
+    return ContainerSpec(
+        name=f"k8s_POD_web_red_{uid}_{attempt}", image=images.PAUSE, labels={**own, **pod}, hostname="web"
+    )
+
+
+def container(uid: str, image: str, network: str, command: tuple[str, ...], restarts: int = 0) -> ContainerSpec:
+    own = {label.TYPE: label.CONTAINER_TYPE, label.CRASHES: "0", label.CONTAINER_NAME: "main"}
+    counted = {label.RESTARTS: str(restarts), label.POD_UID: uid}
+    return ContainerSpec(
+        name=f"k8s_main_web_red_{uid}_{restarts}",
+        image=image,
+        labels={**own, **counted},
+        entrypoint=command,
+        command=(),
+        network=f"container:{network}",
+        ipc=f"container:{network}",
+    )
+
+
+async def running_sandbox(driver: Docker, uid: str) -> str:
+    identity = await driver.create(sandbox(uid))
+    await driver.start(identity)
+    return identity
+
+
+async def started(driver: Docker, uid: str, command: tuple[str, ...]) -> str:
+    network = await running_sandbox(driver, uid)
+    identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, command))
+    await driver.start(identity)
+    return identity
+
+
+async def until(driver: Docker, identity: str, holds: Callable[[Container], bool]) -> Container:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not holds(seen := await driver.inspect(identity)):
+            await asyncio.sleep(0.02)
+    return seen
+
+
+async def test_a_container_goes_from_created_to_running_to_gone(driver: Docker, uid: str) -> None:
+    identity = await driver.create(sandbox(uid))
+    made = await driver.inspect(identity)
+    assert (made.state, made.unborn, made.running, made.pid, made.started_at) == ("created", True, False, 0, None)
+    assert made.created_at is not None
+    await driver.start(identity)
+    runs = await driver.inspect(identity)
+    assert (runs.running, runs.ended, runs.is_sandbox, runs.uid) == (True, False, True, uid)
+    assert runs.pid > 0
+    assert runs.started_at is not None
+    assert runs.finished_at is None
+    assert await driver.pod_containers(uid) == [runs]
+    assert (await driver.pods())[uid][label.POD_NAME] == "web"
+    await driver.remove(identity)
+    assert await driver.pod_containers(uid) == []
+    assert uid not in await driver.pods()
+
+
+async def test_a_container_that_ends_says_how_and_when(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, ("sh", "-c", "exit 3"))
+    seen = await until(driver, identity, lambda one: not one.running)
+    assert (seen.state, seen.exit_code, seen.oom_killed, seen.error, seen.ended) == ("exited", 3, False, "", True)
+    assert seen.started_at is not None
+    assert seen.finished_at is not None
+    assert seen.started_at <= seen.finished_at
+
+
+async def test_a_program_that_is_not_there_is_refused_and_leaves_a_container_that_failed(
+    driver: Docker, uid: str
+) -> None:
+    with pytest.raises(Refused, match="/nowhere"):
+        await started(driver, uid, ("/nowhere",))
+    [seen] = [one for one in await driver.pod_containers(uid) if not one.is_sandbox]
+    assert (seen.state, seen.exit_code, seen.unborn, seen.ended) == ("created", 127, False, True)
+    assert (seen.started_at, seen.finished_at) == (None, None)
+    assert "/nowhere" in seen.error
+
+
+async def test_a_polite_program_ends_when_asked_to(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, POLITE)
+
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while (await driver.inspect(identity)).running:
+            await driver.signal(identity, "SIGTERM")  # again and again: the first may come before the trap is set
+    assert (await driver.inspect(identity)).exit_code == 5
+
+
+async def test_a_deaf_program_ends_when_killed(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, DEAF)
+    await driver.signal(identity, "SIGTERM")
+    assert (await driver.inspect(identity)).running
+    await driver.signal(identity, "SIGKILL")
+    assert (await until(driver, identity, lambda one: not one.running)).exit_code == 137
+
+
+async def test_what_has_ended_or_gone_takes_signals_and_removals_without_error(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, ("sh", "-c", "exit 0"))
+    await until(driver, identity, lambda one: not one.running)
+    await driver.signal(identity, "SIGTERM")
+    await driver.remove(identity)
+    await driver.signal(identity, "SIGTERM")
+    await driver.remove(identity)
+    with pytest.raises(Gone):
+        await driver.inspect(identity)
+    with pytest.raises(Gone):
+        await driver.start(identity)
+
+
+async def test_a_running_container_is_removed_with_its_program(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, DEAF)
+    await driver.remove(identity)
+    assert [one.name for one in await driver.pod_containers(uid)] == ["POD"]
+
+
+async def test_the_name_of_a_dead_container_may_be_taken_but_not_that_of_a_running_one(
+    driver: Docker, uid: str
+) -> None:
+    first = await driver.create(sandbox(uid))
+    second = await driver.create(sandbox(uid))
+    assert [one.id for one in await driver.pod_containers(uid)] == [second] != [first]
+    await driver.start(second)
+    with pytest.raises(Refused):
+        await driver.create(sandbox(uid))
+    assert (await driver.inspect(second)).running
+
+
+async def test_a_container_cannot_join_a_sandbox_that_does_not_run(driver: Docker, uid: str) -> None:
+    network = await driver.create(sandbox(uid))
+    identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))
+    with pytest.raises(Refused, match="non running"):
+        await driver.start(identity)
+    assert (await driver.inspect(identity)).ended
+
+
+async def test_too_little_memory_is_refused_when_the_container_is_made(driver: Docker, uid: str) -> None:
+    network = await running_sandbox(driver, uid)
+    spec = container(uid, await driver.image_id(images.TOOLBOX), network, DEAF)
+    with pytest.raises(Refused, match="6MB"):
+        await driver.create(replace(spec, memory=1 << 20))
+    await driver.create(replace(spec, memory=8 << 20))
+
+
+async def test_images_are_here_or_not_or_have_no_possible_name(driver: Docker) -> None:
+    assert (await driver.image_id(images.TOOLBOX)).startswith("sha256:")
+    with pytest.raises(Gone):
+        await driver.image_id("nobody/nothing:1")
+    with pytest.raises(Refused):
+        await driver.image_id("Nobody/Nothing:1")
+    with pytest.raises(Gone, match="nothing"):
+        await driver.create(replace(sandbox("uid-0"), image="nobody/nothing:1"))
+
+
+async def test_a_registry_that_is_away_may_be_asked_again(driver: Docker) -> None:
+    with pytest.raises(NotReady, match="refused"):
+        await driver.pull(ABSENT)
+
+
+async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: Docker, uid: str) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    connected = asyncio.Event()
+
+    async def next_of_ours() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while await heard.get() != uid:
+                pass
+
+    following = asyncio.create_task(driver.follow(heard.put_nowait, connected.set))
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await connected.wait()
+    identity = await driver.create(sandbox(uid))
+    for act in (driver.start(identity), driver.signal(identity, "SIGKILL"), driver.remove(identity)):
+        await act
+        await next_of_ours()
+    following.cancel()
+
+
+# --- what only the real one can show ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[tuple[str, dict[str, int]]]:
+    """One that has nothing; answers are set by image name, as HTTP status."""
+    answers: dict[str, int] = {}
+
+    async def manifest(request: web.Request) -> web.Response:
+        code = {404: "MANIFEST_UNKNOWN", 401: "UNAUTHORIZED"}.get(
+            answers.get(request.match_info["name"], 404), "DENIED"
+        )
+        body = {"errors": [{"code": code, "message": "nothing here"}]}
+        return web.json_response(body, status=answers.get(request.match_info["name"], 404))
+
+    async def ping(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_get("/v2/", ping)
+    app.router.add_route("*", "/v2/{name:.+}/manifests/{tag}", manifest)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    yield f"{host}:{port}", answers
+    await runner.cleanup()
+
+
+async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tuple[str, dict[str, int]]) -> None:
+    address, answers = registry
+    real = Docker(str(dockerd.socket))
+    answers["secret"] = 403
+    with pytest.raises((Refused, Gone), match=r"manifest|not found"):
+        await real.pull(f"{address}/unknown:1")
+    with pytest.raises((Refused, Gone), match=r"denied|nothing here"):
+        await real.pull(f"{address}/secret:1")
+    real.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    environment: set[str]
+    directory: str
+    oom_score_adj: str
+    said: str
+    hostname: str
+    namespaces: tuple[str, str]
+
+
+def read_process(pid: int) -> Process:
+    root = Path(f"/proc/{pid}")
+    said = root / "root/data/said"
+    return Process(
+        environment=set((root / "environ").read_text().split("\0")),
+        directory=str((root / "cwd").readlink()),
+        oom_score_adj=(root / "oom_score_adj").read_text().strip(),
+        said=said.read_text() if said.exists() else "",
+        hostname=(root / "root/etc/hostname").read_text().strip(),
+        namespaces=(str((root / "ns/net").readlink()), str((root / "ns/ipc").readlink())),
+    )
+
+
+async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid: str, tmp_path: Path) -> None:
+    real = Docker(str(dockerd.socket))
+    network = await running_sandbox(real, uid)
+    (tmp_path / "said").write_text("hello")
+    spec = replace(
+        container(uid, await real.image_id(images.TOOLBOX), network, DEAF),
+        environment=("A=1 2", "B="),
+        working_dir="/tmp",
+        binds=(f"{tmp_path}:/data:ro",),
+        cpu_shares=204,
+        cpu_quota=1_000,
+        memory=8 << 20,
+        oom_score_adj=999,
+    )
+    identity = await real.create(spec)
+    await real.start(identity)
+    pid = (await real.inspect(identity)).pid
+    here = read_process(pid)
+    assert {"A=1 2", "B="} <= here.environment
+    assert (here.directory, here.oom_score_adj, here.said, here.hostname) == ("/tmp", "999", "hello", "web")
+    under = read_process((await real.inspect(network)).pid)
+    assert here.namespaces == under.namespaces
+    client = dockerd.client()
+    config = client.inspect_container(identity)["HostConfig"]
+    client.close()
+    assert (config["Memory"], config["MemorySwap"], config["CpuQuota"]) == (8 << 20, 8 << 20, 1_000)
+    assert config["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "5"}}
+    assert config["RestartPolicy"]["Name"] in {"", "no"}
+    real.close()
+
+
+async def test_a_program_that_takes_too_much_memory_is_told_from_one_that_fails(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    network = await running_sandbox(real, uid)
+    greedy = ("sh", "-c", "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done")
+    spec = container(uid, await real.image_id(images.TOOLBOX), network, greedy)
+    identity = await real.create(replace(spec, memory=8 << 20))
+    await real.start(identity)
+    seen = await until(real, identity, lambda one: not one.running)
+    assert (seen.oom_killed, seen.exit_code) == (True, 137)
+    real.close()
+
+
+async def test_containers_of_another_agent_are_not_ours(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    spec = sandbox(uid)
+    foreign = {key: value for key, value in spec.labels.items() if key != label.ATTEMPT}
+    identity = await real.create(replace(spec, labels=foreign))
+    assert uid not in await real.pods()
+    await real.remove(identity)
+    real.close()
+
+
+async def test_docker_may_die_and_come_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    daemon = Dockerd(Path(f"/tmp/podlane-dockerd-{os.getpid()}-2"))
+    daemon.root.mkdir()
+    process = daemon.start()
+    real = Docker(str(daemon.socket))
+    connected: asyncio.Queue[None] = asyncio.Queue()
+    following = asyncio.create_task(real.follow(lambda _: None, lambda: connected.put_nowait(None)))
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await connected.get()
+            assert await real.version()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            with pytest.raises(NotReady, match="does not answer"):
+                await real.version()
+            process = await asyncio.to_thread(daemon.start)
+            await connected.get()
+            assert await real.version()
+    finally:
+        following.cancel()
+        real.close()
+        process.terminate()
+        process.wait()
+        _end_containerd(daemon.root)
+        shutil.rmtree(daemon.root)
+
+
+def _end_containerd(root: Path) -> None:
+    """The one that a killed dockerd left behind, if the next one did not take it over."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_text()
+        except OSError:
+            continue
+        if str(root) + "/" in words and "containerd" in words:
+            os.kill(int(entry.name), signal.SIGTERM)
+
+
+async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
+    real = Docker(str(tmp_path / "docker.sock"))
+    with pytest.raises(NotReady, match="does not answer"):
+        await real.version()
+    real.close()

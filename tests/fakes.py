@@ -1,0 +1,238 @@
+"""A Docker in memory: the only fake there is. tests/contract/test_docker_driver.py holds it against the real one.
+
+It knows four programs: `exit N` ends at once, `trap 'exit N' TERM` ends with N when asked to, a path that begins with
+/nowhere cannot be started, everything else runs until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from itertools import count
+from typing import TypeVar
+
+from node_agent.containers import ContainerSpec
+from node_agent.drivers.docker import Docker
+from node_agent.observed import ATTEMPT, CRASHES, POD_UID, Container
+from reconcile.errors import DriverError, Gone, NotReady, Refused
+
+T = TypeVar("T")
+
+LEAST_MEMORY = 6 << 20
+KILLED = 137
+
+
+class AgentKilled(BaseException):
+    """The agent is gone in the middle of what it did."""
+
+
+@dataclass(slots=True)
+class _Held:
+    spec: ContainerSpec
+    seen: Container
+
+    @property
+    def program(self) -> str:
+        return " ".join((*(self.spec.entrypoint or ()), *(self.spec.command or ())))
+
+
+class FakeDocker(Docker):
+    """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
+
+    `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers.
+    """
+
+    def __init__(self, *images: str) -> None:
+        self.images = set(images)
+        self.pulls: dict[str, DriverError | None] = {}
+        self.trouble: DriverError | None = None
+        self.calls = 0
+        self.die_after: int | None = None
+        self.held: dict[str, _Held] = {}
+        self.started: list[str] = []
+        self.signals: list[tuple[str, str]] = []
+        self._listeners: list[Callable[[str], None]] = []
+        self._numbers = count(1)
+        self._clock = datetime.now(UTC)
+
+    # --- what the agent sees --------------------------------------------------------------------------------------
+
+    async def version(self) -> str:
+        return self._called("20.10.24")
+
+    async def pod_containers(self, uid: str) -> list[Container]:
+        return self._called([one.seen for one in self.held.values() if one.seen.uid == uid])
+
+    async def pods(self) -> dict[str, dict[str, str]]:
+        ours = [one.seen for one in self.held.values() if one.seen.labels.keys() & {ATTEMPT, CRASHES}]
+        return self._called({one.uid: dict(one.labels) for one in ours})
+
+    async def image_id(self, name: str) -> str:
+        self._ready()
+        if name != name.lower():
+            raise Refused(f"Docker: invalid reference format: repository name must be lowercase: {name}")
+        if name not in self.images and not name.startswith("sha256:"):
+            raise Gone(f"Docker: No such image: {name}")
+        return self._called("sha256:" + sha256(name.encode()).hexdigest())
+
+    async def pull(self, name: str) -> None:
+        self._ready()
+        error = self.pulls.get(name, NotReady("Docker: dial tcp 127.0.0.1:9: connect: connection refused"))
+        if error is not None:
+            raise error
+        self.images.add(name)
+        self._called(None)
+
+    async def create(self, spec: ContainerSpec) -> str:
+        self._ready()
+        holder = next((one for one in self.held.values() if one.spec.name == spec.name), None)
+        if holder is not None and holder.seen.running:
+            raise Refused(f"Docker: Conflict. The container name {spec.name} is already in use")
+        if not spec.image.startswith("sha256:") and spec.image not in self.images:
+            raise Gone(f"Docker: No such image: {spec.image}")
+        if 0 < spec.memory < LEAST_MEMORY:
+            raise Refused("Docker: Minimum memory limit allowed is 6MB")
+        if holder is not None:
+            self._drop(holder.seen.id)
+        identity = f"{next(self._numbers):064x}"
+        seen = Container(
+            id=identity,
+            labels=dict(spec.labels),
+            created_at=self._now(),
+            image=spec.image,
+            image_id=f"sha256:{'0' * 64}",
+        )
+        self.held[identity] = _Held(spec, seen)
+        return self._called(identity)
+
+    async def start(self, container: str) -> None:
+        self._ready()
+        held = self._held(container)
+        kind, _, other = held.spec.network.partition(":")
+        if kind == "container" and not (other in self.held and self.held[other].seen.running):
+            self._start_fails(held, 128, "cannot join network of a non running container")
+        if held.program.startswith("/nowhere"):
+            self._start_fails(held, 127, f'exec: "{held.program}": stat {held.program}: no such file or directory')
+        held.seen = changed(held.seen, state="running", pid=4242, started_at=self._now())
+        self.started.append(container)
+        self._tell(held.seen)
+        ends = re.search(r"(?<!')exit (\d+)(?!')", held.program)
+        if ends is not None:
+            self.end(container, int(ends.group(1)))
+        self._called(None)
+
+    async def inspect(self, container: str) -> Container:
+        self._ready()
+        return self._called(self._held(container).seen)
+
+    async def signal(self, container: str, name: str) -> None:
+        self._ready()
+        held = self.held.get(container)
+        if held is not None and held.seen.running:
+            self.signals.append((held.seen.name, name))
+            handled = re.search(r"trap 'exit (\d+)' TERM", held.program)
+            if name == "SIGKILL":
+                self.end(container, KILLED)
+            elif handled is not None:
+                self.end(container, int(handled.group(1)))
+        self._called(None)
+
+    async def remove(self, container: str) -> None:
+        self._ready()
+        self._drop(container)
+        self._called(None)
+
+    async def follow(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
+        self._listeners.append(on_event)
+        on_connect()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._listeners.remove(on_event)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    # --- what happens to it ---------------------------------------------------------------------------------------
+
+    def end(self, container: str, code: int, *, ran: timedelta = timedelta(seconds=1), oom: bool = False) -> None:
+        """A running container ends, having run for so long."""
+        held = self.held[container]
+        assert held.seen.running, held.spec.name
+        now = self._now()
+        held.seen = changed(
+            held.seen, state="exited", pid=0, exit_code=code, oom_killed=oom, started_at=now - ran, finished_at=now
+        )
+        self._tell(held.seen)
+
+    def end_everything(self) -> None:
+        """As when Docker is restarted without live-restore."""
+        for identity in [one.seen.id for one in self.held.values() if one.seen.running]:
+            self.end(identity, KILLED)
+
+    def age(self, by: timedelta) -> None:
+        """Everything that happened so far happened earlier than it did."""
+        for held in self.held.values():
+            times = {
+                name: None if moment is None else moment - by
+                for name, moment in (
+                    ("created_at", held.seen.created_at),
+                    ("started_at", held.seen.started_at),
+                    ("finished_at", held.seen.finished_at),
+                )
+            }
+            held.seen = changed(held.seen, **times)  # type: ignore[arg-type]
+
+    def find(self, container: str) -> list[Container]:
+        """Containers of this name in their pod (POD is the sandbox), oldest first."""
+        return [one.seen for one in self.held.values() if one.seen.name == container]
+
+    def running(self, container: str) -> Container | None:
+        """The running container of this name, if there is one."""
+        return next((one for one in self.find(container) if one.running), None)
+
+    def spec_of(self, container: Container) -> ContainerSpec:
+        """With what it was created."""
+        return self.held[container.id].spec
+
+    def _ready(self) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+
+    def _called(self, answer: T) -> T:
+        self._ready()
+        self.calls += 1
+        if self.die_after is not None and self.calls >= self.die_after:
+            raise AgentKilled
+        return answer
+
+    def _held(self, container: str) -> _Held:
+        if container not in self.held:
+            raise Gone(f"Docker: No such container: {container}")
+        return self.held[container]
+
+    def _start_fails(self, held: _Held, code: int, words: str) -> None:
+        held.seen = changed(held.seen, exit_code=code, error=words)
+        raise Refused(f"Docker: {words}")
+
+    def _drop(self, container: str) -> None:
+        held = self.held.get(container)
+        if held is None:
+            return
+        if held.seen.running:
+            self.end(container, KILLED)
+        del self.held[container]
+        self._tell(held.seen)
+
+    def _tell(self, seen: Container) -> None:
+        for listener in self._listeners:
+            listener(seen.labels.get(POD_UID, ""))
+
+    def _now(self) -> datetime:
+        self._clock = max(self._clock + timedelta(microseconds=1), datetime.now(UTC))
+        return self._clock

@@ -1,0 +1,142 @@
+"""A mirror follows a server that forgets, breaks off and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiohttp import web
+
+from api.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
+from api.kubeconfig import BadKubeconfig, Kubeconfig
+from api.mirror import Mirror
+from api.objects import Namespace, ObjectMeta
+
+LIST = "/api/v1/namespaces"
+
+
+def namespace(name: str, version: int, **labels: str) -> dict[str, object]:
+    meta = {"name": name, "resourceVersion": str(version), "labels": labels}
+    return {"kind": "Namespace", "apiVersion": "v1", "metadata": meta}
+
+
+class Script:
+    """A server that plays what it is told: lists, and for each watch a row of lines."""
+
+    def __init__(self) -> None:
+        self.lists: list[dict[str, object]] = []
+        self.watches: list[list[dict[str, object]]] = []
+        self.asked: list[str] = []
+        self.done = asyncio.Event()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            self.asked.append("list")
+            return web.json_response(self.lists.pop(0))
+        self.asked.append(f"watch {request.query['resourceVersion']}")
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        if not self.watches:
+            self.done.set()
+            await asyncio.Event().wait()
+        for event in self.watches.pop(0):
+            await stream.write(web.json_response(event).body + b"\n")  # type: ignore[operator]
+        return stream
+
+
+@pytest.fixture
+async def script(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Script, Client]]:
+    script = Script()
+    app = web.Application()
+    app.router.add_get(LIST, script.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    monkeypatch.setattr(Kubeconfig, "ssl_context", lambda self: False)
+    async with Client(Kubeconfig(f"http://127.0.0.1:{port}", b"")) as client:
+        yield script, client
+    await runner.cleanup()
+
+
+async def follow(script: Script, client: Client) -> tuple[Mirror[Namespace], list[set[str]]]:
+    states: list[set[str]] = []
+    on_change: Callable[[], None] = lambda: states.append({name for _, name in mirror.items})  # noqa: E731
+    mirror = Mirror(client, Namespace, on_change=on_change)
+    task = asyncio.create_task(mirror.run())
+    async with asyncio.timeout(10):
+        await script.done.wait()
+    task.cancel()
+    return mirror, states
+
+
+async def test_it_lists_once_and_resumes_where_it_was(script: tuple[Script, Client]) -> None:
+    server, client = script
+    server.lists = [
+        {
+            "kind": "NamespaceList",
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": "5"},
+            "items": [namespace("a", 1)],
+        }
+    ]
+    server.watches = [
+        [{"type": "ADDED", "object": namespace("b", 6)}, {"type": "BOOKMARK", "object": namespace("", 9)}],
+        [{"type": "DELETED", "object": namespace("a", 10)}],
+    ]
+    mirror, states = await follow(server, client)
+    assert server.asked == ["list", "watch 5", "watch 9", "watch 10"]
+    assert states == [{"a"}, {"a", "b"}, {"b"}]
+    assert mirror.synced
+
+
+async def test_a_forgotten_revision_is_listed_again(script: tuple[Script, Client]) -> None:
+    server, client = script
+    server.lists = [
+        {
+            "kind": "L",
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": "5"},
+            "items": [namespace("a", 1), namespace("b", 2)],
+        },
+        {"kind": "L", "apiVersion": "v1", "metadata": {"resourceVersion": "50"}, "items": [namespace("b", 2)]},
+    ]
+    expired = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "reason": "Expired",
+        "code": 410,
+    }
+    server.watches = [[{"type": "ERROR", "object": expired}]]
+    mirror, states = await follow(server, client)
+    assert server.asked == ["list", "watch 5", "list", "watch 50"]
+    assert states[-1] == {"b"}
+    assert {name for _, name in mirror.items} == {"b"}
+
+
+async def test_a_server_that_is_away_keeps_what_is_known(script: tuple[Script, Client]) -> None:
+    server, client = script
+    server.lists = [
+        {"kind": "L", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [namespace("a", 1)]}
+    ]
+    mirror, _ = await follow(server, client)
+    assert {name for _, name in mirror.items} == {"a"}
+
+
+async def test_errors_have_their_own_types(script: tuple[Script, Client]) -> None:
+    _, client = script
+    with pytest.raises(NotFound):
+        await client.get(Namespace, "nobody")
+    away = Client(Kubeconfig("http://127.0.0.1:9", b""))
+    async with away:
+        with pytest.raises(Unreachable, match=r"http://127\.0\.0\.1:9 does not answer"):
+            await away.create(Namespace(metadata=ObjectMeta(name="a")))
+    assert not issubclass(AlreadyExists, Conflict)
+
+
+def test_a_kubeconfig_says_what_is_wrong_with_it(tmp_path: object) -> None:
+    with pytest.raises(BadKubeconfig, match="No such file"):
+        Kubeconfig.load("/nowhere/at/all")

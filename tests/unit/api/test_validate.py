@@ -1,0 +1,257 @@
+"""Every problem of a document, by path, in one go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api import manifest
+from api.defaults import default, qos_class
+from api.objects import KINDS, ClusterNetwork, HostSubnet, Namespace, NetNamespace, Pod
+from api.validate import decode, immutable
+
+
+def pod(**spec: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {"containers": [{"name": "a", "image": "b:1"}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": base | spec}
+
+
+def paths(document: object, kind: type[Any] = Pod) -> list[str]:
+    return [problem.path for problem in decode(kind, document)[1]]
+
+
+def test_a_good_pod_has_no_problems() -> None:
+    obj, problems, warnings = decode(Pod, pod())
+    assert obj is not None
+    assert not problems
+    assert not warnings
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"command": "sh"}, "command"),
+        ({"ports": [{"containerPort": "x"}]}, "ports[0].containerPort"),
+        ({"ports": [{}]}, "ports[0].containerPort"),
+        ({"ports": [{"containerPort": 80, "hostPort": 80}]}, "ports[0].hostPort"),
+        ({"workingDir": "x"}, "workingDir"),
+        ({"env": [{"name": "a=b"}]}, "env[0].name"),
+        ({"env": [{"name": "a", "valueFrom": {}}]}, "env[0].valueFrom"),
+        ({"resources": {"limits": {"cpu": "-1"}}}, "resources.limits[cpu]"),
+        ({"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}, "resources.requests[cpu]"),
+        ({"securityContext": {"privileged": True}}, "securityContext.privileged"),
+    ],
+)
+def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str) -> None:
+    container = {"name": "a", "image": "b", **fields}
+    assert paths(pod(containers=[container])) == [f"spec.containers[0].{path}"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"containers": []}, "spec.containers"),
+        ({"containers": [{"name": "a"}]}, "spec.containers[0].image"),
+        ({"containers": [{"name": "A", "image": "b"}]}, "spec.containers[0].name"),
+        ({"containers": [{"image": "b"}]}, "spec.containers[0].name"),
+        ({"containers": [{"name": "a", "image": "b"}] * 2}, "spec.containers[1].name"),
+        ({"containers": "a"}, "spec.containers"),
+        ({"restartPolicy": "Sometimes"}, "spec.restartPolicy"),
+        ({"hostNetwork": True}, "spec.hostNetwork"),
+        ({"hostPID": True}, "spec.hostPID"),
+        ({"nodeName": "A_B"}, "spec.nodeName"),
+        ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds"),
+        ({"initContainers": [{}]}, "spec.initContainers"),
+        ({"volumes": [{"name": "v", "configMap": {"name": "x"}}]}, "spec.volumes[0].configMap"),
+        ({"volumes": [{"name": "v"}]}, "spec.volumes[0]"),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/a/../b"}}]}, "spec.volumes[0].hostPath.path"),
+        ({"volumes": [{"name": "v", "hostPath": {"path": "/a", "type": "Folder"}}]}, "spec.volumes[0].hostPath.type"),
+        ({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "x"}}]}, "spec.volumes[0].emptyDir.sizeLimit"),
+        ({"tenent": "red"}, "spec.tenent"),
+    ],
+)  # fmt: skip
+def test_one_problem_has_one_path(spec: dict[str, Any], path: str) -> None:
+    assert paths(pod(**spec)) == [path]
+
+
+def test_all_problems_come_at_once() -> None:
+    document = pod(restartPolicy="Sometimes", containers=[{"name": "a", "ports": [{"containerPort": 0}]}], hostIPC=True)
+    document["metadata"] = {"name": "Bad_Name", "labels": {"a b": "c d"}}
+    assert set(paths(document)) == {
+        "metadata.name",
+        "metadata.labels",
+        "metadata.labels[a b]",
+        "spec.restartPolicy",
+        "spec.hostIPC",
+        "spec.containers[0].image",
+        "spec.containers[0].ports[0].containerPort",
+    }
+
+
+def test_unknown_fields_are_pruned_and_told_with_a_suggestion() -> None:
+    obj, [problem], _ = decode(Pod, pod(restartPolcy="Never"))
+    assert obj is not None
+    assert str(problem) == 'spec.restartPolcy: is not a field; did you mean "restartPolicy"?'
+
+
+def test_null_means_absent() -> None:
+    assert not paths(pod(volumes=None, nodeSelector=None, restartPolicy=None))
+
+
+def test_what_is_kept_but_not_acted_on_is_told() -> None:
+    document = pod(
+        containers=[{"name": "a", "image": "b", "livenessProbe": {"tcpSocket": {"port": 1}}}], dnsConfig={"a": 1}
+    )
+    warnings = decode(Pod, document)[2]
+    assert [warning.partition(":")[0] for warning in warnings] == ["spec.dnsConfig", "spec.containers[0].livenessProbe"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "path"),
+    [
+        (Namespace, {"metadata": {"name": "a.b"}}, "metadata.name"),
+        (Namespace, {"metadata": {}}, "metadata.name"),
+        (NetNamespace, {"metadata": {"name": "a"}, "netname": "a", "netid": 1 << 24}, "netid"),
+        (NetNamespace, {"metadata": {"name": "a"}, "netname": "b", "netid": 1}, "netname"),
+        (HostSubnet, {"metadata": {"name": "a"}, "host": "a", "hostIP": "127.0.0.1", "subnet": "10.0.0.0/8"}, "hostIP"),
+        (HostSubnet, {"metadata": {"name": "a"}, "host": "a", "hostIP": "10.1.1.1", "subnet": "10.0.0.1/23"}, "subnet"),
+        (ClusterNetwork, {"metadata": {"name": "default"}, "network": "10.128.0.0/14", "hostsubnetlength": 19,
+          "serviceNetwork": "172.30.0.0/16", "pluginName": "redhat/openshift-ovs-subnet"}, "hostsubnetlength"),
+        (ClusterNetwork, {"metadata": {"name": "default"}, "network": "10.128.0.0/14", "hostsubnetlength": 9,
+          "serviceNetwork": "10.130.0.0/16", "pluginName": "redhat/openshift-ovs-subnet"}, "serviceNetwork"),
+    ],
+)  # fmt: skip
+def test_the_other_kinds(kind: type[Any], fields: dict[str, Any], path: str) -> None:
+    assert paths(fields, kind) == [path]
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=12,
+)
+fields = st.sampled_from(
+    [
+        "metadata",
+        "spec",
+        "containers",
+        "name",
+        "image",
+        "ports",
+        "volumes",
+        "labels",
+        "env",
+        "resources",
+        "limits",
+        "kind",
+    ]
+)
+shaped = st.recursive(
+    st.text(max_size=4) | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(fields, inner, max_size=4),
+    max_leaves=25,
+)
+
+
+@given(json | shaped)
+def test_no_document_is_too_strange(document: object) -> None:
+    for kind in KINDS:
+        obj, problems, _ = decode(kind, document)
+        assert (obj is None) == any(problem.reason != "UnknownField" for problem in problems)
+
+
+@given(st.text(max_size=200))
+def test_no_manifest_is_too_strange(text: str) -> None:
+    for document in manifest.read(text):
+        assert document.obj is not None or document.problems
+
+
+def test_defaults_are_written_out_once() -> None:
+    document = pod(containers=[{"name": "a", "image": "reg:5000/b", "ports": [{"containerPort": 1}],
+                                "resources": {"limits": {"cpu": "1", "memory": "1Mi"}}}])  # fmt: skip
+    obj, _, _ = decode(Pod, document)
+    assert obj is not None
+    full = default(obj)
+    assert default(full) == full
+    [container] = full.spec.containers
+    assert (container.image_pull_policy, container.ports[0].protocol) == ("Always", "TCP")
+    assert container.resources.requests == {"cpu": "1", "memory": "1Mi"}
+    assert (full.spec.restart_policy, full.spec.termination_grace_period_seconds) == ("Always", 30)
+    assert (full.status.phase, full.status.qos_class) == ("Pending", "Guaranteed")
+    assert decode(Pod, msgspec.to_builtins(full))[0] == full
+
+
+@pytest.mark.parametrize(
+    ("image", "policy"),
+    [
+        ("a", "Always"),
+        ("a:latest", "Always"),
+        ("a:1", "IfNotPresent"),
+        ("h:5/a:1", "IfNotPresent"),
+        ("a@sha256:0", "IfNotPresent"),
+    ],
+)
+def test_the_pull_policy_follows_the_tag(image: str, policy: str) -> None:
+    obj, _, _ = decode(Pod, pod(containers=[{"name": "a", "image": image}]))
+    assert obj is not None
+    assert default(obj).spec.containers[0].image_pull_policy == policy
+
+
+def test_quality_of_service() -> None:
+    def of(**resources: Any) -> str:
+        obj, problems, _ = decode(Pod, pod(containers=[{"name": "a", "image": "b", "resources": resources}]))
+        assert obj is not None, problems
+        return qos_class(default(obj).spec.containers)
+
+    assert of() == "BestEffort"
+    assert of(requests={"cpu": "1"}) == "Burstable"
+    assert of(limits={"cpu": "1"}) == "Burstable"
+    assert of(limits={"cpu": "1", "memory": "1Gi"}) == "Guaranteed"
+    assert of(limits={"cpu": "1", "memory": "1Gi"}, requests={"cpu": "500m"}) == "Burstable"
+
+
+def test_a_pods_spec_stays_but_for_its_images() -> None:
+    def make(**container: Any) -> Pod:
+        obj, _, _ = decode(Pod, pod(containers=[{"name": "a", "image": "b:1"} | container]))
+        assert obj is not None
+        return obj
+
+    assert not list(immutable(make(), make(image="b:2")))
+    assert [problem.path for problem in immutable(make(), make(workingDir="/x"))] == ["spec"]
+
+
+def test_a_refusal_reads_like_a_sentence() -> None:
+    text = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {tenent: red, containers: [{name: a, ports: [{containerPort: 70000}]}]}
+"""
+    [document] = manifest.read(text)
+    assert manifest.refusal("web.yaml", document.problems) == (
+        "web.yaml: not accepted (3 problems)\n"
+        "  spec.tenent                                is not a field\n"
+        '  spec.containers[0].image                   is missing; an image is required, for example "nginx:1.27"\n'
+        "  spec.containers[0].ports[0].containerPort  is 70000; a port is 1 to 65535"
+    )
+
+
+def test_lists_and_several_documents_are_read_one_by_one() -> None:
+    text = """
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Namespace, metadata: {name: a}}
+- {apiVersion: v1, kind: Gadget, metadata: {name: b}}
+---
+[1, 2]
+---
+{"apiVersion": "network.openshift.io/v1", "kind": "NetNamespace", "metadata": {"name": "a"}, "netname": "a", "netid": 3}
+"""
+    documents = manifest.read(text)
+    assert [document.obj is None for document in documents] == [False, True, True, False]
+    assert [document.number for document in documents] == [1, 2, 3, 4]

@@ -1,0 +1,100 @@
+"""Quantities, selectors, times."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api import quantity, times
+from api.selectors import BadSelector, parse_fields, parse_labels
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        ("100m", "0.1"),
+        ("1.5Gi", 1610612736),
+        ("2e3", 2000),
+        ("1E", 10**18),
+        (".5", "0.5"),
+        ("-3k", -3000),
+        (2, 2),
+        (0.5, "0.5"),
+    ],
+)
+def test_a_quantity_is_exact(text: str | float, value: int | str) -> None:
+    assert quantity.parse(text) == Decimal(value)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1x", "1 Gi", "1KI", "--1", "1e", "1e99", "Mi", "1.2.3"])
+def test_what_is_no_quantity_says_so(text: str) -> None:
+    with pytest.raises(quantity.BadQuantity):
+        quantity.parse(text)
+
+
+@given(st.integers(0, 10**12))
+def test_quantities_round_up(number: int) -> None:
+    assert quantity.milli(f"{number}u") == -(-number // 1000)
+    assert quantity.whole(f"{number}m") == -(-number // 1000)
+    assert quantity.whole(f"{number}Ki") == number * 1024
+
+
+LABELS = {"app": "web", "tier": "front", "empty": ""}
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ("", True),
+        ("app=web", True),
+        ("app==web,tier=front", True),
+        ("app!=web", False),
+        ("nothing!=x", True),
+        ("app in (web, db)", True),
+        ("app notin (web)", False),
+        ("nothing notin (x)", True),
+        ("app", True),
+        ("!app", False),
+        ("!nothing", True),
+        ("empty=", True),
+        ("app=web,!nothing,tier in (front,back)", True),
+        ("example.com/x=y", False),
+    ],
+)
+def test_label_selectors(selector: str, matches: bool) -> None:
+    assert parse_labels(selector).matches(LABELS) == matches
+
+
+@pytest.mark.parametrize("selector", ["a=b=c", "a in", "a in (b", "=b", "a b", "!", "a,,b", "(a)"])
+def test_bad_label_selectors_say_so(selector: str) -> None:
+    with pytest.raises(BadSelector, match="unable to parse requirement"):
+        parse_labels(selector)
+
+
+def test_field_selectors() -> None:
+    known = frozenset({"metadata.name", "spec.nodeName"})
+    selector = parse_fields("metadata.name=a,spec.nodeName!=b", known)
+    assert selector.matches({"metadata.name": "a", "spec.nodeName": "c"})
+    assert not selector.matches({"metadata.name": "a", "spec.nodeName": "b"})
+    assert selector.asks_exactly("metadata.name") == "a"
+    assert selector.asks_exactly("spec.nodeName") is None
+    with pytest.raises(BadSelector, match="field label not supported: foo"):
+        parse_fields("foo=1", known)
+    with pytest.raises(BadSelector, match="can't understand"):
+        parse_fields("foo", known)
+
+
+@given(st.datetimes(min_value=datetime(1971, 1, 1), max_value=datetime(2200, 1, 1)))
+def test_times_round_trip(moment: datetime) -> None:
+    whole = moment.replace(microsecond=0, tzinfo=UTC)
+    assert times.parse(times.text(whole)) == whole
+
+
+def test_dockers_times_with_nine_digits_are_read() -> None:
+    assert times.parse("2026-11-21T04:37:23.056888850Z") == datetime(2026, 11, 21, 4, 37, 23, 56888, UTC)
+    assert times.parse("2026-11-21T05:37:23.5+01:00") == datetime(2026, 11, 21, 4, 37, 23, 500000, UTC)

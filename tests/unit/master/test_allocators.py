@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.allocators import LAST_VNID, SubnetPool, allocate_vnids, next_numbers
+
+DEFAULT = SubnetPool(IPv4Network("10.128.0.0/14"), 9)
+
+
+def networks(*texts: str) -> list[IPv4Network]:
+    return [IPv4Network(text) for text in texts]
+
+
+def test_subnets_come_in_the_order_of_addresses() -> None:
+    assert DEFAULT.allocate(3, [], 0) == (networks("10.128.0.0/23", "10.128.2.0/23", "10.128.4.0/23"), 3)
+    assert DEFAULT.size == 512
+
+
+def test_a_freed_subnet_rests_until_the_others_have_had_their_turn() -> None:
+    pool = SubnetPool(IPv4Network("10.1.0.0/24"), 6)
+    given_first, cursor = pool.allocate(2, [], 0)
+    still_used = given_first[1:]
+    seen: list[IPv4Network] = []
+    for _ in range(3):
+        (subnet,), cursor = pool.allocate(1, still_used + seen, cursor)
+        seen.append(subnet)
+    assert seen == networks("10.1.0.128/26", "10.1.0.192/26", "10.1.0.0/26")
+    assert pool.allocate(1, still_used + seen, cursor) == ([], cursor)
+
+
+def test_a_subnet_of_another_size_blocks_all_that_it_touches() -> None:
+    assert DEFAULT.allocate(1, networks("10.128.0.0/22", "10.128.4.128/25", "192.168.0.0/16"), 0)[0] == networks(
+        "10.128.6.0/23"
+    )
+
+
+def test_the_whole_network_may_be_one_subnet() -> None:
+    pool = SubnetPool(IPv4Network("10.1.0.0/24"), 8)
+    assert pool.allocate(2, [], 0) == (networks("10.1.0.0/24"), 1)
+
+
+def test_vnids_begin_at_ten_and_come_around() -> None:
+    assert allocate_vnids(3, [0, 1, 11], 0) == ([10, 12, 13], 4)
+    assert allocate_vnids(2, [10], LAST_VNID - 10) == ([LAST_VNID, 11], 2)
+
+
+@given(st.integers(1, 40), st.sets(st.integers(0, 39)), st.integers(0, 60), st.integers(0, 50))
+def test_numbers_are_free_distinct_and_as_many_as_there_are(size: int, used: set[int], cursor: int, count: int) -> None:
+    used = {number for number in used if number < size}
+    found, after = next_numbers(count, size, used, cursor)
+    assert len(found) == min(count, size - len(used))
+    assert len(set(found)) == len(found)
+    assert not used & set(found)
+    assert all(0 <= number < size for number in found)
+    assert after == (found[-1] + 1 if found else cursor)
+
+
+@given(st.data())
+def test_a_number_comes_again_only_after_a_whole_round(data: st.DataObject) -> None:
+    size, cursor, travelled = 12, 0, 0
+    used: set[int] = set()
+    given_at: dict[int, int] = {}
+    for _ in range(data.draw(st.integers(1, 40))):
+        freed = data.draw(st.none() | st.sampled_from(sorted(used))) if used else None
+        if freed is not None:
+            used.discard(freed)
+            continue
+        found, after = next_numbers(1, size, used, cursor)
+        assert bool(found) == (len(used) < size)
+        for number in found:
+            travelled += (after - cursor) % size or size
+            assert number not in used
+            assert travelled - given_at.get(number, -size) >= size
+            given_at[number] = travelled
+            used.add(number)
+        cursor = after

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from master.authorize import Attributes, User, may_read_path, refusal
+
+ADMIN = User("system:admin", frozenset(("system:masters",)))
+NODE = User("system:node:n1", frozenset(("system:nodes",)))
+NOBODY = User()
+KNOWN = User("bob", frozenset(("developers",)))
+PRETENDER = User("system:node:n1", frozenset(("developers",)))
+
+NETWORK = "network.openshift.io"
+
+
+@pytest.mark.parametrize("user", [NOBODY, KNOWN, PRETENDER])
+def test_the_unknown_may_only_ask_how_the_server_is(user: User) -> None:
+    assert [path for path in ("/healthz", "/livez", "/readyz", "/version") if not may_read_path(user, path)] == []
+    for path in ("/", "/api", "/apis", "/metrics", "/openapi/v3", "/healthz/x", "/versions"):
+        assert not may_read_path(user, path)
+    for verb in ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"):
+        for resource in ("pods", "nodes", "namespaces", "secrets"):
+            assert refusal(user, Attributes(verb, resource=resource, name="x", asked_node="n1", bound_to="n1"))
+
+
+def test_the_refusal_names_who_what_and_where() -> None:
+    assert refusal(KNOWN, Attributes("list", resource="pods", namespace="pr")) == (
+        'User "bob" cannot list resource "pods" in API group "" in the namespace "pr"'
+    )
+    assert refusal(NOBODY, Attributes("delete", "network.openshift.io", "hostsubnets", name="a")) == (
+        'User "system:anonymous" cannot delete resource "hostsubnets" in API group "network.openshift.io" '
+        "at the cluster scope"
+    )
+
+
+def test_masters_may_do_everything() -> None:
+    assert refusal(ADMIN, Attributes("deletecollection", resource="nodes")) is None
+    assert may_read_path(ADMIN, "/metrics")
+
+
+ALLOWED_TO_NODES = [
+    Attributes("list", resource="nodes"),
+    Attributes("watch", resource="namespaces"),
+    Attributes("get", NETWORK, "clusternetworks", name="default"),
+    Attributes("list", NETWORK, "hostsubnets"),
+    Attributes("watch", NETWORK, "netnamespaces"),
+    Attributes("create", resource="nodes", body_name="n1"),
+    Attributes("update", resource="nodes", name="n1"),
+    Attributes("patch", resource="nodes", name="n1", subresource="status"),
+    Attributes("list", resource="pods", asked_node="n1"),
+    Attributes("watch", resource="pods", asked_node="n1", namespace="red"),
+    Attributes("get", resource="pods", namespace="red", name="p", bound_to="n1"),
+    Attributes("get", resource="pods", namespace="red", name="gone", bound_to=None),
+    Attributes("patch", resource="pods", namespace="red", name="p", subresource="status", bound_to="n1"),
+    Attributes("update", resource="pods", namespace="red", name="p", subresource="status", bound_to="n1"),
+    Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n1", grace=0),
+]
+
+REFUSED_TO_NODES = [
+    Attributes("create", resource="nodes", body_name="n2"),
+    Attributes("update", resource="nodes", name="n2"),
+    Attributes("patch", resource="nodes", name="n2", subresource="status"),
+    Attributes("delete", resource="nodes", name="n1"),
+    Attributes("deletecollection", resource="nodes"),
+    Attributes("list", resource="pods"),
+    Attributes("list", resource="pods", asked_node="n2"),
+    Attributes("get", resource="pods", namespace="red", name="p", bound_to="n2"),
+    Attributes("get", resource="pods", namespace="red", name="p", bound_to=""),
+    Attributes("create", resource="pods", namespace="red", body_name="p"),
+    Attributes("create", resource="pods", namespace="red", name="p", subresource="binding", bound_to="n1"),
+    Attributes("update", resource="pods", namespace="red", name="p", bound_to="n1"),
+    Attributes("patch", resource="pods", namespace="red", name="p", bound_to="n1"),
+    Attributes("patch", resource="pods", namespace="red", name="p", subresource="status", bound_to="n2"),
+    Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n1", grace=None),
+    Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n1", grace=30),
+    Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n2", grace=0),
+    Attributes("deletecollection", resource="pods", namespace="red", asked_node="n1"),
+    Attributes("create", resource="namespaces", body_name="n1"),
+    Attributes("update", NETWORK, "hostsubnets", name="n1"),
+    Attributes("patch", NETWORK, "netnamespaces", name="red"),
+    Attributes("create", NETWORK, "hostsubnets", body_name="n1"),
+    Attributes("list", resource="secrets"),
+]
+
+
+@pytest.mark.parametrize("asked", ALLOWED_TO_NODES, ids=str)
+def test_a_node_may_do_what_a_node_needs(asked: Attributes) -> None:
+    assert refusal(NODE, asked) is None
+
+
+@pytest.mark.parametrize("asked", REFUSED_TO_NODES, ids=str)
+def test_a_node_may_do_nothing_else(asked: Attributes) -> None:
+    assert refusal(NODE, asked)

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from ipaddress import IPv4Network
+from typing import Any
+
+from msgspec.structs import replace
+
+from api.objects import ClusterNetwork, NamespaceSpec, Node, ObjectMeta
+from master import controllers
+from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice
+from tests.unit.master.make import lane, meta, namespace, node, pod, subnet
+
+WISH = NetworkWish(
+    IPv4Network("10.128.0.0/14"), 9, IPv4Network("172.30.0.0/16"), "redhat/openshift-ovs-multitenant", mtu=None
+)
+FLAT = NetworkWish(IPv4Network("10.128.0.0/14"), 9, IPv4Network("172.30.0.0/16"), "redhat/openshift-ovs-subnet")
+TINY = NetworkWish(IPv4Network("10.1.0.0/24"), 7, IPv4Network("172.30.0.0/16"), WISH.plugin_name)
+WALL = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+
+
+def cursor(number: int) -> Cursor:
+    return Cursor(metadata=ObjectMeta(name="c", resource_version="3"), next=number)
+
+
+def lines(outcomes: Iterable[object]) -> list[str]:
+    """What is wished, in a line each."""
+    return [_line(outcome) for outcome in outcomes]
+
+
+def _line(outcome: Any) -> str:
+    if isinstance(outcome, Notice):
+        return f"! {outcome.about}: {outcome.text}"
+    item = outcome.item
+    sign = {Make: "+", Change: "~", Drop: "-", EndPod: "end"}[type(outcome)]
+    values = {"HostSubnet": ("subnet", "host_ip"), "NetNamespace": ("netid",), "Cursor": ("next",)}.get(item.KIND, ())
+    return " ".join([sign, item.KIND, item.metadata.name, *(str(getattr(item, name)) for name in values)])
+
+
+# --- host subnets -----------------------------------------------------------------------------------------------------
+
+
+def test_every_node_gets_the_next_subnet_in_order_of_registration() -> None:
+    late = replace(node("a", ip="10.245.2.9"), metadata=meta("a", creation_timestamp="2026-01-02T00:00:00Z"))
+    assert lines(controllers.host_subnets(WISH, [late, node("b")], [], Cursor())) == [
+        "+ HostSubnet b 10.128.0.0/23 10.245.2.3",
+        "+ HostSubnet a 10.128.2.0/23 10.245.2.9",
+        "+ Cursor  2",
+    ]
+
+
+def test_nothing_to_do_is_nothing() -> None:
+    assert lines(controllers.host_subnets(WISH, [node("a")], [subnet("a", "10.128.0.0/23")], cursor(1))) == []
+
+
+def test_a_new_address_changes_the_subnet_in_place() -> None:
+    there = subnet("a", "10.128.0.0/23", ip="10.245.2.7")
+    assert lines(controllers.host_subnets(WISH, [node("a")], [there], cursor(1))) == [
+        "~ HostSubnet a 10.128.0.0/23 10.245.2.3"
+    ]
+
+
+def test_a_deleted_node_loses_its_subnet_which_then_rests() -> None:
+    there = [subnet("a", "10.128.0.0/23"), subnet("b", "10.128.2.0/23", ip="10.245.2.4")]
+    assert lines(controllers.host_subnets(WISH, [node("b", ip="10.245.2.4"), node("c")], there, cursor(2))) == [
+        "- HostSubnet a 10.128.0.0/23 10.245.2.3",
+        "+ HostSubnet c 10.128.4.0/23 10.245.2.3",
+        "~ Cursor c 3",
+    ]
+
+
+def test_a_node_that_came_back_under_its_name_is_another_node() -> None:
+    there = [subnet("a", "10.128.0.0/23", uid="uid-of-another")]
+    assert lines(controllers.host_subnets(WISH, [node("a")], there, cursor(1))) == [
+        "- HostSubnet a 10.128.0.0/23 10.245.2.3",
+        "+ HostSubnet a 10.128.2.0/23 10.245.2.3",
+        "~ Cursor c 2",
+    ]
+
+
+def test_hand_made_subnets_stay_are_avoided_and_are_taken_over_by_their_node() -> None:
+    there = [subnet("f5", "10.128.0.0/22", uid=""), subnet("b", "10.128.8.0/23", uid="")]
+    found = list(controllers.host_subnets(WISH, [node("a"), node("b")], there, Cursor()))
+    assert lines(found) == [
+        "~ HostSubnet b 10.128.8.0/23 10.245.2.3",
+        "+ HostSubnet a 10.128.4.0/23 10.245.2.3",
+        "+ Cursor  3",
+    ]
+    assert isinstance(found[0], Change)
+    assert found[0].item.metadata.annotations == {"pod.network.openshift.io/node-uid": "uid-b"}
+
+
+def test_addresses_that_cannot_end_a_tunnel_are_told_and_get_nothing() -> None:
+    nodes = [node("a", ip=""), node("b", ip="127.0.0.1"), node("c", ip="10.129.0.1"), node("d", ip="fe80::1")]
+    assert lines(controllers.host_subnets(WISH, nodes, [], Cursor())) == [
+        "! node a: it reports no InternalIP, so it gets no subnet",
+        "! node b: its InternalIP 127.0.0.1 is not an address that others reach, so it gets no subnet",
+        "! node c: its InternalIP 10.129.0.1 lies in the cluster network 10.128.0.0/14, so it gets no subnet",
+        "! node d: its InternalIP 'fe80::1' is no IPv4 address, so it gets no subnet",
+    ]
+
+
+def test_a_node_that_lost_its_address_keeps_its_subnet() -> None:
+    assert lines(controllers.host_subnets(WISH, [node("a", ip="")], [subnet("a", "10.128.0.0/23")], cursor(1))) == [
+        "! node a: it reports no InternalIP, so it gets no subnet"
+    ]
+
+
+def test_more_nodes_than_subnets_is_told() -> None:
+    found = lines(controllers.host_subnets(TINY, [node("a"), node("b"), node("c")], [], Cursor()))
+    assert found[-1] == "! node c: all 2 subnets of 10.1.0.0/24 are in use"
+
+
+# --- net namespaces ---------------------------------------------------------------------------------------------------
+
+
+def test_default_is_global_and_projects_count_from_ten() -> None:
+    projects = [namespace("red"), namespace("default"), namespace("blue")]
+    assert lines(controllers.net_namespaces(WISH, projects, [], Cursor())) == [
+        "+ NetNamespace default 0",
+        "+ NetNamespace blue 10",
+        "+ NetNamespace red 11",
+        "+ Cursor  2",
+    ]
+
+
+def test_a_namespace_that_is_gone_frees_its_vnid_which_rests() -> None:
+    lanes = [lane("default", 0), lane("red", 10), lane("blue", 11)]
+    projects = [namespace("default"), namespace("blue"), namespace("green")]
+    assert lines(controllers.net_namespaces(WISH, projects, lanes, cursor(2))) == [
+        "- NetNamespace red 10",
+        "+ NetNamespace green 12",
+        "~ Cursor c 3",
+    ]
+
+
+def test_joined_projects_and_ending_namespaces_keep_their_lane() -> None:
+    lanes = [lane("red", 10), lane("blue", 10)]
+    projects = [namespace("red"), namespace("blue", deletion_timestamp="2026-01-01T00:00:00Z")]
+    assert lines(controllers.net_namespaces(WISH, projects, lanes, cursor(1))) == []
+
+
+def test_the_flat_plugin_has_no_lanes() -> None:
+    assert lines(controllers.net_namespaces(FLAT, [namespace("red")], [], Cursor())) == []
+
+
+# --- from the start ---------------------------------------------------------------------------------------------------
+
+
+def test_what_belongs_to_every_cluster() -> None:
+    found = list(controllers.bootstrap(WISH, None, None))
+    assert lines(found) == ["+ Namespace default", "+ ClusterNetwork default"]
+    assert isinstance(found[1].item, ClusterNetwork)
+    assert found[1].item.plugin_name == "redhat/openshift-ovs-multitenant"
+    there = replace(found[1].item, metadata=meta("default"))
+    assert lines(controllers.bootstrap(WISH, namespace("default"), there)) == []
+    assert lines(controllers.bootstrap(FLAT, namespace("default"), there)) == ["~ ClusterNetwork default"]
+
+
+# --- namespaces that end ----------------------------------------------------------------------------------------------
+
+
+def test_an_ending_namespace_takes_its_pods_along_and_then_goes() -> None:
+    ending = namespace("red", deletion_timestamp="2026-01-01T00:00:00Z")
+    going = pod("b", deleted="2026-01-01T00:00:00Z")
+    assert lines(controllers.ending_namespaces([ending], [pod("a"), going, pod("c", namespace="blue")])) == [
+        "end Pod a"
+    ]
+    assert lines(controllers.ending_namespaces([ending], [going])) == []
+    assert lines(controllers.ending_namespaces([ending, namespace("blue")], [])) == ["- Namespace red"]
+
+
+def test_a_namespace_held_by_somebody_else_is_only_let_go() -> None:
+    ending = namespace("red", deletion_timestamp="2026-01-01T00:00:00Z", finalizers=("mine",))
+    ending = replace(ending, spec=NamespaceSpec(finalizers=("kubernetes",)))
+    (change,) = controllers.ending_namespaces([ending], [])
+    assert isinstance(change, Change)
+    assert change.item == replace(ending, spec=NamespaceSpec())
+    assert lines(controllers.ending_namespaces([change.item], [])) == []
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_node_is_lost_after_its_grace_and_told_once() -> None:
+    quiet, lively = node("quiet"), node("lively")
+    seen = controllers.sightings({}, [quiet, lively], now=100.0)
+    lively = node("lively", heartbeat="2026-01-01T00:00:10Z")
+    seen = controllers.sightings(seen, [quiet, lively], now=130.0)
+    assert list(controllers.lost_nodes([quiet, lively], seen, 40, 139.0, WALL)) == []
+    (change,) = controllers.lost_nodes([quiet, lively], seen, 40, 140.0, WALL)
+    lost = change.item
+    assert isinstance(lost, Node)
+    row = lost.status.conditions[0]
+    assert lost.metadata.name == "quiet"
+    assert (row.status, row.reason, row.last_transition_time) == (
+        "Unknown",
+        "NodeStatusUnknown",
+        "2026-01-01T12:00:00Z",
+    )
+    assert row.last_heartbeat_time == "2026-01-01T00:00:00Z"
+    assert list(controllers.lost_nodes([lost], seen, 40, 500.0, WALL)) == []
+    # Our own writing is not a sign of life of the node.
+    assert controllers.sightings(seen, [lost], now=500.0) == {("quiet", "uid-quiet"): seen[("quiet", "uid-quiet")]}
+
+
+def test_after_a_start_of_the_master_every_node_has_a_full_grace() -> None:
+    stale = node("a", heartbeat="2020-01-01T00:00:00Z")
+    seen = controllers.sightings({}, [stale], now=1000.0)
+    assert list(controllers.lost_nodes([stale], seen, 40, 1039.0, WALL)) == []
+    assert len(list(controllers.lost_nodes([stale], seen, 40, 1040.0, WALL))) == 1
+
+
+def test_a_node_that_never_said_anything_is_lost_too() -> None:
+    mute = replace(node("a"), status=type(node("a").status)())
+    seen = controllers.sightings({}, [mute], now=0.0)
+    (change,) = controllers.lost_nodes([mute], seen, 40, 40.0, WALL)
+    assert [row.type for row in change.item.status.conditions] == ["Ready"]  # type: ignore[attr-defined]
+
+
+def test_pods_of_a_node_that_is_gone_go_after_its_grace() -> None:
+    pods = [
+        pod("ran", node="gone", host_ip="10.245.2.9"),
+        pod("ending", node="gone", deleted="2026-01-01T00:00:00Z"),
+        pod("waiting", node="gone"),
+        pod("fine", node="here", host_ip="10.245.2.3"),
+        pod("free"),
+    ]
+    absent = controllers.absences({}, [node("here")], pods, now=10.0)
+    assert absent == {"gone": 10.0}
+    assert controllers.absences(absent, [node("here")], pods, now=60.0) == {"gone": 10.0}
+    assert lines(controllers.orphaned_pods(pods, absent, 40, 49.0)) == []
+    assert lines(controllers.orphaned_pods(pods, absent, 40, 50.0)) == ["- Pod ran", "- Pod ending"]
+    assert controllers.absences(absent, [node("here"), node("gone")], pods, now=70.0) == {}

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.patch import Unpatchable, apply_operations, merge, strategic
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "~/"]), inner, max_size=3),
+    max_leaves=8,
+)
+
+# The test cases in the appendix of RFC 7386.
+RFC_7386 = [
+    ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+    ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+    ({"a": "b"}, {"a": None}, {}),
+    ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+    ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+    ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+    ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+    (["a", "b"], ["c", "d"], ["c", "d"]),
+    ({"a": "b"}, ["c"], ["c"]),
+    ({"a": "foo"}, None, None),
+    ({"a": "foo"}, "bar", "bar"),
+    ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+    ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+    ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+]
+
+
+@pytest.mark.parametrize(("target", "patch", "result"), RFC_7386)
+def test_merge_as_in_rfc_7386(target: Any, patch: Any, result: Any) -> None:
+    assert merge(target, patch) == result
+
+
+# From the appendix of RFC 6902.
+RFC_6902 = [
+    ({"foo": "bar"}, [{"op": "add", "path": "/baz", "value": "qux"}], {"baz": "qux", "foo": "bar"}),
+    ({"foo": ["bar", "baz"]}, [{"op": "add", "path": "/foo/1", "value": "qux"}], {"foo": ["bar", "qux", "baz"]}),
+    ({"baz": "qux", "foo": "bar"}, [{"op": "remove", "path": "/baz"}], {"foo": "bar"}),
+    ({"foo": ["bar", "qux", "baz"]}, [{"op": "remove", "path": "/foo/1"}], {"foo": ["bar", "baz"]}),
+    ({"baz": "qux"}, [{"op": "replace", "path": "/baz", "value": "boo"}], {"baz": "boo"}),
+    (
+        {"foo": {"bar": "baz", "waldo": "fred"}, "qux": {"corge": "grault"}},
+        [{"op": "move", "from": "/foo/waldo", "path": "/qux/thud"}],
+        {"foo": {"bar": "baz"}, "qux": {"corge": "grault", "thud": "fred"}},
+    ),
+    (
+        {"foo": ["all", "grass", "cows", "eat"]},
+        [{"op": "move", "from": "/foo/1", "path": "/foo/3"}],
+        {"foo": ["all", "cows", "eat", "grass"]},
+    ),
+    (
+        {"a": 1},
+        [{"op": "test", "path": "/a", "value": 1}, {"op": "copy", "from": "/a", "path": "/b"}],
+        {"a": 1, "b": 1},
+    ),
+    ({"foo": ["bar"]}, [{"op": "add", "path": "/foo/-", "value": ["abc"]}], {"foo": ["bar", ["abc"]]}),
+    ({"/": 9, "~1": 10}, [{"op": "test", "path": "/~01", "value": 10}], {"/": 9, "~1": 10}),
+    ({"a": 1}, [{"op": "replace", "path": "", "value": 2}], 2),
+]
+
+
+@pytest.mark.parametrize(("target", "operations", "result"), RFC_6902)
+def test_operations_as_in_rfc_6902(target: Any, operations: Any, result: Any) -> None:
+    assert apply_operations(target, operations) == result
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        {"op": "add"},
+        [{"op": "add", "path": "a", "value": 1}],
+        [{"op": "add", "path": "/x/y", "value": 1}],
+        [{"op": "add", "path": "/l/3", "value": 1}],
+        [{"op": "add", "path": "/l/01", "value": 1}],
+        [{"op": "add", "path": "/l/-1", "value": 1}],
+        [{"op": "add", "path": "/a"}],
+        [{"op": "remove", "path": "/none"}],
+        [{"op": "remove", "path": "/l/-"}],
+        [{"op": "replace", "path": "/none", "value": 1}],
+        [{"op": "test", "path": "/a", "value": True}],
+        [{"op": "move", "from": "/m", "path": "/m/x"}],
+        [{"op": "copy", "path": "/b"}],
+        [{"op": "shake", "path": "/a"}],
+        ["add"],
+    ],
+    ids=str,
+)
+def test_operations_that_do_not_fit_change_nothing(operations: Any) -> None:
+    document = {"a": 1, "l": [1, 2], "m": {"x": 1}}
+    with pytest.raises(Unpatchable):
+        apply_operations(document, operations)
+    assert document == {"a": 1, "l": [1, 2], "m": {"x": 1}}
+
+
+POD = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2", "env": [{"name": "X"}]}]}}
+
+
+def containers(document: Any) -> list[Any]:
+    found: list[Any] = document["spec"]["containers"]
+    return found
+
+
+def test_strategic_merges_items_by_their_key() -> None:
+    patch = {"spec": {"containers": [{"name": "b", "image": "3", "env": [{"name": "Y", "value": "1"}]}]}}
+    assert containers(strategic(POD, patch)) == [
+        {"name": "a", "image": "1"},
+        {"name": "b", "image": "3", "env": [{"name": "X"}, {"name": "Y", "value": "1"}]},
+    ]
+
+
+def test_strategic_deletes_replaces_and_orders_items() -> None:
+    assert containers(strategic(POD, {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}})) == [
+        {"name": "b", "image": "2", "env": [{"name": "X"}]}
+    ]
+    assert containers(strategic(POD, {"spec": {"containers": [{"$patch": "replace"}, {"name": "z"}]}})) == [
+        {"name": "z"}
+    ]
+    ordered = {"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}], "containers": [{"name": "c"}]}}
+    assert [item["name"] for item in containers(strategic(POD, ordered))] == ["b", "a", "c"]
+
+
+def test_strategic_directives_on_maps_and_sets() -> None:
+    document = {"a": {"x": 1, "y": 2}, "finalizers": ["one", "two"], "list": [1, 2]}
+    assert strategic(document, {"a": {"$patch": "replace", "z": 3}})["a"] == {"z": 3}
+    assert strategic(document, {"a": {"$retainKeys": ["y"], "w": 1}})["a"] == {"y": 2, "w": 1}
+    assert strategic(document, {"a": {"x": None}})["a"] == {"y": 2}
+    assert strategic(document, {"finalizers": ["two", "three"]})["finalizers"] == ["one", "two", "three"]
+    assert strategic(document, {"$deleteFromPrimitiveList/finalizers": ["one"]})["finalizers"] == ["two"]
+    assert strategic(document, {"list": [3]})["list"] == [3]
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [[], {"$patch": "shake"}, {"spec": {"containers": [{"image": "1"}]}}, {"$deleteFromPrimitiveList/a": 1, "a": 1}],
+)
+def test_strategic_says_what_does_not_fit(patch: Any) -> None:
+    with pytest.raises(Unpatchable):
+        strategic({**POD, "a": [1]}, patch)
+
+
+@given(JSON, JSON)
+def test_merge_is_idempotent_and_leaves_its_arguments(target: Any, patch: Any) -> None:
+    before = repr((target, patch))
+    once = merge(target, patch)
+    assert merge(once, patch) == once
+    assert repr((target, patch)) == before
+
+
+@given(JSON, JSON)
+def test_operations_and_strategic_never_fail_in_another_way(target: Any, patch: Any) -> None:
+    before = repr((target, patch))
+    for apply in (apply_operations, strategic):
+        try:
+            apply(target, patch)
+        except Unpatchable:
+            pass
+    assert repr((target, patch)) == before

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master import discovery, protobuf, request
+from master.answers import Failure
+from master.request import Page, View
+
+
+def read(path: str) -> tuple[str, str, str, str] | None:
+    found = request.target(path)
+    return None if found is None else (found.kind.name, found.namespace, found.name, found.subresource)
+
+
+PATHS = [
+    ("/api/v1/pods", ("Pod", "", "", "")),
+    ("/api/v1/namespaces/red/pods", ("Pod", "red", "", "")),
+    ("/api/v1/namespaces/red/pods/", ("Pod", "red", "", "")),
+    ("/api/v1/namespaces/red/pods/p", ("Pod", "red", "p", "")),
+    ("/api/v1/namespaces/red/pods/p/status", ("Pod", "red", "p", "status")),
+    ("/api/v1/namespaces", ("Namespace", "", "", "")),
+    ("/api/v1/namespaces/red", ("Namespace", "", "red", "")),
+    ("/api/v1/namespaces/red/status", ("Namespace", "", "red", "status")),
+    ("/api/v1/namespaces/pods", ("Namespace", "", "pods", "")),
+    ("/api/v1/namespaces/red/finalize", ("Namespace", "", "red", "finalize")),
+    ("/api/v1/nodes/n1/status", ("Node", "", "n1", "status")),
+    ("/apis/network.openshift.io/v1/hostsubnets/n1", ("HostSubnet", "", "n1", "")),
+    ("/api/v1", None),
+    ("/api/v1/secrets", None),
+    ("/api/v2/pods", None),
+    ("/api/v1/pods/p", None),
+    ("/api/v1/namespaces/red/pods/p/status/x", None),
+    ("/api/v1/namespaces//pods", None),
+    ("/apis/network.openshift.io/v1", None),
+    ("/apis/network.openshift.io/v1/pods", None),
+    ("/", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("path", "found"), PATHS)
+def test_what_a_path_names(path: str, found: tuple[str, str, str, str] | None) -> None:
+    assert read(path) == found
+
+
+@given(st.lists(st.sampled_from(["", "api", "apis", "v1", "namespaces", "pods", "x", "%", "network.openshift.io"])))
+def test_no_path_is_too_odd(parts: list[str]) -> None:
+    request.target("/".join(parts))
+
+
+@pytest.mark.parametrize(
+    ("accept", "view"),
+    [
+        ("", View.OBJECT),
+        ("*/*", View.OBJECT),
+        ("application/json", View.OBJECT),
+        ("application/vnd.kubernetes.protobuf,application/json", View.OBJECT),
+        ("application/json;stream=watch", View.OBJECT),
+        ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", View.TABLE),
+        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json", View.OBJECT),
+        ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", View.METADATA),
+    ],
+)
+def test_the_form_of_the_answer(accept: str, view: View) -> None:
+    assert request.view(accept) is view
+
+
+@pytest.mark.parametrize("accept", ["application/x-foo", "application/json;as=Song;v=v1;g=meta.k8s.io", "text/html"])
+def test_a_form_that_there_is_not(accept: str) -> None:
+    with pytest.raises(Failure) as refused:
+        request.view(accept)
+    assert refused.value.status.code == 406
+
+
+def test_pages_come_back_as_they_went() -> None:
+    page = Page(7, ("red", "p"))
+    assert request.read_page(request.write_page(page)) == page
+
+
+@given(st.text())
+def test_a_page_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(Failure) as refused:
+        request.read_page(text)
+    assert refused.value.status.code == 400
+
+
+def test_aggregated_discovery_is_given_to_those_who_prefer_it() -> None:
+    both = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+    beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
+    assert discovery.aggregated_version(both) == "v2"
+    assert discovery.aggregated_version(beta) == "v2beta1"
+    assert discovery.aggregated_version("application/json") == ""
+    names = [row["resource"] for row in discovery.aggregated(True, "v2")["items"][0]["versions"][0]["resources"]]
+    assert names == ["namespaces", "nodes", "pods"]
+
+
+# What `kubectl create namespace red` of 1.32 sends.
+CREATE_NAMESPACE = (
+    b'k8s\x00\n\x0f\n\x02v1\x12\tNamespace\x12\x1f\n\x19\n\x03red\x12\x00\x1a\x00"\x00*\x002\x008\x00B\x00'
+    b'\x12\x00\x1a\x02\n\x00\x1a\x00"\x00'
+)
+
+
+def test_the_protobuf_of_kubectl_create_namespace() -> None:
+    assert protobuf.namespace(CREATE_NAMESPACE) == {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "red"},
+    }
+
+
+@given(st.binary(max_size=60))
+def test_other_bytes_are_refused(data: bytes) -> None:
+    for body in (data, protobuf.MAGIC + data, CREATE_NAMESPACE[: len(data)], CREATE_NAMESPACE[:20] + data):
+        try:
+            protobuf.namespace(body)
+        except protobuf.Unreadable:
+            pass

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from api.objects import Node, Pod
+from master.scheduler import Placed, Unplaced, schedule
+from tests.unit.master.make import node, pod
+
+
+def answers(nodes: list[Node], pods: list[Pod]) -> dict[str, str]:
+    found = {}
+    for answer in schedule(nodes, pods):
+        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Placed) else answer.sentence
+    return found
+
+
+def test_pods_spread_over_nodes_fewest_first_and_by_name() -> None:
+    nodes = [node("n2"), node("n1"), node("n3")]
+    pods = [pod("there", node="n1", phase="Running"), *(pod(f"p{i}") for i in range(5))]
+    assert answers(nodes, pods) == {"p0": "n2", "p1": "n3", "p2": "n1", "p3": "n2", "p4": "n3"}
+
+
+def test_the_same_snapshot_in_another_order_gives_the_same_answer() -> None:
+    nodes, pods = [node("a"), node("b")], [pod(f"p{i}") for i in range(4)]
+    assert answers(nodes, pods) == answers(nodes[::-1], pods[::-1])
+
+
+def test_ended_pods_take_no_room() -> None:
+    pods = [pod("old", node="a", phase="Succeeded"), pod("gone", node="a", phase="Failed"), pod("new")]
+    assert answers([node("a"), node("b")], pods) == {"new": "a"}
+
+
+def test_older_pods_are_placed_first() -> None:
+    nodes = [node("a", capacity={"pods": "1"})]
+    pods = [pod("young", created="2026-01-02T00:00:00Z"), pod("old", created="2026-01-01T00:00:00Z")]
+    assert answers(nodes, pods)["old"] == "a"
+    assert answers(nodes, pods)["young"] == "0/1 nodes are available: 1 full (no more pods)."
+
+
+def test_node_selector_readiness_and_cordon() -> None:
+    nodes = [
+        node("a", labels={"disk": "ssd"}, ready="Unknown"),
+        node("b", labels={"disk": "ssd"}, unschedulable=True),
+        node("c", labels={"disk": "hdd"}),
+    ]
+    wanted = pod("p", selector={"disk": "ssd"})
+    assert answers(nodes, [wanted]) == {
+        "p": "0/3 nodes are available: 1 not Ready, 1 unschedulable (cordoned), "
+        "1 without the labels of the pod's nodeSelector."
+    }
+    assert answers([*nodes, node("d", labels={"disk": "ssd"})], [wanted]) == {"p": "d"}
+
+
+def test_requests_must_fit_into_what_is_left() -> None:
+    nodes = [node("a", capacity={"cpu": "1", "memory": "1Gi"}), node("b", capacity={"cpu": "500m", "memory": "1Gi"})]
+    pods = [pod("p1", requests={"cpu": "600m"}), pod("p2", requests={"cpu": "500m"}), pod("p3", requests={"cpu": "1m"})]
+    assert answers(nodes, pods) == {"p1": "a", "p2": "b", "p3": "a"}
+    assert "short of memory" in answers(nodes, [pod("big", requests={"memory": "2Gi"})])["big"]
+
+
+def test_no_node_at_all_is_said() -> None:
+    assert answers([], [pod("p")]) == {"p": "0/0 nodes are available: no node has registered."}
+
+
+def test_bound_deleted_and_foreign_pods_are_left_alone() -> None:
+    foreign = pod("foreign")
+    foreign = Pod(metadata=foreign.metadata, spec=type(foreign.spec)(scheduler_name="mine"))
+    assert answers([node("a")], [pod("bound", node="x"), pod("going", deleted="2026-01-01T00:00:00Z"), foreign]) == {}
+
+
+def test_unplaced_keeps_the_pod() -> None:
+    waiting = pod("p")
+    assert list(schedule([], [waiting])) == [Unplaced(waiting, "0/0 nodes are available: no node has registered.")]
