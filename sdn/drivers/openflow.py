@@ -206,16 +206,16 @@ class _Session:
         try:
             while True:
                 head = await self._reader.readexactly(codec.HEADER.size)
-                _, kind, length, xid = codec.HEADER.unpack(head)
-                self._take(kind, xid, await self._reader.readexactly(length - codec.HEADER.size))
+                version, kind, length, xid = codec.HEADER.unpack(head)
+                self._take(version, kind, xid, await self._reader.readexactly(length - codec.HEADER.size))
         except (asyncio.IncompleteReadError, OSError):
             self.close("the switch has closed the connection")
         except (ValueError, struct.error) as error:
             self.close(f"the switch sends what is not OpenFlow 1.4 ({error})")
         raise NotReady(self._ended)
 
-    def _take(self, kind: int, xid: int, body: bytes) -> None:
-        if kind == Type.HELLO and not codec.offers_our_version(body):
+    def _take(self, version: int, kind: int, xid: int, body: bytes) -> None:
+        if kind == Type.HELLO and not codec.offers_our_version(version, body):
             raise ValueError("it offers other versions only; allow OpenFlow14 in the bridge's column protocols")
         if kind == Type.ECHO_REQUEST:
             self._writer.write(codec.message(Type.ECHO_REPLY, xid, body))

@@ -129,8 +129,8 @@ def hello() -> bytes:
     return message(Type.HELLO, 0, struct.pack("!HHI", 1, 8, 1 << VERSION))
 
 
-def offers_our_version(hello_body: bytes) -> bool:
-    """Whether the bitmap of versions in a hello has ours."""
+def offers_our_version(newest: int, hello_body: bytes) -> bool:
+    """Whether a hello has ours: in its bitmap of versions, or, without one, between 1.0 and its newest."""
     while hello_body:
         kind, length = struct.unpack_from("!HH", hello_body)
         if kind == 1:
@@ -138,7 +138,7 @@ def offers_our_version(hello_body: bytes) -> bool:
         if length < 4:
             break
         hello_body = hello_body[_padded(length) :]
-    return False
+    return newest >= VERSION
 
 
 def flow_mod(command: Command, flow: Flow | Foreign, xid: int) -> bytes:
@@ -260,7 +260,9 @@ def _match(data: bytes) -> Match:
         value = data[4 : 4 + size]
         mask = int.from_bytes(value[size // 2 :], "big") if masked else field.ones
         number = int.from_bytes(value[: size // 2] if masked else value, "big")
-        if field == f.VLAN_TCI and not number and not masked:
+        if field == f.VLAN_TCI:
+            if number or masked:
+                raise Unknown("a tag")
             mask = f.VLAN_ID_AND_PRESENT
         fields.append(FieldMatch(field, number, mask))
         data = data[4 + size :]

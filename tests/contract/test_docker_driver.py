@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
+import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,7 +16,6 @@ from typing import Any
 
 import docker
 import pytest
-import requests
 from aiohttp import web
 
 from lab import images
@@ -32,6 +31,9 @@ POLITE = ("sh", "-c", "trap 'exit 5' TERM; tail -f /dev/null & wait")
 DEAF = ("tail", "-f", "/dev/null")
 ABSENT = "127.0.0.1:9/absent:1"
 UID = count(1)
+
+# Docker's library leaves the socket open with which it did not reach Docker.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket.*family=1,:ResourceWarning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,8 @@ class Dockerd:
         return process
 
     def _answers(self) -> bool:
-        client = self.client()
-        try:
-            return bool(client.ping())
-        except (docker.errors.DockerException, requests.exceptions.RequestException):
-            return False
-        finally:
-            client.close()
+        with socket.socket(socket.AF_UNIX) as ours:
+            return ours.connect_ex(str(self.socket)) == 0
 
     def client(self) -> Any:
         return docker.APIClient(base_url=f"unix://{self.socket}", version="1.41")
@@ -85,9 +82,9 @@ def dockerd() -> Iterator[Dockerd]:
     daemon.root.mkdir()
     process = daemon.start()
     try:
-        client = daemon.client()
-        images.load(client)
+        images.load(str(daemon.socket))
         yield daemon
+        client = daemon.client()
         for row in client.containers(all=True):
             client.remove_container(row["Id"], force=True)
         client.close()
@@ -343,6 +340,10 @@ class Process:
 
 def read_process(pid: int) -> Process:
     root = Path(f"/proc/{pid}")
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while (root / "comm").read_text().startswith("runc"):  # Docker says "started" a moment before the program runs
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     said = root / "root/data/said"
     return Process(
         environment=set((root / "environ").read_text().split("\0")),
@@ -407,7 +408,7 @@ async def test_containers_of_another_agent_are_not_ours(dockerd: Dockerd, uid: s
     real.close()
 
 
-async def test_docker_may_die_and_come_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_docker_may_go_and_come_back() -> None:
     daemon = Dockerd(Path(f"/tmp/podlane-dockerd-{os.getpid()}-2"))
     daemon.root.mkdir()
     process = daemon.start()
@@ -418,8 +419,8 @@ async def test_docker_may_die_and_come_back(tmp_path_factory: pytest.TempPathFac
         async with asyncio.timeout(DEADLINE_SECONDS):
             await connected.get()
             assert await real.version()
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.terminate()
+            await asyncio.to_thread(process.wait)
             with pytest.raises(NotReady, match="does not answer"):
                 await real.version()
             process = await asyncio.to_thread(daemon.start)
@@ -430,19 +431,7 @@ async def test_docker_may_die_and_come_back(tmp_path_factory: pytest.TempPathFac
         real.close()
         process.terminate()
         process.wait()
-        _end_containerd(daemon.root)
         shutil.rmtree(daemon.root)
-
-
-def _end_containerd(root: Path) -> None:
-    """The one that a killed dockerd left behind, if the next one did not take it over."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_text()
-        except OSError:
-            continue
-        if str(root) + "/" in words and "containerd" in words:
-            os.kill(int(entry.name), signal.SIGTERM)
 
 
 async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:

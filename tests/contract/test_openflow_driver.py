@@ -65,8 +65,8 @@ async def connected(switch: DummySwitch) -> AsyncIterator[Watched]:
         yield one
 
 
-def ofctl(switch: DummySwitch, verb: str, *words: str) -> None:
-    switch.ofctl(verb, str(switch.rundir / "br0.mgmt"), *words)
+def ofctl(switch: DummySwitch, verb: str, flow: str, *options: str) -> None:
+    switch.ofctl(*options, verb, str(switch.rundir / "br0.mgmt"), flow)
 
 
 def row(number: int, *actions: Action) -> Flow:
@@ -80,7 +80,7 @@ ROWS = frozenset(map(row, range(20)))
 
 
 def numbers(field: Field) -> st.SearchStrategy[int]:
-    return st.integers(0, field.ones)
+    return st.integers(0, field.ones if field != f.ARP_OP else 0xFF)  # Open vSwitch keeps eight bits of it
 
 
 @st.composite
@@ -193,7 +193,7 @@ STRANGERS = (
     "priority=31,in_port=LOCAL,actions=output:NXM_NX_REG0[]",
     "priority=32,actions=push:NXM_NX_REG0[],pop:NXM_NX_REG1[]",
     "priority=33,ip,nw_tos=4,ip_frag=later,actions=enqueue:1:2",
-    "priority=34,tun_flags=oam,tun_ttl=3,actions=drop",
+    "priority=34,tun_flags=oam,actions=drop",
     "priority=35,ip,nw_src=10.0.0.1/255.0.255.0,actions=drop",
     "priority=36,dl_type=0x88cc,actions=drop",
     "priority=37,actions=sample(probability=1,collector_set_id=1)",
@@ -263,7 +263,7 @@ async def test_a_refusal_at_commit_is_named_too(switch: DummySwitch) -> None:
     )
     async with connected(switch) as one:
         await one.driver.replace(ROWS)
-        with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.20.*flows are as they were"):
+        with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.2[01] .*flows are as they were"):
             await one.driver.replace(ROWS - {row(1)} | {row(20), row(21)})
         assert await one.driver.read() == ROWS
         assert await one.driver.replace(ROWS - {row(1)} | {row(20)}) == FlowChange(1, 1)
@@ -279,13 +279,14 @@ async def test_changes_of_others_are_told_and_our_own_are_not(switch: DummySwitc
         await one.driver.replace(ROWS - {row(1)})
         await one.driver.read()
         assert one.changes == before
-        ofctl(switch, "--strict", "del-flows", "table=30,priority=100,ip,nw_dst=10.128.0.2")
+        ofctl(switch, "del-flows", "table=30,priority=100,ip,nw_dst=10.128.0.2", "--strict")
         await one.until(lambda: one.changes > before)
         assert await one.driver.replace(ROWS) == FlowChange(2, 0)
 
 
 async def test_without_a_switch_there_is_no_answer(tmp_path: Path) -> None:
     async with watched(tmp_path / "br0.mgmt") as one:
+        await one.until(lambda: "is not there" in one.driver.unreachable)
         with pytest.raises(NotReady, match="is not there"):
             await one.driver.replace(ROWS)
         with pytest.raises(NotReady):
