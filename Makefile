@@ -12,7 +12,7 @@ PLUGIN ?= ovs-multitenant
 TIERS := unit golden contract switch net e2e
 
 PACKAGES := openvswitch-switch docker.io nftables iproute2 ethtool busybox-static catatonit python3-venv iputils-ping tcpdump procps
-COMMANDS := ovs-vswitchd dockerd nft ip ethtool catatonit nsenter ping tcpdump
+COMMANDS := ovs-vswitchd dockerd docker nft ip ethtool catatonit nsenter ping tcpdump
 
 .PHONY: help
 help: ## list the targets

@@ -43,6 +43,7 @@ NEEDED = (
     "ovs-vswitchd",
     "ovs-vsctl",
     "dockerd",
+    "docker",
     "nft",
     "catatonit",
     "busybox",
