@@ -53,7 +53,7 @@ class NetworkStatus(Value, frozen=True):
 
 
 class AttachError(Value, frozen=True):
-    """`code` is a CNI error code: 4 bad request, 7 unknown sandbox or failed check, 11 try later, 50 not ready."""
+    """`code` is a CNI error code: 3 unknown sandbox, 4 bad request, 11 try later, 50 not ready, 100 refused."""
 
     code: int
     msg: str

@@ -123,6 +123,11 @@ class LabNode:
         return self.root / "docker.sock"
 
     @property
+    def sdn_socket(self) -> Path:
+        """Of its sdn daemon."""
+        return self.root / "sdn.sock"
+
+    @property
     def ovs(self) -> Path:
         """Where its Open vSwitch has database and sockets."""
         return self.root / "ovs"
@@ -263,7 +268,7 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
         command=(
             str(lab.bin_dir / "podlane-sdn"),
             *common,
-            f"--socket={node.root}/sdn.sock",
+            f"--socket={node.sdn_socket}",
             f"--ovs-rundir={node.ovs}",
         ),
         pid_file=node.root / "sdn.pid",
@@ -278,7 +283,7 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
             *common,
             f"--state-dir={node.root}/node-agent",
             f"--docker-socket={node.docker_socket}",
-            f"--sdn-socket={node.root}/sdn.sock",
+            f"--sdn-socket={node.sdn_socket}",
             f"--manifest-dir={node.root}/manifests",
         ),
         pid_file=node.root / "node-agent.pid",

@@ -24,7 +24,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 PATIENCE_SECONDS = 10.0
 """How long a request waits for the network, or for the project's lane, before it is told to ask again."""
 
-BAD_REQUEST, UNKNOWN_SANDBOX, TRY_AGAIN, NOT_READY = 4, 7, 11, 50
+UNKNOWN_SANDBOX, BAD_REQUEST, TRY_AGAIN, NOT_READY, REFUSED = 3, 4, 11, 50, 100
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -96,8 +96,7 @@ class AttachServer:
 
     async def _check(self, request: web.Request) -> web.Response:
         body = await _body(request, AttachRequest)
-        if self._network.address_of(body.sandbox) is None:
-            raise Gone(f"sandbox {body.sandbox} is not attached")
+        await self._network.check(body.sandbox)
         return web.json_response({})
 
     async def _status(self, _: web.Request) -> web.Response:
@@ -133,6 +132,6 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Gone as error:
         answer, status = AttachError(code=UNKNOWN_SANDBOX, msg=str(error)), 404
     except DriverError as error:
-        answer, status = AttachError(code=UNKNOWN_SANDBOX, msg=str(error)), 400
+        answer, status = AttachError(code=REFUSED, msg=str(error)), 400
     metrics.ATTACH_ERRORS.labels(request.path.strip("/")).inc()
     return _answer(answer, status)

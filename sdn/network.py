@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
-from reconcile.errors import DriverError, NotReady, Refused
+from reconcile.errors import DriverError, Gone, NotReady, Refused
 from sdn import metrics
 from sdn.drivers.netlink import Netlink, PodLink, set_sysctl
 from sdn.drivers.nft import Nft
@@ -105,6 +105,13 @@ class Network:
             if one.sandbox == sandbox and one.address in live:
                 return IPv4Interface((one.address, self.view.node.subnet.prefixlen))
         return None
+
+    async def check(self, sandbox: str) -> None:
+        """Raises Gone, with what is missing, when a sandbox is not attached as ADD left it."""
+        if self.address_of(sandbox) is None:
+            raise Gone(f"sandbox {sandbox} has no port on {BRIDGE}")
+        if device_of(sandbox) not in await self._netlink.links():
+            raise Gone(f"sandbox {sandbox} has lost its link {device_of(sandbox)}")
 
     async def one_pass(self) -> None:
         """Look at everything, close, move, open. Raises DriverError; the next pass begins anew."""

@@ -143,32 +143,3 @@ class Cluster:
         before = pid_file.read_text()
         os.kill(int(before), signal.SIGKILL)
         wait_until(lambda: pid_file.read_text() not in {before, ""}, f"{pid_file.name} is started again")
-
-
-class Ping:
-    """A stream of 50 pings a second out of a pod."""
-
-    def __init__(self, cluster: Cluster, source: tuple[str, str], address: str) -> None:
-        self._process = subprocess.Popen(
-            ["nsenter", f"--net=/proc/{cluster.pid(*source)}/ns/net", "ping", "-n", "-i", "0.02", "-W", "1", address],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self._lines = self._process.stdout
-        self.wait_for_answers(5)
-
-    def wait_for_answers(self, count: int) -> None:
-        """Until so many more answers have come."""
-        for _ in range(count):
-            assert self._lines.readline(), "ping has ended"
-
-    def lost(self) -> int:
-        """Stop, and say how many packets got no answer."""
-        self._process.send_signal(signal.SIGINT)
-        summary = self._lines.read()
-        self._lines.close()
-        self._process.wait()
-        found = re.search(r"(\d+) packets transmitted, (\d+) received", summary)
-        assert found is not None, summary
-        return int(found.group(1)) - int(found.group(2))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from lab.command import LabError
-from tests.e2e.cluster import Cluster, Ping, wait_until
+from tests.e2e.cluster import Cluster, wait_until
 from tests.e2e.test_pods import namespace, pod
+from tests.ping import Ping
 
 
 def pid_files(cluster: Cluster, daemon: str) -> list[Path]:
@@ -27,7 +28,8 @@ def ready(cluster: Cluster) -> bool:
 def test_killing_a_daemon_loses_no_packet(cluster: Cluster, daemon: str) -> None:
     before = {node: cluster.traces(node) for node in cluster.nodes}
     pods = cluster.kubectl("get", "pods", "-A", "-o", "wide", "--no-headers").stdout.split()
-    streams = [Ping(cluster, ("red", "red-1"), cluster.address("red", name)) for name in ("red-2", "red-3")]
+    netns = f"/proc/{cluster.pid('red', 'red-1')}/ns/net"
+    streams = [Ping(netns, cluster.address("red", name)) for name in ("red-2", "red-3")]
     for _ in range(2):
         for pid_file in pid_files(cluster, daemon):
             cluster.kill(pid_file)

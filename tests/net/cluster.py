@@ -210,7 +210,7 @@ class NetCluster:
 
     def _on_socket(self, node: LabNode, act: Callable[[PodNetwork], Awaitable[T]]) -> T:
         async def asking() -> T:
-            async with PodNetwork(f"{node.root}/sdn.sock") as network:
+            async with PodNetwork(str(node.sdn_socket)) as network:
                 return await act(network)
 
         return asyncio.run(asking())

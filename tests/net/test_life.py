@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import re
+import json
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from api.objects import HostSubnet, Namespace, NetNamespace, Node, NodeAddress, NodeStatus, ObjectMeta
 from reconcile.errors import NotReady
 from tests.net.cluster import NetCluster, wait_until
+from tests.ping import Ping
 from tests.world import Place, reaches
 
 RED = (Place("red-a", "red", "node-1"), Place("red-b", "red", "node-1"), Place("red-c", "red", "node-2"))
@@ -27,34 +32,8 @@ def cluster() -> Iterator[NetCluster]:
         yield running
 
 
-class Ping:
-    """A stream of 50 pings a second from one pod to another."""
-
-    def __init__(self, cluster: NetCluster, source: str, target: str) -> None:
-        address = str(cluster.pods[target].address)
-        self._process = subprocess.Popen(
-            ["ip", "netns", "exec", cluster.pod_namespace(source), "ping", "-n", "-i", "0.02", "-W", "1", address],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self._lines = self._process.stdout
-        self.wait_for_answers(5)
-
-    def wait_for_answers(self, count: int) -> None:
-        """Until so many more answers have come."""
-        for _ in range(count):
-            assert self._lines.readline(), "ping has ended"
-
-    def lost(self) -> int:
-        """Stop, and say how many packets got no answer."""
-        self._process.send_signal(2)
-        summary = self._lines.read()
-        self._lines.close()
-        self._process.wait()
-        found = re.search(r"(\d+) packets transmitted, (\d+) received", summary)
-        assert found is not None, summary
-        return int(found.group(1)) - int(found.group(2))
+def ping(cluster: NetCluster, source: str, target: str) -> Ping:
+    return Ping(f"/run/netns/{cluster.pod_namespace(source)}", str(cluster.pods[target].address))
 
 
 def links(cluster: NetCluster, node: str) -> str:
@@ -64,30 +43,30 @@ def links(cluster: NetCluster, node: str) -> str:
 @pytest.mark.parametrize("target", ["red-b", "red-c"])
 def test_killing_the_sdn_daemon_loses_nothing_and_changes_nothing(cluster: NetCluster, target: str) -> None:
     before = cluster.flows("node-1"), links(cluster, "node-1"), cluster.in_node("node-1", "ip", "route")
-    ping = Ping(cluster, "red-a", target)
+    stream = ping(cluster, "red-a", target)
     for _ in range(3):
         cluster.kill("node-1 sdn")
-        ping.wait_for_answers(5)
+        stream.wait_for_answers(5)
         cluster.start("node-1 sdn")
         wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
-        ping.wait_for_answers(5)
-    assert ping.lost() == 0
+        stream.wait_for_answers(5)
+    assert stream.lost() == 0
     assert (cluster.flows("node-1"), links(cluster, "node-1"), cluster.in_node("node-1", "ip", "route")) == before
     assert cluster.log("node-1").count("flows changed") <= len(RED) + len(ADMINS) + 3
 
 
 def test_killing_the_master_loses_nothing_and_the_network_works_on(cluster: NetCluster) -> None:
     before = cluster.flows("node-1")
-    ping = Ping(cluster, "red-a", "red-c")
+    stream = ping(cluster, "red-a", "red-c")
     cluster.kill("master")
-    ping.wait_for_answers(25)
+    stream.wait_for_answers(25)
     cluster.add(Place("red-late", "red", "node-1"))
     assert reaches(cluster, "red-late", "red-c")
     cluster.remove("red-late")
     cluster.start("master")
     wait_until(cluster.master_answers, "the master")
-    ping.wait_for_answers(25)
-    assert ping.lost() == 0
+    stream.wait_for_answers(25)
+    assert stream.lost() == 0
     assert cluster.flows("node-1") == before
 
 
@@ -124,6 +103,43 @@ def test_attaching_and_detaching_again_is_harmless(cluster: NetCluster) -> None:
     assert (cluster.flows("node-1"), links(cluster, "node-1")) == before
     assert cluster.add(place).ip != first.ip, "a freed address rests"
     cluster.remove("red-twice")
+
+
+def test_a_runtime_attaches_and_detaches_by_cni(cluster: NetCluster) -> None:
+    plugin = Path(sys.executable).with_name("podlane-cni")
+    socket = cluster.nodes["node-1"].sdn_socket
+    configuration = json.dumps({"cniVersion": "1.0.0", "name": "p", "type": plugin.name, "socket": str(socket)})
+    namespace = cluster.pod_namespace("by-cni")
+    before = cluster.flows("node-1"), links(cluster, "node-1")
+    subprocess.run(["ip", "netns", "add", namespace], check=True)
+
+    def call(verb: str) -> dict[str, Any]:
+        words = {
+            "CNI_COMMAND": verb,
+            "CNI_CONTAINERID": "by-cni",
+            "CNI_NETNS": f"/run/netns/{namespace}",
+            "CNI_IFNAME": "eth0",
+            "CNI_ARGS": "K8S_POD_NAMESPACE=red;K8S_POD_NAME=by-cni",
+        }
+        done = subprocess.run(
+            [plugin], input=configuration, env={**os.environ, **words}, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode == 0) == ("code" not in done.stdout), done.stdout + done.stderr
+        return dict(json.loads(done.stdout or "{}"))
+
+    result = call("ADD")
+    assert call("ADD") == result
+    assert call("CHECK") == {}
+    address = result["ips"][0]["address"]
+    assert address in cluster.in_node("node-1", "ip", "-n", namespace, "-br", "addr", "show", "eth0")
+    neighbour = str(cluster.pods["red-c"].address)
+    subprocess.run(["ip", "netns", "exec", namespace, "ping", "-c", "3", "-A", "-W", "1", neighbour], check=True)
+    subprocess.run(["ip", "-n", namespace, "link", "del", "eth0"], check=True)
+    assert call("CHECK")["code"] == 3
+    for _ in range(2):
+        assert call("DEL") == {}
+    assert (cluster.flows("node-1"), links(cluster, "node-1")) == before
+    subprocess.run(["ip", "netns", "del", namespace], check=True)
 
 
 def test_a_pod_without_a_project_gets_no_network(cluster: NetCluster) -> None:

@@ -1,0 +1,149 @@
+"""`podlane-cni`: lets a container runtime use the pod network by the Container Network Interface (specification 1.0).
+
+A client of the sdn daemon's socket and nothing more; it imports only the standard library, because a runtime waits for
+its start at every container. The network configuration may have, besides what the specification asks for, `socket`
+(the sdn daemon's) and `project` (for runtimes that tell no namespace in CNI_ARGS).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+SOCKET = "/run/podlane/sdn.sock"
+VERSIONS = ("0.4.0", "1.0.0")
+ANSWER_SECONDS = 30.0
+BAD_VERSION, BAD_ENVIRONMENT, IO_FAILURE, BAD_JSON, BAD_CONFIG, TRY_LATER = 1, 4, 5, 6, 7, 11
+
+
+class CniError(Exception):
+    """`code` is one of the specification's; `str(error)` a sentence for the operator."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _SdnConnection(HTTPConnection):
+    """HTTP over the daemon's unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("sdn", timeout=ANSWER_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def answer(environment: Mapping[str, str], text: str) -> dict[str, Any]:
+    """What the plugin prints for a call with this environment and this configuration. Raises CniError."""
+    verb = environment.get("CNI_COMMAND", "")
+    if verb == "VERSION":
+        return {"cniVersion": VERSIONS[-1], "supportedVersions": list(VERSIONS)}
+    if verb not in {"ADD", "DEL", "CHECK"}:
+        raise CniError(BAD_ENVIRONMENT, f"CNI_COMMAND is {verb!r}; ADD, DEL, CHECK or VERSION is accepted")
+    config = _config(text)
+    reply = _ask(str(config.get("socket", SOCKET)), verb, _request(verb, environment, config))
+    return _result(reply, config["cniVersion"], environment) if verb == "ADD" else {}
+
+
+def _config(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise CniError(BAD_JSON, f"the network configuration is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise CniError(BAD_JSON, "the network configuration is not a JSON object")
+    found = config.get("cniVersion", "")
+    if found not in VERSIONS:
+        raise CniError(BAD_VERSION, f"cniVersion is {found!r}; {' or '.join(VERSIONS)} is accepted")
+    return config
+
+
+def _request(verb: str, environment: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str]:
+    needed = ("CNI_CONTAINERID",) if verb == "DEL" else ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME")
+    missing = [name for name in needed if not environment.get(name)]
+    if missing:
+        raise CniError(BAD_ENVIRONMENT, f"{', '.join(missing)} must be set for {verb}")
+    sandbox = environment["CNI_CONTAINERID"]
+    if verb == "DEL":
+        return {"sandbox": sandbox}
+    pairs = (word.partition("=") for word in environment.get("CNI_ARGS", "").split(";"))
+    told = {key: value for key, _, value in pairs}
+    project = told.get("K8S_POD_NAMESPACE") or config.get("project")
+    if not isinstance(project, str) or not project:
+        raise CniError(
+            BAD_CONFIG, "no project: neither K8S_POD_NAMESPACE in CNI_ARGS nor `project` in the configuration"
+        )
+    return {
+        "sandbox": sandbox,
+        "netns": environment["CNI_NETNS"],
+        "namespace": project,
+        "name": told.get("K8S_POD_NAME") or sandbox,
+        "uid": told.get("K8S_POD_UID", ""),
+        "ifname": environment["CNI_IFNAME"],
+    }
+
+
+def _ask(path: str, verb: str, request: Mapping[str, str]) -> dict[str, Any]:
+    connection = _SdnConnection(path)
+    try:
+        connection.request("POST", f"/{verb}", json.dumps(request), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        reply = json.loads(response.read())
+    except (OSError, HTTPException, ValueError) as error:
+        raise CniError(TRY_LATER, f"the sdn daemon does not answer on {path}: {error}") from None
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise CniError(reply.get("code", IO_FAILURE), reply.get("msg", f"the sdn daemon answers {response.status}"))
+    return dict(reply)
+
+
+def _result(reply: Mapping[str, Any], version: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    address: dict[str, Any] = {"address": reply["ip"], "gateway": reply["gateway"], "interface": 1}
+    if version == "0.4.0":
+        address["version"] = "4"
+    pod = {"name": environment["CNI_IFNAME"], "mac": reply["mac"], "sandbox": environment["CNI_NETNS"]}
+    return {
+        "cniVersion": version,
+        "interfaces": [{"name": reply["hostInterface"]}, pod],
+        "ips": [address],
+        "routes": [{"dst": "0.0.0.0/0", "gw": reply["gateway"]}],
+    }
+
+
+def main() -> int:
+    """Entry point: the answer, or the error, as JSON on standard output."""
+    if sys.argv[1:2] in (["--version"], ["--help"]):
+        _explain(sys.argv[1])
+        return 0
+    text = "" if os.environ.get("CNI_COMMAND") == "VERSION" or sys.stdin.isatty() else sys.stdin.read()
+    try:
+        printed = answer(os.environ, text)
+    except CniError as error:
+        print(json.dumps({"cniVersion": VERSIONS[-1], "code": error.code, "msg": str(error)}))
+        return 1
+    if printed:
+        print(json.dumps(printed))
+    return 0
+
+
+def _explain(wish: str) -> None:
+    if wish == "--version":
+        from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
+
+        print(f"podlane-cni {version('podlane')}")
+    else:
+        print(__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

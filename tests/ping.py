@@ -1,0 +1,45 @@
+"""A stream of pings, and how many of them were lost."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+
+class Ping:
+    """50 pings a second to an address, out of a network namespace."""
+
+    def __init__(self, netns: str | Path, address: str) -> None:
+        self._process = subprocess.Popen(
+            ["nsenter", f"--net={netns}", "ping", "-n", "-i", "0.02", "-W", "1", address],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._lines = self._process.stdout
+        self._answered: set[int] = set()
+        self.wait_for_answers(5)
+
+    def wait_for_answers(self, count: int) -> None:
+        """Until so many more answers have come."""
+        wanted = len(self._answered) + count
+        while len(self._answered) < wanted:
+            line = self._lines.readline()
+            assert line, "ping has ended"
+            self._read(line)
+
+    def _read(self, line: str) -> None:
+        found = re.search(r"bytes from .*icmp_seq=(\d+)", line)
+        if found is not None:
+            self._answered.add(int(found.group(1)))
+
+    def lost(self) -> int:
+        """Stop, and say how many got no answer of all that were sent before the last one that did."""
+        self._process.send_signal(signal.SIGINT)
+        for line in self._lines:
+            self._read(line)
+        self._lines.close()
+        self._process.wait()
+        return max(self._answered) - len(self._answered)

@@ -1,0 +1,128 @@
+"""The CNI plugin, against a socket that says what the sdn daemon would say."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import UnixStreamServer
+from typing import Any
+
+import pytest
+
+from cli.cni import CniError, answer
+
+CALL = {
+    "CNI_COMMAND": "ADD",
+    "CNI_CONTAINERID": "abc",
+    "CNI_NETNS": "/run/netns/x",
+    "CNI_IFNAME": "eth0",
+    "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=red;K8S_POD_NAME=web;K8S_POD_UID=u1",
+}
+ATTACHMENT = {"ip": "10.128.0.2/23", "gateway": "10.128.0.1", "mac": "0a:58:0a:80:00:02", "mtu": 1450}
+
+
+class Sdn:
+    """What was asked, and what is answered."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.status, self.reply = 200, json.dumps({**ATTACHMENT, "hostInterface": "veth1"})
+
+
+@pytest.fixture
+def sdn(tmp_path: Path) -> Iterator[Sdn]:
+    spoken = Sdn(tmp_path / "sdn.sock")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            spoken.asked.append((self.path, json.loads(body)))
+            self.send_response(spoken.status)
+            self.end_headers()
+            self.wfile.write(spoken.reply.encode())
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """Say nothing."""
+
+    class Server(UnixStreamServer):
+        def get_request(self) -> tuple[Any, Any]:
+            return super().get_request()[0], ("runtime", 0)
+
+    with Server(str(spoken.path), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        yield spoken
+        server.shutdown()
+        serving.join()
+
+
+def configuration(sdn: Sdn, version: str = "1.0.0", **rest: object) -> str:
+    return json.dumps(
+        {"cniVersion": version, "name": "podlane", "type": "podlane-cni", "socket": str(sdn.path), **rest}
+    )
+
+
+def test_add_asks_for_the_pod_of_the_arguments(sdn: Sdn) -> None:
+    result = answer(CALL, configuration(sdn))
+    wish = {"netns": "/run/netns/x", "namespace": "red", "name": "web", "uid": "u1", "ifname": "eth0"}
+    assert sdn.asked == [("/ADD", {"sandbox": "abc", **wish})]
+    assert result == {
+        "cniVersion": "1.0.0",
+        "interfaces": [{"name": "veth1"}, {"name": "eth0", "mac": ATTACHMENT["mac"], "sandbox": "/run/netns/x"}],
+        "ips": [{"address": "10.128.0.2/23", "gateway": "10.128.0.1", "interface": 1}],
+        "routes": [{"dst": "0.0.0.0/0", "gw": "10.128.0.1"}],
+    }
+
+
+def test_the_older_result_names_the_family(sdn: Sdn) -> None:
+    result = answer(CALL, configuration(sdn, "0.4.0"))
+    assert (result["cniVersion"], result["ips"][0]["version"]) == ("0.4.0", "4")
+
+
+def test_without_arguments_the_project_of_the_configuration_counts(sdn: Sdn) -> None:
+    answer({**CALL, "CNI_ARGS": ""}, configuration(sdn, project="blue"))
+    assert (sdn.asked[0][1]["namespace"], sdn.asked[0][1]["name"]) == ("blue", "abc")
+
+
+def test_del_needs_only_the_container(sdn: Sdn) -> None:
+    assert answer({"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "abc"}, configuration(sdn)) == {}
+    assert sdn.asked == [("/DEL", {"sandbox": "abc"})]
+
+
+def test_the_words_and_the_code_of_the_daemon_are_handed_on(sdn: Sdn) -> None:
+    sdn.status, sdn.reply = 503, json.dumps({"code": 11, "msg": "project red has no NetNamespace yet"})
+    with pytest.raises(CniError, match="project red has no NetNamespace yet") as refused:
+        answer(CALL, configuration(sdn))
+    assert refused.value.code == 11
+
+
+def test_versions_are_told_without_a_daemon() -> None:
+    assert answer({"CNI_COMMAND": "VERSION"}, "")["supportedVersions"] == ["0.4.0", "1.0.0"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "text", "code", "words"),
+    [
+        ({"CNI_COMMAND": ""}, "{}", 4, "CNI_COMMAND is ''"),
+        ({"CNI_COMMAND": "GC"}, "{}", 4, "ADD, DEL, CHECK or VERSION"),
+        ({}, "no json", 6, "not JSON"),
+        ({}, "[]", 6, "not a JSON object"),
+        ({}, '{"cniVersion": "0.1.0"}', 1, "'0.1.0'; 0.4.0 or 1.0.0 is accepted"),
+        (
+            {"CNI_NETNS": "", "CNI_IFNAME": ""},
+            '{"cniVersion": "1.0.0"}',
+            4,
+            "CNI_NETNS, CNI_IFNAME must be set for ADD",
+        ),
+        ({"CNI_ARGS": ""}, '{"cniVersion": "1.0.0"}', 7, "no project"),
+        ({}, '{"cniVersion": "1.0.0", "socket": "/nowhere/sdn.sock"}', 11, "does not answer on /nowhere/sdn.sock"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_code(environment: dict[str, str], text: str, code: int, words: str) -> None:
+    with pytest.raises(CniError, match=words) as refused:
+        answer({**CALL, **environment}, text)
+    assert refused.value.code == code
