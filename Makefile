@@ -16,7 +16,7 @@ COMMANDS := ovs-vswitchd dockerd docker nft ip ethtool catatonit nsenter ping tc
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: lab
 lab: install ## bring up a cluster of 3 nodes on this machine and show who reaches whom (NODES=, PLUGIN=)
@@ -57,6 +57,14 @@ docs: install ## write docs/pipeline.md from the code
 golden: install ## rewrite the golden files; read the difference like code
 	@GOLDEN=write $(BIN)/pytest -q tests/golden || true
 	@git diff --stat -- tests/golden
+
+.PHONY: install-master
+install-master: ## make this host the master: commands in /opt/podlane, systemd unit, /etc/podlane
+	@systemd/install.sh master
+
+.PHONY: install-node
+install-node: ## make this host a node: Open vSwitch, Docker, commands, systemd units, /etc/podlane
+	@systemd/install.sh node
 
 .PHONY: install
 install: packages $(VENV)/installed
