@@ -182,10 +182,25 @@ class ContainerPort(Value, frozen=True):
     protocol: str = ""
 
 
+class ObjectFieldSelector(Value, frozen=True):
+    """A field of the pod itself; `api.fields` knows which there are."""
+
+    field_path: str
+    api_version: str = ""
+
+
+class EnvVarSource(Value, frozen=True):
+    field_ref: ObjectFieldSelector | None = None
+    resource_field_ref: Json = None
+    config_map_key_ref: Json = None
+    secret_key_ref: Json = None
+    file_key_ref: Json = None
+
+
 class EnvVar(Value, frozen=True):
     name: str
     value: str = ""
-    value_from: Json = None
+    value_from: EnvVarSource | None = None
 
 
 class VolumeMount(Value, frozen=True):
@@ -310,7 +325,7 @@ class ContainerStateRunning(Value, frozen=True):
 
 
 class ContainerStateTerminated(Value, frozen=True):
-    exit_code: int = msgspec.field(default=0)
+    exit_code: int
     signal: int = 0
     reason: str = ""
     message: str = ""

@@ -6,8 +6,17 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import names, quantity
-from api.objects import Container, ContainerPort, Pod, PodSpec, ResourceRequirements, Volume
+from api import fields, names, quantity
+from api.objects import (
+    Container,
+    ContainerPort,
+    EnvVarSource,
+    ObjectFieldSelector,
+    Pod,
+    PodSpec,
+    ResourceRequirements,
+    Volume,
+)
 from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
@@ -98,7 +107,22 @@ def _env(path: str, container: Container) -> Iterator[Problem]:
         if not variable.name or "=" in variable.name:
             yield Problem(f"{place}.name", shown(variable.name), 'a name without "=" is accepted')
         if variable.value_from is not None:
-            yield Problem(f"{place}.valueFrom", shown(variable.value_from), "a plain value is accepted", FORBIDDEN)
+            yield from _env_source(f"{place}.valueFrom", variable.value_from)
+            if variable.value:
+                yield Problem(f"{place}.valueFrom", "given", "a value or a valueFrom is accepted, not both")
+
+
+def _env_source(path: str, source: EnvVarSource) -> Iterator[Problem]:
+    sources = {_wire(field): value for field, value in asdict(source).items() if value is not None}
+    if len(sources) != 1:
+        yield Problem(path, shown(list(sources)), "exactly one source is required", MISSING)
+    for name in sources.keys() - {"fieldRef"}:
+        yield Problem(f"{path}.{name}", "given", "a fieldRef or a plain value is accepted", FORBIDDEN)
+    selector = sources.get("fieldRef")
+    if isinstance(selector, ObjectFieldSelector):
+        if not fields.is_field(selector.field_path):
+            yield Problem(f"{path}.fieldRef.fieldPath", shown(selector.field_path), fields.ACCEPTED, NOT_SUPPORTED)
+        yield from _choices((f"{path}.fieldRef.apiVersion", selector.api_version, ("v1",)))
 
 
 def _ports(path: str, ports: tuple[ContainerPort, ...]) -> Iterator[Problem]:
@@ -186,9 +210,9 @@ def _duplicates(path: str, values: list[str]) -> Iterator[Problem]:
             yield Problem(path.format(number), shown(value), "must be unique", DUPLICATE)
 
 
-def _unmet(path: str, fields: dict[str, object], refused: Iterable[str]) -> Iterator[Problem]:
+def _unmet(path: str, held: dict[str, object], refused: Iterable[str]) -> Iterator[Problem]:
     for field in refused:
-        if fields[field]:
+        if held[field]:
             yield Problem(f"{path}.{_wire(field)}", "given", "is not supported by this version", FORBIDDEN)
 
 
@@ -197,9 +221,9 @@ def warnings(pod: Pod) -> Iterator[str]:
     places: list[tuple[str, dict[str, object], tuple[str, ...]]] = [("spec", asdict(pod.spec), IDLE_IN_SPEC)]
     for number, container in enumerate(pod.spec.containers):
         places.append((f"spec.containers[{number}]", asdict(container), IDLE_IN_CONTAINER))
-    for path, fields, idle in places:
+    for path, held, idle in places:
         for field in idle:
-            if fields[field]:
+            if held[field]:
                 yield f"{path}.{_wire(field)}: kept, but this version does not act on it"
 
 

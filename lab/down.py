@@ -47,30 +47,29 @@ def bring_down(state: Path, site: Site = SITE) -> None:
 
 def remove(state: Path, site: Site, keep_logs: bool = False) -> None:
     """The same, for a caller that is `alone`; on wish the log files stay in the state directory."""
-    state = state.resolve()
-    _refuse_elsewhere(state, site)
-    groups = {entry.name for entry in state.glob("node-*/docker/containers/*")}
+    directories = _directories(state.resolve(), site)
+    groups = {entry.name for each in directories for entry in each.glob("node-*/docker/containers/*")}
     _stop_supervisor(site)
-    groups |= _kill_all(state, site)
-    _unmount(state)
+    groups |= _kill_all(directories, site)
+    _unmount(directories)
     for device in _cables(site):
         run("ip", "link", "del", device)
     for namespace in _namespaces(site):
         run("ip", "netns", "del", namespace)
     _remove_cgroups(groups)
     site.short.unlink(missing_ok=True)
-    _remove_tree(state, keep_logs)
+    for each in directories:
+        _remove_tree(each, keep_logs)
 
 
-def _refuse_elsewhere(state: Path, site: Site) -> None:
-    """A lab belongs to one directory; one whose directory is gone belongs to whoever asks."""
+def _directories(state: Path, site: Site) -> tuple[Path, ...]:
+    """Where the lab has its files: in `state`, and in the directory of a lab that has died, whose clone may be gone."""
     if not site.short.is_symlink() or site.short.resolve() == state:
-        return
+        return (state,)
     elsewhere = site.short.resolve()
     if is_up(site):
         raise LabError(f"another lab is up, with its state in {elsewhere}; run `make lab-down` there first")
-    if elsewhere.exists():
-        raise LabError(f"another lab was left behind in {elsewhere}; run `make lab-down` there first")
+    return (elsewhere, state)
 
 
 def _namespaces(site: Site) -> list[str]:
@@ -97,11 +96,11 @@ def _stop_supervisor(site: Site) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def _kill_all(state: Path, site: Site) -> set[str]:
+def _kill_all(directories: tuple[Path, ...], site: Site) -> set[str]:
     """Kill what is left of the lab, and what that leaves behind; the names of its containers' control groups."""
     groups: set[str] = set()
     deadline = time.monotonic() + STOP_SECONDS
-    while pending := list(_processes(state, site)):
+    while pending := list(_processes(directories, site)):
         if time.monotonic() > deadline:
             raise LabError(f"processes that do not end: {', '.join(str(process.pid) for process in pending)}")
         for process in pending:
@@ -112,7 +111,7 @@ def _kill_all(state: Path, site: Site) -> set[str]:
     return groups
 
 
-def _processes(state: Path, site: Site) -> Iterator[psutil.Process]:
+def _processes(directories: tuple[Path, ...], site: Site) -> Iterator[psutil.Process]:
     """Whatever bears the lab's mark, lives in one of its namespaces, or has its root in one of its containers."""
     inodes = {os.stat(f"/run/netns/{name}").st_ino for name in _namespaces(site)}
     for process in psutil.process_iter():
@@ -120,7 +119,7 @@ def _processes(state: Path, site: Site) -> Iterator[psutil.Process]:
             is_ours = (
                 _is_marked(process.pid, site)
                 or os.stat(f"/proc/{process.pid}/ns/net").st_ino in inodes
-                or _root_lies_in(process.pid, state)
+                or _root_lies_in(process.pid, directories)
             )
             if is_ours and not _is_dead(process) and process.pid != os.getpid():
                 yield process
@@ -130,9 +129,10 @@ def _is_marked(pid: int, site: Site) -> bool:
     return f"{MARK}={site.short}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
-def _root_lies_in(pid: int, state: Path) -> bool:
+def _root_lies_in(pid: int, directories: tuple[Path, ...]) -> bool:
     """Containers have namespaces and an environment of their own, but their root is an overlay of the lab's files."""
-    return any(point == Path("/") and f"upperdir={state}/" in options for point, options in _mounts(str(pid)))
+    roots = [options for point, options in _mounts(str(pid)) if point == Path("/")]
+    return any(f"upperdir={each}/" in options for options in roots for each in directories)
 
 
 def _mounts(process: str) -> list[tuple[Path, str]]:
@@ -152,9 +152,9 @@ def _is_dead(process: psutil.Process) -> bool:
         return True
 
 
-def _unmount(state: Path) -> None:
+def _unmount(directories: tuple[Path, ...]) -> None:
     for point, _ in reversed(_mounts("self")):
-        if point.is_relative_to(state):
+        if any(point.is_relative_to(each) for each in directories):
             run("umount", "--lazy", str(point))
 
 

@@ -5,7 +5,6 @@ Names and labels are dockershim's, so that tools written for it find our contain
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,11 +15,11 @@ import msgspec
 from api import quantity
 from api.objects import Container, Pod, Volume
 from node_agent import observed as label
+from node_agent.environment import environment, expand
 
 CPU_PERIOD, LEAST_QUOTA = 100_000, 1_000
 HOSTS = "/etc/hosts"
 LEAST_SHARES, MOST_SHARES = 2, 262_144
-_VARIABLE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,11 @@ def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpe
 def container_spec(
     pod: Pod, container: Container, image: str, sandbox: str, restarts: int, crashes: int, host: Host
 ) -> ContainerSpec:
-    """One container of a pod, inside the namespaces of its sandbox (`sandbox` and `image` are ids)."""
-    environment = expanded_environment(container)
+    """One container of a pod, inside the namespaces of its sandbox (`sandbox` and `image` are ids).
+
+    The pod's status has its addresses: the environment may ask for them.
+    """
+    known = environment(pod, container)
     limits, requests = container.resources.limits, container.resources.requests
     own = {
         label.TYPE: label.CONTAINER_TYPE,
@@ -138,8 +140,8 @@ def container_spec(
         label.CRASHES: str(crashes),
         label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
     }
-    command = tuple(expand(word, environment) for word in container.command)
-    args = tuple(expand(word, environment) for word in container.args)
+    command = tuple(expand(word, known) for word in container.command)
+    args = tuple(expand(word, known) for word in container.args)
     return ContainerSpec(
         name=_docker_name(container.name, pod, restarts),
         image=image,
@@ -147,7 +149,7 @@ def container_spec(
         entrypoint=command or None,
         command=args or (() if command else None),
         working_dir=container.working_dir,
-        environment=tuple(f"{name}={value}" for name, value in environment.items()),
+        environment=tuple(f"{name}={value}" for name, value in known.items()),
         binds=_binds(pod, container, host),
         network=f"container:{sandbox}",
         ipc=f"container:{sandbox}",
@@ -184,25 +186,6 @@ def oom_score(pod: Pod, container: Container, memory: int) -> int:
         return 1000
     wish = quantity.whole(container.resources.requests.get("memory", 0))
     return min(max(1000 - 1000 * wish // max(memory, 1), 3), 999)
-
-
-def expanded_environment(container: Container) -> dict[str, str]:
-    """The variables in order; each may use those declared before it."""
-    known: dict[str, str] = {}
-    for variable in container.env:
-        known[variable.name] = expand(variable.value, known)
-    return known
-
-
-def expand(text: str, known: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` where NAME is known; `$$` stands for `$`, everything else for itself."""
-
-    def value(found: re.Match[str]) -> str:
-        if found.group() == "$$":
-            return "$"
-        return known.get(found.group(1), found.group())
-
-    return _VARIABLE.sub(value, text)
 
 
 def _binds(pod: Pod, container: Container, host: Host) -> tuple[str, ...]:

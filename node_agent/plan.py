@@ -112,7 +112,8 @@ def _new_sandbox(pod: Pod, seen: PodContainers) -> PodActions:
     starts = tuple(_start(wish, seen) for wish in pod.spec.containers if _is_to_run(pod, wish, seen))
     if not starts:
         return PodActions(kill=stale)
-    attempt = seen.sandbox.attempt + 1 if seen.sandbox is not None else 0
+    box = seen.sandbox
+    attempt = 0 if box is None else box.attempt if box.unborn else box.attempt + 1
     gone = tuple(one for one in seen.everything if one.unborn and not one.is_sandbox) + seen.sandboxes
     return PodActions(kill=stale, remove=gone, sandbox_attempt=attempt, start=starts)
 

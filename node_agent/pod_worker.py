@@ -111,6 +111,8 @@ class PodWorker:
             self._wake_at(None)
 
     async def _pass(self) -> None:
+        if self._done.is_set():
+            return
         seen = await self._observe()
         if self.leaving or self.pod.metadata.deletion_timestamp:
             await self._terminate(seen)
@@ -148,8 +150,7 @@ class PodWorker:
             await self._retire(one)
         sandbox = seen.sandbox
         if actions.sandbox_attempt is not None:
-            await self._drop_sandboxes(actions)
-            sandbox = await self._new_sandbox(actions.sandbox_attempt)
+            sandbox = await self._new_sandbox(actions.sandbox_attempt, actions.remove)
         else:
             for one in actions.remove:
                 await self._tools.docker.remove(one.id)
@@ -175,18 +176,13 @@ class PodWorker:
     def _loop_name(self) -> str:
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
 
-    async def _drop_sandboxes(self, actions: PodActions) -> None:
-        for one in actions.remove:
-            if one.is_sandbox:
-                await self._tools.network.detach(one.id)
-            await self._tools.docker.remove(one.id)
-        self._memory.address = self._memory.attached = ""
-
-    async def _new_sandbox(self, attempt: int) -> Container:
+    async def _new_sandbox(self, attempt: int, earlier: tuple[Container, ...]) -> Container:
+        """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
         try:
             await asyncio.to_thread(directories.prepare, self.pod, self._tools.host)
             spec = sandbox_spec(self.pod, self._tools.pause_image, attempt, self._tools.host)
             identity = await self._tools.docker.create(spec)
+            await self._drop(earlier)
             await self._tools.docker.start(identity)
             sandbox = await self._tools.docker.inspect(identity)
         except DriverError as error:
@@ -194,6 +190,13 @@ class PodWorker:
             raise
         self._memory.trouble = None
         return sandbox
+
+    async def _drop(self, containers: tuple[Container, ...]) -> None:
+        for one in containers:
+            if one.is_sandbox:
+                await self._tools.network.detach(one.id)
+            await self._tools.docker.remove(one.id)
+        self._memory.address = self._memory.attached = ""
 
     async def _attach(self, sandbox: Container) -> None:
         if self._memory.attached == sandbox.id:
@@ -222,7 +225,9 @@ class PodWorker:
         if image is None:
             return
         name = start.wish.name
-        spec = container_spec(self.pod, start.wish, image, sandbox.id, start.restarts, start.crashes, self._tools.host)
+        addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
+        pod = replace(self.pod, status=addresses)
+        spec = container_spec(pod, start.wish, image, sandbox.id, start.restarts, start.crashes, self._tools.host)
         try:
             identity = await self._tools.docker.create(spec)
         except Refused as error:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from api import times
 from api.objects import (
     Condition,
@@ -42,7 +44,11 @@ class Facts:
 
 
 def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
-    """The whole status; transition times of conditions that have not changed are kept, so are conditions of others."""
+    """The whole status.
+
+    Transition times of conditions that have not changed are kept, so are conditions of others and, while the pod goes,
+    the last words about containers that are already removed.
+    """
     rows = tuple(_container(pod, wish, seen.containers.get(wish.name, ()), facts) for wish in pod.spec.containers)
     phase = _phase(pod, seen, facts)
     return PodStatus(
@@ -78,6 +84,9 @@ def _phase(pod: Pod, seen: PodContainers, facts: Facts) -> str:
 
 
 def _container(pod: Pod, wish: Wish, history: tuple[Container, ...], facts: Facts) -> ContainerStatus:
+    known = next((row for row in pod.status.container_statuses if row.name == wish.name), None)
+    if facts.terminating and not history and known is not None:
+        return replace(known, ready=False, started=False)
     newest = history[0] if history else None
     earlier = history[1] if len(history) > 1 else None
     state = _state(pod, wish, newest, facts)

@@ -171,8 +171,10 @@ def test_an_emptydir_goes_with_its_pod(cluster: Cluster, project: str) -> None:
     cluster.apply(text)
     cluster.wait_running(project, "keeper")
     assert "tmpfs" in cluster.execute(project, "keeper", "mount").stdout.split("/v")[0].splitlines()[-1]
+    mount = f"{cluster.nodes['node-1'].root.resolve()}/node-agent/pods/"
+    assert mount in Path("/proc/mounts").read_text()
     cluster.kubectl("-n", project, "delete", "pod", "keeper", "--timeout=30s")
-    wait_until(lambda: "empty-dir" not in Path("/proc/mounts").read_text(), "the tmpfs is unmounted")
+    wait_until(lambda: mount not in Path("/proc/mounts").read_text(), "the tmpfs is unmounted")
 
 
 def test_static_pods_come_and_go_with_their_file(cluster: Cluster) -> None:

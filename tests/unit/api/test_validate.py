@@ -41,6 +41,12 @@ def test_a_good_pod_has_no_problems() -> None:
         ({"workingDir": "x"}, "workingDir"),
         ({"env": [{"name": "a=b"}]}, "env[0].name"),
         ({"env": [{"name": "a", "valueFrom": {}}]}, "env[0].valueFrom"),
+        ({"env": [{"name": "a", "valueFrom": {"secretKeyRef": {}}}]}, "env[0].valueFrom.secretKeyRef"),
+        ({"env": [{"name": "a", "valueFrom": {"fieldRef": {}}}]}, "env[0].valueFrom.fieldRef.fieldPath"),
+        (
+            {"env": [{"name": "a", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]},
+            "env[0].valueFrom.fieldRef.fieldPath",
+        ),
         ({"resources": {"limits": {"cpu": "-1"}}}, "resources.limits[cpu]"),
         ({"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}, "resources.requests[cpu]"),
         ({"securityContext": {"privileged": True}}, "securityContext.privileged"),

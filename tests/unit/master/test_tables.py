@@ -64,7 +64,8 @@ def container(name: str = "c", ready: bool = False, restarts: int = 0, **state: 
 
 RUNNING = ContainerStateRunning(started_at="2026-01-01T00:00:00Z")
 CRASHING = ContainerStateWaiting(reason="CrashLoopBackOff")
-COMPLETED = ContainerStateTerminated(reason="Completed")
+KILLED = ContainerStateTerminated(exit_code=137, signal=9)
+COMPLETED = ContainerStateTerminated(exit_code=0, reason="Completed")
 
 
 def with_containers(*statuses: ContainerStatus, phase: str = "Running", **rest: Any) -> Pod:
@@ -82,7 +83,7 @@ STATES = [
      "ContainerCreating"),
     (with_containers(container(terminated=COMPLETED), phase="Succeeded"), "Completed"),
     (with_containers(container(terminated=ContainerStateTerminated(exit_code=3)), phase="Failed"), "ExitCode:3"),
-    (with_containers(container(terminated=ContainerStateTerminated(signal=9)), phase="Failed"), "Signal:9"),
+    (with_containers(container(terminated=KILLED), phase="Failed"), "Signal:9"),
     (with_containers(container(terminated=COMPLETED), container("d", ready=True, running=RUNNING)), "NotReady"),
     (with_containers(container(terminated=COMPLETED), container("d", ready=True, running=RUNNING), conditions=READY),
      "Running"),
@@ -100,7 +101,7 @@ def test_a_pod_in_one_word(item: Pod, word: str) -> None:
 
 
 def test_a_pod_in_a_row() -> None:
-    last = ContainerState(terminated=ContainerStateTerminated(finished_at="2026-01-01T00:02:11Z"))
+    last = ContainerState(terminated=ContainerStateTerminated(exit_code=1, finished_at="2026-01-01T00:02:11Z"))
     status = replace(container(ready=True, running=RUNNING, restarts=1), last_state=last)
     found = table("Pod", with_containers(status, pod_ip="10.128.0.2"))
     assert found["rows"][0]["cells"] == [

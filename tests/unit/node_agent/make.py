@@ -1,0 +1,88 @@
+"""Pods and containers as the node agent sees them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
+
+from api import manifest
+from api.defaults import default
+from api.objects import Pod, PodStatus
+from node_agent import observed as label
+from node_agent.containers import spec_hash
+from node_agent.observed import Container, PodContainers, group
+
+NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
+UID = "0b7c"
+SANDBOX = "5a" * 32
+
+
+def pod(containers: str = "[{name: main, image: toolbox}]", spec: str = "", meta: str = "") -> Pod:
+    """A pod of the project red on node-1; the arguments are YAML."""
+    text = f"""\
+apiVersion: v1
+kind: Pod
+metadata: {{name: web, namespace: red, uid: {UID}{meta}}}
+spec:
+  nodeName: node-1
+  containers: {containers}
+{spec}
+"""
+    (document,) = manifest.read(text)
+    assert isinstance(document.obj, Pod), document.problems
+    return default(document.obj)
+
+
+def sandbox(attempt: int = 0, state: str = "running", identity: str = SANDBOX) -> Container:
+    """The sandbox of that pod."""
+    marks = {label.TYPE: label.SANDBOX_TYPE, label.CONTAINER_NAME: "POD", label.ATTEMPT: str(attempt)}
+    return Container(id=identity, labels=marks | {label.POD_UID: UID}, state=state, pid=7, created_at=NOW)
+
+
+def container(
+    of: Pod,
+    name: str = "main",
+    *,
+    state: str = "running",
+    code: int = 0,
+    restarts: int = 0,
+    crashes: int = 0,
+    ended: float = 0.0,
+    ran: float = 1.0,
+    error: str = "",
+    inside: str = SANDBOX,
+) -> Container:
+    """A container of that pod; it ended so many seconds ago and had run for so many."""
+    wish = next(one for one in of.spec.containers if one.name == name)
+    marks = {
+        label.TYPE: label.CONTAINER_TYPE,
+        label.CONTAINER_NAME: name,
+        label.POD_UID: UID,
+        label.SANDBOX_ID: inside,
+        label.HASH: spec_hash(wish),
+        label.RESTARTS: str(restarts),
+        label.CRASHES: str(crashes),
+    }
+    end = NOW - timedelta(seconds=ended) if state == "exited" else None
+    begin = (end or NOW) - timedelta(seconds=ran)
+    return Container(
+        id=f"{name}-{restarts}",
+        labels=marks,
+        state=state,
+        exit_code=code,
+        error=error,
+        created_at=begin,
+        started_at=None if state == "created" else begin,
+        finished_at=end,
+    )
+
+
+def held(*containers: Container, box: Container | None = None) -> PodContainers:
+    """What Docker holds of the pod: these, in a sandbox that runs unless another one is given."""
+    return group([box or sandbox(), *containers])
+
+
+def with_status(of: Pod, status: PodStatus) -> Pod:
+    """The pod after its status was written."""
+    return replace(of, status=status)

@@ -1,0 +1,128 @@
+"""What is asked of Docker for a pod."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.objects import PodStatus
+from node_agent.containers import Host, container_spec, cpu_quota, cpu_shares, hosts_text, sandbox_spec
+from node_agent.environment import environment, expand
+from tests.unit.node_agent.make import SANDBOX, UID, pod, with_status
+
+HOST = Host("/pods", 8 << 30, -1000)
+
+FULL = """\
+[{
+  name: main, image: toolbox:1, command: ["sh", "-c"], args: ["echo $(WHO) $$(WHO) $(NOBODY)"], workingDir: /tmp,
+  env: [
+    {name: WHO, value: web}, {name: GREETING, value: "hi $(WHO)"},
+    {name: ADDRESS, valueFrom: {fieldRef: {fieldPath: status.podIP}}},
+    {name: APP, valueFrom: {fieldRef: {fieldPath: "metadata.labels['app.io/name']"}}},
+    {name: URL, value: "http://$(ADDRESS)/"}],
+  resources: {requests: {cpu: 250m}, limits: {cpu: "1.5", memory: 64Mi}},
+  volumeMounts: [{name: scratch, mountPath: /scratch}, {name: logs, mountPath: /logs, readOnly: true}]}]"""
+VOLUMES = "  volumes: [{name: scratch, emptyDir: {}}, {name: logs, hostPath: {path: /var/log}}]"
+POD = with_status(
+    pod(FULL, VOLUMES, ", labels: {app.io/name: shop}, annotations: {note: kept}"),
+    PodStatus(qos_class="Burstable", pod_ip="10.128.0.2", host_ip="10.245.2.3"),
+)
+
+
+def test_a_container_is_asked_for_as_its_manifest_says() -> None:
+    spec = container_spec(POD, POD.spec.containers[0], "sha256:1", SANDBOX, 2, 1, HOST)
+    assert spec.name == f"k8s_main_web_red_{UID}_2"
+    assert (spec.entrypoint, spec.command) == (("sh", "-c"), ("echo web $(WHO) $(NOBODY)",))
+    assert spec.environment == (
+        "WHO=web",
+        "GREETING=hi web",
+        "ADDRESS=10.128.0.2",
+        "APP=shop",
+        "URL=http://10.128.0.2/",
+    )
+    assert spec.binds == (
+        f"/pods/{UID}/volumes/kubernetes.io~empty-dir/scratch:/scratch",
+        "/var/log:/logs:ro",
+        f"/pods/{UID}/etc-hosts:/etc/hosts",
+    )
+    assert (spec.network, spec.ipc) == (f"container:{SANDBOX}", f"container:{SANDBOX}")
+    assert (spec.cpu_shares, spec.cpu_quota, spec.memory) == (256, 150_000, 64 << 20)
+    assert spec.oom_score_adj == 1000 - 1000 * (64 << 20) // (8 << 30)
+    assert spec.labels["annotation.io.kubernetes.container.restartCount"] == "2"
+
+
+def test_args_alone_keep_the_image_entrypoint() -> None:
+    wish = pod("[{name: main, image: a, args: [x]}]")
+    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST)
+    assert (spec.entrypoint, spec.command) == (None, ("x",))
+
+
+def test_a_command_alone_drops_the_image_arguments() -> None:
+    wish = pod("[{name: main, image: a, command: [x]}]")
+    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST)
+    assert (spec.entrypoint, spec.command) == (("x",), ())
+
+
+def test_the_sandbox_bears_the_marks_of_its_pod() -> None:
+    spec = sandbox_spec(POD, "pause", 3, HOST)
+    assert spec.name == f"k8s_POD_web_red_{UID}_3"
+    assert spec.labels["app.io/name"] == "shop"
+    assert spec.labels["annotation.note"] == "kept"
+    assert spec.labels["io.kubernetes.docker.type"] == "podsandbox"
+    assert (spec.network, spec.hostname) == ("none", "web")
+
+
+def test_a_label_cannot_take_the_place_of_a_mark() -> None:
+    wish = pod(meta=', labels: {io.kubernetes.docker.type: container, io.kubernetes.pod.uid: "other"}')
+    labels = sandbox_spec(wish, "pause", 0, HOST).labels
+    assert (labels["io.kubernetes.docker.type"], labels["io.kubernetes.pod.uid"]) == ("podsandbox", UID)
+
+
+def test_every_field_that_is_accepted_has_a_value() -> None:
+    wishes = {
+        "metadata.name": "web",
+        "metadata.namespace": "red",
+        "metadata.uid": UID,
+        "spec.nodeName": "node-1",
+        "spec.serviceAccountName": "",
+        "status.hostIP": "10.245.2.3",
+        "status.hostIPs": "10.245.2.3",
+        "status.podIP": "10.128.0.2",
+        "status.podIPs": "10.128.0.2",
+        "metadata.annotations['note']": "kept",
+        "metadata.labels['none']": "",
+    }
+    rows = ", ".join(
+        f'{{name: V{number}, valueFrom: {{fieldRef: {{fieldPath: "{path}"}}}}}}' for number, path in enumerate(wishes)
+    )
+    wish = pod(f"[{{name: main, image: a, env: [{rows}]}}]", meta=", annotations: {note: kept}")
+    known = with_status(wish, POD.status)
+    assert list(environment(known, known.spec.containers[0]).values()) == list(wishes.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [("$(A)", "1"), ("$$(A)", "$(A)"), ("$$$(A)", "$1"), ("$(B)", "$(B)"), ("$A", "$A"), ("$(", "$("), ("$$", "$")],
+)
+def test_variables_in_words(text: str, becomes: str) -> None:
+    assert expand(text, {"A": "1"}) == becomes
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="$")))
+def test_words_without_a_dollar_stay(text: str) -> None:
+    assert expand(text, {"A": "1"}) == text
+
+
+@pytest.mark.parametrize(("milli", "shares"), [(0, 2), (1, 2), (100, 102), (1000, 1024), (10**9, 262_144)])
+def test_shares(milli: int, shares: int) -> None:
+    assert cpu_shares(milli) == shares
+
+
+@pytest.mark.parametrize(("milli", "quota"), [(0, 0), (1, 1000), (500, 50_000), (2000, 200_000)])
+def test_quota(milli: int, quota: int) -> None:
+    assert cpu_quota(milli) == quota
+
+
+def test_a_pod_knows_its_own_name() -> None:
+    assert hosts_text(POD, "10.128.0.2").splitlines()[-1] == "10.128.0.2\tweb"

@@ -1,0 +1,255 @@
+"""One pod's whole life against a Docker in memory, with the agent killed after every single call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from api.objects import Pod, PodStatus
+from node_agent.containers import Host
+from node_agent.drivers.network import PodNetwork
+from node_agent.observed import SANDBOX_ID
+from node_agent.pod_worker import PodWorker, Tools
+from reconcile.errors import NotReady
+from tests.fakes import AgentKilled, FakeDocker
+from tests.unit.node_agent.make import pod
+
+SECONDS = 20.0
+
+
+class Switch:
+    """Answers on a unix socket as the sdn daemon does, and remembers who is attached."""
+
+    def __init__(self) -> None:
+        self.attached: set[str] = set()
+        self.away = False
+
+    @asynccontextmanager
+    async def serving(self, socket: Path) -> AsyncIterator[None]:
+        """Until the end of the block."""
+        app = web.Application()
+        app.router.add_post("/ADD", self._add)
+        app.router.add_post("/DEL", self._del)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(socket)).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _add(self, request: web.Request) -> web.Response:
+        if self.away:
+            return web.json_response({"code": 11, "msg": "no subnet yet"}, status=503)
+        self.attached.add((await request.json())["sandbox"])
+        return web.json_response(
+            {
+                "ip": "10.128.0.2/23",
+                "gateway": "10.128.0.1",
+                "mac": "0a:58:0a:80:00:02",
+                "mtu": 1450,
+                "hostInterface": "v",
+            }
+        )
+
+    async def _del(self, request: web.Request) -> web.Response:
+        self.attached.discard((await request.json())["sandbox"])
+        return web.json_response({})
+
+
+class World:
+    """One host: what outlives the agent, and the agent's worker for the pod."""
+
+    def __init__(self, root: Path) -> None:
+        self.docker = FakeDocker("pause", "toolbox", "toolbox:2")
+        self.switch = Switch()
+        self.status = PodStatus()
+        self.gone = False
+        self.taken: set[str] = set()
+        root.mkdir(parents=True)
+        self.host = Host(str(root / "pods"), 8 << 30, -1000)
+        self.network: PodNetwork
+
+    def worker(self, wish: Pod) -> PodWorker:
+        """As a fresh agent takes the pod up: with the status that the master has."""
+        tools = Tools(
+            docker=self.docker,
+            network=self.network,
+            host=self.host,
+            node_address="10.245.2.3",
+            pause_image="pause",
+            report=self._report,
+            gone=self._gone,
+        )
+        return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
+
+    def _report(self, _: str, status: PodStatus) -> None:
+        self.status = status
+
+    def _gone(self, _: str) -> None:
+        self.gone = True
+
+    async def live(self, wish: Pod, until: Callable[[], bool], *, leave: bool = False) -> None:
+        """Run a worker until something is true and nothing is left to do. Raises AgentKilled."""
+        worker = self.worker(wish)
+        if leave:
+            worker.leave()
+        events = asyncio.create_task(self.docker.follow(lambda _: worker.wake(), worker.wake))
+        running = asyncio.create_task(worker.run())
+        try:
+            async with asyncio.timeout(SECONDS):
+                while not (until() or running.done()):
+                    await asyncio.sleep(0.001)
+                before = -1
+                while before != self.docker.calls and not running.done():
+                    before = self.docker.calls
+                    await asyncio.sleep(0.03)
+        finally:
+            for task in (events, running):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def once(self, step: str, act: Callable[[], Awaitable[None]]) -> None:
+        """A step of a scenario that is not taken again once it is done, whoever dies later."""
+        if step not in self.taken:
+            await act()
+            self.taken.add(step)
+
+    async def end(self, name: str, code: int) -> None:
+        """A container ends by itself."""
+        one = self.docker.running(name)
+        assert one is not None
+        self.docker.end(one.id, code)
+
+    def restarts(self) -> list[int]:
+        """Of every container that runs, by name."""
+        return [one.restarts for name in ("main", "side") if (one := self.docker.running(name)) is not None]
+
+    def left(self) -> dict[str, object]:
+        """What can be seen on the host afterwards, without ids and times."""
+        names = {one.seen.id: one.spec.name for one in self.docker.held.values()}
+        pods = Path(self.host.pods_dir)
+        return {
+            "containers": sorted((one.spec.name, one.seen.state) for one in self.docker.held.values()),
+            "inside": sorted(
+                (one.spec.name, names.get(one.seen.labels.get(SANDBOX_ID, ""), "")) for one in self.docker.held.values()
+            ),
+            "attached": sorted(names.get(one, "a sandbox that is gone") for one in self.switch.attached),
+            "directories": sorted(entry.name for entry in pods.iterdir()) if pods.exists() else [],
+            "phase": self.status.phase,
+            "restarts": [row.restart_count for row in self.status.container_statuses],
+        }
+
+
+@asynccontextmanager
+async def world(root: Path) -> AsyncIterator[World]:
+    """A fresh host."""
+    one = World(root)
+    async with one.switch.serving(root / "s"), PodNetwork(str(root / "s")) as one.network:
+        yield one
+
+
+PAIR = pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]", "  volumes: [{name: v, emptyDir: {}}]")
+SOON = pod(spec="  terminationGracePeriodSeconds: 0")
+ONCE = pod('[{name: main, image: toolbox, command: ["exit 0"]}]', "  restartPolicy: Never")
+NEWER = replace(SOON, spec=replace(SOON.spec, containers=(replace(SOON.spec.containers[0], image="toolbox:2"),)))
+
+
+async def started(here: World) -> None:
+    await here.live(
+        PAIR, lambda: here.status.phase == "Running" and all(r.ready for r in here.status.container_statuses)
+    )
+
+
+async def crashed(here: World) -> None:
+    """A container ends once and is started again, without a wait."""
+    await here.once("runs", lambda: started(here))
+    await here.once("ended", lambda: here.end("main", 1))
+    await here.live(PAIR, lambda: here.restarts() == [1, 0])
+
+
+async def sandbox_lost(here: World) -> None:
+    """The sandbox is killed from outside; everything comes back in a new one."""
+    await here.once("runs", lambda: started(here))
+    await here.once("lost", lambda: here.end("POD", 137))
+    await here.live(PAIR, lambda: here.restarts() == [1, 1])
+
+
+async def done(here: World) -> None:
+    """A container does its work and ends."""
+    await here.live(ONCE, lambda: here.status.phase == "Succeeded")
+
+
+async def changed_image(here: World) -> None:
+    """The pod gets another image while it runs."""
+    await here.once("runs", lambda: here.live(SOON, lambda: here.status.phase == "Running"))
+    await here.live(NEWER, lambda: here.restarts() == [1])
+
+
+async def deleted(here: World) -> None:
+    """The pod is wanted no more."""
+    await here.once("runs", lambda: here.live(SOON, lambda: here.status.phase == "Running"))
+    if not here.gone:
+        await here.live(SOON, lambda: here.gone, leave=True)
+
+
+@pytest.mark.parametrize("scenario", [started, crashed, sandbox_lost, done, changed_image, deleted])
+async def test_an_agent_killed_anywhere_ends_where_one_that_lives_ends(
+    scenario: Callable[[World], Awaitable[None]], tmp_path: Path
+) -> None:
+    async with world(tmp_path / "whole") as here:
+        await scenario(here)
+        whole, calls = here.left(), here.docker.calls
+    assert calls > 5
+    for number in range(1, calls + 1):
+        async with world(tmp_path / str(number)) as here:
+            here.docker.die_after = number
+            with contextlib.suppress(AgentKilled):
+                await scenario(here)
+            here.docker.die_after = None
+            await scenario(here)
+            assert here.left() == whole, f"killed after call {number} of {calls}"
+
+
+async def test_a_network_that_is_away_is_waited_for_with_a_reason(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.switch.away = True
+        await here.live(SOON, lambda: bool(here.status.reason))
+        assert (here.status.phase, here.status.reason) == ("Pending", "FailedCreatePodSandBox")
+        assert here.status.message == "network: sdn: no subnet yet"
+        here.switch.away = False
+        await here.live(SOON, lambda: here.status.phase == "Running")
+        assert (here.status.reason, here.status.message) == ("", "")
+
+
+async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        await started(here)
+        before = here.left()
+        here.docker.trouble = NotReady("Docker does not answer")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await here.live(PAIR, lambda: False)
+        here.docker.trouble = None
+        await started(here)
+        assert here.left() == before
+
+
+async def test_a_container_gets_its_grace_and_is_asked_once(tmp_path: Path) -> None:
+    wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert [signal for signal in here.docker.signals if signal[0] == "main"] == [("main", "SIGTERM")]
+        assert here.status.container_statuses[0].state.terminated is not None
+        assert here.status.container_statuses[0].state.terminated.exit_code == 7
+        assert here.left()["containers"] == []
+        assert here.left()["directories"] == []
