@@ -1,0 +1,47 @@
+"""podlane-master as a process of its own, on a free port of loopback."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SECONDS = 30.0
+
+
+class ApiServer:
+    """The command, started and killed at will; its state outlives it."""
+
+    def __init__(self, root: Path, *flags: str) -> None:
+        self.kubeconfig = root / "admin.kubeconfig"
+        self._root = root
+        self._flags = flags
+        self._log = root / "log"
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Until it serves; a second time on the same port, so that the kubeconfig stays true."""
+        begin = self._log.stat().st_size if self._log.exists() else 0
+        command = (
+            Path(sys.executable).with_name("podlane-master"),
+            *("--config", "/dev/null", "--listen-address", "127.0.0.1", "--advertise-address", "127.0.0.1"),
+            *("--port", str(self._port), "--state-dir", self._root / "state", "--admin-kubeconfig", self.kubeconfig),
+        )
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([*command, *self._flags], stdout=log, stderr=log)
+        deadline = time.monotonic() + SECONDS
+        while (found := re.search(r"https://127\.0\.0\.1:(\d+)", self._log.read_bytes()[begin:].decode())) is None:
+            assert self._process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.02)
+        self._port = int(found[1])
+
+    def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
+        """End it. Returns its exit code."""
+        assert self._process is not None
+        self._process.send_signal(with_signal)
+        return self._process.wait(SECONDS)

@@ -1,0 +1,144 @@
+"""Who may do what, over the wire: no certificate, a foreign one, a node's, the administrator's."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+from msgspec.structs import replace as changed
+
+from api.certificates import node_kubeconfig
+from api.client import Client, ClientError, Forbidden, Unreachable
+from api.kubeconfig import Kubeconfig
+from api.objects import (
+    Condition,
+    Container,
+    HostSubnet,
+    Namespace,
+    NetNamespace,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    PodStatus,
+)
+from tests.contract.apiserver import ApiServer
+
+SPEC = PodSpec(containers=(Container(name="main", image="toolbox"),))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path_factory.mktemp("master"))
+    one.start()
+    yield one
+    one.stop()
+
+
+@dataclass(frozen=True)
+class Callers:
+    """The administrator and two nodes, each with a pod of its own in `default`."""
+
+    administrator: Client
+    mine: Client
+    other: Client
+
+
+@pytest.fixture
+async def callers(server: ApiServer, tmp_path: Path) -> AsyncIterator[Callers]:
+    administrator = Kubeconfig.load(server.kubeconfig)
+    async with Client(administrator) as master:
+        configs = {}
+        for name in ("mine", "other"):
+            path = tmp_path / name
+            path.write_text(await node_kubeconfig(master, administrator, name))
+            configs[name] = Kubeconfig.load(path)
+        async with Client(configs["mine"]) as mine, Client(configs["other"]) as other:
+            for client, name in ((mine, "mine"), (other, "other")):
+                await client.create(Node(metadata=ObjectMeta(name=name), status=NodeStatus()))
+                pod = Pod(metadata=ObjectMeta(name=name, namespace="default"), spec=changed(SPEC, node_name=name))
+                await master.create(pod)
+            yield Callers(master, mine, other)
+        for name in ("mine", "other"):
+            await master.delete(Pod, name, "default", grace_seconds=0)
+            await master.delete(Node, name)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version"])
+async def test_everybody_may_ask_how_the_master_is(server: ApiServer, path: str) -> None:
+    assert (await _anonymously(server, path))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/api", "/apis", "/api/v1/pods", "/api/v1/nodes/x", "/openapi/v2", "/metrics"])
+async def test_nobody_else_is_told_anything(server: ApiServer, path: str) -> None:
+    status, text = await _anonymously(server, path)
+    assert status in {401, 403}
+    assert '"kind":"Status"' in text.replace(" ", "")
+
+
+async def _anonymously(server: ApiServer, path: str) -> tuple[int, str]:
+    config = Kubeconfig.load(server.kubeconfig)
+    context = ssl.create_default_context(cadata=config.ca.decode())
+    async with aiohttp.ClientSession() as http, http.get(config.server + path, ssl=context) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_a_certificate_of_another_authority_is_worth_nothing(server: ApiServer, tmp_path: Path) -> None:
+    stranger = ApiServer(tmp_path)
+    stranger.start()
+    try:
+        theirs, ours = Kubeconfig.load(stranger.kubeconfig), Kubeconfig.load(server.kubeconfig)
+        async with Client(replace(theirs, server=ours.server, ca=ours.ca)) as client:
+            with pytest.raises(ClientError):
+                await client.list(Pod)
+        async with Client(replace(ours, server=ours.server, ca=theirs.ca)) as client:
+            with pytest.raises(Unreachable):
+                await client.list(Pod)
+    finally:
+        stranger.stop()
+
+
+async def test_a_node_reads_what_it_needs(callers: Callers) -> None:
+    for kind in (Node, HostSubnet, NetNamespace, Namespace):
+        await callers.mine.list(kind)
+    found = await callers.mine.list(Pod, field_selector="spec.nodeName=mine")
+    assert [pod.metadata.name for pod in found.items] == ["mine"]
+
+
+async def test_a_node_writes_its_own_node_and_the_status_of_its_own_pods(callers: Callers) -> None:
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    node = await callers.mine.patch_status(Node, "mine", "", ready)
+    assert node.status.conditions[0] == Condition(type="Ready", status="True")
+    pod = await callers.mine.get(Pod, "mine", "default")
+    written = await callers.mine.update_status(changed(pod, status=PodStatus(phase="Running")))
+    assert written.status.phase == "Running"
+
+
+async def test_a_node_may_not_touch_what_is_not_its_own(callers: Callers) -> None:
+    theirs = await callers.administrator.get(Pod, "other", "default")
+    subnet = HostSubnet(metadata=ObjectMeta(name="x"), host="x", host_ip="10.0.0.1", subnet="10.128.0.0/23")
+    lane = await callers.mine.get(NetNamespace, "default")
+    refused: list[Callable[[], Awaitable[object]]] = [
+        lambda: callers.mine.list(Pod),
+        lambda: callers.mine.list(Pod, field_selector="spec.nodeName=other"),
+        lambda: callers.mine.get(Pod, "other", "default"),
+        lambda: callers.mine.update_status(changed(theirs, status=PodStatus(phase="Failed"))),
+        lambda: callers.mine.delete(Pod, "other", "default", grace_seconds=0),
+        lambda: callers.mine.delete(Node, "other"),
+        lambda: callers.mine.patch_status(Node, "other", "", {"status": {}}),
+        lambda: callers.mine.create(Node(metadata=ObjectMeta(name="third"))),
+        lambda: callers.mine.create(Namespace(metadata=ObjectMeta(name="third"))),
+        lambda: callers.mine.create(subnet),
+        lambda: callers.mine.update(changed(lane, netid=7)),
+        lambda: callers.mine.bind(theirs, "mine"),
+        lambda: callers.mine.create(Pod(metadata=ObjectMeta(name="new", namespace="default"), spec=SPEC)),
+    ]
+    for act in refused:
+        with pytest.raises(Forbidden):
+            await act()
+    assert (await callers.administrator.get(Pod, "other", "default")).status.phase == "Pending"

@@ -1,0 +1,149 @@
+"""What people type: every kubectl on this machine against a real master."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.apiserver import ApiServer
+
+Kubectl = Callable[..., subprocess.CompletedProcess[str]]
+
+PROGRAMS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
+
+MANIFEST = """\
+apiVersion: v1
+kind: Namespace
+metadata: {name: PROJECT}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: PROJECT, labels: {app: web}}
+spec:
+  nodeName: elsewhere
+  containers:
+  - {name: main, image: "toolbox:1"}
+  - {name: side, image: "toolbox:1", resources: {limits: {memory: 64Mi}}}
+"""
+WRONG = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: Bad_Name, namespace: default}
+spec: {restartPolicy: Sometimes, hostNetwork: true, containers: [{name: a, image: b, ports: [{containerPort: 99999}]}]}
+"""
+
+
+def test_there_is_a_kubectl() -> None:
+    assert PROGRAMS
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path_factory.mktemp("master"))
+    one.start()
+    yield one
+    assert one.stop() == 0
+
+
+@pytest.fixture(params=PROGRAMS, ids=[Path(program).name for program in PROGRAMS])
+def kubectl(server: ApiServer, request: pytest.FixtureRequest, tmp_path: Path) -> Kubectl:
+    def run(*words: str, text: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [request.param, f"--kubeconfig={server.kubeconfig}", *words],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, "HOME": str(tmp_path)},
+        )
+        assert done.returncode == code, f"{words}: {done.stdout} {done.stderr}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> str:
+    return f"p-{request.node.callspec.id.replace('.', '-')}"
+
+
+def test_a_manifest_lives_from_apply_to_delete(kubectl: Kubectl, project: str) -> None:
+    manifest = MANIFEST.replace("PROJECT", project)
+    assert kubectl("apply", "-f", "-", text=manifest).stdout.splitlines() == [
+        f"namespace/{project} created",
+        "pod/web created",
+    ]
+    assert "unchanged" in kubectl("apply", "-f", "-", text=manifest).stdout
+    newer = manifest.replace('side, image: "toolbox:1"', 'side, image: "toolbox:2"')
+    assert "pod/web configured" in kubectl("apply", "-f", "-", text=newer).stdout
+    seen = json.loads(kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)
+    assert [one["image"] for one in seen["spec"]["containers"]] == ["toolbox:1", "toolbox:2"]
+
+    header, row = kubectl("-n", project, "get", "pods", "-o", "wide").stdout.splitlines()
+    assert header.split()[:9] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE", "NOMINATED", "NODE"]
+    assert row.split()[:4] == ["web", "0/2", "Pending", "0"]
+    assert row.split()[6] == "elsewhere"
+    assert kubectl("-n", project, "get", "pods", "-l", "app!=web").stderr.startswith("No resources found")
+    assert (
+        kubectl("get", "pods", "-A", f"--field-selector=metadata.namespace={project}", "-o", "name").stdout
+        == "pod/web\n"
+    )
+
+    kubectl("-n", project, "label", "pod", "web", "tier=front")
+    kubectl("-n", project, "annotate", "pod", "web", "note=kept")
+    labels = kubectl("-n", project, "get", "pod", "web", "-o", "jsonpath={.metadata.labels.tier}").stdout
+    assert labels == "front"
+    assert "toolbox:2" in kubectl("-n", project, "describe", "pod", "web").stdout
+
+    kubectl("-n", project, "delete", "pod", "web", "--grace-period=0", "--force")
+    kubectl("delete", "namespace", project, "--timeout=30s")
+    assert 'namespaces "' in kubectl("get", "namespace", project, code=1).stderr
+
+
+def test_the_network_is_shown(kubectl: Kubectl, project: str) -> None:
+    kubectl("create", "namespace", project)
+    rows = {line.split()[0]: line.split()[1:] for line in kubectl("get", "netnamespaces").stdout.splitlines()}
+    assert rows["NAME"][0] == "NETID"
+    assert rows["default"][0] == "0"
+    assert int(rows[project][0]) >= 10
+    (header, *_) = kubectl("get", "clusternetworks").stdout.splitlines()
+    assert header.split()[0] == "NAME"
+    assert "No resources found" in kubectl("get", "hostsubnets").stderr
+    short = kubectl("get", "netnamespace", project, "-o", "yaml").stdout
+    assert f"netname: {project}" in short
+    kubectl("delete", "namespace", project, "--timeout=30s")
+    kubectl("get", "netnamespace", project, code=1)
+
+
+def test_a_wrong_manifest_is_refused_with_all_its_problems(kubectl: Kubectl) -> None:
+    told = kubectl("create", "-f", "-", "--validate=false", text=WRONG, code=1).stderr
+    for path in (
+        "metadata.name",
+        "spec.restartPolicy",
+        "spec.hostNetwork",
+        "spec.containers[0].ports[0].containerPort",
+    ):
+        assert path in told, told
+    kubectl("-n", "default", "get", "pod", "Bad_Name", code=1)
+
+
+def test_two_writers_are_told_of_each_other(kubectl: Kubectl, project: str) -> None:
+    kubectl("create", "namespace", project)
+    old = kubectl("get", "namespace", project, "-o", "json").stdout
+    kubectl("label", "namespace", project, "by=another")
+    told = kubectl("replace", "-f", "-", text=old, code=1).stderr
+    assert "the object has been modified" in told
+    kubectl("delete", "namespace", project, "--timeout=30s")
+
+
+def test_what_kubectl_asks_first(kubectl: Kubectl) -> None:
+    assert "podlane" in kubectl("version", "-o", "json").stdout
+    words = kubectl("api-resources", "-o", "name").stdout.split()
+    assert {"pods", "nodes", "namespaces", "hostsubnets.network.openshift.io"} <= set(words)
