@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import textwrap
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.command import run
 from tests.e2e.cluster import Cluster, wait_until
 
 SLEEPER = "exec httpd -f -p 8080 -h /"
@@ -104,6 +106,26 @@ def test_a_project_is_one_lane_across_nodes_and_nobody_elses(cluster: Cluster, p
         assert not cluster.pings(spy, here)
         assert not cluster.pings((project, "b"), cluster.address(*spy))
     assert cluster.pings((project, "a"), str(cluster.lab.site.outside))
+
+
+def test_a_borrowed_address_is_worth_nothing(cluster: Cluster, project: str) -> None:
+    cluster.apply(pod("thief", project, "node-1") + pod("friend", project, "node-2"))
+    cluster.wait_running(project, "thief", "friend")
+    inside = ("nsenter", f"--net=/proc/{cluster.pid(project, 'thief')}/ns/net")
+    own, friend = cluster.address(project, "thief"), cluster.address(project, "friend")
+    targets = [friend, *(cluster.address(*one) for one in (("red", "red-2"), ("default", "default-1")))]
+    borrowed = [cluster.address("red", "red-1"), cluster.address("default", "default-3"), "10.131.255.7", "172.30.0.1"]
+
+    def answered(source: str, target: str) -> bool:
+        ping = (*inside, "ping", "-c", "2", "-i", "0.1", "-W", "1", "-I", source, target)
+        return subprocess.run(ping, capture_output=True, check=False).returncode == 0
+
+    assert answered(own, friend)
+    for source in borrowed:
+        run(*inside, "ip", "addr", "add", f"{source}/32", "dev", "eth0")
+        assert not [target for target in targets if answered(source, target)], source
+        run(*inside, "ip", "addr", "del", f"{source}/32", "dev", "eth0")
+    assert answered(own, friend)
 
 
 def test_a_deleted_pod_is_gone_within_its_grace_and_leaves_nothing(cluster: Cluster, project: str) -> None:
