@@ -27,7 +27,7 @@ ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point of the command: 0 done, 1 failed, 2 wrong use."""
+    """Entry point of the command: 0 done, 1 failed, 2 wrong use, 130 interrupted."""
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.act(arguments)
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"podlane: {error}\n")
         return 1
     except KeyboardInterrupt:
-        return 1
+        return 130
     return code
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from api.client import AlreadyExists, Client
 from api.defaults import default
@@ -49,30 +50,57 @@ def is_ready(thing: Node | Pod) -> bool:
     return any(condition.type == "Ready" and condition.status == "True" for condition in thing.status.conditions)
 
 
-async def until(count: Callable[[], Awaitable[int]], say: Callable[[str], None], wanted: int, what: str) -> None:
-    """Wait until an asynchronous count reaches a number, saying how far it is. Raises LabError after two minutes."""
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many are done, and a sentence for each one that is not."""
+
+    done: int
+    waiting: tuple[str, ...] = ()
+
+
+async def until(look: Callable[[], Awaitable[Tally]], say: Callable[[str], None], wanted: int, what: str) -> None:
+    """Wait until enough are done, saying how far it is. Raises LabError after two minutes, with what is missing."""
     deadline, said = time.monotonic() + WAIT_SECONDS, -1
     while True:
-        now = await count()
-        if now != said:
-            say(f"{now}/{wanted} {what}")
-            said = now
-        if now >= wanted:
+        tally = await look()
+        if tally.done != said:
+            say(f"{tally.done}/{wanted} {what}")
+            said = tally.done
+        if tally.done >= wanted:
             return
         if time.monotonic() > deadline:
-            raise LabError(f"only {now} of {wanted} {what} after {WAIT_SECONDS:.0f} s; the logs lie in .lab/*/log")
+            missing = "".join(f"\n  {sentence}" for sentence in tally.waiting)
+            raise LabError(f"only {tally.done} of {wanted} {what} after {WAIT_SECONDS:.0f} s{missing}")
         await asyncio.sleep(0.1)
 
 
-async def nodes_ready(client: Client) -> int:
-    """How many nodes are ready."""
-    return sum(is_ready(node) for node in (await client.list(Node)).items)
+async def nodes_ready(client: Client, lab: Lab) -> Tally:
+    """Which nodes are ready; of the others, what they say or where their logs lie."""
+    known = {node.metadata.name: node for node in (await client.list(Node)).items}
+    ready = [name for name, node in known.items() if is_ready(node)]
+    said = {name: _why(node) for name, node in known.items()}
+    waiting = tuple(
+        f"{node.name}: {said.get(node.name, 'has not registered')}; see .lab/{node.name}/log"
+        for node in lab.nodes
+        if node.name not in ready
+    )
+    return Tally(len(ready), waiting)
 
 
-async def pods_running(client: Client) -> int:
-    """How many pods of the demo run."""
+async def pods_running(client: Client) -> Tally:
+    """Which pods of the demo run; of the others, what they say."""
     pods = (await client.list(Pod, label_selector="app=demo")).items
-    return sum(is_ready(pod) and bool(pod.status.pod_ip) for pod in pods)
+    waiting = tuple(
+        f"{pod.metadata.namespace}/{pod.metadata.name} on {pod.spec.node_name}: {pod.status.message or _why(pod)}"
+        for pod in pods
+        if not (is_ready(pod) and pod.status.pod_ip)
+    )
+    return Tally(len(pods) - len(waiting), waiting)
+
+
+def _why(thing: Node | Pod) -> str:
+    rows = [row for row in thing.status.conditions if row.type == "Ready"]
+    return rows[0].message or rows[0].reason if rows else "has said nothing yet"
 
 
 async def show(client: Client, lab: Lab) -> Matrix:

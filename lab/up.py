@@ -76,7 +76,11 @@ def lab_up(state: Path, size: int | None = None, plugin: str | None = None, site
         else:
             lab = Lab(site, state.resolve(), Path(sys.executable).parent, size or SIZE, plugin or PLUGINS[0])
             _make(lab, state, say)
-    return asyncio.run(_demonstrate(lab, say))
+    try:
+        return asyncio.run(_demonstrate(lab, say))
+    except KeyboardInterrupt:
+        say("interrupted; the lab stays up, `make lab-down` takes it away")
+        raise
 
 
 def _check(size: int | None, plugin: str | None) -> None:
@@ -121,11 +125,15 @@ def _make(lab: Lab, state: Path, say: Progress) -> None:
             underlay.make(lab)
             _start_supervisor(lab)
             asyncio.run(_join_or_despair(lab, say))
-    except BaseException:
+    except Exception:
         say("it failed; taking everything away again")
         remove(state, lab.site, keep_logs=True)
         if state.exists():
             say(f"its logs stay in {state}")
+        raise
+    except BaseException:
+        say("interrupted; taking everything away again")
+        remove(state, lab.site)
         raise
 
 
@@ -180,10 +188,12 @@ def _start_supervisor(lab: Lab) -> None:
 async def _join_or_despair(lab: Lab, say: Progress) -> None:
     """Wait for ready nodes, but not for processes that only die."""
     joining, dying = asyncio.create_task(_join(lab, say)), asyncio.create_task(_until_hopeless(lab))
-    done, pending = await asyncio.wait((joining, dying), return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
+    try:
+        done, _ = await asyncio.wait((joining, dying), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        joining.cancel()
+        dying.cancel()
+        await asyncio.gather(joining, dying, return_exceptions=True)
     for task in done:
         task.result()
 
@@ -199,14 +209,20 @@ async def _until_hopeless(lab: Lab) -> None:
 
 
 async def _join(lab: Lab, say: Progress) -> None:
-    images_loaded = asyncio.gather(*(_load_images(node) for node in lab.nodes))
+    loading = [_load_images(node) for node in lab.nodes]
+    administrator, _ = await asyncio.gather(_admit(lab, say), asyncio.gather(*loading))
+    async with Client(administrator) as client:
+        say("images podlane/pause and podlane/toolbox are on every node")
+        await demo.until(lambda: demo.nodes_ready(client, lab), say, lab.size, "nodes ready")
+
+
+async def _admit(lab: Lab, say: Progress) -> Kubeconfig:
+    """Give every node its certificate as soon as there is a master; the administrator's kubeconfig."""
     administrator = await _master_answers(lab, say)
     async with Client(administrator) as client:
         for node in lab.nodes:
             write_private(node.kubeconfig, await node_kubeconfig(client, administrator, node.name))
-        await images_loaded
-        say("images podlane/pause and podlane/toolbox are on every node")
-        await demo.until(lambda: demo.nodes_ready(client), say, lab.size, "nodes ready")
+    return administrator
 
 
 async def _demonstrate(lab: Lab, say: Progress) -> int:
