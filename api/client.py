@@ -201,7 +201,13 @@ class Client:
 
     async def patch_status(self, kind: type[O], name: str, namespace: str, merge_patch: dict[str, Any]) -> O:
         """Merge into the status of an object (RFC 7386)."""
-        path = path_of(kind, namespace, name, "status")
+        return await self._patch(path_of(kind, namespace, name, "status"), kind, merge_patch)
+
+    async def patch(self, kind: type[O], name: str, namespace: str, merge_patch: dict[str, Any]) -> O:
+        """Merge into an object (RFC 7386)."""
+        return await self._patch(path_of(kind, namespace, name), kind, merge_patch)
+
+    async def _patch(self, path: str, kind: type[O], merge_patch: dict[str, Any]) -> O:
         data = await self.request("PATCH", path, msgspec.json.encode(merge_patch), "application/merge-patch+json")
         return msgspec.json.decode(data, type=kind)
 

@@ -40,3 +40,8 @@ def milli(text: str | float) -> int:
 def whole(text: str | float) -> int:
     """Whole units (bytes, pods), rounded up: `64Mi` → 67108864."""
     return int(parse(text).to_integral_value(ROUND_CEILING))
+
+
+def of_milli(thousandths: int) -> str:
+    """Thousandths as a quantity: 500 → `500m`, 2000 → `2`."""
+    return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api import names, pods
+from api import lanes, names, pods
 from api.objects import (
     PLUGIN_MULTITENANT,
     PLUGIN_SUBNET,
@@ -119,6 +119,20 @@ def _check_net_namespace(lane: NetNamespace) -> Iterator[Problem]:
         yield Problem("netname", shown(lane.netname), f"must equal metadata.name, {shown(lane.metadata.name)}")
     if not 0 <= lane.netid <= LAST_VNID:
         yield Problem("netid", shown(lane.netid), f"0 to {LAST_VNID} is accepted")
+    wish = lane.metadata.annotations.get(lanes.CHANGE_NETWORK)
+    if wish is not None:
+        yield from _check_lane_request(lane, wish)
+
+
+def _check_lane_request(lane: NetNamespace, wish: str) -> Iterator[Problem]:
+    path = f"metadata.annotations[{lanes.CHANGE_NETWORK}]"
+    try:
+        request = lanes.parse(wish)
+    except lanes.BadRequest as error:
+        yield Problem(path, shown(wish), str(error), NOT_SUPPORTED)
+        return
+    if lane.metadata.name == "default" and request.verb == "isolate":
+        yield Problem(path, shown(wish), "default cannot be isolated: the whole cluster relies on it", FORBIDDEN)
 
 
 def _check_cluster_network(wish: ClusterNetwork) -> Iterator[Problem]:

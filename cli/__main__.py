@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,16 +13,15 @@ from api import manifest
 from api.certificates import node_kubeconfig
 from api.client import Client, ClientError
 from api.kubeconfig import BadKubeconfig, Kubeconfig
-from api.objects import ClusterNetwork, HostSubnet, NetNamespace
+from cli import network
+from cli.command import ADMIN, add_command
 from lab.command import LabError
 from lab.down import bring_down, has_traces
 from lab.files import write_private
-from lab.tables import table
 from lab.topology import MOST_NODES, PLUGINS, SIZE
 from lab.up import lab_up, show_lab
 
 STATE = Path(".lab")
-ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,43 +42,30 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"podlane {version('podlane')}")
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
     _lab_commands(topics.add_parser("lab", help="a cluster on this machine"))
-    check = _command(topics, "check", "read manifests and say everything that is wrong with them", _check)
+    check = add_command(topics, "check", "read manifests and say everything that is wrong with them", _check)
     check.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
     nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)
-    add = _command(nodes, "add", "make a certificate with which a node joins", _node_add)
+    add = add_command(nodes, "add", "make a certificate with which a node joins", _node_add)
     add.add_argument("name", metavar="NAME")
     add.add_argument("--out", metavar="FILE", help="where to write the node's kubeconfig (standard output)")
-    networks = topics.add_parser("network", help="the pod network").add_subparsers(metavar="COMMAND", required=True)
-    status = _command(networks, "status", "show the cluster network, subnets and lanes", _network_status)
-    for command in (add, status):
-        command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
+    network.add_commands(topics.add_parser("network", help="the pod network"))
+    add.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
     return parser
 
 
 def _lab_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    up = _command(commands, "up", "bring a lab up and show who reaches whom", _lab_up)
+    up = add_command(commands, "up", "bring a lab up and show who reaches whom", _lab_up)
     up.add_argument("--nodes", metavar="NODES", type=_nodes, help=f"how many, 1 to {MOST_NODES} ({SIZE})")
     up.add_argument("--plugin", choices=PLUGINS, help=f"who may reach whom ({PLUGINS[0]})")
-    _command(commands, "down", "take the lab away without a trace", _lab_down)
-    _command(commands, "status", "show the lab that is up", _lab_status)
+    add_command(commands, "down", "take the lab away without a trace", _lab_down)
+    add_command(commands, "status", "show the lab that is up", _lab_status)
 
 
 def _nodes(text: str) -> int:
     if text.isdecimal() and 1 <= int(text) <= MOST_NODES:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {MOST_NODES}")
-
-
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    what: str,
-    act: Callable[[argparse.Namespace], int],
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
-    parser.set_defaults(act=act)
-    return parser
 
 
 def _lab_up(arguments: argparse.Namespace) -> int:
@@ -130,22 +115,6 @@ def _node_add(arguments: argparse.Namespace) -> int:
 async def _node_text(administrator: Kubeconfig, name: str) -> str:
     async with Client(administrator) as client:
         return await node_kubeconfig(client, administrator, name)
-
-
-def _network_status(arguments: argparse.Namespace) -> int:
-    asyncio.run(_show_network(Kubeconfig.load(arguments.kubeconfig)))
-    return 0
-
-
-async def _show_network(kubeconfig: Kubeconfig) -> None:
-    async with Client(kubeconfig) as client:
-        cluster = await client.get(ClusterNetwork, "default")
-        subnets = (await client.list(HostSubnet)).items
-        lanes = (await client.list(NetNamespace)).items
-    rows = [(cluster.plugin_name, cluster.network, cluster.service_network)]
-    print(table(("PLUGIN", "CLUSTER NETWORK", "SERVICE NETWORK"), rows))
-    print("\n" + table(("HOST", "HOST IP", "SUBNET"), [(one.host, one.host_ip, one.subnet) for one in subnets]))
-    print("\n" + table(("PROJECT", "VNID"), [(lane.netname, str(lane.netid)) for lane in lanes]))
 
 
 if __name__ == "__main__":

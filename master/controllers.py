@@ -15,20 +15,18 @@ from typing import ClassVar
 import msgspec
 
 from api.objects import (
-    PLUGIN_MULTITENANT,
     ClusterNetwork,
     ClusterNetworkEntry,
     Condition,
     HostSubnet,
     Namespace,
     NamespaceSpec,
-    NetNamespace,
     Node,
     Object,
     ObjectMeta,
     Pod,
 )
-from master.allocators import FIRST_VNID, GLOBAL_VNID, SubnetPool, allocate_vnids
+from master.allocators import SubnetPool
 from master.kinds.host_subnet import NODE_UID
 from master.kinds.kind import show_time
 from master.kinds.node import internal_ip, ready
@@ -165,14 +163,15 @@ def _new_subnets(wish: NetworkWish, wanting: list[Node], used: list[IPv4Network]
     for node, subnet in zip(wanting, given, strict=False):
         yield Make(_host_subnet(node, subnet))
     if after != cursor.next:
-        yield _moved(cursor, after)
+        yield moved(cursor, after)
     for node in wanting[len(given) :]:
         yield Notice(f"all {pool.size} subnets of {pool.network} are in use", f"node {node.metadata.name}")
 
 
-def _moved(cursor: Cursor, after: int) -> Make | Change:
-    moved = msgspec.structs.replace(cursor, next=after)
-    return Change(moved, cursor) if cursor.metadata.resource_version else Make(moved)
+def moved(cursor: Cursor, after: int) -> Make | Change:
+    """The cursor's own write."""
+    item = msgspec.structs.replace(cursor, next=after)
+    return Change(item, cursor) if cursor.metadata.resource_version else Make(item)
 
 
 def _host_subnet(node: Node, subnet: IPv4Network) -> HostSubnet:
@@ -204,43 +203,6 @@ def _address_problem(wish: NetworkWish, node: Node) -> str:
         if address in network:
             return f"its InternalIP {text} lies in the {name} network {network}, so it gets no subnet"
     return ""
-
-
-# --- NetNamespaces ----------------------------------------------------------------------------------------------------
-
-
-def net_namespaces(
-    wish: NetworkWish, namespaces: Iterable[Namespace], lanes: Iterable[NetNamespace], cursor: Cursor
-) -> Iterator[Outcome]:
-    """A NetNamespace for every Namespace, and none for namespaces that are gone; with ovs-multitenant only."""
-    if wish.plugin_name != PLUGIN_MULTITENANT:
-        return
-    by_name = {namespace.metadata.name: namespace for namespace in namespaces}
-    kept: dict[str, NetNamespace] = {}
-    resting: list[int] = []
-    for lane in lanes:
-        if lane.metadata.name in by_name:
-            kept[lane.metadata.name] = lane
-        else:
-            resting.append(lane.netid)
-            yield Drop(lane)
-    wanting = [namespace for name, namespace in by_name.items() if name not in kept]
-    wanting.sort(key=lambda item: (item.metadata.creation_timestamp or "", item.metadata.name))
-    if any(item.metadata.name == GLOBAL_NAMESPACE for item in wanting):
-        yield Make(_lane(GLOBAL_NAMESPACE, GLOBAL_VNID))
-    projects = [item.metadata.name for item in wanting if item.metadata.name != GLOBAL_NAMESPACE]
-    used = [lane.netid for lane in kept.values()] + resting
-    given, after = allocate_vnids(len(projects), used, cursor.next)
-    for name, vnid in zip(projects, given, strict=False):
-        yield Make(_lane(name, vnid))
-    if after != cursor.next:
-        yield _moved(cursor, after)
-    for name in projects[len(given) :]:
-        yield Notice(f"all VNIDs from {FIRST_VNID} on are in use", f"namespace {name}")
-
-
-def _lane(name: str, vnid: int) -> NetNamespace:
-    return NetNamespace(metadata=ObjectMeta(name=name), netname=name, netid=vnid)
 
 
 # --- namespaces on their way out --------------------------------------------------------------------------------------

@@ -146,7 +146,10 @@ def _reason_against(pod: Pod, wanted: Amount, seat: _Seat) -> str:
             any(labels.get(key) != value for key, value in pod.spec.node_selector.items()),
             "without the labels of the pod's nodeSelector",
         ),
-        (wanted.cpu > 0 and after.cpu > seat.room.cpu, f"short of cpu (the pod requests {wanted.cpu}m)"),
+        (
+            wanted.cpu > 0 and after.cpu > seat.room.cpu,
+            f"short of cpu (the pod requests {quantity.of_milli(wanted.cpu)})",
+        ),
         (
             wanted.memory > 0 and after.memory > seat.room.memory,
             f"short of memory (the pod requests {wanted.memory} bytes)",

@@ -48,7 +48,7 @@ def read(where: Target, document: object, strictness: str, random_letters: Calla
     item, problems, warnings = decode(kind.type, document)
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
     refused = problems if strictness == "Strict" else [row for row in problems if row.reason != UNKNOWN]
-    if refused and len(refused) == len(unknown):
+    if refused and all(problem.reason == UNKNOWN for problem in refused):
         raise answers.unknown_fields(kind, [problem.path for problem in unknown])
     if refused or item is None:
         name = metadata.get("name") if isinstance(metadata, dict) else ""

@@ -23,6 +23,7 @@ from node_agent.node import new_node, node_status
 from node_agent.pod_worker import PodWorker, Tools
 from node_agent.settings import Settings
 from node_agent.sources import Manifests
+from node_agent.status import merged
 from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, Pace
 
@@ -50,6 +51,7 @@ class Agent:
         self._spawn = spawn
         self._workers: dict[str, PodWorker] = {}
         self._statuses: dict[str, PodStatus] = {}
+        self._written: dict[str, int] = {}
         self._ended: dict[str, Pod] = {}
         self._tools = Tools(
             docker=docker,
@@ -90,11 +92,19 @@ class Agent:
                 self._take_up(pod)
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
+            elif self._is_overwritten(pod, worker.pod.status):
+                self._report(uid, worker.pod.status)
         if self.mirror.synced and self.manifests.seen:
             for uid in self._workers.keys() - wanted.keys():
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()
             await self._sweep(set(wanted))
+
+    def _is_overwritten(self, pod: Pod, ours: PodStatus) -> bool:
+        """Whether somebody else has changed, after our last write, what is ours to say."""
+        ours_at = self._written.get(pod.metadata.uid)
+        newer = ours_at is not None and int(pod.metadata.resource_version) > ours_at
+        return newer and merged(ours, pod.status) != pod.status
 
     def _take_up(self, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -118,6 +128,7 @@ class Agent:
     def _pod_gone(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
         self._statuses.pop(uid, None)
+        self._written.pop(uid, None)
         if worker is not None and uid in {pod.metadata.uid for pod in self.mirror.items.values()}:
             self._ended[uid] = worker.pod
             self.writer.wake()
@@ -145,8 +156,8 @@ class Agent:
     async def _write_status(self, meta: ObjectMeta, status: PodStatus) -> None:
         current = await self._client.get(Pod, meta.name, meta.namespace)
         if current.metadata.uid == meta.uid:
-            kept = replace(status, nominated_node_name=current.status.nominated_node_name)
-            await self._client.update_status(replace(current, status=kept))
+            written = await self._client.update_status(replace(current, status=merged(status, current.status)))
+            self._written[meta.uid] = int(written.metadata.resource_version)
 
     async def _delete(self, meta: ObjectMeta) -> None:
         await self._client.delete(Pod, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from api import times
 from api.attach import AttachRequest
 from api.objects import Pod, PodStatus
 from node_agent.containers import Host, container_spec, sandbox_spec
@@ -316,12 +315,15 @@ class PodWorker:
         self._done.set()
 
     def _deadline(self) -> datetime:
-        """When containers that did not stop are killed; it may only come nearer."""
-        meta = self.pod.metadata
-        if meta.deletion_timestamp:
-            wished = times.parse(meta.deletion_timestamp)
-        else:
-            wished = _now() + timedelta(seconds=self.pod.spec.termination_grace_period_seconds or 0)
+        """When containers that did not stop are killed; it may only come nearer.
+
+        The grace period begins when we see that the pod is to go: the master's deletionTimestamp has whole seconds
+        only, and its clock may not be ours.
+        """
+        grace = self.pod.metadata.deletion_grace_period_seconds
+        if grace is None or not self.pod.metadata.deletion_timestamp:
+            grace = self.pod.spec.termination_grace_period_seconds or 0
+        wished = _now() + timedelta(seconds=grace)
         known = self._memory.deadline
         self._memory.deadline = wished if known is None else min(known, wished)
         return self._memory.deadline

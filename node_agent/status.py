@@ -25,6 +25,8 @@ from api.objects import Container as Wish
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import FINAL_PHASES, crash_delay, crashes_before, due, exit_code, may_restart
 
+OUR_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -66,6 +68,13 @@ def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
         container_statuses=rows,
         qos_class=pod.status.qos_class,
     )
+
+
+def merged(ours: PodStatus, current: PodStatus) -> PodStatus:
+    """What to write over `current`: ours, but for what is others' to say."""
+    others = tuple(row for row in current.conditions if row.type not in OUR_CONDITIONS)
+    own = tuple(row for row in ours.conditions if row.type in OUR_CONDITIONS)
+    return replace(ours, conditions=own + others, nominated_node_name=current.nominated_node_name)
 
 
 def _phase(pod: Pod, seen: PodContainers, facts: Facts) -> str:
@@ -152,13 +161,15 @@ def _conditions(
     connected = seen.sandbox is not None and seen.sandbox.running and bool(facts.address)
     ready = phase not in FINAL_PHASES and connected and all(row.ready for row in rows)
     reason, message = ("", "") if ready else _why_unready(phase, rows)
-    wishes = {
-        "PodReadyToStartContainers": (connected, "", ""),
-        "Initialized": (True, "PodCompleted" if phase == "Succeeded" else "", ""),
-        "Ready": (ready, reason, message),
-        "ContainersReady": (ready, reason, message),
-        "PodScheduled": (True, "", ""),
-    }
+    completed = "PodCompleted" if phase == "Succeeded" else ""
+    states = (
+        (connected, "", ""),
+        (True, completed, ""),
+        (ready, reason, message),
+        (ready, reason, message),
+        (True, "", ""),
+    )
+    wishes = dict(zip(OUR_CONDITIONS, states, strict=True))
     old = {condition.type: condition for condition in pod.status.conditions}
     ours = tuple(
         Condition(

@@ -40,6 +40,11 @@ class Ping:
         self._process.send_signal(signal.SIGINT)
         for line in self._lines:
             self._read(line)
+        self.end()
+        return max(self._answered) - len(self._answered)
+
+    def end(self) -> None:
+        """Stop, if that has not been done."""
+        self._process.kill()
         self._lines.close()
         self._process.wait()
-        return max(self._answered) - len(self._answered)

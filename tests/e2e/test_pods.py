@@ -147,6 +147,19 @@ def test_a_deleted_project_takes_its_pods_along(cluster: Cluster) -> None:
     assert "doomed" not in cluster.kubectl("get", "netnamespaces", "-o", "name").stdout
 
 
+def test_a_status_that_somebody_else_wrote_over_is_put_right(cluster: Cluster, project: str) -> None:
+    cluster.apply(pod("told", project, "node-2"))
+    cluster.wait_running(project, "told")
+    address = cluster.address(project, "told")
+    lie = {"podIP": "10.128.0.1", "phase": "Failed", "conditions": [{"type": "example.com/gate", "status": "True"}]}
+    patch = ("patch", "pod", "told", "--subresource=status", "--type=strategic", "-p", json.dumps({"status": lie}))
+    cluster.kubectl("-n", project, *patch)
+    wait_until(lambda: cluster.status(project, "told").get("podIP") == address, "the address is told as it is")
+    status = cluster.status(project, "told")
+    assert status["phase"] == "Running"
+    assert "example.com/gate" in {row["type"] for row in status["conditions"]}, "what others say stays"
+
+
 def test_restart_policies(cluster: Cluster, project: str) -> None:
     cluster.apply(
         pod("crashes", project, command="exit 3")

@@ -1,42 +1,12 @@
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterable
-from ipaddress import IPv4Network
-from typing import Any
-
 from msgspec.structs import replace
 
-from api.objects import ClusterNetwork, NamespaceSpec, Node, ObjectMeta
+from api.objects import ClusterNetwork, NamespaceSpec, Node
 from master import controllers
-from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice
-from tests.unit.master.make import lane, meta, namespace, node, pod, subnet
-
-WISH = NetworkWish(
-    IPv4Network("10.128.0.0/14"), 9, IPv4Network("172.30.0.0/16"), "redhat/openshift-ovs-multitenant", mtu=None
-)
-FLAT = NetworkWish(IPv4Network("10.128.0.0/14"), 9, IPv4Network("172.30.0.0/16"), "redhat/openshift-ovs-subnet")
-TINY = NetworkWish(IPv4Network("10.1.0.0/24"), 7, IPv4Network("172.30.0.0/16"), WISH.plugin_name)
-WALL = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
-
-
-def cursor(number: int) -> Cursor:
-    return Cursor(metadata=ObjectMeta(name="c", resource_version="3"), next=number)
-
-
-def lines(outcomes: Iterable[object]) -> list[str]:
-    """What is wished, in a line each."""
-    return [_line(outcome) for outcome in outcomes]
-
-
-def _line(outcome: Any) -> str:
-    if isinstance(outcome, Notice):
-        return f"! {outcome.about}: {outcome.text}"
-    item = outcome.item
-    sign = {Make: "+", Change: "~", Drop: "-", EndPod: "end"}[type(outcome)]
-    values = {"HostSubnet": ("subnet", "host_ip"), "NetNamespace": ("netid",), "Cursor": ("next",)}.get(item.KIND, ())
-    return " ".join([sign, item.KIND, item.metadata.name, *(str(getattr(item, name)) for name in values)])
-
+from master.controllers import Change, Cursor
+from tests.unit.master.make import meta, namespace, node, pod, subnet
+from tests.unit.master.wishes import FLAT, TINY, WALL, WISH, cursor, lines
 
 # --- host subnets -----------------------------------------------------------------------------------------------------
 
@@ -110,39 +80,6 @@ def test_a_node_that_lost_its_address_keeps_its_subnet() -> None:
 def test_more_nodes_than_subnets_is_told() -> None:
     found = lines(controllers.host_subnets(TINY, [node("a"), node("b"), node("c")], [], Cursor()))
     assert found[-1] == "! node c: all 2 subnets of 10.1.0.0/24 are in use"
-
-
-# --- net namespaces ---------------------------------------------------------------------------------------------------
-
-
-def test_default_is_global_and_projects_count_from_ten() -> None:
-    projects = [namespace("red"), namespace("default"), namespace("blue")]
-    assert lines(controllers.net_namespaces(WISH, projects, [], Cursor())) == [
-        "+ NetNamespace default 0",
-        "+ NetNamespace blue 10",
-        "+ NetNamespace red 11",
-        "+ Cursor  2",
-    ]
-
-
-def test_a_namespace_that_is_gone_frees_its_vnid_which_rests() -> None:
-    lanes = [lane("default", 0), lane("red", 10), lane("blue", 11)]
-    projects = [namespace("default"), namespace("blue"), namespace("green")]
-    assert lines(controllers.net_namespaces(WISH, projects, lanes, cursor(2))) == [
-        "- NetNamespace red 10",
-        "+ NetNamespace green 12",
-        "~ Cursor c 3",
-    ]
-
-
-def test_joined_projects_and_ending_namespaces_keep_their_lane() -> None:
-    lanes = [lane("red", 10), lane("blue", 10)]
-    projects = [namespace("red"), namespace("blue", deletion_timestamp="2026-01-01T00:00:00Z")]
-    assert lines(controllers.net_namespaces(WISH, projects, lanes, cursor(1))) == []
-
-
-def test_the_flat_plugin_has_no_lanes() -> None:
-    assert lines(controllers.net_namespaces(FLAT, [namespace("red")], [], Cursor())) == []
 
 
 # --- from the start ---------------------------------------------------------------------------------------------------

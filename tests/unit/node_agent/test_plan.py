@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.objects import Pod, PodStatus
+from api.objects import Condition, Pod, PodStatus
 from node_agent import observed as label
 from node_agent.observed import PodContainers, group
 from node_agent.plan import PodActions, crash_delay, plan, terminate
-from node_agent.status import Facts, summarise
+from node_agent.status import Facts, merged, summarise
 from tests.unit.node_agent.make import NOW, container, held, pod, sandbox, with_status
 
 WEB = pod()
@@ -286,3 +286,13 @@ def test_without_a_sandbox_a_pod_waits_and_is_not_ready() -> None:
     status = summarise(WEB, group([]), replace(facts(), address="", trouble=("FailedCreatePodSandBox", "no room")))
     assert (status.phase, status.reason, status.message) == ("Pending", "FailedCreatePodSandBox", "no room")
     assert not any(row.status == "True" for row in status.conditions if row.type in {"Ready", "ContainersReady"})
+
+
+def test_what_others_say_in_a_status_stays() -> None:
+    ours = summarise(WEB, held(container(WEB)), facts())
+    gate = Condition(type="example.com/gate", status="True")
+    theirs = PodStatus(phase="Failed", conditions=(gate, *ours.conditions), nominated_node_name="node-9")
+    written = merged(ours, theirs)
+    assert written.conditions == (*ours.conditions, gate)
+    assert (written.phase, written.nominated_node_name) == ("Running", "node-9")
+    assert merged(ours, written) == written

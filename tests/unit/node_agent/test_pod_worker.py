@@ -253,3 +253,16 @@ async def test_a_container_gets_its_grace_and_is_asked_once(tmp_path: Path) -> N
         assert here.status.container_statuses[0].state.terminated.exit_code == 7
         assert here.left()["containers"] == []
         assert here.left()["directories"] == []
+
+
+async def test_a_container_gets_the_whole_grace_that_was_asked_for(tmp_path: Path) -> None:
+    """Not what is left until deletionTimestamp, whose seconds are whole, by a clock that is not ours."""
+    wish = pod()
+    going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600)
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(replace(wish, metadata=going), lambda: bool(here.docker.signals))
+        assert here.docker.signals == [("main", "SIGTERM")]
+        shorter = replace(going, deletion_grace_period_seconds=0)
+        await here.live(replace(wish, metadata=shorter), lambda: here.gone)
+        assert ("main", "SIGKILL") in here.docker.signals

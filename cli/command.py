@@ -1,0 +1,21 @@
+"""How commands of `podlane` are declared."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
+"""Where a master keeps the administrator's kubeconfig."""
+
+
+def add_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    what: str,
+    act: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    """A command whose work is `act`, which returns the exit code."""
+    parser = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
+    parser.set_defaults(act=act)
+    return parser

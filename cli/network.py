@@ -1,0 +1,108 @@
+"""`podlane network`: show the pod network, and change who reaches whom."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from api.client import Client, ClientError
+from api.kubeconfig import Kubeconfig
+from api.lanes import CHANGE_NETWORK, LaneRequest
+from api.objects import ClusterNetwork, HostSubnet, NetNamespace
+from cli.command import ADMIN, add_command
+from lab.tables import table
+
+PATIENCE_SECONDS = 15.0
+POLL_SECONDS = 0.05
+
+
+class Unanswered(ClientError):
+    """The master has not carried out what was asked of it."""
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """The commands under `podlane network`."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    status = add_command(commands, "status", "show the cluster network, subnets and lanes", _run(_status))
+    join = add_command(commands, "join", "let projects share the lane of another one", _run(_join))
+    join.add_argument("--to", metavar="PROJECT", required=True, help="whose lane it is")
+    isolate = add_command(commands, "isolate", "give each project a lane of its own", _run(_isolate))
+    everywhere = add_command(commands, "global", "let projects reach all, and be reached by all", _run(_global))
+    for command in (join, isolate, everywhere):
+        command.add_argument("projects", metavar="PROJECT", nargs="+")
+    for command in (status, join, isolate, everywhere):
+        command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
+
+
+Act = Callable[[Client, argparse.Namespace], Awaitable[None]]
+
+
+def _run(act: Act) -> Callable[[argparse.Namespace], int]:
+    async def acting(arguments: argparse.Namespace) -> None:
+        async with Client(Kubeconfig.load(arguments.kubeconfig)) as client:
+            await act(client, arguments)
+
+    def run(arguments: argparse.Namespace) -> int:
+        asyncio.run(acting(arguments))
+        return 0
+
+    return run
+
+
+async def _status(client: Client, _: argparse.Namespace) -> None:
+    cluster = await client.get(ClusterNetwork, "default")
+    subnets = (await client.list(HostSubnet)).items
+    rows = [(cluster.plugin_name, cluster.network, cluster.service_network)]
+    print(table(("PLUGIN", "CLUSTER NETWORK", "SERVICE NETWORK"), rows))
+    print("\n" + table(("HOST", "HOST IP", "SUBNET"), [(one.host, one.host_ip, one.subnet) for one in subnets]))
+    print()
+    _show((await client.list(NetNamespace)).items)
+
+
+def _show(lanes: tuple[NetNamespace, ...]) -> None:
+    print(table(("PROJECT", "VNID"), [(lane.netname, str(lane.netid)) for lane in lanes]))
+
+
+async def _join(client: Client, arguments: argparse.Namespace) -> None:
+    await _change(client, arguments.projects, LaneRequest("join", arguments.to))
+
+
+async def _isolate(client: Client, arguments: argparse.Namespace) -> None:
+    await _change(client, arguments.projects, LaneRequest("isolate"))
+
+
+async def _global(client: Client, arguments: argparse.Namespace) -> None:
+    await _change(client, arguments.projects, LaneRequest("global"))
+
+
+async def _change(client: Client, projects: list[str], request: LaneRequest) -> None:
+    """Ask for all, or for nothing when one of the names is wrong; then wait until the master has answered."""
+    known = {lane.netname for lane in (await client.list(NetNamespace)).items}
+    unknown = sorted({*projects, *filter(None, [request.target])} - known)
+    if not known:
+        raise Unanswered("this cluster has no lanes: its plugin is ovs-subnet, where every pod reaches every pod")
+    if unknown:
+        raise Unanswered(f"no such project: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    for project in projects:
+        asking = {"metadata": {"annotations": {CHANGE_NETWORK: str(request)}}}
+        await client.patch(NetNamespace, project, "", asking)
+    _show(tuple([await _answered(client, project) for project in projects]))
+
+
+async def _answered(client: Client, project: str) -> NetNamespace:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        lane = await client.get(NetNamespace, project)
+        if CHANGE_NETWORK not in lane.metadata.annotations:
+            return lane
+        if time.monotonic() > deadline:
+            sys.stdout.flush()
+            raise Unanswered(
+                f"the master has not carried out {lane.metadata.annotations[CHANGE_NETWORK]!r} for {project} within "
+                f"{PATIENCE_SECONDS:.0f} s; its log says why"
+            )
+        await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,100 @@
+"""Projects that are joined, isolated and made global while their pods talk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.net.cluster import NetCluster, wait_until
+from tests.ping import Ping
+from tests.world import Place, arrives, reaches
+
+PLACES = (
+    Place("red-a", "red", "node-1"),
+    Place("red-b", "red", "node-2"),
+    Place("blue-a", "blue", "node-1"),
+    Place("blue-b", "blue", "node-2"),
+    Place("admin-a", "default", "node-1"),
+    Place("admin-b", "default", "node-2"),
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NetCluster]:
+    with NetCluster("podlns", 17) as running:
+        for project in ("red", "blue"):
+            running.add_project(project)
+        for place in PLACES:
+            running.add(place)
+        running.warm_up("admin-a", "admin-b")
+        yield running
+
+
+def podlane(cluster: NetCluster, *words: str, code: int = 0) -> str:
+    command = Path(sys.executable).with_name("podlane")
+    done = subprocess.run(
+        [command, "network", *words, "--kubeconfig", cluster.lab.kubeconfig],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+PAIRS = [pair for one in ("red-a", "red-b") for other in ("blue-a", "blue-b") for pair in ((one, other), (other, one))]
+
+
+def settle(cluster: NetCluster, together: bool) -> None:
+    """Until red and blue reach each other everywhere and both ways, or nowhere, whatever the protocol."""
+    wait_until(lambda: {arrives(cluster, *pair) for pair in PAIRS} == {together}, f"together: {together}")
+    assert {reaches(cluster, *pair) for pair in PAIRS} == {together}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_lanes_change_under_running_pods(cluster: NetCluster, request: pytest.FixtureRequest, killed: bool) -> None:
+    own = Ping(f"/run/netns/{cluster.pod_namespace('red-a')}", str(cluster.pods["red-b"].address))
+    request.addfinalizer(own.end)
+    before = {node: len(cluster.flows(node)) for node in cluster.nodes}
+    settle(cluster, together=False)
+    for words, together in (
+        (("join", "blue", "--to", "red"), True),
+        (("join", "blue", "--to", "red"), True),
+        (("isolate", "blue"), False),
+        (("global", "blue"), True),
+        (("isolate", "blue"), False),
+    ):
+        if killed:
+            cluster.kill("node-2 sdn")
+        podlane(cluster, *words)
+        if killed:
+            cluster.start("node-2 sdn")
+        settle(cluster, together)
+        assert reaches(cluster, "red-a", "red-b")
+        assert reaches(cluster, "blue-b", "blue-a")
+    own.wait_for_answers(5)
+    assert own.lost() == 0, "what was allowed all the time never stopped"
+    assert {node: len(cluster.flows(node)) for node in cluster.nodes} == before
+
+
+def test_both_sides_may_ask(cluster: NetCluster) -> None:
+    podlane(cluster, "join", "red", "--to", "blue")
+    settle(cluster, together=True)
+    podlane(cluster, "isolate", "red", "blue")
+    settle(cluster, together=False)
+    assert reaches(cluster, "red-a", "red-b")
+
+
+def test_a_wrong_request_changes_nothing(cluster: NetCluster) -> None:
+    before = {node: cluster.flows(node) for node in cluster.nodes}
+    assert "no such project: nobody; there are blue, default, red" in podlane(
+        cluster, "isolate", "red", "nobody", code=1
+    )
+    assert "no such project: nobody" in podlane(cluster, "join", "red", "--to", "nobody", code=1)
+    assert "default cannot be isolated" in podlane(cluster, "isolate", "default", code=1)
+    assert {node: cluster.flows(node) for node in cluster.nodes} == before
+    assert "PROJECT" in podlane(cluster, "status")

@@ -1,0 +1,156 @@
+"""Which VNID each project has, and how it gets another."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.lanes import CHANGE_NETWORK
+from api.objects import NetNamespace
+from api.validate import check
+from master.allocators import FIRST_VNID
+from master.controllers import Change, Cursor, Drop, Make
+from master.lanes import net_namespaces
+from tests.unit.master.make import lane, namespace
+from tests.unit.master.wishes import FLAT, WISH, cursor, lines
+
+
+def asking(name: str, netid: int, wish: str) -> NetNamespace:
+    one = lane(name, netid)
+    return replace(one, metadata=replace(one.metadata, annotations={CHANGE_NETWORK: wish, "kept": "yes"}))
+
+
+def test_default_is_global_and_projects_count_from_ten() -> None:
+    projects = [namespace("red"), namespace("default"), namespace("blue")]
+    assert lines(net_namespaces(WISH, projects, [], Cursor())) == [
+        "+ NetNamespace default 0",
+        "+ NetNamespace blue 10",
+        "+ NetNamespace red 11",
+        "+ Cursor  2",
+    ]
+
+
+def test_a_namespace_that_is_gone_frees_its_vnid_which_rests() -> None:
+    lanes = [lane("default", 0), lane("red", 10), lane("blue", 11)]
+    projects = [namespace("default"), namespace("blue"), namespace("green")]
+    assert lines(net_namespaces(WISH, projects, lanes, cursor(2))) == [
+        "- NetNamespace red 10",
+        "+ NetNamespace green 12",
+        "~ Cursor c 3",
+    ]
+
+
+def test_joined_projects_and_ending_namespaces_keep_their_lane() -> None:
+    lanes = [lane("red", 10), lane("blue", 10)]
+    projects = [namespace("red"), namespace("blue", deletion_timestamp="2026-01-01T00:00:00Z")]
+    assert lines(net_namespaces(WISH, projects, lanes, cursor(1))) == []
+
+
+def test_the_flat_plugin_has_no_lanes() -> None:
+    assert lines(net_namespaces(FLAT, [namespace("red")], [], Cursor())) == []
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+PROJECTS = [namespace(name) for name in ("default", "red", "blue")]
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        ("global", ["~ NetNamespace red 0"]),
+        ("join:blue", ["~ NetNamespace red 11"]),
+        ("join:default", ["~ NetNamespace red 0"]),
+        ("join:red", ["~ NetNamespace red 10"]),
+        ("isolate", ["~ NetNamespace red 10"]),
+        ("join:nobody", ["! netnamespace red: it waits to join nobody, which does not exist"]),
+        (
+            "sideways",
+            [
+                "! netnamespace red: its request 'sideways' is not carried out: "
+                '"global", "isolate" and "join:NAMESPACE" are accepted'
+            ],
+        ),
+    ],
+)
+def test_a_request_is_carried_out(wish: str, expected: list[str]) -> None:
+    found = [lane("default", 0), asking("red", 10, wish), lane("blue", 11)]
+    assert lines(net_namespaces(WISH, PROJECTS, found, cursor(2))) == expected
+
+
+def test_the_request_goes_in_the_write_that_gives_the_number() -> None:
+    (change,) = net_namespaces(WISH, PROJECTS[1:], [asking("red", 10, "global"), lane("blue", 11)], cursor(2))
+    assert isinstance(change, Change)
+    assert change.item.metadata.annotations == {"kept": "yes"}
+
+
+def test_isolation_gives_a_number_of_its_own_to_who_shares_one() -> None:
+    shared = [lane("default", 0), asking("red", 10, "isolate"), lane("blue", 10)]
+    assert lines(net_namespaces(WISH, PROJECTS, shared, cursor(1))) == ["~ NetNamespace red 11", "~ Cursor c 2"]
+    world = [lane("default", 0), asking("red", 0, "isolate"), lane("blue", 10)]
+    assert lines(net_namespaces(WISH, PROJECTS, world, cursor(1))) == ["~ NetNamespace red 11", "~ Cursor c 2"]
+
+
+def test_when_all_who_share_a_number_ask_to_be_alone_the_last_keeps_it() -> None:
+    both = [asking("blue", 10, "isolate"), asking("red", 10, "isolate")]
+    assert lines(net_namespaces(WISH, PROJECTS[1:], both, cursor(1))) == [
+        "~ NetNamespace blue 11",
+        "~ NetNamespace red 10",
+        "~ Cursor c 2",
+    ]
+
+
+def test_requests_are_taken_in_order_of_names() -> None:
+    found = [asking("blue", 11, "global"), asking("red", 10, "join:blue")]
+    assert lines(net_namespaces(WISH, PROJECTS[1:], found, cursor(2))) == [
+        "~ NetNamespace blue 0",
+        "~ NetNamespace red 0",
+    ]
+
+
+def test_default_cannot_be_isolated() -> None:
+    found = [asking("default", 0, "isolate")]
+    (line,) = lines(net_namespaces(WISH, [namespace("default")], found, cursor(0)))
+    assert "cannot be isolated" in line
+    (problem,) = check(asking("default", 0, "isolate"))
+    assert problem.path == f"metadata.annotations[{CHANGE_NETWORK}]"
+
+
+@pytest.mark.parametrize("wish", ["", "Global", "join", "join:", "isolate:red", "global "])
+def test_what_is_no_request_is_refused_at_the_door(wish: str) -> None:
+    (problem,) = check(asking("red", 10, wish))
+    assert problem.path == f"metadata.annotations[{CHANGE_NETWORK}]"
+
+
+NAMES = ("amber", "blue", "cyan", "default", "red")
+WISHES = ("", "", "global", "isolate", *(f"join:{name}" for name in NAMES))
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["make", "end", *WISHES])), max_size=25))
+def test_only_who_asked_shares_a_number(steps: list[tuple[str, str]]) -> None:
+    """Whatever is asked in whatever order: nobody gets a number that another one has, except by asking for it."""
+    alive, lanes, at = {"default"}, dict[str, NetNamespace](), Cursor()
+    joined: set[str] = {"default"}
+    for name, wish in steps:
+        if wish == "make":
+            alive.add(name)
+        elif wish == "end" and name != "default":
+            alive.discard(name)
+        elif wish and name in lanes:
+            lanes[name] = asking(name, lanes[name].netid, wish)
+            joined |= {name, wish.removeprefix("join:")}
+        for outcome in list(net_namespaces(WISH, map(namespace, sorted(alive)), lanes.values(), at)):
+            if isinstance(outcome, Make | Change) and isinstance(outcome.item, NetNamespace):
+                lanes[outcome.item.metadata.name] = outcome.item
+            elif isinstance(outcome, Make | Change) and isinstance(outcome.item, Cursor):
+                at = outcome.item
+            elif isinstance(outcome, Drop):
+                del lanes[outcome.item.metadata.name]
+                joined.discard(outcome.item.metadata.name)
+        shared = Counter(one.netid for one in lanes.values())
+        assert all(one.metadata.name in joined for one in lanes.values() if shared[one.netid] > 1)
+        assert all(one.netid == 0 or one.netid >= FIRST_VNID for one in lanes.values())
