@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from sdn.pipeline import GATEWAY_PORT
 from sdn.view import Cluster
 
 TABLE = "podlane"
+FINGERPRINT = "podlane-nft"
+"""Mark on the bridge: what `fingerprint` said when our table was last written."""
+
 GUARD_TABLE = "podlane-guard"
 
 
@@ -36,6 +41,11 @@ table ip {TABLE} {{
 	}}
 }}
 """
+
+
+def fingerprint(wish: str, listed: str) -> str:
+    """Of the table that was wished and of what nft then made of it: while both are the same, nobody has touched it."""
+    return sha256(f"{wish}\0{listed}".encode()).hexdigest()[:32]
 
 
 def guard_devices(arriving: frozenset[str], leaving: frozenset[str]) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from sdn.drivers.ovsdb import Ovsdb, PutBridge, RemovePort
 from sdn.flow import Flow, mac_text
 from sdn.flows import compile_flows
 from sdn.links import NETDEV, OWNER, desired_bridge, desired_gateway, guarded_devices, missing
-from sdn.nat import GUARD_TABLE, TABLE, guard_devices, nat_table
+from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices, nat_table
 from sdn.observed import Bridge
 from sdn.pipeline import BRIDGE
 from sdn.plan import Arrival, Wish, arrivals, attached, device_of, lost, ports_for, ports_of
@@ -66,7 +66,6 @@ class Network:
         self._mtu = 0
         self._verified_at = float("-inf")
         self._verified_for: object = None
-        self._nat_text = ""
         self._flows: frozenset[Flow] = frozenset()
 
     def look_at_everything(self) -> None:
@@ -178,14 +177,24 @@ class Network:
             set_sysctl(name, value)
 
     async def _put_firewall(self, view: View) -> None:
-        text = await self._nft.read("ip", TABLE)
-        if not text or text != self._nat_text:
-            await self._nft.apply(nat_table(view.cluster))
-            self._nat_text = await self._nft.read("ip", TABLE)
+        await self._put_nat_table(nat_table(view.cluster))
         desired = guarded_devices(self._ovsdb.observe())
         present = await self._nft.chains("netdev", GUARD_TABLE)
         if desired != present:
             await self._nft.apply(guard_devices(desired - present, present - desired))
+
+    async def _put_nat_table(self, wish: str) -> None:
+        """Untouched if it is as we once wrote it, also by an earlier life of this daemon."""
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        if bridge is None:
+            raise NotReady(f"{BRIDGE} is not there yet")
+        listed = await self._nft.read("ip", TABLE)
+        if listed and bridge.marks.get(FINGERPRINT) == fingerprint(wish, listed):
+            return
+        await self._nft.apply(wish)
+        mark = (FINGERPRINT, fingerprint(wish, await self._nft.read("ip", TABLE)))
+        await self._ovsdb.apply((PutBridge(replace(bridge, ports=(), table_names=(), external_ids=(mark,))),))
+        log.info("firewall written", extra={"table": TABLE})
 
     async def _leave(self) -> None:
         """Close first, so that no flow speaks for a port that may get another owner."""

@@ -53,6 +53,7 @@ def test_killing_the_sdn_daemon_loses_nothing_and_changes_nothing(cluster: NetCl
     assert stream.lost() == 0
     assert (cluster.flows("node-1"), links(cluster, "node-1"), cluster.in_node("node-1", "ip", "route")) == before
     assert cluster.log("node-1").count("flows changed") <= len(RED) + len(ADMINS) + 3
+    assert cluster.log("node-1").count("firewall written") == 1
 
 
 def test_killing_the_master_loses_nothing_and_the_network_works_on(cluster: NetCluster) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from ovs.unixctl.client import UnixctlClient
 
 from sdn.drivers.openflow import FlowChange, OpenFlow
 from sdn.drivers.openflow_codec import Foreign
@@ -36,6 +38,7 @@ class DummySwitch:
         self._folder = tempfile.TemporaryDirectory(prefix="podlane-switch-")
         self.rundir = Path(self._folder.name)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._control: Any = None
 
     def __enter__(self) -> DummySwitch:
         self._run("ovsdb-tool", "create", f"{self.rundir}/conf.db", SCHEMA)
@@ -46,6 +49,7 @@ class DummySwitch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._hang_up()
         for process in self._processes:
             process.kill()
             process.wait()
@@ -58,10 +62,16 @@ class DummySwitch:
 
     def kill_vswitchd(self) -> None:
         """As SIGKILL does it."""
+        self._hang_up()
         process = self._processes.pop()
         process.kill()
         process.wait()
         (self.rundir / "br0.mgmt").unlink(missing_ok=True)
+
+    def _hang_up(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
 
     def add_ports(self, ports: Mapping[str, int]) -> None:
         """Ports that lead nowhere, by name and OpenFlow number."""
@@ -100,7 +110,13 @@ class DummySwitch:
 
     def trace(self, flow: str, frame: bytes) -> str:
         """What would become of a frame."""
-        return self._run("ovs-appctl", "-t", f"{self.rundir}/vswitchd.ctl", "ofproto/trace", "br0", flow, frame.hex())
+        if self._control is None:
+            error, self._control = UnixctlClient.create(f"{self.rundir}/vswitchd.ctl")
+            assert not error, os.strerror(error)
+        error, refusal, answer = self._control.transact("ofproto/trace", ["br0", flow, frame.hex()])
+        assert not error, os.strerror(error)
+        assert refusal is None, refusal
+        return str(answer)
 
     def _run(self, *command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=self._environment())

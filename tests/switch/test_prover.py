@@ -1,0 +1,82 @@
+"""Real switches and a model of ten lines agree about every pair of pods of hundreds of generated clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sdn.flow import Flow
+from sdn.flows import compile_flows
+from sdn.pipeline import Table
+from sdn.view import View
+from tests.switch.prover import MOST_PODS, Plan, add_ports, differences, load, without
+from tests.switch.switch import DummySwitch
+from tests.world import Place
+
+CLUSTERS = 200
+NODES = 3
+PROJECTS = ("blue", "default", "green", "red")
+VNIDS = st.sampled_from((0, 10, 11, 12))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Projects alone, joined or global; pods anywhere."""
+    nodes = draw(st.integers(1, NODES))
+    lanes = tuple((project, 0 if project == "default" else draw(VNIDS)) for project in PROJECTS)
+    where = st.tuples(st.sampled_from(PROJECTS), st.integers(1, nodes))
+    chosen = draw(st.lists(where, min_size=2, max_size=MOST_PODS))
+    places = tuple(Place(f"pod-{n}", project, f"node-{node}") for n, (project, node) in enumerate(chosen))
+    return Plan(nodes, lanes, places)
+
+
+@pytest.fixture(scope="module")
+def switches() -> Iterator[dict[str, DummySwitch]]:
+    with ExitStack() as stack:
+        running = {f"node-{number + 1}": stack.enter_context(DummySwitch()) for number in range(NODES)}
+        for switch in running.values():
+            add_ports(switch)
+        yield running
+
+
+@settings(max_examples=CLUSTERS, deadline=None, suppress_health_check=list(HealthCheck))
+@given(plans())
+def test_switches_answer_as_the_model(switches: dict[str, DummySwitch], plan: Plan) -> None:
+    assert not list(differences(load(plan, switches)))
+
+
+HOLES = {
+    "no look at the VNID": (Table.DELIVER, ("reg0",)),
+    "no look at the sender's address": (Table.SOURCE, ("nw_src",)),
+    "no look at the sender's MAC": (Table.SOURCE, ("eth_src",)),
+    "no look at tags": (Table.SOURCE, ("vlan_tci",)),
+    "no look at the tunnel's end": (Table.SOURCE, ("tun_src",)),
+    "no look at the sender's port": (Table.SOURCE, ("in_port",)),
+    "VXLAN from pods": (Table.OUTSIDE, ("nw_proto", "udp_dst")),
+    "no way out": (Table.OUTSIDE, ()),
+}
+PLAN = Plan(
+    2,
+    (("blue", 11), ("default", 0), ("green", 11), ("red", 10)),
+    (
+        Place("red-a", "red", "node-1"),
+        Place("red-b", "red", "node-2"),
+        Place("blue-a", "blue", "node-1"),
+        Place("admin-a", "default", "node-2"),
+    ),
+)
+
+
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_hole_in_the_pipeline_is_found(switches: dict[str, DummySwitch], hole: str) -> None:
+    table, fields = HOLES[hole]
+
+    def holed(view: View) -> frozenset[Flow]:
+        return without(compile_flows(view), table, *fields)
+
+    assert not list(differences(load(PLAN, switches)))
+    assert list(differences(load(PLAN, switches, holed)))
