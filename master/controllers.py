@@ -145,8 +145,10 @@ def host_subnets(
         else:
             kept[subnet.metadata.name] = subnet
     wanting: list[Node] = []
+    holders = {subnet.host_ip: name for name, subnet in kept.items()}
     for name, node in sorted(by_name.items()):
-        problem = _address_problem(wish, node)
+        holder = holders.setdefault(internal_ip(node), name)
+        problem = _address_problem(wish, node) or _taken(node, holder)
         if problem:
             yield Notice(problem, f"node {name}")
         elif name in kept:
@@ -188,6 +190,13 @@ def _followed(subnet: HostSubnet, node: Node) -> Iterator[Change]:
         yield Change(wanted, subnet)
 
 
+def _taken(node: Node, holder: str) -> str:
+    """Why the node cannot have an address that is behind another HostSubnet; empty if it is its own."""
+    if holder == node.metadata.name:
+        return ""
+    return f"its InternalIP {internal_ip(node)} is that of {holder}; each needs its own"
+
+
 def _address_problem(wish: NetworkWish, node: Node) -> str:
     """Why the node's address cannot be the end of a tunnel; empty if it can."""
     text = internal_ip(node)
@@ -197,7 +206,7 @@ def _address_problem(wish: NetworkWish, node: Node) -> str:
         address = IPv4Address(text)
     except ValueError:
         return f"its InternalIP {text!r} is no IPv4 address, so it gets no subnet"
-    if address.is_loopback or address.is_unspecified:
+    if address.is_loopback or address.is_unspecified or address.is_multicast or address.is_reserved:
         return f"its InternalIP {text} is not an address that others reach, so it gets no subnet"
     for name, network in (("cluster", wish.network), ("service", wish.service_network)):
         if address in network:

@@ -37,8 +37,25 @@ class Manifests:
 
     @property
     def pods(self) -> Mapping[str, Pod]:
-        """Every pod of every file."""
-        return MappingProxyType({pod.metadata.uid: pod for _, pods in self._files.values() for pod in pods})
+        """Every pod of every file, by UID; of several with one name the first, in the order of files, counts."""
+        return MappingProxyType({pod.metadata.uid: pod for _, pod in self._by_name().values()})
+
+    def _by_name(self) -> dict[tuple[str, str], tuple[Path, Pod]]:
+        found: dict[tuple[str, str], tuple[Path, Pod]] = {}
+        for path, (_, pods) in self._files.items():
+            for pod in pods:
+                found.setdefault((pod.metadata.namespace, pod.metadata.name), (path, pod))
+        return found
+
+    def _tell_of_doubles(self) -> None:
+        first = self._by_name()
+        for path, (_, pods) in self._files.items():
+            for pod in pods:
+                holder, known = first[(pod.metadata.namespace, pod.metadata.name)]
+                if known is not pod:
+                    name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+                    places = {"pod": name, "file": path, "first": holder}
+                    log.warning("a second pod of this name is left out", extra=places)
 
     async def run(self) -> None:
         """Read, and read again, until cancelled."""
@@ -66,6 +83,7 @@ class Manifests:
         self._files = {path: self._read_file(path, before.get(path)) for path in self._paths()}
         if self._files != before or not self.seen:
             self.seen = True
+            self._tell_of_doubles()
             self._on_change()
 
     def _paths(self) -> list[Path]:

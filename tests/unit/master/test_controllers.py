@@ -50,10 +50,11 @@ def test_a_node_that_came_back_under_its_name_is_another_node() -> None:
 
 
 def test_hand_made_subnets_stay_are_avoided_and_are_taken_over_by_their_node() -> None:
-    there = [subnet("f5", "10.128.0.0/22", uid=""), subnet("b", "10.128.8.0/23", uid="")]
-    found = list(controllers.host_subnets(WISH, [node("a"), node("b")], there, Cursor()))
+    there = [subnet("f5", "10.128.0.0/22", uid=""), subnet("b", "10.128.8.0/23", ip="10.245.2.4", uid="")]
+    there = [replace(one, host_ip="10.245.2.9") if one.host == "f5" else one for one in there]
+    found = list(controllers.host_subnets(WISH, [node("a"), node("b", ip="10.245.2.4")], there, Cursor()))
     assert lines(found) == [
-        "~ HostSubnet b 10.128.8.0/23 10.245.2.3",
+        "~ HostSubnet b 10.128.8.0/23 10.245.2.4",
         "+ HostSubnet a 10.128.4.0/23 10.245.2.3",
         "+ Cursor  3",
     ]
@@ -77,8 +78,21 @@ def test_a_node_that_lost_its_address_keeps_its_subnet() -> None:
     ]
 
 
+def test_an_address_that_another_node_has_is_not_taken_over() -> None:
+    there = [subnet("a", "10.128.0.0/23"), subnet("b", "10.128.2.0/23", ip="10.245.2.4")]
+    nodes = [node("a"), node("b"), node("c", ip="10.245.2.4")]
+    assert lines(controllers.host_subnets(WISH, nodes, there, cursor(2))) == [
+        "! node b: its InternalIP 10.245.2.3 is that of a; each needs its own",
+        "! node c: its InternalIP 10.245.2.4 is that of b; each needs its own",
+    ]
+
+
 def test_more_nodes_than_subnets_is_told() -> None:
-    found = lines(controllers.host_subnets(TINY, [node("a"), node("b"), node("c")], [], Cursor()))
+    found = lines(
+        controllers.host_subnets(
+            TINY, [node(name, ip=f"10.245.2.{n}") for n, name in enumerate("abc", 3)], [], Cursor()
+        )
+    )
     assert found[-1] == "! node c: all 2 subnets of 10.1.0.0/24 are in use"
 
 
