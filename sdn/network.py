@@ -67,6 +67,7 @@ class Network:
         self._verified_at = float("-inf")
         self._verified_for: object = None
         self._flows: frozenset[Flow] = frozenset()
+        self._addresses: dict[str, IPv4Address] = {}
 
     def look_at_everything(self) -> None:
         """Ask for a pass that trusts nothing it saw before."""
@@ -97,13 +98,10 @@ class Network:
 
     def address_of(self, sandbox: str) -> IPv4Interface | None:
         """The address of a sandbox that is attached and has its flows."""
-        if self.view is None:
+        address = self._addresses.get(sandbox)
+        if address is None or self.view is None:
             return None
-        live = {pod.address for pod in self.view.pods}
-        for one in attached(self._ovsdb.observe().bridge(BRIDGE)):
-            if one.sandbox == sandbox and one.address in live:
-                return IPv4Interface((one.address, self.view.node.subnet.prefixlen))
-        return None
+        return IPv4Interface((address, self.view.node.subnet.prefixlen))
 
     async def check(self, sandbox: str) -> None:
         """Raises Gone, with what is missing, when a sandbox is not attached as ADD left it."""
@@ -272,9 +270,13 @@ class Network:
             return
         await self._replace(view)
         self.view, self.unready = view, ""
+        live = {pod.address for pod in view.pods}
+        self._addresses = {
+            one.sandbox: one.address for one in attached(self._ovsdb.observe().bridge(BRIDGE)) if one.address in live
+        }
         metrics.PODS.set(len(view.pods))
         metrics.PEERS.set(len(view.peers))
-        for sandbox in [name for name in self._adds if self.address_of(name)]:
+        for sandbox in self._adds.keys() & self._addresses.keys():
             _settle(self._adds.pop(sandbox)[1])
 
     async def _replace(self, view: View) -> None:

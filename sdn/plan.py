@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv4Address
 
 from sdn.ipam import Exhausted, next_address, next_ofport
-from sdn.observed import Bridge, Port, words
+from sdn.observed import Bridge, Port, Words, words
 from sdn.pipeline import BRIDGE
 from sdn.view import Attached, Node
 
@@ -59,11 +60,16 @@ def attached(bridge: Bridge | None) -> tuple[Attached, ...]:
     """The sandboxes that have their port on the bridge, as the marks on the ports tell."""
     if bridge is None:
         return ()
-    return tuple(
-        Attached(marks[SANDBOX], marks[NAMESPACE], port.ofport, IPv4Address(marks[ADDRESS]))
-        for port in bridge.ports
-        if SANDBOX in (marks := port.marks) and port.ofport is not None and port.ofport > 0
-    )
+    found = (_attached(port.external_ids, port.ofport) for port in bridge.ports if port.ofport is not None)
+    return tuple(one for one in found if one is not None)
+
+
+@lru_cache(maxsize=8192)
+def _attached(external_ids: Words, ofport: int) -> Attached | None:
+    marks = dict(external_ids)
+    if SANDBOX not in marks or ofport <= 0:
+        return None
+    return Attached(marks[SANDBOX], marks[NAMESPACE], ofport, IPv4Address(marks[ADDRESS]))
 
 
 def lost(bridge: Bridge | None) -> frozenset[str]:

@@ -90,9 +90,10 @@ class OpenFlow:
         async with self._lock:
             session = self._connected_session()
             installed = await session.installed()
-            rows = {flow.row for flow in desired}
-            removed = [flow for flow in installed if isinstance(flow, Foreign) or flow.row not in rows]
-            added = [flow for flow in desired if flow not in installed]
+            added = list(desired - installed)
+            rows = {flow.row for flow in added}
+            stale = installed - desired
+            removed = [flow for flow in stale if isinstance(flow, Foreign) or flow.row not in rows]
             if added or removed:
                 await session.commit(removed, added, desired)
             return FlowChange(len(added), len(removed))
