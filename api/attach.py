@@ -7,8 +7,8 @@ HTTP/1.1 on `/run/podlane/sdn.sock` (mode 0600). The verbs are those of CNI and 
     POST /CHECK   AttachRequest  → 200 {}                ADD's answer is still true
     GET  /STATUS                 → 200 NetworkStatus     ready for ADD
 
-Every other answer is an `AttachError` with an HTTP status of 400 (Refused: asking again is of no use),
-404 (Gone, CHECK only) or 503 (NotReady: ask again). ADD and DEL are idempotent.
+Every other answer is an `AttachError` with an HTTP status of 400 (Refused: asking again is of no use), 404 (Gone: the
+sandbox, or its place in the network, is no more) or 503 (NotReady: ask again). ADD and DEL are idempotent.
 """
 
 from __future__ import annotations

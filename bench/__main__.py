@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from bench import attach
+from bench import attach, peers
 from bench.figures import Figure, show
 
 MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
     "attach": attach.measure,
+    "peers": peers.measure,
 }
 
 

@@ -17,6 +17,8 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
 from api.certificates import node_kubeconfig
 from api.client import Client, ClientError
 from api.kubeconfig import BadKubeconfig, Kubeconfig
@@ -144,6 +146,10 @@ class BareCluster:
         process.send_signal(number)
         if number is signal.SIGKILL:
             process.wait()
+
+    def process(self, node: LabNode) -> psutil.Process:
+        """A node's sdn daemon."""
+        return psutil.Process(self._running[f"{node.name} sdn"].pid)
 
     def ask(self, act: Callable[[Client], Awaitable[T]]) -> T:
         """Do something as the administrator."""

@@ -121,10 +121,13 @@ def _result(reply: Mapping[str, Any], version: str, environment: Mapping[str, st
 
 
 def main() -> int:
-    """Entry point: the answer, or the error, as JSON on standard output."""
+    """Entry point: the answer, or the error, as JSON on standard output; 0 done, 1 failed, 2 wrong use."""
     if sys.argv[1:2] in (["--version"], ["--help"]):
         _explain(sys.argv[1])
         return 0
+    if sys.argv[1:]:
+        sys.stderr.write(f"podlane-cni: takes no arguments but --help and --version, found {sys.argv[1]!r}\n")
+        return 2
     text = "" if os.environ.get("CNI_COMMAND") == "VERSION" or sys.stdin.isatty() else sys.stdin.read()
     try:
         printed = answer(os.environ, text)

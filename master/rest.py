@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from api.objects import Binding, Namespace, Object, Pod
+from api.objects import Binding, HostSubnet, Namespace, NetNamespace, Object, Pod
 from master import admission, answers, patch, protobuf, request, tables, writes
 from master.kinds.kind import AnyKind
 from master.records import Expired, Key, Put, Record, Remove
@@ -143,19 +143,22 @@ class Objects:
                 raise await self._when_durable(answers.already_exists(where.kind, name))
         else:
             raise answers.already_exists(where.kind, name)
-        self._admit(where, body.item)
+        if where.kind.namespaced:
+            namespace = self._latest_object(Key(Namespace.KIND, "", where.namespace))
+            admission.check_namespace(where.kind, name, where.namespace, namespace)
+        self._admit(body.item)
         item = writes.created(where.kind, body.item, str(uuid.uuid4()), self._clock())
         if not dry:
             (item,) = await self._store.write(Put(item, expect=0))
         return self._answer(201, ask, item, body.warnings)
 
-    def _admit(self, where: Target, item: Any) -> None:
-        if where.kind.namespaced:
-            namespace = self._latest_object(Key(Namespace.KIND, "", where.namespace))
-            admission.check_namespace(where.kind, item.metadata.name, where.namespace, namespace)
-        if where.kind.name == "HostSubnet":
-            others = (record.object for record in self._store.scan_latest("HostSubnet"))
-            admission.check_host_subnet(item, others)
+    def _admit(self, new: Any, old: Any = None) -> None:
+        """What must not be the same in two objects. What an update leaves as it was is not looked at again."""
+        others = (record.object for record in self._store.scan_latest(new.KIND))
+        if isinstance(new, HostSubnet) and (old is None or old.subnet != new.subnet):
+            admission.check_host_subnet(new, others)
+        elif isinstance(new, NetNamespace) and (old is None or old.netid != new.netid):
+            admission.check_net_namespace(new, others)
 
     async def update(self, ask: Ask) -> Answer:
         """Another object in place of the one there is, or another status."""
@@ -192,8 +195,7 @@ class Objects:
             new = writes.status_updated(kind, body.item, old.object)
         else:
             new = writes.updated(kind, body.item, old.object)
-            if kind.name == "HostSubnet":
-                self._admit(ask.where, new)
+            self._admit(new, old.object)
         item = new if dry else await self._put(kind, new, old)
         return self._answer(200, ask, item, body.warnings)
 

@@ -52,6 +52,7 @@ class Agent:
         self._workers: dict[str, PodWorker] = {}
         self._statuses: dict[str, PodStatus] = {}
         self._written: dict[str, int] = {}
+        self._subnet = ""
         self._ended: dict[str, Pod] = {}
         self._tools = Tools(
             docker=docker,
@@ -209,9 +210,14 @@ class Agent:
     async def _trouble(self) -> str:
         try:
             await self._docker.version()
-            await self._network.status()
+            subnet = (await self._network.status()).subnet
         except DriverError as error:
             return str(error)
+        if self._subnet not in {"", subnet}:
+            log.warning("this node has another subnet", extra={"subnet": subnet, "before": self._subnet})
+            for worker in self._workers.values():
+                worker.reattach()
+        self._subnet = subnet
         return ""
 
 

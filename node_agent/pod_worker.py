@@ -91,6 +91,11 @@ class PodWorker:
         self.pod = replace(pod, status=known)
         self.wake()
 
+    def reattach(self) -> None:
+        """The node's network has changed: ask again whether the sandbox still has its place in it."""
+        self._memory.attached = ""
+        self.wake()
+
     def leave(self) -> None:
         """The pod is wanted no more."""
         self.leaving = True
@@ -211,6 +216,9 @@ class PodWorker:
         try:
             attachment = await self._tools.network.attach(request)
         except DriverError as error:
+            if isinstance(error, Gone):
+                log.warning("sandbox is cut off", extra={"pod": self._loop_name(), "error": error})
+                await self._tools.docker.signal(sandbox.id, "SIGKILL")
             self._memory.trouble = ("FailedCreatePodSandBox", f"network: {error}")
             raise
         self._memory.trouble = None

@@ -27,20 +27,26 @@ class Mirrors:
     """The three collections that the network follows."""
 
     def __init__(self, client: Client, on_change: Callable[[], None]) -> None:
-        self.cluster_networks = Mirror(client, ClusterNetwork, on_change=on_change)
-        self.host_subnets = Mirror(client, HostSubnet, on_change=on_change)
-        self.net_namespaces = Mirror(client, NetNamespace, on_change=on_change)
+        self._on_change = on_change
+        self._snapshot: Snapshot | None = None
+        self.cluster_networks = Mirror(client, ClusterNetwork, on_change=self._changed)
+        self.host_subnets = Mirror(client, HostSubnet, on_change=self._changed)
+        self.net_namespaces = Mirror(client, NetNamespace, on_change=self._changed)
+
+    def _changed(self) -> None:
+        self._snapshot = None
+        self._on_change()
 
     def snapshot(self) -> Snapshot | None:
-        """What they hold; None until all are in sync."""
+        """What they hold, the same value until it changes; None until all are in sync."""
         mirrors = (self.cluster_networks, self.host_subnets, self.net_namespaces)
-        if not all(mirror.synced for mirror in mirrors):
-            return None
-        return Snapshot(
-            self.cluster_networks.items.get(("", "default")),
-            tuple(self.host_subnets.items.values()),
-            tuple(self.net_namespaces.items.values()),
-        )
+        if self._snapshot is None and all(mirror.synced for mirror in mirrors):
+            self._snapshot = Snapshot(
+                self.cluster_networks.items.get(("", "default")),
+                tuple(self.host_subnets.items.values()),
+                tuple(self.net_namespaces.items.values()),
+            )
+        return self._snapshot
 
 
 def datapath_type(wish: str) -> str:

@@ -205,6 +205,11 @@ def compile_flows(view: View) -> frozenset[Flow]:
         gateway_flows(view.cluster, view.node),
         route_flows(view.cluster, view.node),
         outside_flows(view.cluster, view.node),
-        *map(peer_flows, view.peers),
+        _all_peers_flows(view.peers),
         *map(pod_flows, view.pods),
     )
+
+
+@lru_cache(maxsize=2)
+def _all_peers_flows(peers: frozenset[Peer]) -> frozenset[Flow]:
+    return frozenset().union(*map(peer_flows, peers))

@@ -23,7 +23,7 @@ from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices,
 from sdn.observed import Bridge
 from sdn.pipeline import BRIDGE
 from sdn.plan import Arrival, Wish, arrivals, attached, device_of, lost, ports_for, ports_of
-from sdn.view import NotYet, Snapshot, View, look, mac_of
+from sdn.view import Ground, NotYet, Snapshot, View, look, mac_of, survey
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,8 @@ class Network:
         self._adds: dict[str, tuple[Wish, asyncio.Future[None]]] = {}
         self._deletes: dict[str, asyncio.Future[None]] = {}
         self._mtu = 0
+        self._surveyed: Snapshot | None = None
+        self._ground: Ground | NotYet = NotYet("starting")
         self._verified_at = float("-inf")
         self._verified_for: object = None
         self._flows: frozenset[Flow] = frozenset()
@@ -131,8 +133,13 @@ class Network:
             return NotYet("waiting for the master's first answer")
         if not self._mtu:
             self._mtu = await self._underlay_mtu() - VXLAN_OVERHEAD
+        if snapshot is not self._surveyed:
+            self._ground = survey(snapshot, self._identity.name, self._identity.address, self._mtu)
+            self._surveyed = snapshot
+        if isinstance(self._ground, NotYet):
+            return self._ground
         here = (one for one in attached(self._ovsdb.observe().bridge(BRIDGE)) if one.sandbox not in without)
-        return look(snapshot, self._identity.name, self._identity.address, self._mtu, here)
+        return look(self._ground, here)
 
     async def _underlay_mtu(self) -> int:
         links = await self._netlink.links()
@@ -230,6 +237,8 @@ class Network:
         plan = arrivals(bridge, view.node, wishes)
         for sandbox, reason in plan.refused.items():
             _settle(self._adds.pop(sandbox)[1], NotReady(reason))
+        for sandbox, reason in plan.stranded.items():
+            _settle(self._adds.pop(sandbox)[1], Gone(f"sandbox {sandbox}: {reason}; a new sandbox gets a new one"))
         made = await asyncio.gather(*(self._make_link(view, arrival) for arrival in plan.coming))
         coming = tuple(arrival for arrival, good in zip(plan.coming, made, strict=True) if good)
         if not coming:

@@ -45,10 +45,14 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Who comes, and why others do not (sandbox → reason)."""
+    """Who comes, and why others do not (sandbox → reason): `refused` may ask again, `stranded` never will be heard.
+
+    A sandbox is stranded that has an address of a subnet which is no longer this node's.
+    """
 
     coming: tuple[Arrival, ...]
     refused: Mapping[str, str]
+    stranded: Mapping[str, str]
 
 
 def device_of(sandbox: str) -> str:
@@ -85,10 +89,12 @@ def arrivals(bridge: Bridge, node: Node, wishes: Iterable[Wish]) -> Arrivals:
     ofports = {port.ofport_request for port in ports if port.ofport_request is not None}
     last_address = IPv4Address(bridge.marks[LAST_ADDRESS]) if LAST_ADDRESS in bridge.marks else None
     last_ofport = int(bridge.marks.get(LAST_OFPORT, "0"))
-    here = {port.marks[SANDBOX] for port in ports}
-    coming, refused = [], {}
+    here = {port.marks[SANDBOX]: IPv4Address(port.marks[ADDRESS]) for port in ports}
+    coming, refused, stranded = [], {}, {}
     for wish in wishes:
         if wish.sandbox in here:
+            if here[wish.sandbox] not in node.subnet:
+                stranded[wish.sandbox] = f"its address {here[wish.sandbox]} is not of this node's subnet {node.subnet}"
             continue
         try:
             last_address = next_address(node.subnet, addresses, last_address)
@@ -99,7 +105,7 @@ def arrivals(bridge: Bridge, node: Node, wishes: Iterable[Wish]) -> Arrivals:
         addresses.add(last_address)
         ofports.add(last_ofport)
         coming.append(Arrival(wish, device_of(wish.sandbox), last_address, last_ofport))
-    return Arrivals(tuple(coming), refused)
+    return Arrivals(tuple(coming), refused, stranded)
 
 
 def ports_of(bridge: Bridge, sandboxes: Collection[str]) -> tuple[Port, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
 from api.objects import PLUGIN_MULTITENANT, ClusterNetwork, HostSubnet, NetNamespace
@@ -55,6 +56,10 @@ class Peer:
     address: IPv4Address
     subnet: IPv4Network
 
+    def __hash__(self) -> int:
+        """Thousands of peers are hashed in a pass; their names differ."""
+        return hash(self.name)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Attached:
@@ -73,6 +78,10 @@ class Pod:
     ofport: int
     address: IPv4Address
     vnid: int
+
+    def __hash__(self) -> int:
+        """Pods are hashed in every pass; their ports differ."""
+        return self.ofport
 
     @property
     def mac(self) -> int:
@@ -98,6 +107,16 @@ class Snapshot:
     cluster_network: ClusterNetwork | None
     host_subnets: tuple[HostSubnet, ...]
     net_namespaces: tuple[NetNamespace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the API says, for one node; `lanes` is the VNID of each project, None with the flat network."""
+
+    cluster: Cluster
+    node: Node
+    peers: frozenset[Peer]
+    lanes: Mapping[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +155,19 @@ def find_node(name: str, address: IPv4Address, host_subnets: Iterable[HostSubnet
 
 def find_peers(node: Node, host_subnets: Iterable[HostSubnet]) -> frozenset[Peer]:
     """Everybody else. An object that claims this node's address or overlaps its subnet is nobody's peer."""
-    peers = (
-        Peer(wish.metadata.name, IPv4Address(wish.host_ip), IPv4Network(wish.subnet))
-        for wish in host_subnets
-        if wish.metadata.name != node.name
-    )
-    return frozenset(p for p in peers if p.address != node.address and not p.subnet.overlaps(node.subnet))
+    peers = (_peer(wish.metadata.name, wish.host_ip, wish.subnet) for wish in host_subnets)
+    return frozenset(peer for peer in peers if _is_apart(peer, node))
+
+
+@lru_cache(maxsize=65536)
+def _peer(name: str, host_ip: str, subnet: str) -> Peer:
+    return Peer(name, IPv4Address(host_ip), IPv4Network(subnet))
+
+
+@lru_cache(maxsize=65536)
+def _is_apart(peer: Peer, node: Node) -> bool:
+    others = peer.name != node.name and peer.address != node.address
+    return others and not peer.subnet.overlaps(node.subnet)
 
 
 def vnids(cluster: Cluster, net_namespaces: Iterable[NetNamespace]) -> Mapping[str, int] | None:
@@ -151,23 +177,27 @@ def vnids(cluster: Cluster, net_namespaces: Iterable[NetNamespace]) -> Mapping[s
     return {wish.netname: wish.netid for wish in net_namespaces}
 
 
-def look(
-    snapshot: Snapshot, name: str, address: IPv4Address, default_mtu: int, attached: Iterable[Attached]
-) -> View | NotYet:
-    """Put what the API says and what is attached here into one view, or say what is missing."""
+def survey(snapshot: Snapshot, name: str, address: IPv4Address, default_mtu: int) -> Ground | NotYet:
+    """What the API says, put together for this node, or what is missing."""
     if snapshot.cluster_network is None:
         return NotYet("no ClusterNetwork default yet; the master makes it at its first start")
     node = find_node(name, address, snapshot.host_subnets)
     if isinstance(node, NotYet):
         return node
     cluster = find_cluster(snapshot.cluster_network, default_mtu)
-    lanes = vnids(cluster, snapshot.net_namespaces)
+    peers = find_peers(node, snapshot.host_subnets)
+    return Ground(cluster, node, peers, vnids(cluster, snapshot.net_namespaces))
+
+
+def look(ground: Ground, attached: Iterable[Attached]) -> View:
+    """Put what the API says and what is attached here into one view."""
+    node, lanes = ground.node, ground.lanes
     here = [one for one in attached if one.address in node.subnet and one.address != node.gateway]
     lane_of = {one: GLOBAL_VNID if lanes is None else lanes.get(one.namespace) for one in here}
     return View(
-        cluster=cluster,
+        cluster=ground.cluster,
         node=node,
-        peers=find_peers(node, snapshot.host_subnets),
+        peers=ground.peers,
         pods=frozenset(Pod(one.ofport, one.address, vnid) for one, vnid in lane_of.items() if vnid is not None),
         laneless=tuple(sorted(one for one, vnid in lane_of.items() if vnid is None)),
     )

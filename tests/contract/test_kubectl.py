@@ -116,6 +116,12 @@ def test_the_network_is_shown(kubectl: Kubectl, project: str) -> None:
     (header, *_) = kubectl("get", "clusternetworks").stdout.splitlines()
     assert header.split()[0] == "NAME"
     assert "No resources found" in kubectl("get", "hostsubnets").stderr
+    taken = json.dumps({"netid": int(rows[project][0])})
+    other = f"{project}-other"
+    kubectl("create", "namespace", other)
+    told = kubectl("patch", "netnamespace", other, "--type=merge", "-p", taken, code=1).stderr
+    assert f"{project} has it" in told
+    kubectl("delete", "namespace", other, "--timeout=30s")
     short = kubectl("get", "netnamespace", project, "-o", "yaml").stdout
     assert f"netname: {project}" in short
     kubectl("delete", "namespace", project, "--timeout=30s")

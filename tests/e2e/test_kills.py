@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,18 @@ def test_a_restarted_docker_gets_its_pods_back(cluster: Cluster) -> None:
     cluster.kill(cluster.nodes["node-3"].root / "dockerd.pid")
     wait_until(lambda: ready(cluster), "all nodes are ready")
     wait_until(lambda: cluster.pings(("red", "red-1"), cluster.address("red", "red-3")), "the pod answers")
+
+
+def test_a_node_with_another_subnet_gives_its_pods_new_addresses(cluster: Cluster) -> None:
+    before = cluster.kubectl("get", "hostsubnet", "node-3", "-o", "jsonpath={.subnet}").stdout
+    assert IPv4Address(cluster.address("red", "red-3")) in IPv4Network(before)
+    cluster.kubectl("delete", "node", "node-3")
+
+    def moved() -> bool:
+        subnet = cluster.kubectl("get", "hostsubnet", "node-3", "-o", "jsonpath={.subnet}", check=False).stdout
+        return subnet not in {"", before} and IPv4Address(cluster.address("red", "red-3")) in IPv4Network(subnet)
+
+    wait_until(moved, "red-3 has an address of the new subnet")
+    cluster.wait_running("red", "red-3")
+    wait_until(lambda: cluster.pings(("red", "red-1"), cluster.address("red", "red-3")), "red-1 reaches red-3")
+    assert not cluster.pings(("blue", "blue-1"), cluster.address("red", "red-3"))

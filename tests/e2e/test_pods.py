@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -106,6 +108,40 @@ def test_a_project_is_one_lane_across_nodes_and_nobody_elses(cluster: Cluster, p
         assert not cluster.pings(spy, here)
         assert not cluster.pings((project, "b"), cluster.address(*spy))
     assert cluster.pings((project, "a"), str(cluster.lab.site.outside))
+
+
+def test_tcp_and_udp_with_the_outside_and_with_the_node_itself(cluster: Cluster, project: str) -> None:
+    cluster.apply(pod("a", project, "node-1"))
+    cluster.wait_running(project, "a")
+    outside = str(cluster.lab.site.outside)
+    inside = ("nsenter", f"--net=/proc/{cluster.pid(project, 'a')}/ns/net")
+    with socket.create_server((outside, 0)) as server, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        datagrams.bind((outside, 0))
+        for one, protocol in ((server, "tcp"), (datagrams, "udp")):
+            one.settimeout(20)
+            talk = f"exec 3<>/dev/{protocol}/{outside}/{one.getsockname()[1]}; echo question >&3; head -c 10 <&3"
+            with ThreadPoolExecutor() as pool:
+                answer = pool.submit(run, *inside, "timeout", "20", "bash", "-c", talk)
+                seen = _answered(one)
+                assert seen == str(cluster.nodes["node-1"].address), "it comes with the address of its node"
+                assert answer.result() == "the answer"
+    node = ("nsenter", f"--net=/run/netns/{cluster.nodes['node-2'].namespace}")
+    url = f"http://{cluster.address(project, 'a')}:8080/etc/passwd"
+    assert "root" in run(*node, "curl", "-sS", "--max-time", "10", url)
+
+
+def _answered(server: socket.socket) -> str:
+    """Take one question and answer it; who has asked."""
+    if server.type is socket.SOCK_DGRAM:
+        question, (asker, port) = server.recvfrom(100)
+        server.sendto(b"the answer", (asker, port))
+    else:
+        connection, (asker, port) = server.accept()
+        with connection:
+            question = connection.recv(100)
+            connection.sendall(b"the answer")
+    assert question == b"question\n"
+    return str(asker)
 
 
 def test_a_borrowed_address_is_worth_nothing(cluster: Cluster, project: str) -> None:

@@ -20,7 +20,7 @@ from sdn.flows import compile_flows
 from sdn.links import desired_bridge, desired_gateway
 from sdn.nat import guard_devices, nat_table
 from sdn.pipeline import Table
-from sdn.view import Attached, Snapshot, View, look
+from sdn.view import Attached, Ground, Snapshot, View, look, survey
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
@@ -36,9 +36,9 @@ def view_of(document: dict[str, Any]) -> View:
         for row in document.get("attached", [])
     ]
     node = document["node"]
-    view = look(snapshot, node["name"], IPv4Address(node["ip"]), 1450, attached)
-    assert isinstance(view, View), view
-    return view
+    ground = survey(snapshot, node["name"], IPv4Address(node["ip"]), 1450)
+    assert isinstance(ground, Ground), ground
+    return look(ground, attached)
 
 
 def flows_text(view: View) -> str:

@@ -30,6 +30,7 @@ class Switch:
     def __init__(self) -> None:
         self.attached: set[str] = set()
         self.away = False
+        self.stranded: set[str] = set()
 
     @asynccontextmanager
     async def serving(self, socket: Path) -> AsyncIterator[None]:
@@ -48,7 +49,10 @@ class Switch:
     async def _add(self, request: web.Request) -> web.Response:
         if self.away:
             return web.json_response({"code": 11, "msg": "no subnet yet"}, status=503)
-        self.attached.add((await request.json())["sandbox"])
+        sandbox = (await request.json())["sandbox"]
+        if sandbox in self.stranded:
+            return web.json_response({"code": 3, "msg": "its address is not of this node's subnet"}, status=404)
+        self.attached.add(sandbox)
         return web.json_response(
             {
                 "ip": "10.128.0.2/23",
@@ -266,3 +270,13 @@ async def test_a_container_gets_the_whole_grace_that_was_asked_for(tmp_path: Pat
         shorter = replace(going, deletion_grace_period_seconds=0)
         await here.live(replace(wish, metadata=shorter), lambda: here.gone)
         assert ("main", "SIGKILL") in here.docker.signals
+
+
+async def test_a_sandbox_that_lost_its_place_in_the_network_is_replaced(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        await started(here)
+        here.switch.stranded = set(here.switch.attached)
+        await here.live(PAIR, lambda: here.restarts() == [1, 1])
+        assert [one.attempt for one in here.docker.find("POD")] == [1]
+        assert here.status.phase == "Running"
+        assert len(here.switch.attached) == 1

@@ -55,6 +55,14 @@ def test_a_full_subnet_refuses_only_who_does_not_fit() -> None:
     assert set(plan.refused) == {"5", "6"}
 
 
+def test_who_has_an_address_of_another_subnet_is_stranded() -> None:
+    bridge = Bridge("br0")
+    bridge = carried_out(bridge, ports_for(bridge, arrivals(bridge, NODE, [wish("a")]).coming))
+    plan = arrivals(bridge, replace(NODE, subnet=IPv4Network("10.129.0.0/23")), [wish("a"), wish("b")])
+    assert [arrival.wish.sandbox for arrival in plan.coming] == ["b"]
+    assert plan.stranded == {"a": "its address 10.128.0.2 is not of this node's subnet 10.129.0.0/23"}
+
+
 def test_who_is_attached_is_not_attached_again() -> None:
     bridge = Bridge("br0")
     bridge = carried_out(bridge, ports_for(bridge, arrivals(bridge, NODE, [wish("a")]).coming))
