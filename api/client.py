@@ -32,6 +32,7 @@ from api.objects import (
     Namespace,
     NetNamespace,
     Node,
+    NodeQuery,
     Object,
     ObjectMeta,
     ObjectReference,
@@ -48,6 +49,7 @@ PLURALS: dict[type[Object], str] = {
     ClusterNetwork: "clusternetworks",
     HostSubnet: "hostsubnets",
     NetNamespace: "netnamespaces",
+    NodeQuery: "nodequeries",
 }
 NAMESPACED: frozenset[type[Object]] = frozenset({Pod})
 

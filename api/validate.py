@@ -17,6 +17,7 @@ from api.objects import (
     Namespace,
     NetNamespace,
     Node,
+    NodeQuery,
     Object,
     ObjectMeta,
     Pod,
@@ -160,6 +161,29 @@ def _check_layout(wish: ClusterNetwork) -> Iterator[Problem]:
         yield Problem("serviceNetwork", shown(wish.service_network), f"must not overlap network {wish.network}")
 
 
+def _check_node_query(query: NodeQuery) -> Iterator[Problem]:
+    if not query.spec.node_name:
+        yield Problem("spec.nodeName", '""', "the node that is asked is required", MISSING)
+    asked = query.spec.trace
+    if (asked is None) != query.spec.report:
+        yield Problem("spec", "given", "exactly one of trace and report is accepted")
+    if asked is None:
+        return
+    for path, value, accepted in (
+        ("enters", asked.enters, ("pod", "tunnel", "node")),
+        ("protocol", asked.protocol, ("icmp", "tcp", "udp")),
+    ):
+        if value not in accepted:
+            yield Problem(f"spec.trace.{path}", shown(value), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
+    extra = {"pod": [("pod", asked.pod)], "tunnel": [("tunnelSource", asked.tunnel_source)]}.get(asked.enters, [])
+    for path, text in (("source", asked.source), ("target", asked.target), *extra):
+        yield from _check_address(f"spec.trace.{path}", text)
+    if not 0 <= asked.port <= 65535:
+        yield Problem("spec.trace.port", shown(asked.port), "0 to 65535 is accepted")
+    if not 0 <= asked.vnid <= LAST_VNID:
+        yield Problem("spec.trace.vnid", shown(asked.vnid), f"0 to {LAST_VNID} is accepted")
+
+
 def _check_address(path: str, text: str) -> Iterator[Problem]:
     try:
         address = IPv4Address(text)
@@ -183,4 +207,5 @@ _RULES: dict[type[Object], Callable[[Any], Iterator[Problem]]] = {
     HostSubnet: _check_host_subnet,
     NetNamespace: _check_net_namespace,
     ClusterNetwork: _check_cluster_network,
+    NodeQuery: _check_node_query,
 }

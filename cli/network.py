@@ -9,19 +9,21 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
-from api.client import Client, ClientError
+from api.client import Client
 from api.kubeconfig import Kubeconfig
 from api.lanes import CHANGE_NETWORK, LaneRequest
-from api.objects import ClusterNetwork, HostSubnet, NetNamespace
+from api.objects import ClusterNetwork, HostSubnet, NetNamespace, NetworkReport, Node, NodeQuerySpec
+from cli import trace
 from cli.command import ADMIN, add_command
+from cli.questions import Unanswered, ask
 from lab.tables import table
 
 PATIENCE_SECONDS = 15.0
 POLL_SECONDS = 0.05
 
 
-class Unanswered(ClientError):
-    """The master has not carried out what was asked of it."""
+STATUS_HEADS = ("HOST", "HOST IP", "SUBNET", "PODS", "FREE", "FLOWS", "DRIFT", "PASS MS", "PEERS, MS", "STATE")
+MOST_PEERS_SHOWN = 8
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +36,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     everywhere = add_command(commands, "global", "let projects reach all, and be reached by all", _run(_global))
     for command in (join, isolate, everywhere):
         command.add_argument("projects", metavar="PROJECT", nargs="+")
-    for command in (status, join, isolate, everywhere):
+    follow = add_command(commands, "trace", "show what becomes of a packet, table by table", _run(trace.show))
+    trace.add_arguments(follow)
+    for command in (status, join, isolate, everywhere, follow):
         command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
 
 
@@ -55,12 +59,40 @@ def _run(act: Act) -> Callable[[argparse.Namespace], int]:
 
 async def _status(client: Client, _: argparse.Namespace) -> None:
     cluster = await client.get(ClusterNetwork, "default")
-    subnets = (await client.list(HostSubnet)).items
     rows = [(cluster.plugin_name, cluster.network, cluster.service_network)]
     print(table(("PLUGIN", "CLUSTER NETWORK", "SERVICE NETWORK"), rows))
-    print("\n" + table(("HOST", "HOST IP", "SUBNET"), [(one.host, one.host_ip, one.subnet) for one in subnets]))
+    subnets = (await client.list(HostSubnet)).items
+    nodes = {node.metadata.name for node in (await client.list(Node)).items}
+    reports = await asyncio.gather(*(_report(client, one.host) for one in subnets if one.host in nodes))
+    by_node = dict(zip([one.host for one in subnets if one.host in nodes], reports, strict=True))
+    print("\n" + table(STATUS_HEADS, [_status_row(one, by_node.get(one.host)) for one in subnets]))
     print()
     _show((await client.list(NetNamespace)).items)
+
+
+async def _report(client: Client, node: str) -> NetworkReport:
+    try:
+        status = await ask(client, NodeQuerySpec(node_name=node, report=True))
+    except Unanswered as error:
+        return NetworkReport(trouble=str(error))
+    return status.report or NetworkReport()
+
+
+def _status_row(subnet: HostSubnet, report: NetworkReport | None) -> tuple[str, ...]:
+    fixed = subnet.host, subnet.host_ip, subnet.subnet
+    if report is None:
+        return (*fixed, *["-"] * 6, "is no node")
+    counts = (report.pods, report.free_addresses, report.flows, report.drift)
+    pace = f"{report.pass_milliseconds:.1f}"
+    return (*fixed, *map(str, counts), pace, _peers(report.round_trips), report.trouble or "ready")
+
+
+def _peers(times: dict[str, float]) -> str:
+    """The lost ones first: they are what somebody looks for."""
+    ordered = sorted(times.items(), key=lambda item: (item[1] >= 0, item[0]))
+    words = [f"{name} {'lost' if took < 0 else f'{took:.1f}'}" for name, took in ordered]
+    more = len(words) - MOST_PEERS_SHOWN
+    return " ".join(words[:MOST_PEERS_SHOWN] + [f"and {more} more"] * (more > 0)) or "-"
 
 
 def _show(lanes: tuple[NetNamespace, ...]) -> None:

@@ -46,9 +46,9 @@ class User:
 class Attributes:
     """What is asked for. `verb` is that of Kubernetes (get list watch create update patch delete deletecollection).
 
-    `asked_node` is the node that the field selector demands of pods; `bound_to` is the node of the pod that is asked
-    for, nothing if it has none, None if there is no such pod; `body_name` is the name in the body of a create; `grace`
-    is a delete's, in seconds.
+    `asked_node` is the node that the field selector demands of pods or queries; `bound_to` is the node of the one that
+    is asked for, nothing if it has none, None if there is no such object; `body_name` is the name in the body of a
+    create; `grace` is a delete's, in seconds.
     """
 
     verb: str
@@ -95,6 +95,8 @@ def _node_refusal(node: str, asked: Attributes) -> str | None:
         return _own_node_refusal(node, asked)
     if resource == ("", "pods"):
         return _own_pod_refusal(node, asked)
+    if resource == ("podlane.io", "nodequeries"):
+        return _own_query_refusal(node, asked)
     return "a node may not do this"
 
 
@@ -106,6 +108,17 @@ def _own_node_refusal(node: str, asked: Attributes) -> str | None:
     else:
         return "a node may only register itself and report its own status"
     return None if named == node else f"node {node} may not write the Node {named!r}"
+
+
+def _own_query_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.verb in ("list", "watch"):
+        own = asked.asked_node == node
+        return None if own else f"node {node} reads queries with the field selector spec.nodeName={node}"
+    reads = asked.verb == "get" and asked.subresource in ("", "status")
+    answers = asked.verb in ("update", "patch") and asked.subresource == "status"
+    if not (reads or answers):
+        return "a node may only read and answer queries to it"
+    return None if asked.bound_to in (None, node) else f"the query is not to node {node}"
 
 
 def _own_pod_refusal(node: str, asked: Attributes) -> str | None:

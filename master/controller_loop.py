@@ -103,7 +103,8 @@ class Controllers:
         for change in lost:
             log.warning("node is lost", extra={"node": change.item.metadata.name, "silent_for": f"{grace:.0f}s"})
         orphaned = controllers.orphaned_pods(pods, self._absences, grace, now)
-        await self._carry_out("nodes", [*lost, *orphaned])
+        forgotten = controllers.old_queries(self._all("NodeQuery"), self._env.clock())
+        await self._carry_out("nodes", [*lost, *orphaned, *forgotten])
 
     async def _schedule(self) -> None:
         pods: list[Pod] = self._all("Pod")

@@ -22,16 +22,18 @@ from api.objects import (
     Namespace,
     NamespaceSpec,
     Node,
+    NodeQuery,
     Object,
     ObjectMeta,
     Pod,
 )
 from master.allocators import SubnetPool
 from master.kinds.host_subnet import NODE_UID
-from master.kinds.kind import show_time
+from master.kinds.kind import parse_time, show_time
 from master.kinds.node import internal_ip, ready
 
 GLOBAL_NAMESPACE = "default"
+QUERY_LIFE = datetime.timedelta(minutes=5)
 
 
 class Cursor(Object, frozen=True):
@@ -233,6 +235,17 @@ def ending_namespaces(namespaces: Iterable[Namespace], pods: Iterable[Pod]) -> I
             yield Drop(namespace)
         elif namespace.spec.finalizers:
             yield Change(msgspec.structs.replace(namespace, spec=NamespaceSpec()), namespace)
+
+
+# --- queries ----------------------------------------------------------------------------------------------------------
+
+
+def old_queries(queries: Iterable[NodeQuery], wall: datetime.datetime) -> Iterator[Drop]:
+    """Queries that whoever asked has forgotten."""
+    for query in queries:
+        made = parse_time(query.metadata.creation_timestamp)
+        if made is None or wall - made > QUERY_LIFE:
+            yield Drop(query)
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------

@@ -59,6 +59,10 @@ def user_of(certificate: Mapping[str, Any] | None) -> User:
     return User(name, groups | {"system:authenticated"})
 
 
+BOUND = frozenset(("Pod", "NodeQuery"))
+"""Kinds whose objects belong to the node that `spec.nodeName` names."""
+
+
 class Server:
     """`await start(...)`, then `port` is where it listens; `await stop()` ends all requests."""
 
@@ -173,9 +177,9 @@ class Server:
     def _attributes(self, user: User, verb: str, ask: Ask) -> Attributes:
         where = ask.where
         asked_node, bound_to, body_name, grace = "", None, "", None
-        if user.node and where.kind.name == "Pod" and not where.name:
+        if user.node and where.kind.name in BOUND and not where.name:
             asked_node = request.selection(where, ask.query).fields.asks_exactly("spec.nodeName") or ""
-        if user.node and where.kind.name == "Pod" and where.name:
+        if user.node and where.kind.name in BOUND and where.name:
             record = self._store.latest(ask.key)
             bound_to = None if record is None else record.object.spec.node_name
             grace = self._objects.grace(ask) if verb == "delete" else None

@@ -18,7 +18,9 @@ from reconcile.loop import Loop, Pace
 from reconcile.settings import load
 from sdn.attach import AttachServer
 from sdn.drivers.netlink import Netlink
+from sdn.drivers.unixctl import Control
 from sdn.network import Identity, Network
+from sdn.queries import Queries
 from sdn.settings import Settings
 from sdn.view import Snapshot
 
@@ -64,6 +66,7 @@ async def serve(settings: Settings) -> None:
         network = Network(identity, Path(settings.ovs_rundir), netlink, mirrors.snapshot, settings.resync_seconds)
         loop = Loop("network", network.one_pass, Pace(resync=settings.resync_seconds))
         network.wake = loop.wake
+        queries = Queries(client, settings.node_name, network, Control(Path(settings.ovs_rundir)))
         server = AttachServer(network, Path(settings.socket))
         health = Health(settings.health_address, lambda: network.unready)
         await server.start()
@@ -76,6 +79,8 @@ async def serve(settings: Settings) -> None:
                 tasks.create_task(mirrors.net_namespaces.run())
                 tasks.create_task(network.openflow.run())
                 tasks.create_task(loop.run())
+                tasks.create_task(queries.mirror.run())
+                tasks.create_task(queries.loop.run())
         finally:
             await health.stop()
             await server.stop()

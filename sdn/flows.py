@@ -43,6 +43,17 @@ BROADCAST = IPv4Address("255.255.255.255")
 BASE_COOKIE = 1 << 32
 """Owners in the upper half of a cookie: 1 the node itself, 2 a peer, 3 a pod; the lower half tells which one."""
 
+
+def cookie_of_peer(peer: Peer) -> int:
+    """The mark on a peer's rows."""
+    return 2 << 32 | crc32(peer.name.encode())
+
+
+def cookie_of_pod(pod: Pod) -> int:
+    """The mark on a pod's rows."""
+    return 3 << 32 | int(pod.address)
+
+
 ANSWER_ARP: tuple[Action, ...] = (
     Move(ETH_SRC, ETH_DST, 48),
     Move(ARP_SHA, ARP_THA, 48),
@@ -136,7 +147,7 @@ def peer_flows(peer: Peer) -> frozenset[Flow]:
     which another peer's subnet lies, matches nothing and is dropped: the key alone proves nothing. What came out of a
     tunnel never goes into one again.
     """
-    cookie = 2 << 32 | crc32(peer.name.encode())
+    cookie = cookie_of_peer(peer)
     arrives = in_port(VXLAN0) & exactly(TUN_SRC, int(peer.address)) & untagged() & ip(src=peer.subnet)
     into_tunnel = (Move(SOURCE_VNID, TUN_ID, 32), SetField(TUN_DST, int(peer.address)), Output(VXLAN0))
     return frozenset(
@@ -162,7 +173,7 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
     SOURCE and are dropped there. The pod's ARP announcements are dropped: nobody needs them and an answer would look
     like a second owner.
     """
-    cookie = 3 << 32 | int(pod.address)
+    cookie = cookie_of_pod(pod)
     sender = in_port(pod.ofport) & exactly(ETH_SRC, pod.mac) & untagged()
     asks = arp(op=ARP_REQUEST, spa=pod.address, sha=pod.mac)
     deliver = (SetField(ETH_DST, pod.mac), Output(pod.ofport))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
+from api.objects import NetworkReport
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from sdn import metrics
 from sdn.drivers.netlink import Netlink, PodLink, set_sysctl
@@ -70,6 +71,8 @@ class Network:
         self._verified_for: object = None
         self._flows: frozenset[Flow] = frozenset()
         self._addresses: dict[str, IPv4Address] = {}
+        self._drift = 0
+        self._pass_milliseconds = 0.0
 
     def look_at_everything(self) -> None:
         """Ask for a pass that trusts nothing it saw before."""
@@ -105,6 +108,22 @@ class Network:
             return None
         return IPv4Interface((address, self.view.node.subnet.prefixlen))
 
+    def report(self) -> NetworkReport:
+        """How it is, for people."""
+        if self.view is None:
+            return NetworkReport(trouble=self.unready)
+        subnet = self.view.node.subnet
+        here = len(attached(self._ovsdb.observe().bridge(BRIDGE)))
+        return NetworkReport(
+            subnet=str(subnet),
+            pods=here,
+            free_addresses=subnet.num_addresses - 3 - here,
+            flows=len(self._flows),
+            drift=self._drift,
+            pass_milliseconds=round(self._pass_milliseconds, 2),
+            trouble=self.unready,
+        )
+
     async def check(self, sandbox: str) -> None:
         """Raises Gone, with what is missing, when a sandbox is not attached as ADD left it."""
         if self.address_of(sandbox) is None:
@@ -114,6 +133,7 @@ class Network:
 
     async def one_pass(self) -> None:
         """Look at everything, close, move, open. Raises DriverError; the next pass begins anew."""
+        begin = time.perf_counter()
         try:
             seen = await self._see()
             if isinstance(seen, NotYet):
@@ -126,6 +146,8 @@ class Network:
         except DriverError as error:
             self.unready = str(error)
             raise
+        finally:
+            self._pass_milliseconds = (time.perf_counter() - begin) * 1000
 
     async def _see(self, without: frozenset[str] = frozenset()) -> View | NotYet:
         snapshot = self._snapshot()
@@ -293,6 +315,7 @@ class Network:
         change = await self.openflow.replace(flows)
         if change and flows == self._flows:
             metrics.DRIFT.inc()
+            self._drift += 1
             log.warning("somebody else had changed flows", extra={"added": change.added, "removed": change.removed})
         elif change:
             log.info("flows changed", extra={"added": change.added, "removed": change.removed, "total": len(flows)})

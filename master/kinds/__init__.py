@@ -8,9 +8,10 @@ from master.kinds.kind import AnyKind
 from master.kinds.namespace import NAMESPACE
 from master.kinds.net_namespace import NET_NAMESPACE
 from master.kinds.node import NODE
+from master.kinds.node_query import NODE_QUERY
 from master.kinds.pod import POD
 
-ALL: tuple[AnyKind, ...] = (NAMESPACE, NODE, POD, CLUSTER_NETWORK, HOST_SUBNET, NET_NAMESPACE)
+ALL: tuple[AnyKind, ...] = (NAMESPACE, NODE, POD, CLUSTER_NETWORK, HOST_SUBNET, NET_NAMESPACE, NODE_QUERY)
 
 BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
 BY_NAME = {kind.name: kind for kind in ALL}

@@ -71,7 +71,7 @@ class Netlink:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._here.close()
+        self._here.close()
 
     async def links(self) -> dict[str, Link]:
         """Every link of this namespace by name, with its IPv4 addresses."""

@@ -46,6 +46,7 @@ def test_killing_a_daemon_loses_no_packet(cluster: Cluster, daemon: str) -> None
 
 def test_pods_come_and_go_while_daemons_die(cluster: Cluster) -> None:
     before = {node: cluster.traces(node) for node in cluster.nodes}
+    stream = Ping(f"/proc/{cluster.pid('red', 'red-1')}/ns/net", cluster.address("red", "red-2"))
     names = [f"storm-{number}" for number in range(6)]
     cluster.apply(namespace("storm"))
     cluster.apply("".join(pod(name, "storm", f"node-{1 + index % 3}", grace=1) for index, name in enumerate(names)))
@@ -62,6 +63,7 @@ def test_pods_come_and_go_while_daemons_die(cluster: Cluster) -> None:
             cluster.kill(pid_file)
     wait_until(lambda: ready(cluster), "all nodes are ready")
     wait_until(lambda: {node: cluster.traces(node) for node in cluster.nodes} == before, "the nodes are as before")
+    assert stream.lost() == 0
 
 
 def test_a_restarted_switch_serves_the_same_pods(cluster: Cluster) -> None:

@@ -111,7 +111,7 @@ class DummySwitch:
     def trace(self, flow: str, frame: bytes) -> str:
         """What would become of a frame."""
         if self._control is None:
-            error, self._control = UnixctlClient.create(f"{self.rundir}/vswitchd.ctl")
+            error, self._control = UnixctlClient.create(f"{self.rundir}/ovs-vswitchd.ctl")
             assert not error, os.strerror(error)
         error, refusal, answer = self._control.transact("ofproto/trace", ["br0", flow, frame.hex()])
         assert not error, os.strerror(error)
@@ -124,7 +124,7 @@ class DummySwitch:
         return done.stdout
 
     def _start(self, program: str, *arguments: str) -> None:
-        control = f"--unixctl={self.rundir}/{program.removeprefix('ovs-')}.ctl"
+        control = f"--unixctl={self.rundir}/{program}.ctl"
         process = subprocess.Popen(
             [program, *arguments, control, "--no-chdir"],
             env=self._environment(),

@@ -1,0 +1,42 @@
+"""Puts a question to the network of a node, and waits for its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from api.client import Client, ClientError, NotFound
+from api.objects import NodeQuery, NodeQuerySpec, NodeQueryStatus, ObjectMeta
+
+PATIENCE_SECONDS = 10.0
+POLL_SECONDS = 0.02
+
+
+class Unanswered(ClientError):
+    """There is no answer; `str(error)` says why."""
+
+
+async def ask(client: Client, spec: NodeQuerySpec) -> NodeQueryStatus:
+    """The answer of a node. Raises Unanswered, with what the node said, or that it said nothing."""
+    query = await client.create(NodeQuery(metadata=ObjectMeta(generate_name="query-"), spec=spec))
+    try:
+        status = await _answer(client, query)
+    finally:
+        with contextlib.suppress(NotFound):
+            await client.delete(NodeQuery, query.metadata.name)
+    if status.error:
+        raise Unanswered(f"{spec.node_name} cannot answer: {status.error}")
+    return status
+
+
+async def _answer(client: Client, query: NodeQuery) -> NodeQueryStatus:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = await client.get(NodeQuery, query.metadata.name)
+        if found.status.answered:
+            return found.status
+        if time.monotonic() > deadline:
+            name = query.spec.node_name
+            raise Unanswered(f"{name} has not answered within {PATIENCE_SECONDS:.0f} s; does podlane-sdn run there?")
+        await asyncio.sleep(POLL_SECONDS)
