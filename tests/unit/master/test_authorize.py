@@ -38,11 +38,11 @@ def test_masters_may_do_everything() -> None:
     assert may_read_path(ADMIN, "/metrics")
 
 
-QUERY = {"group": "podlane.io", "resource": "nodequeries"}
+QUERY = ("podlane.io", "nodequeries")
 
 ALLOWED_TO_NODES = [
-    Attributes("watch", **QUERY, asked_node="n1"),
-    Attributes("update", **QUERY, subresource="status", name="q", bound_to="n1"),
+    Attributes("watch", *QUERY, asked_node="n1"),
+    Attributes("update", *QUERY, subresource="status", name="q", bound_to="n1"),
     Attributes("list", resource="nodes"),
     Attributes("watch", resource="namespaces"),
     Attributes("get", NETWORK, "clusternetworks", name="default"),
@@ -61,13 +61,13 @@ ALLOWED_TO_NODES = [
 ]
 
 REFUSED_TO_NODES = [
-    Attributes("list", **QUERY),
-    Attributes("watch", **QUERY, asked_node="n2"),
-    Attributes("get", **QUERY, name="q", bound_to="n2"),
-    Attributes("update", **QUERY, subresource="status", name="q", bound_to="n2"),
-    Attributes("update", **QUERY, name="q", bound_to="n1"),
-    Attributes("create", **QUERY),
-    Attributes("delete", **QUERY, name="q", bound_to="n1"),
+    Attributes("list", *QUERY),
+    Attributes("watch", *QUERY, asked_node="n2"),
+    Attributes("get", *QUERY, name="q", bound_to="n2"),
+    Attributes("update", *QUERY, subresource="status", name="q", bound_to="n2"),
+    Attributes("update", *QUERY, name="q", bound_to="n1"),
+    Attributes("create", *QUERY),
+    Attributes("delete", *QUERY, name="q", bound_to="n1"),
     Attributes("create", resource="nodes", body_name="n2"),
     Attributes("update", resource="nodes", name="n2"),
     Attributes("patch", resource="nodes", name="n2", subresource="status"),
