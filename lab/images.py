@@ -23,7 +23,7 @@ def load(docker_socket: str) -> None:
             client.import_image_from_data(_pause(), repository=PAUSE, changes=['ENTRYPOINT ["/catatonit", "-P"]'])
         if TOOLBOX not in present:
             path = "ENV PATH=/bin:/sbin:/usr/bin:/usr/sbin"
-            client.import_image_from_data(_toolbox(), repository=TOOLBOX, changes=['CMD ["sh"]', path])
+            client.import_image_from_data(toolbox(), repository=TOOLBOX, changes=['CMD ["sh"]', path])
     finally:
         client.close()
 
@@ -35,7 +35,8 @@ def _pause() -> bytes:
         return image.getvalue()
 
 
-def _toolbox() -> bytes:
+def toolbox() -> bytes:
+    """The root file system of the image podlane/toolbox, as a tar archive."""
     applets = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
     with io.BytesIO() as image:
         with tarfile.open(fileobj=image, mode="w") as archive:

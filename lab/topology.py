@@ -270,6 +270,7 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
             *common,
             f"--socket={node.sdn_socket}",
             f"--ovs-rundir={node.ovs}",
+            f"--cni-conf-dir={node.root}/cni",
         ),
         pid_file=node.root / "sdn.pid",
         log_file=node.root / "log" / "sdn.log",

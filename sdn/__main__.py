@@ -17,6 +17,7 @@ from reconcile.health import Health
 from reconcile.loop import Loop, Pace
 from reconcile.settings import load
 from sdn.attach import AttachServer
+from sdn.drivers.cni_conf import CniConf
 from sdn.drivers.netlink import Netlink
 from sdn.drivers.unixctl import Control
 from sdn.network import Identity, Network
@@ -64,7 +65,16 @@ async def serve(settings: Settings) -> None:
     async with Client(Kubeconfig.load(settings.kubeconfig)) as client, Netlink() as netlink:
         mirrors = Mirrors(client, lambda: network.wake())
         network = Network(identity, Path(settings.ovs_rundir), netlink, mirrors.snapshot, settings.resync_seconds)
-        loop = Loop("network", network.one_pass, Pace(resync=settings.resync_seconds))
+        conf = CniConf(settings.cni_conf_dir, settings.socket)
+        conf.show(ready=False)
+
+        async def one_pass() -> None:
+            try:
+                await network.one_pass()
+            finally:
+                conf.show(ready=not network.unready)
+
+        loop = Loop("network", one_pass, Pace(resync=settings.resync_seconds))
         network.wake = loop.wake
         queries = Queries(client, settings.node_name, network, Control(Path(settings.ovs_rundir)))
         server = AttachServer(network, Path(settings.socket))

@@ -22,6 +22,9 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     datapath_type: Annotated[
         str, msgspec.Meta(pattern="^(auto|system|netdev)$", description="auto, system, netdev")
     ] = "auto"
+    cni_conf_dir: Annotated[
+        str, msgspec.Meta(description="where runtimes look for CNI networks, usually /etc/cni/net.d; empty: tell none")
+    ] = ""
     health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
         "127.0.0.1:10249"
     )
