@@ -153,9 +153,13 @@ class NetCluster:
         for node in self.lab.nodes:
             wait_until(lambda node=node: self.network_ready(node.name), f"{node.name}'s network")  # type: ignore[misc]
 
-    def start(self, name: str) -> None:
-        """Start a process of this cluster by name, for example `node-1 sdn`."""
-        spec = self._specs[name]
+    def specification(self, name: str) -> Process:
+        """How a process of this cluster is started."""
+        return self._specs[name]
+
+    def start(self, name: str, instead: Process | None = None) -> None:
+        """Start a process of this cluster by name, for example `node-1 sdn`, or another one in its place."""
+        spec = instead or self._specs[name]
         with spec.log_file.open("ab") as log:
             self._running[name] = subprocess.Popen(
                 ["nsenter", f"--net=/run/netns/{spec.namespace}", *spec.command],
