@@ -63,6 +63,10 @@ def connect(node: LabNode, deadline: float) -> None:
     while not succeeds("ip", "-n", node.namespace, "link", "show", PHYSICAL) and time.monotonic() < deadline:
         time.sleep(0.05)
     _address(node.site, node.namespace, node.address, PHYSICAL)
+    # Whenever a link changes, the switch learns the kernel's routes anew, and drops what it tunnels meanwhile.
+    route = ("ovs/route/add", str(node.site.underlay), PHYSICAL)
+    while not succeeds("ovs-appctl", "-t", f"{node.ovs}/ovs-vswitchd.ctl", *route) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _address(site: Site, namespace: str, address: IPv4Address, device: str) -> None:

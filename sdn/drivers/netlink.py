@@ -86,7 +86,7 @@ class Netlink:
         return found
 
     async def create(self, pod: PodLink) -> None:
-        """Make the pair, down on this side, and configure the pod's side.
+        """Make the pair, down on this side, and configure the pod's side. Neither end speaks IPv6.
 
         A pair left over from an attempt that was cut short is made anew. Raises Gone when the namespace is.
         """
@@ -101,6 +101,7 @@ class Netlink:
                 await self._here.link(
                     "add", ifname=pod.device, kind="veth", mtu=pod.mtu, ifalias=pod.alias, peer=inside
                 )
+                _switch_ipv6_off(pod.device)
                 await self._configure(netns, pod)
         finally:
             os.close(netns)
@@ -220,11 +221,16 @@ def _set_namespace(fd: int) -> None:
 def _prepare(pod: PodLink) -> Any:
     """Before the link comes up: no IPv6 (its address detection would delay the pod), and a socket to the kernel."""
     for scope in ("all", "default"):
-        with contextlib.suppress(FileNotFoundError):
-            Path(f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6").write_text("1")
+        _switch_ipv6_off(scope)
     if not pod.checksums:
         _switch_checksums_off(pod.ifname)
     return socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+
+
+def _switch_ipv6_off(name: str) -> None:
+    """For a device, or for `all` and `default`; where the kernel has no IPv6 there is nothing to switch off."""
+    with contextlib.suppress(FileNotFoundError):
+        Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
 
 
 def _switch_checksums_off(ifname: str) -> None:

@@ -239,6 +239,21 @@ class NetCluster:
         self._wires[place.name] = Wire(namespace, "eth0")
         return attachment
 
+    def lives(self, name: str) -> bool:
+        """Whether a process of this cluster runs."""
+        return self._running[name].poll() is None
+
+    def is_running_as(self, name: str, word: str) -> bool:
+        """Whether it runs with this word in its command."""
+        return self.lives(name) and word in map(str, self._running[name].args)  # type: ignore[arg-type]
+
+    def forget(self, *names: str) -> None:
+        """Pods that were detached by hand: their namespaces go."""
+        for name in names:
+            self.pods.pop(name)
+            self._wires.pop(name).close()
+            run("ip", "netns", "del", self.pod_namespace(name))
+
     def remove(self, name: str) -> None:
         """Detach a pod and delete its namespace."""
         pod = self.pods.pop(name)
