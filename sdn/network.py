@@ -21,15 +21,13 @@ from sdn.flow import Flow, mac_text
 from sdn.flows import compile_flows
 from sdn.links import NETDEV, OWNER, desired_bridge, desired_gateway, guarded_devices, missing
 from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices, nat_table
+from sdn.objections import VXLAN_OVERHEAD, objections, underlay
 from sdn.observed import Bridge
 from sdn.pipeline import BRIDGE
 from sdn.plan import Arrival, Wish, arrivals, attached, device_of, lost, ports_for, ports_of
 from sdn.view import Ground, NotYet, Snapshot, View, look, mac_of, survey
 
 log = logging.getLogger(__name__)
-
-VXLAN_OVERHEAD = 50
-"""Bytes that a tunnel adds to a packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,19 +163,32 @@ class Network:
 
     async def _underlay_mtu(self) -> int:
         links = await self._netlink.links()
-        for link in links.values():
-            if any(address.ip == self._identity.address for address in link.addresses):
-                return link.mtu
-        found = ", ".join(sorted(links))
-        raise NotReady(f"the node's address {self._identity.address} is on no local link; the links are {found}")
+        link = underlay(self._identity.address, links)
+        if link is None:
+            found = ", ".join(sorted(links))
+            raise NotReady(f"the node's address {self._identity.address} is on no local link; the links are {found}")
+        return link.mtu
 
     async def _verify_when_due(self, view: View) -> None:
         base = (view.cluster, view.node)
+        if self._verified_for is None:
+            await self._object(view)
         if self._verified_for != base or time.monotonic() >= self._verified_at + self._resync_seconds:
             await self._put_bridge(view)
             await self._put_gateway(view)
             await self._put_firewall(view)
             self._verified_for, self._verified_at = base, time.monotonic()
+
+    async def _object(self, view: View) -> None:
+        """Before anything is touched. A node that is at work already is told, and goes on."""
+        links, routes = await self._netlink.links(), await self._netlink.routes()
+        found = tuple(objections(view.cluster, self._identity.address, links, routes))
+        if not found:
+            return
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        if bridge is None or OWNER not in bridge.external_ids:
+            raise Refused(f"nothing is set up: {'; '.join(found)}")
+        log.warning("the node's network conflicts with the cluster's", extra={"why": "; ".join(found)})
 
     async def _put_bridge(self, view: View) -> None:
         bridge = self._ovsdb.observe().bridge(BRIDGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv4Network
 from types import MappingProxyType
 
 Words = tuple[tuple[str, str], ...]
@@ -69,3 +70,20 @@ class Switch:
     def bridge(self, name: str) -> Bridge | None:
         """The bridge of this name."""
         return next((bridge for bridge in self.bridges if bridge.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link of the node's network namespace; `mtu` is in bytes."""
+
+    name: str
+    mtu: int
+    addresses: frozenset[IPv4Interface]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route of the node's main table."""
+
+    target: IPv4Network
+    device: str

@@ -19,12 +19,14 @@ from typing import Any, TypeVar
 from pyroute2 import AsyncIPRoute, NetlinkError
 
 from reconcile.errors import DriverError, Gone, NotReady, Refused
+from sdn.observed import Link, Route
 
 T = TypeVar("T")
 
 ROUTE_PROTOCOL = 112
 """Our mark on routes, see `ip route show proto 112`."""
 
+_MAIN_TABLE = 254
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
 _SIOCETHTOOL = 0x8946
@@ -49,15 +51,6 @@ class PodLink:
     mtu: int
     alias: str
     checksums: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A link of this namespace."""
-
-    name: str
-    mtu: int
-    addresses: frozenset[IPv4Interface]
 
 
 class Netlink:
@@ -143,6 +136,19 @@ class Netlink:
             if message["proto"] == ROUTE_PROTOCOL and message.get_attr("RTA_OIF") == index:
                 found.add(IPv4Network((message.get_attr("RTA_DST") or "0.0.0.0", message["dst_len"])))
         return frozenset(found)
+
+    async def routes(self) -> tuple[Route, ...]:
+        """Every IPv4 route of the main table that leads through a link."""
+        names = {}
+        async for message in await self._here.link("dump"):
+            names[message["index"]] = message.get_attr("IFLA_IFNAME")
+        found = []
+        async for message in await self._here.route("dump", family=socket.AF_INET, table=_MAIN_TABLE):
+            device = names.get(message.get_attr("RTA_OIF"))
+            if device is not None and message.get_attr("RTA_TABLE") == _MAIN_TABLE:
+                target = IPv4Network((message.get_attr("RTA_DST") or "0.0.0.0", message["dst_len"]))
+                found.append(Route(target, device))
+        return tuple(found)
 
     async def set_gateway(self, device: str, address: IPv4Interface, routes: frozenset[IPv4Network]) -> None:
         """Give a device exactly this address, and these routes with our mark, and bring it up."""

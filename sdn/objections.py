@@ -1,0 +1,54 @@
+"""Why the pod network cannot be on this node: what is here already stands in its way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv4Network
+
+from sdn.observed import Link, Route
+from sdn.pipeline import GATEWAY_PORT
+from sdn.view import Cluster
+
+VXLAN_OVERHEAD = 50
+"""Bytes that a tunnel adds to a packet."""
+
+OURS = frozenset(("lo", GATEWAY_PORT))
+
+
+def underlay(address: IPv4Address, links: Mapping[str, Link]) -> Link | None:
+    """The link that carries the node's address."""
+    return next((link for link in links.values() if any(one.ip == address for one in link.addresses)), None)
+
+
+def objections(
+    cluster: Cluster, address: IPv4Address, links: Mapping[str, Link], routes: Iterable[Route]
+) -> Iterator[str]:
+    """A sentence for each, with what to do about it. Links and routes of our own do not count."""
+    reserved = [("cluster network", network) for network in cluster.networks]
+    reserved.append(("service network", cluster.service_network))
+    for name, network in reserved:
+        if address in network:
+            yield f"the node's address {address} lies in the {name} {network}; give the node an address outside of it"
+        for link in links.values():
+            for one in link.addresses if link.name not in OURS else ():
+                if one.network.overlaps(network):
+                    yield (
+                        f"{link.name} has the address {one}, which overlaps the {name} {network}; "
+                        f"renumber {link.name}, or set up the cluster with another {name}"
+                    )
+        yield from _routed(name, network, routes)
+    base = underlay(address, links)
+    if base is not None and cluster.mtu > base.mtu - VXLAN_OVERHEAD:
+        yield (
+            f"the pods' MTU is {cluster.mtu}, but {base.name} carries {base.mtu} bytes and a tunnel takes "
+            f"{VXLAN_OVERHEAD}; at most {base.mtu - VXLAN_OVERHEAD} is accepted (mtu of the master)"
+        )
+
+
+def _routed(name: str, network: IPv4Network, routes: Iterable[Route]) -> Iterator[str]:
+    for route in routes:
+        if route.device not in OURS and route.target.prefixlen and route.target.overlaps(network):
+            yield (
+                f"there is a route to {route.target} through {route.device}, which overlaps the {name} {network}; "
+                f"remove it, or set up the cluster with another {name}"
+            )
