@@ -17,10 +17,11 @@ from reconcile.health import Health
 from reconcile.loop import Loop, Pace
 from reconcile.settings import load
 from sdn.attach import AttachServer
+from sdn.base import Identity
 from sdn.drivers.cni_conf import CniConf
 from sdn.drivers.netlink import Netlink
 from sdn.drivers.unixctl import Control
-from sdn.network import Identity, Network
+from sdn.network import Network
 from sdn.queries import Queries
 from sdn.settings import Settings
 from sdn.view import Snapshot

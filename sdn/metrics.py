@@ -14,4 +14,4 @@ PODS = Gauge("podlane_sdn_pods", "Sandboxes that are attached and have their flo
 PEERS = Gauge("podlane_sdn_peers", "Nodes to which there is a tunnel")
 FLOWS = Gauge("podlane_sdn_flows", "Flows that the bridge holds")
 FLOW_CHANGES = Counter("podlane_sdn_flow_changes_total", "Flows written or deleted", ["change"])
-DRIFT = Counter("podlane_sdn_drift_total", "Passes that found flows changed by somebody else")
+DRIFT = Counter("podlane_sdn_drift_total", "What somebody else had changed and was put right", ["what"])

@@ -5,38 +5,41 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
 from api.objects import NetworkReport
-from reconcile.errors import DriverError, Gone, NotReady, Refused
+from reconcile.errors import DriverError, Gone, NotReady
 from sdn import metrics
-from sdn.drivers.netlink import Netlink, PodLink, set_sysctl
+from sdn.base import Base, Identity
+from sdn.drivers.netlink import Netlink, PodLink
 from sdn.drivers.nft import Nft
 from sdn.drivers.openflow import OpenFlow
 from sdn.drivers.ovsdb import Ovsdb, PutBridge, RemovePort
 from sdn.flow import Flow, mac_text
 from sdn.flows import compile_flows
-from sdn.links import NETDEV, OWNER, desired_bridge, desired_gateway, guarded_devices, missing
-from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices, nat_table
-from sdn.objections import VXLAN_OVERHEAD, objections, underlay
-from sdn.observed import Bridge
+from sdn.links import NETDEV
+from sdn.nat import GUARD_TABLE, guard_devices
+from sdn.objections import VXLAN_OVERHEAD, underlay
+from sdn.observed import Bridge, Port
 from sdn.pipeline import BRIDGE
-from sdn.plan import Arrival, Wish, arrivals, attached, device_of, lost, ports_for, ports_of
+from sdn.plan import (
+    Arrival,
+    Wish,
+    arrivals,
+    attached,
+    device_of,
+    lost,
+    ports_by_sandbox,
+    ports_for,
+    ports_of,
+    vanished,
+)
 from sdn.view import Ground, NotYet, Snapshot, View, look, mac_of, survey
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which node this is. `datapath_type` is "system" or "netdev"."""
-
-    name: str
-    address: IPv4Address
-    datapath_type: str
 
 
 class Network:
@@ -55,7 +58,6 @@ class Network:
         self.view: View | None = None
         self._identity = identity
         self._snapshot = snapshot
-        self._resync_seconds = resync_seconds
         self._netlink = netlink
         self._nft = Nft()
         self._ovsdb = Ovsdb(ovs_rundir / "db.sock", lambda: self.wake())
@@ -65,16 +67,15 @@ class Network:
         self._mtu = 0
         self._surveyed: Snapshot | None = None
         self._ground: Ground | NotYet = NotYet("starting")
-        self._verified_at = float("-inf")
-        self._verified_for: object = None
+        self._base = Base(identity, self._ovsdb, netlink, self._nft, resync_seconds)
+        self._ports: Mapping[str, Port] = {}
         self._flows: frozenset[Flow] = frozenset()
         self._addresses: dict[str, IPv4Address] = {}
-        self._drift = 0
         self._pass_milliseconds = 0.0
 
     def look_at_everything(self) -> None:
         """Ask for a pass that trusts nothing it saw before."""
-        self._verified_at = float("-inf")
+        self._base.distrust()
         self.wake()
 
     async def close(self) -> None:
@@ -117,7 +118,7 @@ class Network:
             pods=here,
             free_addresses=subnet.num_addresses - 3 - here,
             flows=len(self._flows),
-            drift=self._drift,
+            drift=self._base.drift,
             pass_milliseconds=round(self._pass_milliseconds, 2),
             trouble=self.unready,
         )
@@ -137,8 +138,9 @@ class Network:
             if isinstance(seen, NotYet):
                 self.unready = seen.reason
                 return
-            await self._verify_when_due(seen)
+            await self._base.verify(seen)
             await self._leave()
+            await self._restore()
             await self._arrive(seen)
             await self._open()
         except DriverError as error:
@@ -169,70 +171,19 @@ class Network:
             raise NotReady(f"the node's address {self._identity.address} is on no local link; the links are {found}")
         return link.mtu
 
-    async def _verify_when_due(self, view: View) -> None:
-        base = (view.cluster, view.node)
-        if self._verified_for is None:
-            await self._object(view)
-        if self._verified_for != base or time.monotonic() >= self._verified_at + self._resync_seconds:
-            await self._put_bridge(view)
-            await self._put_gateway(view)
-            await self._put_firewall(view)
-            self._verified_for, self._verified_at = base, time.monotonic()
-
-    async def _object(self, view: View) -> None:
-        """Before anything is touched. A node that is at work already is told, and goes on."""
-        links, routes = await self._netlink.links(), await self._netlink.routes()
-        found = tuple(objections(view.cluster, self._identity.address, links, routes))
-        if not found:
-            return
-        bridge = self._ovsdb.observe().bridge(BRIDGE)
-        if bridge is None or OWNER not in bridge.external_ids:
-            raise Refused(f"nothing is set up: {'; '.join(found)}")
-        log.warning("the node's network conflicts with the cluster's", extra={"why": "; ".join(found)})
-
-    async def _put_bridge(self, view: View) -> None:
-        bridge = self._ovsdb.observe().bridge(BRIDGE)
-        if bridge is not None and OWNER not in bridge.external_ids:
-            raise Refused(
-                f"there is a bridge {BRIDGE} that Podlane did not make; it is left alone. "
-                f"Remove it (ovs-vsctl del-br {BRIDGE}) if nothing needs it"
-            )
-        wish = missing(desired_bridge(view.cluster, view.node, self._identity.datapath_type), bridge)
-        if wish is not None:
-            await self._ovsdb.apply((PutBridge(wish),))
-            log.info("bridge written", extra={"bridge": BRIDGE, "ports": len(wish.ports)})
-
-    async def _put_gateway(self, view: View) -> None:
-        gateway = desired_gateway(view.cluster, view.node)
-        link = (await self._netlink.links()).get(gateway.device)
-        if link is None:
-            raise NotReady(f"{gateway.device} is not there yet")
-        routes = await self._netlink.gateway_routes(gateway.device)
-        if link.addresses != {gateway.address} or routes != gateway.routes:
-            await self._netlink.set_gateway(gateway.device, gateway.address, gateway.routes)
-            log.info("gateway written", extra={"device": gateway.device, "address": gateway.address})
-        for name, value in gateway.sysctls:
-            set_sysctl(name, value)
-
-    async def _put_firewall(self, view: View) -> None:
-        await self._put_nat_table(nat_table(view.cluster))
-        desired = guarded_devices(self._ovsdb.observe())
-        present = await self._nft.chains("netdev", GUARD_TABLE)
-        if desired != present:
-            await self._nft.apply(guard_devices(desired - present, present - desired))
-
-    async def _put_nat_table(self, wish: str) -> None:
-        """Untouched if it is as we once wrote it, also by an earlier life of this daemon."""
+    async def _restore(self) -> None:
+        """Ports that somebody else has taken off the bridge come back, as long as their links are there."""
         bridge = self._ovsdb.observe().bridge(BRIDGE)
         if bridge is None:
-            raise NotReady(f"{BRIDGE} is not there yet")
-        listed = await self._nft.read("ip", TABLE)
-        if listed and bridge.marks.get(FINGERPRINT) == fingerprint(wish, listed):
             return
-        await self._nft.apply(wish)
-        mark = (FINGERPRINT, fingerprint(wish, await self._nft.read("ip", TABLE)))
-        await self._ovsdb.apply((PutBridge(replace(bridge, ports=(), table_names=(), external_ids=(mark,))),))
-        log.info("firewall written", extra={"table": TABLE})
+        gone = vanished(bridge, self._ports)
+        if gone:
+            links = await self._netlink.links()
+            there = tuple(port for port in gone if port.name in links)
+            if there:
+                await self._ovsdb.apply((PutBridge(replace(bridge, ports=there, table_names=(), external_ids=())),))
+                self._base.note_drift("ports", " ".join(port.name for port in there))
+        self._ports = ports_by_sandbox(self._ovsdb.observe().bridge(BRIDGE))
 
     async def _leave(self) -> None:
         """Close first, so that no flow speaks for a port that may get another owner."""
@@ -252,6 +203,7 @@ class Network:
             await self._nft.apply(guard_devices(frozenset(), guarded))
         await self._netlink.remove(sorted(devices))
         log.info("pods detached", extra={"sandboxes": " ".join(sorted(name[:12] for name in leaving))})
+        self._ports = {sandbox: port for sandbox, port in self._ports.items() if sandbox not in leaving}
         for sandbox in leaving & self._deletes.keys():
             _settle(self._deletes.pop(sandbox))
 
@@ -325,9 +277,7 @@ class Network:
         flows = compile_flows(view)
         change = await self.openflow.replace(flows)
         if change and flows == self._flows:
-            metrics.DRIFT.inc()
-            self._drift += 1
-            log.warning("somebody else had changed flows", extra={"added": change.added, "removed": change.removed})
+            self._base.note_drift("flows", f"({change.added} were away, {change.removed} were foreign)")
         elif change:
             log.info("flows changed", extra={"added": change.added, "removed": change.removed, "total": len(flows)})
         self._flows = flows

@@ -113,6 +113,18 @@ def ports_of(bridge: Bridge, sandboxes: Collection[str]) -> tuple[Port, ...]:
     return tuple(port for port in bridge.ports if port.marks.get(SANDBOX) in sandboxes)
 
 
+def ports_by_sandbox(bridge: Bridge | None) -> Mapping[str, Port]:
+    """Every port of a pod."""
+    ports = bridge.ports if bridge is not None else ()
+    return {port.marks[SANDBOX]: port for port in ports if SANDBOX in port.marks}
+
+
+def vanished(bridge: Bridge, known: Mapping[str, Port]) -> tuple[Port, ...]:
+    """Ports that were there before and are not now, as they are to be asked for."""
+    here = ports_by_sandbox(bridge)
+    return tuple(replace(port, ofport=None, error="") for sandbox, port in known.items() if sandbox not in here)
+
+
 def ports_for(bridge: Bridge, coming: tuple[Arrival, ...]) -> Bridge:
     """What to write into the database: the new ports with their marks, and where the ranges go on."""
     ports = tuple(

@@ -186,12 +186,14 @@ class Netlink:
             return int((await self._here.link("get", ifname=device))[0]["index"])
 
 
-def set_sysctl(name: str, value: str) -> None:
-    """Write a kernel setting that does not have this value yet. Raises Refused."""
+def set_sysctl(name: str, value: str) -> bool:
+    """Write a kernel setting; whether it had another value before. Raises Refused."""
     path = Path("/proc/sys") / name.replace(".", "/")
     try:
-        if path.read_text().strip() != value:
-            path.write_text(value)
+        if path.read_text().strip() == value:
+            return False
+        path.write_text(value)
+        return True
     except OSError as error:
         raise Refused(f"sysctl {name}={value}: {error.strerror}") from None
 

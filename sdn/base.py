@@ -1,0 +1,131 @@
+"""What a node has whatever pods there are: bridge, gateway, firewall. Put there, verified each resync, put right."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
+
+from reconcile.errors import NotReady, Refused
+from sdn import metrics
+from sdn.drivers.netlink import Netlink, set_sysctl
+from sdn.drivers.nft import Nft
+from sdn.drivers.ovsdb import Ovsdb, PutBridge
+from sdn.links import OWNER, desired_bridge, desired_gateway, guarded_devices, missing
+from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices, nat_table
+from sdn.objections import objections
+from sdn.pipeline import BRIDGE
+from sdn.view import View
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which node this is. `datapath_type` is "system" or "netdev"."""
+
+    name: str
+    address: IPv4Address
+    datapath_type: str
+
+
+class Base:
+    """`drift` counts what somebody else had changed and was put right."""
+
+    def __init__(self, identity: Identity, ovsdb: Ovsdb, netlink: Netlink, nft: Nft, resync_seconds: float) -> None:
+        self.drift = 0
+        self._identity = identity
+        self._ovsdb = ovsdb
+        self._netlink = netlink
+        self._nft = nft
+        self._resync_seconds = resync_seconds
+        self._verified_at = float("-inf")
+        self._verified_for: object = None
+        self._is_known = False
+
+    def distrust(self) -> None:
+        """Look at everything in the next pass."""
+        self._verified_at = float("-inf")
+
+    def note_drift(self, what: str, detail: str = "") -> None:
+        """Somebody else had changed something of ours; `what` is one of few words."""
+        self.drift += 1
+        metrics.DRIFT.labels(what).inc()
+        log.warning("drift: somebody else had changed it", extra={"what": f"{what} {detail}".strip()})
+
+    async def verify(self, view: View) -> None:
+        """When it is time, or when the bridge is away. Raises DriverError."""
+        base = (view.cluster, view.node)
+        if self._verified_for is None:
+            await self._object(view)
+        due = time.monotonic() >= self._verified_at + self._resync_seconds
+        if self._verified_for != base or due or self._ovsdb.observe().bridge(BRIDGE) is None:
+            self._is_known = self._verified_for == base
+            await self._put_bridge(view)
+            await self._put_gateway(view)
+            await self._put_firewall(view)
+            self._verified_for, self._verified_at = base, time.monotonic()
+
+    def _wrote(self, what: str) -> None:
+        if self._is_known:
+            self.note_drift(what)
+        else:
+            log.info("written", extra={"what": what})
+
+    async def _object(self, view: View) -> None:
+        """Before anything is touched. A node that is at work already is told, and goes on."""
+        links, routes = await self._netlink.links(), await self._netlink.routes()
+        found = tuple(objections(view.cluster, self._identity.address, links, routes))
+        if not found:
+            return
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        if bridge is None or OWNER not in bridge.external_ids:
+            raise Refused(f"nothing is set up: {'; '.join(found)}")
+        log.warning("the node's network conflicts with the cluster's", extra={"why": "; ".join(found)})
+
+    async def _put_bridge(self, view: View) -> None:
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        if bridge is not None and OWNER not in bridge.external_ids:
+            raise Refused(
+                f"there is a bridge {BRIDGE} that Podlane did not make; it is left alone. "
+                f"Remove it (ovs-vsctl del-br {BRIDGE}) if nothing needs it"
+            )
+        wish = missing(desired_bridge(view.cluster, view.node, self._identity.datapath_type), bridge)
+        if wish is not None:
+            await self._ovsdb.apply((PutBridge(wish),))
+            self._wrote(f"bridge {BRIDGE}")
+
+    async def _put_gateway(self, view: View) -> None:
+        gateway = desired_gateway(view.cluster, view.node)
+        link = (await self._netlink.links()).get(gateway.device)
+        if link is None:
+            raise NotReady(f"{gateway.device} is not there yet")
+        routes = await self._netlink.gateway_routes(gateway.device)
+        if link.addresses != {gateway.address} or routes != gateway.routes:
+            await self._netlink.set_gateway(gateway.device, gateway.address, gateway.routes)
+            self._wrote(f"address or routes of {gateway.device}")
+        for name, value in gateway.sysctls:
+            if set_sysctl(name, value):
+                self._wrote(f"sysctl {name}")
+
+    async def _put_firewall(self, view: View) -> None:
+        await self._put_nat_table(nat_table(view.cluster))
+        desired = guarded_devices(self._ovsdb.observe())
+        present = await self._nft.chains("netdev", GUARD_TABLE)
+        if desired != present:
+            await self._nft.apply(guard_devices(desired - present, present - desired))
+            self._wrote(f"nft table {GUARD_TABLE}")
+
+    async def _put_nat_table(self, wish: str) -> None:
+        """Untouched if it is as we once wrote it, also by an earlier life of this daemon."""
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        if bridge is None:
+            raise NotReady(f"{BRIDGE} is not there yet")
+        listed = await self._nft.read("ip", TABLE)
+        if listed and bridge.marks.get(FINGERPRINT) == fingerprint(wish, listed):
+            return
+        await self._nft.apply(wish)
+        mark = (FINGERPRINT, fingerprint(wish, await self._nft.read("ip", TABLE)))
+        await self._ovsdb.apply((PutBridge(replace(bridge, ports=(), table_names=(), external_ids=(mark,))),))
+        self._wrote(f"nft table {TABLE}")
