@@ -105,9 +105,10 @@ DRIFT = {
 def all_of_it(cluster: NetCluster) -> tuple[object, ...]:
     columns = "--columns=name,ofport,external_ids,mtu_request"
     ports = cluster.vsctl("node-1", columns, "list", "interface").split("\n\n")
-    words = ("ip", "route"), ("ip", "-oneline", "-4", "addr", "show", "tun0"), ("nft", "list", "table", "ip", "podlane")
+    addresses = re.findall(r"inet (\S+)", cluster.in_node("node-1", "ip", "-4", "addr", "show", "tun0"))
+    words = ("ip", "route"), ("nft", "list", "table", "ip", "podlane")
     guard = cluster.in_node("node-1", "nft", "list", "table", "netdev", "podlane-guard")
-    kernel = [cluster.in_node("node-1", *each) for each in words]
+    kernel = [addresses, *(cluster.in_node("node-1", *each) for each in words)]
     return (
         cluster.flows("node-1"),
         sorted(port.strip() for port in ports),
