@@ -589,6 +589,9 @@ class List(Value, Generic[O], frozen=True, omit_defaults=False):
     items: tuple[O, ...]
 
 
+ASSIGN_SUBNET = "pod.network.openshift.io/assign-subnet"
+"""Annotation of a HostSubnet made by hand: the master gives it a subnet, and takes the annotation away."""
+
 PLUGIN_SUBNET = "redhat/openshift-ovs-subnet"
 PLUGIN_MULTITENANT = "redhat/openshift-ovs-multitenant"
 

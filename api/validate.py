@@ -10,6 +10,7 @@ import msgspec
 
 from api import lanes, names, pods
 from api.objects import (
+    ASSIGN_SUBNET,
     PLUGIN_MULTITENANT,
     PLUGIN_SUBNET,
     ClusterNetwork,
@@ -112,7 +113,8 @@ def _check_host_subnet(subnet: HostSubnet) -> Iterator[Problem]:
     if subnet.host != subnet.metadata.name:
         yield Problem("host", shown(subnet.host), f"must equal metadata.name, {shown(subnet.metadata.name)}")
     yield from _check_address("hostIP", subnet.host_ip)
-    yield from _check_network("subnet", subnet.subnet)
+    if subnet.subnet or ASSIGN_SUBNET not in subnet.metadata.annotations:
+        yield from _check_network("subnet", subnet.subnet)
 
 
 def _check_net_namespace(lane: NetNamespace) -> Iterator[Problem]:

@@ -33,8 +33,12 @@ def check_namespace(kind: AnyKind, name: str, namespace: str, found: Namespace |
 
 def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet]) -> None:
     """No two nodes have the same subnet, nor a part of it."""
+    if not new.subnet:
+        return
     first, last = _ends(new.subnet)
     for other in others:
+        if not other.subnet:
+            continue
         begin, end = _ends(other.subnet)
         if begin <= last and first <= end and other.metadata.name != new.metadata.name:
             why = f"HostSubnet {other.metadata.name} has {other.subnet}"

@@ -47,16 +47,12 @@ class SubnetPool:
         bits = 32 - self.network.prefixlen - self.host_bits
         return 1 << bits if bits >= 0 else 0
 
-    def allocate(self, count: int, used: Iterable[IPv4Network], cursor: int) -> tuple[list[IPv4Network], int]:
-        """Subnets that touch none of `used`, and the cursor after them; fewer than `count` when no more are free."""
-        numbers, after = next_numbers(count, self.size, frozenset(self._numbers(used)), cursor)
-        return [self._subnet(number) for number in numbers], after
-
-    def _subnet(self, number: int) -> IPv4Network:
+    def subnet(self, number: int) -> IPv4Network:
+        """The subnet of a number."""
         address = int(self.network.network_address) + (number << self.host_bits)
         return IPv4Network((address, 32 - self.host_bits))
 
-    def _numbers(self, subnets: Iterable[IPv4Network]) -> Iterator[int]:
+    def numbers(self, subnets: Iterable[IPv4Network]) -> Iterator[int]:
         """The numbers that subnets of whatever size lie on; what is outside the pool has none."""
         base, end = int(self.network.network_address), int(self.network.broadcast_address)
         for subnet in subnets:
@@ -64,6 +60,40 @@ class SubnetPool:
                 first = (max(int(subnet.network_address), base) - base) >> self.host_bits
                 last = (min(int(subnet.broadcast_address), end) - base) >> self.host_bits
                 yield from range(first, last + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SubnetPools:
+    """Several pools, numbered one behind the other: one that is added at the end changes no number."""
+
+    pools: tuple[SubnetPool, ...]
+
+    @property
+    def size(self) -> int:
+        """How many subnets there are."""
+        return sum(pool.size for pool in self.pools)
+
+    def __str__(self) -> str:
+        return ", ".join(str(pool.network) for pool in self.pools)
+
+    def allocate(self, count: int, used: Iterable[IPv4Network], cursor: int) -> tuple[list[IPv4Network], int]:
+        """Subnets that touch none of `used`, and the cursor after them; fewer than `count` when no more are free."""
+        taken = frozenset(self._numbers(tuple(used)))
+        numbers, after = next_numbers(count, self.size, taken, cursor)
+        return [self._subnet(number) for number in numbers], after
+
+    def _subnet(self, number: int) -> IPv4Network:
+        for pool in self.pools:
+            if number < pool.size:
+                return pool.subnet(number)
+            number -= pool.size
+        raise IndexError(number)
+
+    def _numbers(self, subnets: tuple[IPv4Network, ...]) -> Iterator[int]:
+        base = 0
+        for pool in self.pools:
+            yield from (base + number for number in pool.numbers(subnets))
+            base += pool.size
 
 
 def allocate_vnids(count: int, used: Iterable[int], cursor: int) -> tuple[list[int], int]:

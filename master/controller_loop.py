@@ -19,7 +19,7 @@ import msgspec
 
 from api.defaults import default
 from api.objects import Condition, Object, ObjectMeta, Pod
-from master import controllers, lanes, writes
+from master import controllers, lanes, subnets, writes
 from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice, Outcome
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
@@ -80,13 +80,13 @@ class Controllers:
 
     async def _network(self) -> None:
         wish, nodes, namespaces = self._env.wish, self._all("Node"), self._all("Namespace")
-        subnets, vnids = self._cursor("subnets"), self._cursor("vnids")
+        cursor, vnids = self._cursor("subnets"), self._cursor("vnids")
         there = self._one("Namespace", "default"), self._one("ClusterNetwork", "default")
         await self._carry_out(
             "network",
             [
                 *controllers.bootstrap(wish, *there),
-                *controllers.host_subnets(wish, nodes, self._all("HostSubnet"), subnets),
+                *subnets.host_subnets(wish, nodes, self._all("HostSubnet"), cursor),
                 *lanes.net_namespaces(wish, namespaces, self._all("NetNamespace"), vnids),
             ],
         )

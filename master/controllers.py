@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from typing import ClassVar
 
 import msgspec
@@ -18,7 +18,6 @@ from api.objects import (
     ClusterNetwork,
     ClusterNetworkEntry,
     Condition,
-    HostSubnet,
     Namespace,
     NamespaceSpec,
     Node,
@@ -27,10 +26,9 @@ from api.objects import (
     ObjectMeta,
     Pod,
 )
-from master.allocators import SubnetPool
-from master.kinds.host_subnet import NODE_UID
+from master.allocators import SubnetPools
 from master.kinds.kind import parse_time, show_time
-from master.kinds.node import internal_ip, ready
+from master.kinds.node import ready
 
 GLOBAL_NAMESPACE = "default"
 QUERY_LIFE = datetime.timedelta(minutes=5)
@@ -86,6 +84,12 @@ Write = Make | Change | Drop | EndPod
 Outcome = Write | Notice
 
 
+def moved(cursor: Cursor, after: int) -> Make | Change:
+    """The cursor's own write."""
+    item = msgspec.structs.replace(cursor, next=after)
+    return Change(item, cursor) if cursor.metadata.resource_version else Make(item)
+
+
 # --- what there is from the start -------------------------------------------------------------------------------------
 
 
@@ -93,8 +97,7 @@ Outcome = Write | Notice
 class NetworkWish:
     """The overlay as the settings want it."""
 
-    network: IPv4Network
-    host_bits: int
+    pools: SubnetPools
     service_network: IPv4Network
     plugin_name: str
     mtu: int | None = None
@@ -106,13 +109,15 @@ def bootstrap(
     """The namespace `default`, and the ClusterNetwork `default` as the settings have it."""
     if namespace is None:
         yield Make(Namespace(metadata=ObjectMeta(name=GLOBAL_NAMESPACE)))
+    first = wish.pools.pools[0]
+    entries = (ClusterNetworkEntry(cidr=str(p.network), host_subnet_length=p.host_bits) for p in wish.pools.pools)
     wanted = ClusterNetwork(
         metadata=ObjectMeta(name="default") if network is None else network.metadata,
-        network=str(wish.network),
-        hostsubnetlength=wish.host_bits,
+        network=str(first.network),
+        hostsubnetlength=first.host_bits,
         service_network=str(wish.service_network),
         plugin_name=wish.plugin_name,
-        cluster_networks=(ClusterNetworkEntry(cidr=str(wish.network), host_subnet_length=wish.host_bits),),
+        cluster_networks=tuple(entries),
         mtu=wish.mtu,
     )
     if network is None:
@@ -123,97 +128,6 @@ def bootstrap(
     )
     if wanted != network:
         yield Change(wanted, network)
-
-
-# --- HostSubnets ------------------------------------------------------------------------------------------------------
-
-
-def host_subnets(
-    wish: NetworkWish, nodes: Iterable[Node], subnets: Iterable[HostSubnet], cursor: Cursor
-) -> Iterator[Outcome]:
-    """A HostSubnet for every Node that has an address, and none for nodes that are gone.
-
-    A node is known by name and uid: one that was deleted and came back under its name gets another subnet. A new
-    address changes the HostSubnet in place. A HostSubnet without the mark of a node, made by hand, stays as it is.
-    """
-    by_name = {node.metadata.name: node for node in nodes}
-    kept: dict[str, HostSubnet] = {}
-    resting: list[IPv4Network] = []
-    for subnet in subnets:
-        node, uid = by_name.get(subnet.metadata.name), subnet.metadata.annotations.get(NODE_UID, "")
-        if uid and (node is None or node.metadata.uid != uid):
-            resting.append(IPv4Network(subnet.subnet))
-            yield Drop(subnet)
-        else:
-            kept[subnet.metadata.name] = subnet
-    wanting: list[Node] = []
-    holders = {subnet.host_ip: name for name, subnet in kept.items()}
-    for name, node in sorted(by_name.items()):
-        holder = holders.setdefault(internal_ip(node), name)
-        problem = _address_problem(wish, node) or _taken(node, holder)
-        if problem:
-            yield Notice(problem, f"node {name}")
-        elif name in kept:
-            yield from _followed(kept[name], node)
-        else:
-            wanting.append(node)
-    yield from _new_subnets(wish, wanting, [IPv4Network(s.subnet) for s in kept.values()] + resting, cursor)
-
-
-def _new_subnets(wish: NetworkWish, wanting: list[Node], used: list[IPv4Network], cursor: Cursor) -> Iterator[Outcome]:
-    wanting.sort(key=lambda node: (node.metadata.creation_timestamp or "", node.metadata.name))
-    pool = SubnetPool(wish.network, wish.host_bits)
-    given, after = pool.allocate(len(wanting), used, cursor.next)
-    for node, subnet in zip(wanting, given, strict=False):
-        yield Make(_host_subnet(node, subnet))
-    if after != cursor.next:
-        yield moved(cursor, after)
-    for node in wanting[len(given) :]:
-        yield Notice(f"all {pool.size} subnets of {pool.network} are in use", f"node {node.metadata.name}")
-
-
-def moved(cursor: Cursor, after: int) -> Make | Change:
-    """The cursor's own write."""
-    item = msgspec.structs.replace(cursor, next=after)
-    return Change(item, cursor) if cursor.metadata.resource_version else Make(item)
-
-
-def _host_subnet(node: Node, subnet: IPv4Network) -> HostSubnet:
-    name = node.metadata.name
-    metadata = ObjectMeta(name=name, annotations={NODE_UID: node.metadata.uid})
-    return HostSubnet(metadata=metadata, host=name, host_ip=internal_ip(node), subnet=str(subnet))
-
-
-def _followed(subnet: HostSubnet, node: Node) -> Iterator[Change]:
-    annotations = {**subnet.metadata.annotations, NODE_UID: node.metadata.uid}
-    metadata = msgspec.structs.replace(subnet.metadata, annotations=annotations)
-    wanted = msgspec.structs.replace(subnet, metadata=metadata, host_ip=internal_ip(node))
-    if wanted != subnet:
-        yield Change(wanted, subnet)
-
-
-def _taken(node: Node, holder: str) -> str:
-    """Why the node cannot have an address that is behind another HostSubnet; empty if it is its own."""
-    if holder == node.metadata.name:
-        return ""
-    return f"its InternalIP {internal_ip(node)} is that of {holder}; each needs its own"
-
-
-def _address_problem(wish: NetworkWish, node: Node) -> str:
-    """Why the node's address cannot be the end of a tunnel; empty if it can."""
-    text = internal_ip(node)
-    if not text:
-        return "it reports no InternalIP, so it gets no subnet"
-    try:
-        address = IPv4Address(text)
-    except ValueError:
-        return f"its InternalIP {text!r} is no IPv4 address, so it gets no subnet"
-    if address.is_loopback or address.is_unspecified or address.is_multicast or address.is_reserved:
-        return f"its InternalIP {text} is not an address that others reach, so it gets no subnet"
-    for name, network in (("cluster", wish.network), ("service", wish.service_network)):
-        if address in network:
-            return f"its InternalIP {text} lies in the {name} network {network}, so it gets no subnet"
-    return ""
 
 
 # --- namespaces on their way out --------------------------------------------------------------------------------------

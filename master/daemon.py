@@ -14,10 +14,11 @@ from typing import Any
 
 from api.objects import KINDS
 from master import pki
+from master.allocators import SubnetPool, SubnetPools
 from master.controller_loop import Controllers, Environment
 from master.controllers import Cursor, NetworkWish
 from master.server import Parts, Server, tls
-from master.settings import Settings
+from master.settings import ClusterNetworkSetting, Settings
 from master.store import Store
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,10 @@ def _now() -> datetime.datetime:
 
 def network_wish(settings: Settings) -> NetworkWish:
     """The overlay that the settings ask for."""
+    first = ClusterNetworkSetting(cidr=settings.cluster_network, host_subnet_length=settings.host_subnet_length)
+    entries = (first, *settings.more_cluster_networks)
     return NetworkWish(
-        network=IPv4Network(settings.cluster_network),
-        host_bits=settings.host_subnet_length,
+        pools=SubnetPools(tuple(SubnetPool(IPv4Network(one.cidr), one.host_subnet_length) for one in entries)),
         service_network=IPv4Network(settings.service_network),
         plugin_name=settings.plugin_name,
         mtu=settings.mtu,

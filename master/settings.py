@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from api import objects
+
+HostBits = Annotated[int, msgspec.Meta(ge=2, le=30, description="host bits of each node's part of clusterNetwork")]
+
+
+class ClusterNetworkSetting(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """One more range of pods' addresses."""
+
+    cidr: str
+    host_subnet_length: HostBits
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -30,9 +40,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
         msgspec.Meta(description="ovs-multitenant keeps projects apart, ovs-subnet is one flat network"),
     ] = "ovs-multitenant"
     cluster_network: Annotated[str, msgspec.Meta(description="network of all pods, as a CIDR")] = "10.128.0.0/14"
-    host_subnet_length: Annotated[
-        int, msgspec.Meta(ge=2, le=30, description="host bits of each node's part of clusterNetwork")
-    ] = 9
+    host_subnet_length: HostBits = 9
+    more_cluster_networks: Annotated[
+        tuple[ClusterNetworkSetting, ...],
+        msgspec.Meta(description="further ranges, used when the first is full: a list of {cidr, hostSubnetLength}"),
+    ] = ()
     service_network: Annotated[str, msgspec.Meta(description="network of services, as a CIDR")] = "172.30.0.0/16"
     mtu: Annotated[
         Annotated[int, msgspec.Meta(ge=576, le=65536)] | None,
@@ -56,8 +68,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 def problems(settings: Settings) -> tuple[str, ...]:
     """What is wrong with the settings beyond their types, a sentence for each."""
     found: list[str] = []
+    lengths = {"clusterNetwork": ("hostSubnetLength", settings.host_subnet_length)}
+    texts = {"clusterNetwork": settings.cluster_network, "serviceNetwork": settings.service_network}
+    for number, entry in enumerate(settings.more_cluster_networks):
+        name = f"moreClusterNetworks[{number}]"
+        texts[f"{name}.cidr"] = entry.cidr
+        lengths[f"{name}.cidr"] = (f"{name}.hostSubnetLength", entry.host_subnet_length)
     networks: dict[str, ipaddress.IPv4Network] = {}
-    for name, text in (("clusterNetwork", settings.cluster_network), ("serviceNetwork", settings.service_network)):
+    for name, text in texts.items():
         try:
             networks[name] = ipaddress.IPv4Network(text)
         except ValueError as error:
@@ -66,13 +84,14 @@ def problems(settings: Settings) -> tuple[str, ...]:
         ipaddress.IPv4Address(settings.advertise_address)
     except ValueError:
         found.append(f"advertiseAddress is {settings.advertise_address!r}; an IPv4 address is accepted")
-    cluster = networks.get("clusterNetwork")
-    if cluster is not None and settings.host_subnet_length > 32 - cluster.prefixlen:
-        found.append(
-            f"hostSubnetLength is {settings.host_subnet_length}, but clusterNetwork {cluster} has only "
-            f"{32 - cluster.prefixlen} host bits; at most that many are accepted"
-        )
-    service = networks.get("serviceNetwork")
-    if cluster is not None and service is not None and cluster.overlaps(service):
-        found.append(f"clusterNetwork {cluster} and serviceNetwork {service} overlap; they must lie apart")
+    for name, (field, bits) in lengths.items():
+        network = networks.get(name)
+        if network is not None and bits > 32 - network.prefixlen:
+            found.append(
+                f"{field} is {bits}, but {name} {network} has only {32 - network.prefixlen} host bits; "
+                "at most that many are accepted"
+            )
+    for (one, network), (other, another) in itertools.combinations(networks.items(), 2):
+        if network.overlaps(another):
+            found.append(f"{one} {network} and {other} {another} overlap; they must lie apart")
     return tuple(found)

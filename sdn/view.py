@@ -154,8 +154,8 @@ def find_node(name: str, address: IPv4Address, host_subnets: Iterable[HostSubnet
 
 
 def find_peers(node: Node, host_subnets: Iterable[HostSubnet]) -> frozenset[Peer]:
-    """Everybody else. An object that claims this node's address or overlaps its subnet is nobody's peer."""
-    peers = (_peer(wish.metadata.name, wish.host_ip, wish.subnet) for wish in host_subnets)
+    """Everybody else who has a subnet. Who claims this node's address or overlaps its subnet is nobody's peer."""
+    peers = (_peer(wish.metadata.name, wish.host_ip, wish.subnet) for wish in host_subnets if wish.subnet)
     return frozenset(peer for peer in peers if _is_apart(peer, node))
 
 

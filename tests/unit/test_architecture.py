@@ -40,6 +40,7 @@ PURE = (
     "master/controllers.py",
     "master/lanes.py",
     "master/scheduler.py",
+    "master/subnets.py",
     "node_agent/containers.py",
     "node_agent/environment.py",
     "node_agent/node.py",

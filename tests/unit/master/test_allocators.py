@@ -5,9 +5,10 @@ from ipaddress import IPv4Network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.allocators import LAST_VNID, SubnetPool, allocate_vnids, next_numbers
+from master.allocators import LAST_VNID, allocate_vnids, next_numbers
+from tests.unit.master.wishes import pools
 
-DEFAULT = SubnetPool(IPv4Network("10.128.0.0/14"), 9)
+DEFAULT = pools(("10.128.0.0/14", 9))
 
 
 def networks(*texts: str) -> list[IPv4Network]:
@@ -20,7 +21,7 @@ def test_subnets_come_in_the_order_of_addresses() -> None:
 
 
 def test_a_freed_subnet_rests_until_the_others_have_had_their_turn() -> None:
-    pool = SubnetPool(IPv4Network("10.1.0.0/24"), 6)
+    pool = pools(("10.1.0.0/24", 6))
     given_first, cursor = pool.allocate(2, [], 0)
     still_used = given_first[1:]
     seen: list[IPv4Network] = []
@@ -38,8 +39,19 @@ def test_a_subnet_of_another_size_blocks_all_that_it_touches() -> None:
 
 
 def test_the_whole_network_may_be_one_subnet() -> None:
-    pool = SubnetPool(IPv4Network("10.1.0.0/24"), 8)
+    pool = pools(("10.1.0.0/24", 8))
     assert pool.allocate(2, [], 0) == (networks("10.1.0.0/24"), 1)
+
+
+def test_a_further_pool_serves_when_the_first_is_full_and_changes_no_number() -> None:
+    one, both = pools(("10.1.0.0/24", 7)), pools(("10.1.0.0/24", 7), ("10.9.0.0/23", 8))
+    assert both.size == 4
+    first, cursor = one.allocate(2, [], 0)
+    assert first == networks("10.1.0.0/25", "10.1.0.128/25")
+    more, cursor = both.allocate(2, first, cursor)
+    assert more == networks("10.9.0.0/24", "10.9.1.0/24")
+    assert both.allocate(1, [*first, *more], cursor) == ([], cursor)
+    assert both.allocate(1, more, cursor)[0] == networks("10.1.0.0/25")
 
 
 def test_vnids_begin_at_ten_and_come_around() -> None:

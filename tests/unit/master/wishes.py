@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
+from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any
 
-from api.objects import ObjectMeta
+from api.objects import PLUGIN_MULTITENANT, PLUGIN_SUBNET, ObjectMeta
+from master.allocators import SubnetPool, SubnetPools
 from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice
 
-WISH = NetworkWish(
-    IPv4Network("10.128.0.0/14"), 9, IPv4Network("172.30.0.0/16"), "redhat/openshift-ovs-multitenant", mtu=None
-)
-FLAT = NetworkWish(IPv4Network("10.128.0.0/14"), 9, IPv4Network("172.30.0.0/16"), "redhat/openshift-ovs-subnet")
-TINY = NetworkWish(IPv4Network("10.1.0.0/24"), 7, IPv4Network("172.30.0.0/16"), WISH.plugin_name)
+SERVICES = IPv4Network("172.30.0.0/16")
+
+
+def pools(*entries: tuple[str, int]) -> SubnetPools:
+    return SubnetPools(tuple(SubnetPool(IPv4Network(network), bits) for network, bits in entries))
+
+
+WISH = NetworkWish(pools(("10.128.0.0/14", 9)), SERVICES, PLUGIN_MULTITENANT, mtu=None)
+FLAT = replace(WISH, plugin_name=PLUGIN_SUBNET)
+TINY = replace(WISH, pools=pools(("10.1.0.0/24", 7)))
 WALL = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
