@@ -17,7 +17,10 @@ from api.objects import Value
 
 
 class AttachRequest(Value, frozen=True):
-    """`sandbox` is the container id of the sandbox, `netns` a path of its network namespace (`/proc/PID/ns/net`)."""
+    """`sandbox` is the container id of the sandbox, `netns` a path of its network namespace (`/proc/PID/ns/net`).
+
+    The bandwidths limit what the pod receives and sends, in bits a second; 0 is no limit.
+    """
 
     sandbox: str
     netns: str
@@ -25,6 +28,8 @@ class AttachRequest(Value, frozen=True):
     name: str
     uid: str = ""
     ifname: str = "eth0"
+    ingress_bandwidth: int = 0
+    egress_bandwidth: int = 0
 
 
 class DetachRequest(Value, frozen=True):

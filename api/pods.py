@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import fields, names, quantity
+from api import bandwidth, fields, names, quantity
 from api.objects import (
     Container,
     ContainerPort,
@@ -47,6 +47,7 @@ IDLE_IN_CONTAINER = (
 def check(pod: Pod) -> Iterator[Problem]:
     """Every problem, by path."""
     spec = pod.spec
+    yield from bandwidth.check(pod.metadata.annotations)
     yield from _choices(
         ("spec.restartPolicy", spec.restart_policy, RESTART_POLICIES),
         ("spec.dnsPolicy", spec.dns_policy, DNS_POLICIES),

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
+from api import bandwidth
 from api.attach import AttachRequest
 from api.objects import Pod, PodStatus
 from node_agent.containers import Host, container_spec, sandbox_spec
@@ -206,12 +207,15 @@ class PodWorker:
         if self._memory.attached == sandbox.id:
             return
         meta = self.pod.metadata
+        ingress, egress = bandwidth.limits(meta.annotations)
         request = AttachRequest(
             sandbox=sandbox.id,
             netns=f"/proc/{sandbox.pid}/ns/net",
             namespace=meta.namespace,
             name=meta.name,
             uid=meta.uid,
+            ingress_bandwidth=ingress,
+            egress_bandwidth=egress,
         )
         try:
             attachment = await self._tools.network.attach(request)

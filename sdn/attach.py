@@ -66,7 +66,16 @@ class AttachServer:
             return _answer(self._attachment(body.sandbox))
 
     async def _attach(self, body: AttachRequest) -> None:
-        wish = Wish(body.sandbox, body.namespace, body.name, body.uid, body.netns, body.ifname)
+        wish = Wish(
+            body.sandbox,
+            body.namespace,
+            body.name,
+            body.uid,
+            body.netns,
+            body.ifname,
+            body.ingress_bandwidth,
+            body.egress_bandwidth,
+        )
         try:
             await asyncio.wait_for(asyncio.shield(self._network.attach(wish)), PATIENCE_SECONDS)
         except TimeoutError:

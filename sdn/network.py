@@ -30,6 +30,7 @@ from sdn.plan import (
     Wish,
     arrivals,
     attached,
+    bandwidths,
     device_of,
     lost,
     ports_by_sandbox,
@@ -142,6 +143,7 @@ class Network:
             await self._leave()
             await self._restore()
             await self._arrive(seen)
+            await self._shape()
             await self._open()
         except DriverError as error:
             self.unready = str(error)
@@ -237,6 +239,16 @@ class Network:
             pod = f"{arrival.wish.namespace}/{arrival.wish.name}"
             log.info("pod attached", extra={"pod": pod, "ip": arrival.address, "device": arrival.device})
 
+    async def _shape(self) -> None:
+        """Limit what pods receive. A switch that starts takes such limits away, so they are looked at in every pass."""
+        wishes = bandwidths(self._ovsdb.observe().bridge(BRIDGE))
+        if not wishes:
+            return
+        present = await self._netlink.limits()
+        for device, bits in wishes.items():
+            if present.get(device) != bits:
+                await self._netlink.limit(device, bits)
+
     async def _make_link(self, view: View, arrival: Arrival) -> bool:
         link = PodLink(
             device=arrival.device,
@@ -249,6 +261,7 @@ class Network:
             mtu=view.cluster.mtu,
             alias=f"podlane {arrival.wish.namespace}/{arrival.wish.name} {arrival.wish.uid}",
             checksums=self._identity.datapath_type != NETDEV,
+            egress_bandwidth=arrival.wish.egress_bandwidth,
         )
         try:
             await self._netlink.create(link)

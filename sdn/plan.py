@@ -18,12 +18,13 @@ from sdn.pipeline import BRIDGE
 from sdn.view import Attached, Node
 
 SANDBOX, NAMESPACE, POD, UID, ADDRESS = (f"podlane-{key}" for key in ("sandbox", "namespace", "pod", "uid", "ip"))
+INGRESS = "podlane-ingress-bandwidth"
 LAST_ADDRESS, LAST_OFPORT = "podlane-last-ip", "podlane-last-ofport"
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A sandbox that asks to be attached; `netns` is a path of its network namespace."""
+    """A sandbox that asks to be attached; `netns` is a path of its network namespace, bandwidths are bits a second."""
 
     sandbox: str
     namespace: str
@@ -31,6 +32,8 @@ class Wish:
     uid: str
     netns: str
     ifname: str
+    ingress_bandwidth: int = 0
+    egress_bandwidth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,13 @@ def ports_by_sandbox(bridge: Bridge | None) -> Mapping[str, Port]:
     return {port.marks[SANDBOX]: port for port in ports if SANDBOX in port.marks}
 
 
+def bandwidths(bridge: Bridge | None) -> Mapping[str, int]:
+    """What the devices of pods may send into their pods, in bits a second, as far as they are limited."""
+    ports = bridge.ports if bridge is not None else ()
+    limited = [port for port in ports if INGRESS in port.marks and (port.ofport or 0) > 0]
+    return {port.name: int(port.marks[INGRESS]) // 8 * 8 for port in limited}
+
+
 def vanished(bridge: Bridge, known: Mapping[str, Port]) -> tuple[Port, ...]:
     """Ports that were there before and are not now, as they are to be asked for."""
     here = ports_by_sandbox(bridge)
@@ -139,6 +149,7 @@ def ports_for(bridge: Bridge, coming: tuple[Arrival, ...]) -> Bridge:
                     UID: arrival.wish.uid,
                     ADDRESS: str(arrival.address),
                 }
+                | ({INGRESS: str(arrival.wish.ingress_bandwidth)} if arrival.wish.ingress_bandwidth else {})
             ),
         )
         for arrival in coming

@@ -27,6 +27,7 @@ ROUTE_PROTOCOL = 112
 """Our mark on routes, see `ip route show proto 112`."""
 
 _MAIN_TABLE = 254
+_LEAST_BURST = 2 * 9000  # bytes: two of the largest packets
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
 _SIOCETHTOOL = 0x8946
@@ -38,7 +39,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 class PodLink:
     """A veth pair to make: `device` here, `ifname` inside `netns` with its address and routes.
 
-    `checksums` is False when the datapath needs the sender to fill in checksums itself.
+    `checksums` is False when the datapath needs the sender to fill in checksums itself. `egress_bandwidth` limits what
+    the pod sends, in bits a second; 0 is no limit.
     """
 
     device: str
@@ -51,6 +53,7 @@ class PodLink:
     mtu: int
     alias: str
     checksums: bool
+    egress_bandwidth: int = 0
 
 
 class Netlink:
@@ -103,12 +106,30 @@ class Netlink:
         endpoint = await asyncio.to_thread(_inside, netns, lambda: _prepare(pod))
         async with AsyncIPRoute(use_socket=endpoint) as inside:
             index = (await inside.link("get", ifname=pod.ifname))[0]["index"]
+            if pod.egress_bandwidth:
+                await _limit(inside, index, pod.egress_bandwidth)
             await inside.link("set", index=1, state="up")
             await inside.link("set", index=index, state="up")
             await inside.addr("add", index=index, address=str(pod.address.ip), prefixlen=pod.address.network.prefixlen)
             await inside.route("replace", dst="0.0.0.0/0", gateway=str(pod.gateway), oif=index)
             for network in pod.networks:
                 await inside.route("replace", dst=str(network), oif=index, scope="link")
+
+    async def limits(self) -> dict[str, int]:
+        """What links of this namespace may send, in bits a second, as far as they are limited."""
+        names = {}
+        async for message in await self._here.link("dump"):
+            names[message["index"]] = message.get_attr("IFLA_IFNAME")
+        found = {}
+        async for message in await self._here.tc("dump"):
+            if message.get_attr("TCA_KIND") == "tbf" and message["index"] in names:
+                found[names[message["index"]]] = message.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")["rate"] * 8
+        return found
+
+    async def limit(self, device: str, bits: int) -> None:
+        """Let a link of this namespace send no more than so many bits a second."""
+        with _mapped(f"link {device}"):
+            await _limit(self._here, await self._index(device), bits)
 
     async def up(self, device: str) -> None:
         """Bring a link of this namespace up."""
@@ -184,6 +205,13 @@ class Netlink:
     async def _index(self, device: str) -> int:
         with _mapped(f"link {device}"):
             return int((await self._here.link("get", ifname=device))[0]["index"])
+
+
+async def _limit(kernel: AsyncIPRoute, index: int, bits: int) -> None:
+    """Let a device send no more than so many bits a second; a queue of 50 ms takes up bursts."""
+    rate = max(bits // 8, 1)
+    burst = max(rate // 100, _LEAST_BURST)
+    await kernel.tc("replace", "tbf", index, handle=0x10000, rate=rate, burst=burst, limit=burst + rate // 20)
 
 
 def set_sysctl(name: str, value: str) -> bool:

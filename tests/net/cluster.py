@@ -231,13 +231,17 @@ class NetCluster:
         request = AttachRequest(
             sandbox=place.name, netns=f"/run/netns/{namespace}", namespace=place.project, name=place.name
         )
-        attachment = self._on_socket(self.nodes[place.node], lambda network: network.attach(request))
+        attachment = self.attach(place.node, request)
         address = IPv4Interface(attachment.ip).ip
         self.pods[place.name] = Inhabitant(place.name, place.project, place.node, address)
         if place.name in self._wires:
             self._wires[place.name].close()
         self._wires[place.name] = Wire(namespace, "eth0")
         return attachment
+
+    def attach(self, node: str, request: AttachRequest) -> Attachment:
+        """Ask a node to attach a sandbox."""
+        return self._on_socket(self.nodes[node], lambda network: network.attach(request))
 
     def lives(self, name: str) -> bool:
         """Whether a process of this cluster runs."""

@@ -261,3 +261,13 @@ items:
     documents = manifest.read(text)
     assert [document.obj is None for document in documents] == [False, True, True, False]
     assert [document.number for document in documents] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "good"), [("1k", True), ("10M", True), ("1P", True), ("999", False), ("2P", False), ("x", False)]
+)
+def test_bandwidths_have_a_range(text: str, good: bool) -> None:
+    document = pod()
+    document["metadata"] = {**document["metadata"], "annotations": {"kubernetes.io/egress-bandwidth": text}}
+    found = paths(document)
+    assert found == ([] if good else ["metadata.annotations[kubernetes.io/egress-bandwidth]"])

@@ -1,0 +1,47 @@
+"""Pods that may send and receive only so much."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from api.attach import AttachRequest
+from lab.command import run
+from sdn.plan import device_of
+from tests.net.cluster import NetCluster, wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NetCluster]:
+    with NetCluster("podbw", 23) as running:
+        yield running
+
+
+def shaped(text: str) -> dict[str, int]:
+    """Rates of the token buckets, in bits a second, by device."""
+    return {row["dev"]: row["options"]["rate"] * 8 for row in json.loads(text) if row["kind"] == "tbf"}
+
+
+def test_each_direction_has_its_own_limit(cluster: NetCluster) -> None:
+    namespace = cluster.pod_namespace("slow")
+    run("ip", "netns", "add", namespace)
+    request = AttachRequest(
+        sandbox="slow",
+        netns=f"/run/netns/{namespace}",
+        namespace="default",
+        name="slow",
+        ingress_bandwidth=8_000_000,
+        egress_bandwidth=2_000_000,
+    )
+    cluster.attach("node-1", request)
+    show = ("tc", "-json", "qdisc", "show")
+    assert shaped(run("ip", "netns", "exec", namespace, *show)) == {"eth0": 2_000_000}
+    assert shaped(cluster.in_node("node-1", *show)) == {device_of("slow"): 8_000_000}
+    cluster.kill("node-1 ovs-vswitchd")
+    cluster.start_switch("node-1")
+    wait_until(lambda: cluster.network_ready("node-1"), "the network")
+    wait_until(lambda: shaped(cluster.in_node("node-1", *show)) == {device_of("slow"): 8_000_000}, "the limit is back")
+    cluster.detach("node-1", "slow")
+    assert shaped(cluster.in_node("node-1", *show)) == {}
