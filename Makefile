@@ -46,8 +46,12 @@ check: install ## format, lint, types and architecture
 	@echo "check: format, lint, types, imports and generated documents are good"
 
 .PHONY: bench
-bench: install ## measure, with medians, beside the floor of this machine
+bench: install bench-packages ## measure, with medians, beside the floor of this machine
 	@$(BIN)/python -m bench
+
+.PHONY: bench-packages
+bench-packages:
+	@[[ -x /usr/lib/cni/bridge ]] || $(MAKE) install-packages PACKAGES=containernetworking-plugins MISSING=" containernetworking-plugins"
 
 .PHONY: docs
 docs: install ## write docs/pipeline.md from the code

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from bench import attach, peers
+from bench import attach, megaflows, outage, peers, rivals
 from bench.figures import Figure, show
 
 MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
     "attach": attach.measure,
+    "rivals": rivals.measure,
     "peers": peers.measure,
+    "outage": outage.measure,
+    "megaflows": megaflows.measure,
 }
 
 

@@ -68,6 +68,16 @@ class Pods:
     async def detach(self, space: str) -> None:
         await self._network.detach(space)
 
+    @staticmethod
+    def attach_all(node: LabNode, spaces: list[str]) -> list[IPv4Address]:
+        """The addresses of these namespaces on a node."""
+
+        async def attaching() -> list[IPv4Address]:
+            async with PodNetwork(f"{node.root}/sdn.sock") as network:
+                return [await Pods(network).attach(space) for space in spaces]
+
+        return asyncio.run(attaching())
+
 
 class Floor:
     """The least that a port takes: one request to the kernel, one transaction of the database; nobody decides."""
@@ -78,24 +88,25 @@ class Floor:
 
     async def attach(self, spaces: list[str]) -> None:
         await asyncio.gather(*(self._link(space) for space in spaces))
-        ports = tuple(Port(_device(space)) for space in spaces)
+        ports = tuple(Port(device_in(space)) for space in spaces)
         await self._database.apply((PutBridge(Bridge("floor", "netdev", "secure", ports=ports)),))
 
     async def _link(self, space: str) -> None:
         netns = os.open(f"/run/netns/{space}", os.O_RDONLY)
         try:
             inside_pod = {"ifname": "floor0", "net_ns_fd": netns}
-            await self._kernel.link("add", ifname=_device(space), kind="veth", flags=UP, change=UP, peer=inside_pod)
+            await self._kernel.link("add", ifname=device_in(space), kind="veth", flags=UP, change=UP, peer=inside_pod)
         finally:
             os.close(netns)
 
     async def detach(self, spaces: list[str]) -> None:
-        await self._database.apply(tuple(RemovePort("floor", _device(space)) for space in spaces))
+        await self._database.apply(tuple(RemovePort("floor", device_in(space)) for space in spaces))
         for space in spaces:
-            await self._kernel.link("del", ifname=_device(space))
+            await self._kernel.link("del", ifname=device_in(space))
 
 
-def _device(space: str) -> str:
+def device_in(space: str) -> str:
+    """A name for the host's end of a namespace's veth pair."""
     return "v" + space.rpartition("-")[2]
 
 

@@ -136,6 +136,21 @@ class BareCluster:
                 start_new_session=True,
             )
 
+    def kill_switch(self, node: LabNode) -> None:
+        """SIGKILL a node's ovs-vswitchd."""
+        process = self._running[f"{node.name} ovs-vswitchd"]
+        process.kill()
+        process.wait()
+        (node.ovs / "br0.mgmt").unlink(missing_ok=True)
+
+    def start_switch_again(self, node: LabNode) -> float:
+        """Start it; when its bridge answered for the first time (steady clock)."""
+        self._start(switch_processes(node)[1])
+        wait_until((node.ovs / "br0.mgmt").exists, "br0", pause=0.001)
+        answers = time.monotonic()
+        underlay.connect(node, time.monotonic() + DEADLINE_SECONDS)
+        return answers
+
     def start_sdn(self, node: LabNode) -> None:
         """Start a node's sdn daemon."""
         self._start(daemon_processes(self.lab, node)[0])

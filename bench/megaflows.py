@@ -1,0 +1,87 @@
+"""How many entries the switch's fast path needs when many pods talk to many others."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from ipaddress import IPv4Address
+
+from bench.attach import Pods
+from bench.bare import BareCluster, inside
+from bench.figures import Figure
+from lab.topology import LabNode
+
+PODS = 21
+PORT = 7777
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    """Every pod of a node talks to every other one, by UDP from many ports, by TCP and by ping."""
+    with BareCluster(1, 1) as cluster:
+        (node,) = cluster.lab.nodes
+        spaces = cluster.add_namespaces([f"m{number}" for number in range(PODS)])
+        addresses = Pods.attach_all(node, spaces)
+        listening = [_listener(space) for space in spaces]
+        found = []
+        for name, talk in (("UDP", _udp), ("TCP", _tcp), ("ICMP", _icmp)):
+            say(f"{name} between {PODS} pods")
+            _appctl(node, "revalidator/purge")
+            _everyone(spaces, addresses, talk)
+            flows = _appctl(node, "dpctl/dump-flows").splitlines()
+            found.append((name, sum("in_port" in flow for flow in flows)))
+        for one in listening:
+            one.close()
+    pairs = PODS * (PODS - 1)
+    return [
+        Figure(f"megaflows, {PODS} pods each to {PODS - 1}, {name}", "flows", (float(count),), f"{pairs} + some")
+        for name, count in found
+    ]
+
+
+def _listener(space: str) -> socket.socket:
+    """Takes datagrams, so that no ICMP error goes back for them."""
+    with inside(space):
+        one = socket.socket(type=socket.SOCK_DGRAM)
+    one.bind(("", PORT))
+    return one
+
+
+def _everyone(spaces: list[str], addresses: list[IPv4Address], talk: Callable[[IPv4Address], None]) -> None:
+    def one(space: str, own: IPv4Address) -> None:
+        with inside(space):
+            for address in addresses:
+                if address != own:
+                    talk(address)
+
+    threads = [threading.Thread(target=one, args=pair) for pair in zip(spaces, addresses, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    time.sleep(0.5)
+
+
+def _udp(address: IPv4Address) -> None:
+    for _ in range(3):
+        with socket.socket(type=socket.SOCK_DGRAM) as one:
+            one.sendto(b"x", (str(address), PORT))
+
+
+def _tcp(address: IPv4Address) -> None:
+    """Nobody listens; the answer comes all the same."""
+    with socket.socket() as one:
+        one.settimeout(1)
+        one.connect_ex((str(address), PORT))
+
+
+def _icmp(address: IPv4Address) -> None:
+    subprocess.run(["ping", "-c", "1", "-W", "1", str(address)], check=False, capture_output=True)
+
+
+def _appctl(node: LabNode, *words: str) -> str:
+    command = ("ovs-appctl", "-t", f"{node.ovs}/ovs-vswitchd.ctl", *words)
+    return re.sub(r"\r", "", subprocess.run(command, check=True, capture_output=True, text=True).stdout)
