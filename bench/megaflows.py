@@ -27,7 +27,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
         addresses = Pods.attach_all(node, spaces)
         listening = [_listener(space) for space in spaces]
         found = []
-        for name, talk in (("UDP", _udp), ("TCP", _tcp), ("ICMP", _icmp)):
+        for name, talk in (("first contact (ARP too)", _udp), ("UDP", _udp), ("TCP", _tcp), ("ICMP", _icmp)):
             say(f"{name} between {PODS} pods")
             _appctl(node, "revalidator/purge")
             _everyone(spaces, addresses, talk)

@@ -92,15 +92,22 @@ class Netlink:
             raise Gone(f"{pod.netns}: {error.strerror}; the sandbox is gone") from None
         try:
             with _mapped(f"veth pair {pod.device}"):
-                await self._delete(pod.device)
-                inside = {"ifname": pod.ifname, "net_ns_fd": netns, "address": pod.mac, "mtu": pod.mtu}
-                await self._here.link(
-                    "add", ifname=pod.device, kind="veth", mtu=pod.mtu, ifalias=pod.alias, peer=inside
-                )
+                await self._add_pair(netns, pod)
                 _switch_ipv6_off(pod.device)
                 await self._configure(netns, pod)
         finally:
             os.close(netns)
+
+    async def _add_pair(self, netns: int, pod: PodLink) -> None:
+        inside = {"ifname": pod.ifname, "net_ns_fd": netns, "address": pod.mac, "mtu": pod.mtu}
+        pair = {"ifname": pod.device, "kind": "veth", "mtu": pod.mtu, "ifalias": pod.alias, "peer": inside}
+        try:
+            await self._here.link("add", **pair)
+        except NetlinkError as error:
+            if error.code != errno.EEXIST:
+                raise
+            await self._delete(pod.device)
+            await self._here.link("add", **pair)
 
     async def _configure(self, netns: int, pod: PodLink) -> None:
         endpoint = await asyncio.to_thread(_inside, netns, lambda: _prepare(pod))
