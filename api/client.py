@@ -23,16 +23,11 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from api.kinds import NAMESPACED, PLURALS
 from api.kubeconfig import Kubeconfig
 from api.objects import (
     Binding,
-    ClusterNetwork,
-    HostSubnet,
     List,
-    Namespace,
-    NetNamespace,
-    Node,
-    NodeQuery,
     Object,
     ObjectMeta,
     ObjectReference,
@@ -41,17 +36,6 @@ from api.objects import (
 )
 
 O = TypeVar("O", bound=Object)
-
-PLURALS: dict[type[Object], str] = {
-    Namespace: "namespaces",
-    Node: "nodes",
-    Pod: "pods",
-    ClusterNetwork: "clusternetworks",
-    HostSubnet: "hostsubnets",
-    NetNamespace: "netnamespaces",
-    NodeQuery: "nodequeries",
-}
-NAMESPACED: frozenset[type[Object]] = frozenset({Pod})
 
 ANSWER_SECONDS = 30.0
 WATCH_SECONDS = 300

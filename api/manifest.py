@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from api.objects import KINDS, Object
+from api.kinds import KINDS
+from api.objects import Object
 from api.schema import UNKNOWN, Problem, shown
 from api.validate import decode
 

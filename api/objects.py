@@ -462,83 +462,6 @@ class NetNamespace(Object, frozen=True):
     egress_ips: tuple[str, ...] = msgspec.field(default=(), name="egressIPs")
 
 
-# --- podlane.io ------------------------------------------------------------------------------------------------------
-
-
-class TraceQuestion(Value, frozen=True):
-    """A packet, and where it enters the switch of a node.
-
-    `enters` is pod (with the address of the pod in `pod`), tunnel (from the node at `tunnel_source`, with `vnid`) or
-    node (from the node's own network stack). `protocol` is icmp, tcp or udp; `port` is its target port.
-    """
-
-    enters: str
-    source: str
-    target: str
-    pod: str = ""
-    tunnel_source: str = ""
-    vnid: int = 0
-    protocol: str = "icmp"
-    port: int = 0
-
-
-class TraceStep(Value, frozen=True):
-    """One table: the row that decided, whose it is and what it does. No row at all drops the packet."""
-
-    table: str
-    row: str = ""
-    owner: str = ""
-    actions: tuple[str, ...] = ()
-
-
-class TraceAnswer(Value, frozen=True):
-    """What the switch would do. `outputs` name where the packet comes out: `pod ADDRESS`, `tunnel ADDRESS`, `node`."""
-
-    steps: tuple[TraceStep, ...] = ()
-    outputs: tuple[str, ...] = ()
-    vnid: int = 0
-
-
-class NetworkReport(Value, frozen=True):
-    """How a node's network is; `round_trips` are milliseconds through the tunnel, by node, -1 where none came back."""
-
-    subnet: str = ""
-    pods: int = 0
-    free_addresses: int = 0
-    flows: int = 0
-    drift: int = 0
-    pass_milliseconds: float = 0
-    trouble: str = ""
-    round_trips: dict[str, float] = {}
-
-
-class NodeQuerySpec(Value, frozen=True):
-    """Exactly one question, to one node."""
-
-    node_name: str = ""
-    trace: TraceQuestion | None = None
-    report: bool = False
-
-
-class NodeQueryStatus(Value, frozen=True):
-    """The answer; `error` says why there is none."""
-
-    answered: bool = False
-    error: str = ""
-    trace: TraceAnswer | None = None
-    report: NetworkReport | None = None
-
-
-class NodeQuery(Object, frozen=True):
-    """A question of an administrator to the network of one node; the master drops it after some minutes."""
-
-    API_VERSION = "podlane.io/v1"
-    KIND = "NodeQuery"
-
-    spec: NodeQuerySpec = NodeQuerySpec()
-    status: NodeQueryStatus = NodeQueryStatus()
-
-
 # --- Status and List -------------------------------------------------------------------------------------------------
 
 
@@ -594,6 +517,3 @@ ASSIGN_SUBNET = "pod.network.openshift.io/assign-subnet"
 
 PLUGIN_SUBNET = "redhat/openshift-ovs-subnet"
 PLUGIN_MULTITENANT = "redhat/openshift-ovs-multitenant"
-
-KINDS: tuple[type[Object], ...] = (Namespace, Node, Pod, ClusterNetwork, HostSubnet, NetNamespace, NodeQuery)
-"""Every kind that the API keeps."""

@@ -18,11 +18,11 @@ from api.objects import (
     Namespace,
     NetNamespace,
     Node,
-    NodeQuery,
     Object,
     ObjectMeta,
     Pod,
 )
+from api.queries import NodeQuery
 from api.schema import (
     FORBIDDEN,
     INVALID,

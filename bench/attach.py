@@ -199,7 +199,7 @@ async def _ping(wire: socket.socket, target: IPv4Address) -> None:
     """Ask until the target answers."""
     loop = asyncio.get_running_loop()
     while True:
-        wire.sendto(_echo_request(), (str(target), 0))
+        wire.sendto(echo_request(), (str(target), 0))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PING_SECONDS):
                 while (await loop.sock_recv(wire, 256))[20] != 0:  # the type behind the IP header: 0 is a reply
@@ -207,7 +207,9 @@ async def _ping(wire: socket.socket, target: IPv4Address) -> None:
                 return
 
 
-def _echo_request() -> bytes:
-    head = struct.pack("!BBHHH", 8, 0, 0, 1, 1)
-    total = sum(struct.unpack("!4H", head))
-    return struct.pack("!BBHHH", 8, 0, ~total & 0xFFFF, 1, 1)
+def echo_request(number: int = 1) -> bytes:
+    """A ping with this sequence number."""
+    identifier = os.getpid() & 0xFFFF
+    total = sum(struct.unpack("!4H", struct.pack("!BBHHH", 8, 0, 0, identifier, number)))
+    total = (total & 0xFFFF) + (total >> 16)
+    return struct.pack("!BBHHH", 8, 0, ~total & 0xFFFF, identifier, number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import struct
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
 
-from bench.attach import Pods
+from bench.attach import Pods, echo_request
 from bench.bare import BareCluster, inside, wait_until
 from bench.figures import Figure
 
@@ -89,12 +88,9 @@ class Stream:
         number = 0
         while not self._ended.is_set():
             number += 1
-            head = struct.pack("!BBHHH", 8, 0, 0, os.getpid() & 0xFFFF, number & 0xFFFF)
-            total = sum(struct.unpack("!4H", head))
-            total = (total & 0xFFFF) + (total >> 16)
             self._sent[number] = time.monotonic()
             with contextlib.suppress(OSError):
-                self._wire.sendto(head[:2] + struct.pack("!H", ~total & 0xFFFF) + head[4:], self._target)
+                self._wire.sendto(echo_request(number & 0xFFFF), self._target)
             self._ended.wait(INTERVAL_SECONDS)
 
     def _receive(self) -> None:

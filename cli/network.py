@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from api.client import Client
 from api.kubeconfig import Kubeconfig
 from api.lanes import CHANGE_NETWORK, LaneRequest
-from api.objects import ClusterNetwork, HostSubnet, NetNamespace, NetworkReport, Node, NodeQuerySpec
+from api.objects import ClusterNetwork, HostSubnet, NetNamespace, Node
+from api.queries import NetworkReport, NodeQuerySpec
 from cli import trace
 from cli.command import ADMIN, add_command
 from cli.questions import Unanswered, ask

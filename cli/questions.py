@@ -7,7 +7,8 @@ import contextlib
 import time
 
 from api.client import Client, ClientError, NotFound
-from api.objects import NodeQuery, NodeQuerySpec, NodeQueryStatus, ObjectMeta
+from api.objects import ObjectMeta
+from api.queries import NodeQuery, NodeQuerySpec, NodeQueryStatus
 
 PATIENCE_SECONDS = 10.0
 POLL_SECONDS = 0.02

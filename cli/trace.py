@@ -6,7 +6,8 @@ import argparse
 from ipaddress import IPv4Address, IPv4Network
 
 from api.client import Client
-from api.objects import ClusterNetwork, HostSubnet, NetNamespace, NodeQuerySpec, Pod, TraceAnswer, TraceQuestion
+from api.objects import ClusterNetwork, HostSubnet, NetNamespace, Pod
+from api.queries import NodeQuerySpec, TraceAnswer, TraceQuestion
 from cli.questions import Unanswered, ask
 from cli.verdict import End, Hop, Map, sentence
 from lab.tables import BOLD, GREEN, RED, coloured, table

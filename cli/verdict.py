@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from api.objects import TraceAnswer, TraceQuestion
+from api.queries import TraceAnswer, TraceQuestion
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from api.objects import (
     Namespace,
     NamespaceSpec,
     Node,
-    NodeQuery,
     Object,
     ObjectMeta,
     Pod,
 )
+from api.queries import NodeQuery
 from master.allocators import SubnetPools
 from master.kinds.kind import parse_time, show_time
 from master.kinds.node import ready

@@ -12,7 +12,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from api.objects import KINDS
+from api.kinds import KINDS
 from master import pki
 from master.allocators import SubnetPool, SubnetPools
 from master.controller_loop import Controllers, Environment

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 
-from api.objects import NetworkReport
+from api.queries import NetworkReport
 from reconcile.errors import DriverError, Gone, NotReady
 from sdn import metrics
 from sdn.base import Base, Identity

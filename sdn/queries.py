@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from api.client import Client, ClientError, NotFound
 from api.mirror import Mirror
-from api.objects import NetworkReport, NodeQuery, NodeQueryStatus, TraceQuestion
+from api.queries import NetworkReport, NodeQuery, NodeQueryStatus, TraceQuestion
 from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, Pace
 from sdn import trace

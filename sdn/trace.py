@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Address
 
-from api.objects import TraceAnswer, TraceQuestion, TraceStep
+from api.queries import TraceAnswer, TraceQuestion, TraceStep
 from sdn.flow import mac_text
 from sdn.flows import BASE_COOKIE, cookie_of_peer, cookie_of_pod
 from sdn.pipeline import TUN0, VXLAN0, Table

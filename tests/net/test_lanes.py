@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.command import podlane_network
 from tests.net.cluster import NetCluster, wait_until
 from tests.ping import Ping
 from tests.world import Place, arrives, reaches
@@ -32,18 +30,6 @@ def cluster() -> Iterator[NetCluster]:
             running.add(place)
         running.warm_up("admin-a", "admin-b")
         yield running
-
-
-def podlane(cluster: NetCluster, *words: str, code: int = 0) -> str:
-    command = Path(sys.executable).with_name("podlane")
-    done = subprocess.run(
-        [command, "network", *words, "--kubeconfig", cluster.lab.kubeconfig],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 PAIRS = [pair for one in ("red-a", "red-b") for other in ("blue-a", "blue-b") for pair in ((one, other), (other, one))]
@@ -70,7 +56,7 @@ def test_lanes_change_under_running_pods(cluster: NetCluster, request: pytest.Fi
     ):
         if killed:
             cluster.kill("node-2 sdn")
-        podlane(cluster, *words)
+        podlane_network(cluster.lab.kubeconfig, *words)
         if killed:
             cluster.start("node-2 sdn")
         settle(cluster, together)
@@ -82,19 +68,19 @@ def test_lanes_change_under_running_pods(cluster: NetCluster, request: pytest.Fi
 
 
 def test_both_sides_may_ask(cluster: NetCluster) -> None:
-    podlane(cluster, "join", "red", "--to", "blue")
+    podlane_network(cluster.lab.kubeconfig, "join", "red", "--to", "blue")
     settle(cluster, together=True)
-    podlane(cluster, "isolate", "red", "blue")
+    podlane_network(cluster.lab.kubeconfig, "isolate", "red", "blue")
     settle(cluster, together=False)
     assert reaches(cluster, "red-a", "red-b")
 
 
 def test_a_wrong_request_changes_nothing(cluster: NetCluster) -> None:
     before = {node: cluster.flows(node) for node in cluster.nodes}
-    assert "no such project: nobody; there are blue, default, red" in podlane(
-        cluster, "isolate", "red", "nobody", code=1
+    assert "no such project: nobody; there are blue, default, red" in podlane_network(
+        cluster.lab.kubeconfig, "isolate", "red", "nobody", code=1
     )
-    assert "no such project: nobody" in podlane(cluster, "join", "red", "--to", "nobody", code=1)
-    assert "default cannot be isolated" in podlane(cluster, "isolate", "default", code=1)
+    assert "no such project: nobody" in podlane_network(cluster.lab.kubeconfig, "join", "red", "--to", "nobody", code=1)
+    assert "default cannot be isolated" in podlane_network(cluster.lab.kubeconfig, "isolate", "default", code=1)
     assert {node: cluster.flows(node) for node in cluster.nodes} == before
-    assert "PROJECT" in podlane(cluster, "status")
+    assert "PROJECT" in podlane_network(cluster.lab.kubeconfig, "status")

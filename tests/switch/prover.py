@@ -9,9 +9,9 @@ from ipaddress import IPv4Address, IPv4Network
 from sdn.flow import Flow
 from sdn.flows import compile_flows
 from sdn.pipeline import FIRST_POD_PORT, TUN0, VXLAN0
-from sdn.view import Node, Peer, Pod, View, mac_of
+from sdn.view import Node, View, mac_of
 from tests import packets
-from tests.switch.switch import CLUSTER, DummySwitch, TraceWorld
+from tests.switch.switch import DummySwitch, TraceWorld, views_of
 from tests.world import Inhabitant, Place
 
 MOST_PODS = 6
@@ -63,17 +63,7 @@ def load(plan: Plan, switches: dict[str, DummySwitch], compiled: Compile = compi
         address = nodes[place.node].subnet.network_address + 2 + number
         pods[place.name] = Inhabitant(place.name, place.project, place.node, address)
         ports[place.name] = FIRST_POD_PORT + number
-    views = {
-        name: View(
-            CLUSTER,
-            node,
-            frozenset(Peer(other.name, other.address, other.subnet) for other in nodes.values() if other != node),
-            frozenset(
-                Pod(ports[one.name], one.address, lanes[one.project]) for one in pods.values() if one.node == name
-            ),
-        )
-        for name, node in nodes.items()
-    }
+    views = views_of(nodes, pods, ports, lanes)
     for name, view in views.items():
         switches[name].replace(compiled(view))
     return TraceWorld({name: switches[name] for name in views}, views, lanes, pods, ports)

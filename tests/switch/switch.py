@@ -199,6 +199,23 @@ class TraceWorld:
         return places
 
 
+def views_of(
+    nodes: Mapping[str, Node], pods: Mapping[str, Inhabitant], ports: Mapping[str, int], lanes: Mapping[str, int]
+) -> dict[str, View]:
+    """What each node sees of a cluster."""
+    return {
+        name: View(
+            CLUSTER,
+            node,
+            frozenset(Peer(other.name, other.address, other.subnet) for other in nodes.values() if other != node),
+            frozenset(
+                Pod(ports[pod.name], pod.address, lanes[pod.project]) for pod in pods.values() if pod.node == name
+            ),
+        )
+        for name, node in nodes.items()
+    }
+
+
 def build(multitenant: bool) -> tuple[dict[str, View], dict[str, int], dict[str, Inhabitant], dict[str, int]]:
     """The standard inhabitants as views, lanes, pods by name and their port numbers."""
     lanes = {"default": 0, "red": 10, "blue": 11} if multitenant else dict.fromkeys(("default", "red", "blue"), 0)
@@ -211,17 +228,7 @@ def build(multitenant: bool) -> tuple[dict[str, View], dict[str, int], dict[str,
         address = nodes[place.node].subnet.network_address + 2 + number
         pods[place.name] = Inhabitant(place.name, place.project, place.node, address)
         ports[place.name] = 16 + number
-    views = {
-        name: View(
-            CLUSTER,
-            node,
-            frozenset(Peer(other.name, other.address, other.subnet) for other in nodes.values() if other != node),
-            frozenset(
-                Pod(ports[pod.name], pod.address, lanes[pod.project]) for pod in pods.values() if pod.node == name
-            ),
-        )
-        for name, node in nodes.items()
-    }
+    views = views_of(nodes, pods, ports, lanes)
     return views, lanes, pods, ports
 
 

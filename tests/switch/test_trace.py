@@ -9,7 +9,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from api.objects import TraceAnswer, TraceQuestion
+from api.queries import TraceAnswer, TraceQuestion
 from cli.verdict import End, Hop, Map, sentence
 from sdn.drivers.unixctl import Control
 from sdn.trace import Unaskable, answer, question

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from api import manifest
 from api.defaults import default, qos_class
-from api.objects import KINDS, ClusterNetwork, HostSubnet, Namespace, NetNamespace, Pod
+from api.kinds import KINDS
+from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Pod
 from api.validate import decode, immutable
 
 

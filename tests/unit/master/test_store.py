@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from api.objects import KINDS, Namespace, Node, ObjectMeta
+from api.kinds import KINDS
+from api.objects import Namespace, Node, ObjectMeta
 from master.journal import Journal
 from master.records import Event, Expired, Key, Mismatch, Put, Record, Remove
 from master.store import Keep, Store

@@ -1,0 +1,20 @@
+"""Every kind that the API keeps, and where it is found."""
+
+from __future__ import annotations
+
+from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
+from api.queries import NodeQuery
+
+PLURALS: dict[type[Object], str] = {
+    Namespace: "namespaces",
+    Node: "nodes",
+    Pod: "pods",
+    ClusterNetwork: "clusternetworks",
+    HostSubnet: "hostsubnets",
+    NetNamespace: "netnamespaces",
+    NodeQuery: "nodequeries",
+}
+
+KINDS = tuple(PLURALS)
+
+NAMESPACED: frozenset[type[Object]] = frozenset({Pod})
