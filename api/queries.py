@@ -52,21 +52,31 @@ class NetworkReport(Value, frozen=True):
     round_trips: dict[str, float] = {}
 
 
+class CaptureQuestion(Value, frozen=True):
+    """What goes over the port of the pod with this address: the heads of `packets` packets within `seconds`."""
+
+    pod: str
+    packets: int = 100
+    seconds: int = 10
+
+
 class NodeQuerySpec(Value, frozen=True):
     """Exactly one question, to one node."""
 
     node_name: str = ""
     trace: TraceQuestion | None = None
     report: bool = False
+    capture: CaptureQuestion | None = None
 
 
 class NodeQueryStatus(Value, frozen=True):
-    """The answer; `error` says why there is none."""
+    """The answer; `error` says why there is none; `pcap` is a file of packets."""
 
     answered: bool = False
     error: str = ""
     trace: TraceAnswer | None = None
     report: NetworkReport | None = None
+    pcap: bytes = b""
 
 
 class NodeQuery(Object, frozen=True):

@@ -22,7 +22,7 @@ from api.objects import (
     ObjectMeta,
     Pod,
 )
-from api.queries import NodeQuery
+from api.queries import CaptureQuestion, NodeQuery, TraceQuestion
 from api.schema import (
     FORBIDDEN,
     INVALID,
@@ -38,6 +38,7 @@ from api.schema import (
 O = TypeVar("O", bound=Object)
 
 LAST_VNID = 0xFFFFFF
+MOST_PACKETS, MOST_SECONDS = 1000, 60
 MTU_RANGE = range(576, 65537)
 
 
@@ -166,11 +167,23 @@ def _check_layout(wish: ClusterNetwork) -> Iterator[Problem]:
 def _check_node_query(query: NodeQuery) -> Iterator[Problem]:
     if not query.spec.node_name:
         yield Problem("spec.nodeName", '""', "the node that is asked is required", MISSING)
-    asked = query.spec.trace
-    if (asked is None) != query.spec.report:
-        yield Problem("spec", "given", "exactly one of trace and report is accepted")
-    if asked is None:
-        return
+    asked, capture = query.spec.trace, query.spec.capture
+    if [asked is not None, query.spec.report, capture is not None].count(True) != 1:
+        yield Problem("spec", "given", "exactly one of trace, report and capture is accepted")
+    if capture is not None:
+        yield from _check_capture(capture)
+    if asked is not None:
+        yield from _check_trace(asked)
+
+
+def _check_capture(asked: CaptureQuestion) -> Iterator[Problem]:
+    yield from _check_address("spec.capture.pod", asked.pod)
+    for path, value, most in (("packets", asked.packets, MOST_PACKETS), ("seconds", asked.seconds, MOST_SECONDS)):
+        if not 1 <= value <= most:
+            yield Problem(f"spec.capture.{path}", shown(value), f"1 to {most} is accepted")
+
+
+def _check_trace(asked: TraceQuestion) -> Iterator[Problem]:
     for path, value, accepted in (
         ("enters", asked.enters, ("pod", "tunnel", "node")),
         ("protocol", asked.protocol, ("icmp", "tcp", "udp")),

@@ -18,11 +18,11 @@ class Unanswered(ClientError):
     """There is no answer; `str(error)` says why."""
 
 
-async def ask(client: Client, spec: NodeQuerySpec) -> NodeQueryStatus:
-    """The answer of a node. Raises Unanswered, with what the node said, or that it said nothing."""
+async def ask(client: Client, spec: NodeQuerySpec, patience: float = PATIENCE_SECONDS) -> NodeQueryStatus:
+    """The answer of a node within so many seconds. Raises Unanswered, with what it said, or that it said nothing."""
     query = await client.create(NodeQuery(metadata=ObjectMeta(generate_name="query-"), spec=spec))
     try:
-        status = await _answer(client, query)
+        status = await _answer(client, query, patience)
     finally:
         with contextlib.suppress(NotFound):
             await client.delete(NodeQuery, query.metadata.name)
@@ -31,13 +31,13 @@ async def ask(client: Client, spec: NodeQuerySpec) -> NodeQueryStatus:
     return status
 
 
-async def _answer(client: Client, query: NodeQuery) -> NodeQueryStatus:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+async def _answer(client: Client, query: NodeQuery, patience: float) -> NodeQueryStatus:
+    deadline = time.monotonic() + patience
     while True:
         found = await client.get(NodeQuery, query.metadata.name)
         if found.status.answered:
             return found.status
         if time.monotonic() > deadline:
             name = query.spec.node_name
-            raise Unanswered(f"{name} has not answered within {PATIENCE_SECONDS:.0f} s; does podlane-sdn run there?")
+            raise Unanswered(f"{name} has not answered within {patience:.0f} s; does podlane-sdn run there?")
         await asyncio.sleep(POLL_SECONDS)

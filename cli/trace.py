@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def show(client: Client, arguments: argparse.Namespace) -> None:
     """Print every table that the packet meets, and what comes of it."""
     pods = (await client.list(Pod)).items
-    source, target = _end(arguments.source, pods), _end(arguments.target, pods)
+    source, target = end_of(arguments.source, pods), end_of(arguments.target, pods)
     known = await _map(client)
     first = _enters(source, target, arguments)
     hops = await _follow(client, first[0], first[1], known)
@@ -37,8 +37,8 @@ async def show(client: Client, arguments: argparse.Namespace) -> None:
     print(coloured(end, RED if end.startswith("dropped") else GREEN))
 
 
-def _end(text: str, pods: tuple[Pod, ...]) -> End:
-    """Raises Unanswered when there is no such pod."""
+def end_of(text: str, pods: tuple[Pod, ...]) -> End:
+    """Who that is. Raises Unanswered when there is no such pod."""
     project, slash, name = text.rpartition("/")
     for pod in pods:
         named = slash and (pod.metadata.namespace, pod.metadata.name) == (project, name)

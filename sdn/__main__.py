@@ -90,8 +90,7 @@ async def serve(settings: Settings) -> None:
                 tasks.create_task(mirrors.net_namespaces.run())
                 tasks.create_task(network.openflow.run())
                 tasks.create_task(loop.run())
-                tasks.create_task(queries.mirror.run())
-                tasks.create_task(queries.loop.run())
+                tasks.create_task(queries.run())
         finally:
             await health.stop()
             await server.stop()

@@ -54,8 +54,8 @@ class Base:
         metrics.DRIFT.labels(what).inc()
         log.warning("drift: somebody else had changed it", extra={"what": f"{what} {detail}".strip()})
 
-    async def verify(self, view: View) -> None:
-        """When it is time, or when the bridge is away. Raises DriverError."""
+    async def verify(self, view: View) -> bool:
+        """When it is time, or when the bridge is away; whether it was. Raises DriverError."""
         base = (view.cluster, view.node)
         if self._verified_for is None:
             await self._object(view)
@@ -66,6 +66,8 @@ class Base:
             await self._put_gateway(view)
             await self._put_firewall(view)
             self._verified_for, self._verified_at = base, time.monotonic()
+            return True
+        return False
 
     def _wrote(self, what: str) -> None:
         if self._is_known:

@@ -24,7 +24,7 @@ from sdn.links import NETDEV
 from sdn.nat import GUARD_TABLE, guard_devices
 from sdn.objections import VXLAN_OVERHEAD, underlay
 from sdn.observed import Bridge, Port
-from sdn.pipeline import BRIDGE
+from sdn.pipeline import BRIDGE, DROPS
 from sdn.plan import (
     Arrival,
     Wish,
@@ -124,6 +124,13 @@ class Network:
             trouble=self.unready,
         )
 
+    def device_of_address(self, address: IPv4Address) -> str:
+        """The host's end of the pod with this address. Raises Gone."""
+        for sandbox, known in self._addresses.items():
+            if known == address:
+                return device_of(sandbox)
+        raise Gone(f"no pod of this node has the address {address}")
+
     async def check(self, sandbox: str) -> None:
         """Raises Gone, with what is missing, when a sandbox is not attached as ADD left it."""
         if self.address_of(sandbox) is None:
@@ -139,12 +146,14 @@ class Network:
             if isinstance(seen, NotYet):
                 self.unready = seen.reason
                 return
-            await self._base.verify(seen)
+            is_due = await self._base.verify(seen)
             await self._leave()
             await self._restore()
             await self._arrive(seen)
             await self._shape()
             await self._open()
+            if is_due:
+                await self._count_drops()
         except DriverError as error:
             self.unready = str(error)
             raise
@@ -285,6 +294,11 @@ class Network:
         metrics.PEERS.set(len(view.peers))
         for sandbox in self._adds.keys() & self._addresses.keys():
             _settle(self._adds.pop(sandbox)[1])
+
+    async def _count_drops(self) -> None:
+        misses = await self.openflow.misses()
+        for table, reason in DROPS.items():
+            metrics.DROPPED.labels(reason).set(misses.get(int(table), 0))
 
     async def _replace(self, view: View) -> None:
         flows = compile_flows(view)

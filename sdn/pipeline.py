@@ -46,6 +46,14 @@ TABLES: dict[Table, str] = {
     Table.OUTSIDE: "What leaves the cluster network goes to the node's own network stack, which masquerades it.",
 }
 
+DROPS: dict[Table, str] = {
+    Table.SOURCE: "not believed",
+    Table.ARP: "no such owner",
+    Table.ROUTE: "no way",
+    Table.DELIVER: "other project",
+}
+"""Why a packet is dropped that no row of a table matches."""
+
 REGISTERS: dict[str, str] = {
     SOURCE_VNID.name: "VNID of the sender, from the pod's port or from the tunnel key; 0 for the node itself",
     SCRATCH.name: "holds an address while an ARP answer is written; carries nothing between tables",

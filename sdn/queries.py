@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from ipaddress import IPv4Address
 
 from msgspec.structs import replace
 
 from api.client import Client, ClientError, NotFound
 from api.mirror import Mirror
 from api.queries import NetworkReport, NodeQuery, NodeQueryStatus, TraceQuestion
-from reconcile.errors import DriverError, NotReady
+from reconcile.errors import DriverError
 from reconcile.loop import Loop, Pace
 from sdn import trace
+from sdn.drivers.capture import capture
 from sdn.drivers.echo import Echo
 from sdn.drivers.unixctl import Control
 from sdn.network import Network
@@ -25,34 +27,53 @@ ECHO_SECONDS = 1.0
 
 
 class Queries:
-    """Run `loop` and `mirror` beside the network."""
+    """Answers beside one another: a capture takes its time, a trace does not wait for it."""
 
     def __init__(self, client: Client, node: str, network: Network, control: Control) -> None:
-        self.loop = Loop("queries", self._answer_all, Pace())
-        self.mirror = Mirror(client, NodeQuery, field_selector=f"spec.nodeName={node}", on_change=self.loop.wake)
+        self._loop = Loop("queries", self._take_up, Pace())
+        self._mirror = Mirror(client, NodeQuery, field_selector=f"spec.nodeName={node}", on_change=self._loop.wake)
         self._client = client
         self._network = network
         self._control = control
+        self._working: dict[str, asyncio.Task[None]] = {}
 
-    async def _answer_all(self) -> None:
-        waiting = [query for query in self.mirror.items.values() if not query.status.answered]
-        for query in waiting:
-            status = await self._answer(query)
-            try:
-                await self._client.update_status(replace(query, status=replace(status, answered=True)))
-            except NotFound:
-                continue
-            except ClientError as error:
-                raise NotReady(str(error)) from None
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._mirror.run())
+                tasks.create_task(self._loop.run())
+        finally:
+            for task in self._working.values():
+                task.cancel()
+
+    async def _take_up(self) -> None:
+        for query in self._mirror.items.values():
+            uid = query.metadata.uid
+            if not query.status.answered and uid not in self._working:
+                task = self._working[uid] = asyncio.create_task(self._handle(query))
+                task.add_done_callback(lambda _, uid=uid: self._working.pop(uid))  # type: ignore[misc]
+
+    async def _handle(self, query: NodeQuery) -> None:
+        status = await self._answer(query)
+        try:
+            await self._client.update_status(replace(query, status=replace(status, answered=True)))
+        except NotFound:
+            return
+        except ClientError as error:
+            log.warning("a question is not answered", extra={"query": query.metadata.name, "error": error})
 
     async def _answer(self, query: NodeQuery) -> NodeQueryStatus:
-        view = self._network.view
-        if query.spec.trace is None:
+        view, asked = self._network.view, query.spec
+        if asked.report:
             return NodeQueryStatus(report=await self._report(view))
         if view is None:
             return NodeQueryStatus(error=self._network.unready)
         try:
-            return await self._trace(query.spec.trace, view)
+            if asked.capture is not None:
+                device = self._network.device_of_address(IPv4Address(asked.capture.pod))
+                return NodeQueryStatus(pcap=await capture(device, asked.capture.packets, asked.capture.seconds))
+            return await self._trace(asked.trace or TraceQuestion(enters="node", source="", target=""), view)
         except (trace.Unaskable, DriverError) as error:
             return NodeQueryStatus(error=str(error))
 

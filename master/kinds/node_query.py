@@ -11,7 +11,7 @@ from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 
 def _cells(item: NodeQuery, now: datetime.datetime) -> tuple[object, ...]:
-    asks = "trace" if item.spec.trace is not None else "report"
+    asks = "trace" if item.spec.trace is not None else "report" if item.spec.report else "capture"
     answer = item.status.error or ("answered" if item.status.answered else "waiting")
     return item.metadata.name, item.spec.node_name, asks, answer, age(item.metadata.creation_timestamp, now)
 
@@ -32,7 +32,7 @@ NODE_QUERY = Kind(
     columns=(
         NAME,
         Column("Node", "The node that is asked."),
-        Column("Asks", "trace or report."),
+        Column("Asks", "trace, report or capture."),
         Column("Answer", "Whether the node has answered, or why it could not."),
         AGE,
     ),

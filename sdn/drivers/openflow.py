@@ -105,6 +105,10 @@ class OpenFlow:
             session.forget()
             return await session.installed()
 
+    async def misses(self) -> dict[int, int]:
+        """Packets that no row of a table matched and that were therefore dropped, by table. Raises NotReady."""
+        return await self._connected_session().misses()
+
     def _connected_session(self) -> _Session:
         if self._session is None:
             raise NotReady(f"{self._socket}: {self.unreachable}; flows are as they were")
@@ -156,6 +160,11 @@ class _Session:
         if self._foreign_changes == before:
             self._known = found
         return found
+
+    async def misses(self) -> dict[int, int]:
+        """By table."""
+        parts = await self._ask(codec.tables_request)
+        return dict(itertools.chain.from_iterable(map(codec.reported_misses, parts)))
 
     async def commit(self, removed: list[Flow | Foreign], added: list[Flow], result: frozenset[Flow]) -> None:
         """Delete and write rows as a whole, after which the bridge holds `result`.

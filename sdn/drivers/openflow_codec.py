@@ -61,6 +61,7 @@ class Multipart(IntEnum):
     """Bodies of multipart messages."""
 
     FLOW = 1
+    TABLE = 3
     FLOW_MONITOR = 16
 
 
@@ -167,6 +168,17 @@ def flows_request(xid: int) -> bytes:
     """Ask for every row of every table."""
     body = struct.pack("!HHIB3xII4xQQ", Multipart.FLOW, 0, 0, ALL_TABLES, ANY, ANY, 0, 0)
     return message(Type.MULTIPART_REQUEST, xid, body + _match_bytes(Match()))
+
+
+def tables_request(xid: int) -> bytes:
+    """Ask how many packets each table has seen."""
+    return message(Type.MULTIPART_REQUEST, xid, struct.pack("!HH4x", Multipart.TABLE, 0))
+
+
+def reported_misses(body: bytes) -> Iterator[tuple[int, int]]:
+    """Number of a table and of the packets that no row of it matched, from one part of the answer."""
+    for table, _, looked_up, matched in struct.iter_unpack("!B3xIQQ", body):
+        yield table, looked_up - matched
 
 
 def monitor_request(xid: int) -> bytes:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from lab.command import run
 from tests.command import podlane_network
 from tests.e2e.cluster import Cluster
+from tests.ping import Ping
 
 
 def test_every_node_tells_how_its_network_is(cluster: Cluster) -> None:
@@ -32,6 +36,20 @@ def test_a_trace_asks_the_switches_on_both_nodes(cluster: Cluster) -> None:
     assert trace("red/red-2", "--source-address", borrowed)[-1].endswith("is not red/red-1's address")
     assert "neither an address nor PROJECT/POD" in trace("red/nobody", code=1)[-1]
     assert not cluster.kubectl("get", "nodequeries", "-o", "name").stdout, "no question is left behind"
+
+
+def test_what_goes_over_a_port_is_written_down(cluster: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "red-1.pcap"
+    netns = f"/proc/{cluster.pid('red', 'red-1')}/ns/net"
+    stream = Ping(netns, cluster.address("red", "red-2"))
+    words = ("capture", "red/red-1", "--packets", "20", "--seconds", "20", "--out", str(out))
+    podlane_network(cluster.lab.kubeconfig, *words)
+    stream.end()
+    rows = run("tcpdump", "-n", "-r", str(out)).splitlines()
+    assert len(rows) == 20
+    assert sum("ICMP echo" in row and cluster.address("red", "red-2") in row for row in rows) >= 15
+    told = podlane_network(cluster.lab.kubeconfig, "capture", "red/red-1", "--packets", "9999", code=1)
+    assert "1 to 1000 is accepted" in told
 
 
 def test_a_question_to_nobody_is_refused(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from reconcile.errors import NotReady
 from sdn.plan import device_of
 from tests.net.cluster import NetCluster, wait_until
 from tests.ping import Ping
-from tests.world import Place, reaches
+from tests.world import Place, arrives, reaches
 
 RED = (Place("red-a", "red", "node-1"), Place("red-b", "red", "node-1"), Place("red-c", "red", "node-2"))
 ADMINS = (Place("admin-a", "default", "node-1"), Place("admin-b", "default", "node-2"))
@@ -134,6 +135,26 @@ def test_drift_is_undone_and_told(cluster: NetCluster, what: str) -> None:
     cluster.kill("node-1 sdn")
     cluster.start("node-1 sdn")
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+
+
+def test_dropped_packets_are_counted_by_reason(cluster: NetCluster) -> None:
+    ours = cluster.specification("node-1 sdn")
+    cluster.kill("node-1 sdn")
+    cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+
+    def dropped(reason: str) -> int:
+        text = cluster.in_node("node-1", "curl", "-s", "http://127.0.0.1:10249/metrics")
+        found = re.search(rf'podlane_sdn_dropped_packets{{reason="{reason}"}} ([0-9.e+]+)', text)
+        return int(float(found[1])) if found else -1
+
+    wait_until(lambda: dropped("not believed") >= 0, "the first count")
+    before = {reason: dropped(reason) for reason in ("not believed", "other project")}
+    for _ in range(5):
+        assert not arrives(cluster, "red-a", "red-b", ip_src=cluster.pods["red-c"].address)
+        assert not arrives(cluster, "red-a", "red-b", ip_dst=IPv4Address("10.128.0.250"))
+    wait_until(lambda: dropped("not believed") >= before["not believed"] + 5, "borrowed addresses are counted")
+    wait_until(lambda: dropped("other project") >= before["other project"] + 5, "what may not arrive is counted")
 
 
 def test_attaching_and_detaching_again_is_harmless(cluster: NetCluster) -> None:

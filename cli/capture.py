@@ -1,0 +1,42 @@
+"""`podlane network capture`: what goes over the port of a pod, as a file of packets."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from api.client import Client
+from api.objects import Pod
+from api.queries import CaptureQuestion, NodeQuerySpec
+from cli.questions import PATIENCE_SECONDS, Unanswered, ask
+from cli.trace import end_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Whose packets, and how many."""
+    parser.add_argument("pod", metavar="POD", help="PROJECT/POD or its address")
+    parser.add_argument("--packets", type=int, default=100, metavar="N", help="at most so many (100)")
+    parser.add_argument("--seconds", type=int, default=10, metavar="S", help="for at most so long (10)")
+    parser.add_argument("--out", metavar="FILE", help="where to write the pcap file; - is standard output (POD.pcap)")
+
+
+async def take(client: Client, arguments: argparse.Namespace) -> None:
+    """Write the file."""
+    pod = end_of(arguments.pod, (await client.list(Pod)).items)
+    if not pod.node:
+        raise Unanswered(f"{pod} is not the address of a pod")
+    asked = CaptureQuestion(pod=str(pod.address), packets=arguments.packets, seconds=arguments.seconds)
+    told = f"at most {asked.packets} packets of {pod} on {pod.node}, for at most {asked.seconds} s"
+    print(told, file=sys.stderr, flush=True)
+    status = await ask(client, NodeQuerySpec(node_name=pod.node, capture=asked), PATIENCE_SECONDS + asked.seconds)
+    await asyncio.to_thread(_write, status.pcap, arguments.out or f"{pod.name.rpartition('/')[2]}.pcap")
+
+
+def _write(pcap: bytes, out: str) -> None:
+    if out == "-":
+        sys.stdout.buffer.write(pcap)
+        return
+    Path(out).write_bytes(pcap)
+    print(f"{out}: read it with tcpdump -n -r {out}", file=sys.stderr)
