@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 from collections.abc import Iterator
 from functools import cache
@@ -110,7 +111,17 @@ def _is_scalar(info: inspect.Type, value: object) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if isinstance(info, inspect.FloatType):
         return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(info, inspect.BytesType):
+        return isinstance(value, str) and _is_base64(value)
     return isinstance(info, inspect.StrType) and isinstance(value, str)
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
 
 
 def _name(info: inspect.Type) -> str:
@@ -119,6 +130,7 @@ def _name(info: inspect.Type) -> str:
         inspect.IntType: "a whole number",
         inspect.FloatType: "a number",
         inspect.StrType: "a string",
+        inspect.BytesType: "bytes in base64",
         inspect.VarTupleType: "a list",
     }
     return names.get(type(info), "an object")

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 
 from msgspec.structs import replace
 
-from api.client import Client, ClientError, NotFound
+from api.client import ApiError, Client, NotFound, Unreachable
 from api.mirror import Mirror
 from api.queries import NetworkReport, NodeQuery, NodeQueryStatus, TraceQuestion
 from reconcile.errors import DriverError
@@ -55,12 +55,17 @@ class Queries:
                 task.add_done_callback(lambda _, uid=uid: self._working.pop(uid))  # type: ignore[misc]
 
     async def _handle(self, query: NodeQuery) -> None:
-        status = await self._answer(query)
         try:
-            await self._client.update_status(replace(query, status=replace(status, answered=True)))
+            await self._write(query, await self._answer(query))
         except NotFound:
             return
-        except ClientError as error:
+        except ApiError as error:
+            await self._write(query, NodeQueryStatus(error=f"the master refused the answer: {error}"))
+
+    async def _write(self, query: NodeQuery, status: NodeQueryStatus) -> None:
+        try:
+            await self._client.update_status(replace(query, status=replace(status, answered=True)))
+        except Unreachable as error:
             log.warning("a question is not answered", extra={"query": query.metadata.name, "error": error})
 
     async def _answer(self, query: NodeQuery) -> NodeQueryStatus:

@@ -263,6 +263,24 @@ def test_a_new_node_is_a_peer_and_a_deleted_one_is_none(cluster: NetCluster) -> 
     wait_until(lambda: cluster.has_flows("node-1", before), "the peer's flows are gone")
 
 
+def test_a_node_that_gets_another_address_keeps_its_subnet_and_is_followed(cluster: NetCluster) -> None:
+    before = cluster.flows("node-1")
+    subnet = cluster.ask(lambda client: client.get(HostSubnet, "node-2")).subnet
+    old = str(cluster.node_address("node-2"))
+
+    def moved_to(address: str) -> None:
+        told = {"status": {"addresses": [{"type": "InternalIP", "address": address}]}}
+        cluster.ask(lambda client: client.patch_status(Node, "node-2", "", told))
+        wait_until(lambda: any(f"set_field:{address}->tun_dst" in flow for flow in cluster.flows("node-1")), address)
+        assert cluster.ask(lambda client: client.get(HostSubnet, "node-2")).subnet == subnet
+
+    moved_to("10.245.15.77")
+    moved_to(old)
+    wait_until(lambda: cluster.has_flows("node-1", before), "the flows are as before")
+    wait_until(lambda: cluster.network_ready("node-2"), "node-2 has its address again")
+    wait_until(lambda: arrives(cluster, "admin-a", "admin-b"), "packets")
+
+
 def test_when_all_pods_are_gone_the_node_is_as_before(cluster: NetCluster) -> None:
     cluster.add_project("green")
     empty = cluster.flows("node-2"), links(cluster, "node-2")

@@ -13,6 +13,7 @@ from api import manifest
 from api.defaults import default, qos_class
 from api.kinds import KINDS
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Pod
+from api.queries import NodeQuery
 from api.validate import decode, immutable
 
 
@@ -262,6 +263,13 @@ items:
     documents = manifest.read(text)
     assert [document.obj is None for document in documents] == [False, True, True, False]
     assert [document.number for document in documents] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("pcap", "good"), [("", True), ("1MOyoQ==", True), ("*", False), (7, False)])
+def test_bytes_are_base64(pcap: object, good: bool) -> None:
+    document = {"metadata": {"name": "q"}, "spec": {"nodeName": "n", "report": True}, "status": {"pcap": pcap}}
+    found = paths(document, NodeQuery)
+    assert found == ([] if good else ["status.pcap"])
 
 
 @pytest.mark.parametrize(
