@@ -65,7 +65,7 @@ def _why(source: End, target: End, last: Hop, known: Map) -> str:
     if table == "source":
         return _not_believed(source, last)
     if table == "route":
-        return _no_way(target, known)
+        return _no_way(source, target, known)
     if table == "deliver":
         return _not_delivered(source, target, last, known)
     if table == "outside":
@@ -83,11 +83,13 @@ def _not_believed(source: End, last: Hop) -> str:
     return f"{source} may not send this"
 
 
-def _no_way(target: End, known: Map) -> str:
+def _no_way(source: End, target: End, known: Map) -> str:
     if target.address in known.services:
         return f"{target} is a service address, and there are no services"
-    if target.address.is_multicast or target.address == IPv4Address("255.255.255.255"):
-        return f"{target} is for many, and nothing is sent to many"
+    if target.address.is_multicast:
+        return f"multicast is switched off for {source.project}"
+    if target.address == IPv4Address("255.255.255.255"):
+        return "nothing is sent to everybody"
     if target.node and target.node not in known.subnets:
         return f"{target.node} has no subnet"
     return f"{target} belongs to no node's subnet"

@@ -8,7 +8,15 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from sdn.flow import Flow
-from sdn.flows import compile_flows, gateway_flows, outside_flows, peer_flows, pod_flows, route_flows
+from sdn.flows import (
+    compile_flows,
+    gateway_flows,
+    multicast_flows,
+    outside_flows,
+    peer_flows,
+    pod_flows,
+    route_flows,
+)
 from sdn.pipeline import PORTS, REGISTERS, TABLES, Table
 from sdn.view import Cluster, Node, Peer, Pod, View
 
@@ -19,12 +27,13 @@ NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 PEER = Peer("node-2", IPv4Address("10.245.2.4"), IPv4Network("10.128.2.0/23"))
 RED = Pod(16, IPv4Address("10.128.0.2"), 10)
 ADMIN = Pod(17, IPv4Address("10.128.0.3"), 0)
-VIEW = View(CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}))
+VIEW = View(CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}), multicast=frozenset({10}))
 
 OWNERS = {
     "the node (`gateway_flows`)": gateway_flows(CLUSTER, NODE),
     "the node (`route_flows`)": route_flows(CLUSTER, NODE),
     "the node (`outside_flows`)": outside_flows(CLUSTER, NODE),
+    "projects with multicast (`multicast_flows`)": multicast_flows(VIEW.multicast, VIEW.peers, VIEW.pods),
     "peer node-2 (`peer_flows`)": peer_flows(PEER),
     "pod 10.128.0.2 of VNID 10 (`pod_flows`)": pod_flows(RED),
     "pod 10.128.0.3 of VNID 0 (`pod_flows`)": pod_flows(ADMIN),
@@ -37,7 +46,8 @@ A packet enters at table SOURCE and moves only forward. What no row of a table m
 
 SCENARIO = """\
 The rows are those of node-1 (10.245.2.3, subnet 10.128.0.0/23) with one peer, node-2 (10.245.2.4, subnet
-10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10, and a pod 10.128.0.3 of the project `default`.
+10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10 that has multicast switched on, and a pod 10.128.0.3 of the
+project `default`.
 """
 
 WALKS = """\
@@ -47,6 +57,8 @@ WALKS = """\
 * **Pod to the outside**: SOURCE → ROUTE → OUTSIDE → tun0; the node masquerades. The answer enters at tun0 from an
   address outside the cluster: SOURCE → DELIVER.
 * **Node to pod**: tun0 from the gateway address, VNID 0: SOURCE → ROUTE → DELIVER or the tunnel.
+* **Pod to many** (multicast switched on): SOURCE → ROUTE → FLOOD (a copy to every peer) → DELIVER (to the pods of the
+  same VNID on this node); on a peer SOURCE → DELIVER.
 * **Who has this address?**: SOURCE → ARP, answered on the spot.
 """
 

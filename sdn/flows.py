@@ -33,7 +33,7 @@ from sdn.flow import (
     udp,
     untagged,
 )
-from sdn.pipeline import GLOBAL_VNID, SCRATCH, SOURCE_VNID, TUN0, VXLAN0, Priority, Table
+from sdn.pipeline import GLOBAL_VNID, PEERS_IN_A_ROW, SCRATCH, SOURCE_VNID, TUN0, VXLAN0, Priority, Table
 from sdn.view import MAC_PREFIX, Cluster, Node, Peer, Pod, View, mac_of
 
 ARP_REQUEST, ARP_REPLY = 1, 2
@@ -200,6 +200,41 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
     return frozenset(rows)
 
 
+def multicast_flows(vnids: frozenset[int], peers: frozenset[Peer], pods: frozenset[Pod]) -> frozenset[Flow]:
+    """Let pods of these VNIDs send to many: to every peer, and to every pod of this node with the same VNID.
+
+    What comes out of a tunnel goes to this node's pods only. The sender gets no copy. Multicast of all other VNIDs,
+    and that of the node itself, is dropped; so is broadcast.
+    """
+    if not vnids:
+        return frozenset()
+    rows = set(flood_flows(peers))
+    first = Table.FLOOD if peers else Table.DELIVER
+    for vnid in vnids:
+        theirs = ip(dst=MULTICAST) & exactly(SOURCE_VNID, vnid)
+        ours = sorted(pod.ofport for pod in pods if pod.vnid == vnid)
+        rows.add(flow(Table.ROUTE, Priority.EXACT, theirs, Move(SOURCE_VNID, TUN_ID, 32), Goto(first)))
+        rows.add(flow(Table.DELIVER, Priority.SUBNET, theirs, *map(Output, ours)))
+    return frozenset(rows)
+
+
+@lru_cache(maxsize=2)
+def flood_flows(peers: frozenset[Peer]) -> frozenset[Flow]:
+    """One copy for every peer, the VNID in the tunnel key; in as many tables as it takes, as far as there are any."""
+    addresses = [int(peer.address) for peer in sorted(peers)]
+    chunks = [addresses[begin : begin + PEERS_IN_A_ROW] for begin in range(0, len(addresses), PEERS_IN_A_ROW)]
+    rows = set()
+    del chunks[Table.DELIVER - Table.FLOOD :]
+    for number, chunk in enumerate(chunks):
+        table = Table.FLOOD + number
+        copies: list[Action] = []
+        for address in chunk:
+            copies += (SetField(TUN_DST, address), Output(VXLAN0))
+        onward = table + 1 if number + 1 < len(chunks) else int(Table.DELIVER)
+        rows.add(Flow(table, int(Priority.REST), Match(), (*copies, Goto(onward)), BASE_COOKIE))
+    return frozenset(rows)
+
+
 def says(vnid: int) -> tuple[Action, ...]:
     """Note whose packet this is."""
     return (SetField(SOURCE_VNID, vnid),)
@@ -217,6 +252,7 @@ def compile_flows(view: View) -> frozenset[Flow]:
         route_flows(view.cluster, view.node),
         outside_flows(view.cluster, view.node),
         _all_peers_flows(view.peers),
+        multicast_flows(view.multicast, view.peers, view.pods),
         *map(pod_flows, view.pods),
     )
 

@@ -32,6 +32,7 @@ class Table(IntEnum):
     SOURCE = 0
     ARP = 10
     ROUTE = 20
+    FLOOD = 21
     DELIVER = 30
     OUTSIDE = 40
 
@@ -42,6 +43,8 @@ TABLES: dict[Table, str] = {
     Table.ARP: "Who has this address? The switch answers with the MAC that follows from the address; no ARP packet "
     "ever reaches a pod or a tunnel.",
     Table.ROUTE: "Where does it go: to this node, to a peer through the tunnel, or to the outside?",
+    Table.FLOOD: "Multicast of a project that has it switched on goes to every peer. A row names at most 1,500, "
+    "so that it fits into a message; further peers stand in the tables behind, up to 29: 13,500 peers in all.",
     Table.DELIVER: "May it arrive? A pod receives from its own VNID and from VNID 0; a pod of VNID 0 from all.",
     Table.OUTSIDE: "What leaves the cluster network goes to the node's own network stack, which masquerades it.",
 }
@@ -53,6 +56,8 @@ DROPS: dict[Table, str] = {
     Table.DELIVER: "other project",
 }
 """Why a packet is dropped that no row of a table matches."""
+
+PEERS_IN_A_ROW = 1500
 
 REGISTERS: dict[str, str] = {
     SOURCE_VNID.name: "VNID of the sender, from the pod's port or from the tunnel key; 0 for the node itself",

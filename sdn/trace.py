@@ -66,7 +66,7 @@ def answer(text: str, view: View) -> TraceAnswer:
 
 
 def _step(number: int, text: str, view: View) -> TraceStep:
-    table = Table(number).name.lower()
+    table = max(table for table in Table if table <= number).name.lower()
     found = _ROW.match(text)
     if found is None:
         return TraceStep(table=table)

@@ -12,6 +12,9 @@ from sdn.pipeline import GLOBAL_VNID
 
 MAC_PREFIX = 0x0A58
 
+MULTICAST_ENABLED = "netnamespace.network.openshift.io/multicast-enabled"
+"""Annotation of a NetNamespace; only the word `true` counts."""
+
 
 def mac_of(address: IPv4Address) -> int:
     """The MAC that belongs to an address of the cluster network: 0a:58 and the four bytes of the address."""
@@ -91,13 +94,17 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`laneless` are sandboxes of a project without a VNID: they stay on the bridge and get no flow."""
+    """`laneless` are sandboxes of a project without a VNID: they stay on the bridge and get no flow.
+
+    `multicast` are the VNIDs whose pods may send to many.
+    """
 
     cluster: Cluster
     node: Node
     peers: frozenset[Peer]
     pods: frozenset[Pod]
     laneless: tuple[Attached, ...] = ()
+    multicast: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +118,16 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What the API says, for one node; `lanes` is the VNID of each project, None with the flat network."""
+    """What the API says, for one node; `lanes` is the VNID of each project, None with the flat network.
+
+    `multicast` are the VNIDs all of whose projects have it switched on.
+    """
 
     cluster: Cluster
     node: Node
     peers: frozenset[Peer]
     lanes: Mapping[str, int] | None
+    multicast: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,15 @@ def vnids(cluster: Cluster, net_namespaces: Iterable[NetNamespace]) -> Mapping[s
     return {wish.netname: wish.netid for wish in net_namespaces}
 
 
+def with_multicast(lanes: Mapping[str, int] | None, net_namespaces: Iterable[NetNamespace]) -> frozenset[int]:
+    """The VNIDs all of whose projects have the annotation; projects that share a lane hear each other."""
+    if lanes is None:
+        return frozenset()
+    on = {wish.netname for wish in net_namespaces if wish.metadata.annotations.get(MULTICAST_ENABLED) == "true"}
+    off = {vnid for name, vnid in lanes.items() if name not in on}
+    return frozenset(lanes[name] for name in on) - off
+
+
 def survey(snapshot: Snapshot, name: str, address: IPv4Address, default_mtu: int) -> Ground | NotYet:
     """What the API says, put together for this node, or what is missing."""
     if snapshot.cluster_network is None:
@@ -186,7 +206,8 @@ def survey(snapshot: Snapshot, name: str, address: IPv4Address, default_mtu: int
         return node
     cluster = find_cluster(snapshot.cluster_network, default_mtu)
     peers = find_peers(node, snapshot.host_subnets)
-    return Ground(cluster, node, peers, vnids(cluster, snapshot.net_namespaces))
+    lanes = vnids(cluster, snapshot.net_namespaces)
+    return Ground(cluster, node, peers, lanes, with_multicast(lanes, snapshot.net_namespaces))
 
 
 def look(ground: Ground, attached: Iterable[Attached]) -> View:
@@ -200,4 +221,5 @@ def look(ground: Ground, attached: Iterable[Attached]) -> View:
         peers=ground.peers,
         pods=frozenset(Pod(one.ofport, one.address, vnid) for one, vnid in lane_of.items() if vnid is not None),
         laneless=tuple(sorted(one for one, vnid in lane_of.items() if vnid is None)),
+        multicast=ground.multicast,
     )

@@ -41,11 +41,13 @@ def view_of(document: dict[str, Any]) -> View:
     return look(ground, attached)
 
 
+def _table(number: int) -> str:
+    return max(table for table in Table if table <= number).name.lower()
+
+
 def flows_text(view: View) -> str:
     rows = sorted(compile_flows(view), key=lambda flow: (flow.table, -flow.priority, str(flow)))
-    return "".join(
-        f"{str(flow).replace(f'table={flow.table},', f'table={Table(flow.table).name.lower()},')}\n" for flow in rows
-    )
+    return "".join(f"{str(flow).replace(f'table={flow.table},', f'table={_table(flow.table)},')}\n" for flow in rows)
 
 
 def links_text(view: View) -> str:

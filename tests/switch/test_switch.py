@@ -115,3 +115,12 @@ def test_arp_for_nobody_the_outside_and_oneself_is_not_answered(world: TraceWorl
 def test_matching_an_address_without_its_protocol_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="needs its protocol"):
         exactly(IP_DST, int(IPv4Address("10.128.0.2")))
+
+
+def test_multicast_to_five_thousand_peers(switch: DummySwitch) -> None:
+    """An action list that names all of them in one row would not fit into a message."""
+    base = IPv4Address("10.32.0.1")
+    peers = frozenset(Peer(f"n{n}", base + n, IPv4Network((0x0B000000 + 256 * n, 24))) for n in range(5000))
+    flows = compile_flows(replace(view(), peers=peers, multicast=frozenset({10})))
+    switch.replace(flows)
+    assert switch.read() == flows

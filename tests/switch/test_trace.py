@@ -82,7 +82,7 @@ SENTENCES = [
     (("red-a", "10.128.0.1"), "delivered: red/red-a reaches node-1 itself"),
     (("red-a", "10.131.0.9"), "dropped because 10.131.0.9 belongs to no node's subnet"),
     (("red-a", "172.30.0.1"), "dropped because 172.30.0.1 is a service address, and there are no services"),
-    (("red-a", "224.0.0.5"), "dropped because 224.0.0.5 is for many, and nothing is sent to many"),
+    (("red-a", "224.0.0.5"), "dropped because multicast is switched off for red"),
     (("red-a", "10.128.0.200"), "dropped because no pod of node-1 that may be reached has the address 10.128.0.200"),
     (("red-a", "red-b", "10.128.0.9"), "dropped because 10.128.0.9 is not red/red-a's address"),
     (

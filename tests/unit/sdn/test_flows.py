@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.objects import NetNamespace, ObjectMeta
+from sdn.drivers.openflow_codec import Command, flow_mod
 from sdn.flow import (
     ETH_DST,
     IN_PORT,
@@ -25,9 +27,9 @@ from sdn.flow import (
     ip,
     udp,
 )
-from sdn.flows import compile_flows, peer_flows, pod_flows
+from sdn.flows import compile_flows, flood_flows, peer_flows, pod_flows
 from sdn.pipeline import TUN0, VXLAN0
-from sdn.view import Cluster, Node, Peer, Pod, View
+from sdn.view import MULTICAST_ENABLED, Cluster, Node, Peer, Pod, View, with_multicast
 
 CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
 NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
@@ -111,3 +113,37 @@ def test_text_is_what_ovs_ofctl_takes() -> None:
     assert str(Flow(0, 0, Match())) == "table=0,priority=0 actions=drop"
     assert str(ip(src=IPv4Network("10.0.0.0/8"))) == "ip,nw_src=10.0.0.0/8"
     assert exactly(IN_PORT, 5) == in_port(5)
+
+
+# --- multicast --------------------------------------------------------------------------------------------------------
+
+
+def many(count: int) -> frozenset[Peer]:
+    base = IPv4Address("10.32.0.1")
+    return frozenset(Peer(f"n{n}", base + n, IPv4Network((0x0B000000 + 256 * n, 24))) for n in range(count))
+
+
+@pytest.mark.parametrize(
+    ("peers", "tables"), [(0, []), (1, [21]), (1500, [21]), (1501, [21, 22]), (5000, [21, 22, 23, 24])]
+)
+def test_every_peer_gets_one_copy_and_no_row_is_too_long(peers: int, tables: list[int]) -> None:
+    rows = sorted(flood_flows(many(peers)), key=lambda flow: flow.table)
+    assert [flow.table for flow in rows] == tables
+    targets = [action.value for flow in rows for action in flow.actions if isinstance(action, SetField)]
+    assert len(targets) == len(set(targets)) == peers
+    assert all(len(flow_mod(Command.ADD, flow, 1)) < 2**16 - 64 for flow in rows)
+    assert [flow.actions[-1] for flow in rows] == [Goto(table) for table in [*tables[1:], 30]][: len(rows)]
+
+
+def test_peers_beyond_all_tables_are_left_out_rather_than_written_elsewhere() -> None:
+    assert {flow.table for flow in flood_flows(many(20_000))} == set(range(21, 30))
+
+
+def test_a_lane_has_multicast_when_all_of_its_projects_have() -> None:
+    def lane(name: str, netid: int, on: str = "") -> NetNamespace:
+        annotations = {MULTICAST_ENABLED: on} if on else {}
+        return NetNamespace(metadata=ObjectMeta(name=name, annotations=annotations), netname=name, netid=netid)
+
+    found = (lane("a", 10, "true"), lane("b", 11, "true"), lane("c", 11), lane("d", 12, "yes"), lane("e", 13, "true"))
+    assert with_multicast({one.netname: one.netid for one in found}, found) == {10, 13}
+    assert with_multicast(None, found) == frozenset()
