@@ -23,6 +23,7 @@ from sdn.drivers.ovsdb import Ovsdb, PutBridge, RemovePort
 from sdn.observed import Bridge, Port
 
 ROUNDS, BURSTS, IN_FLIGHT, CROWD = 20, 5, 20, 100
+IDLE_SECONDS = 30
 PING_SECONDS = 0.005
 UP = 1  # IFF_UP
 FLOOR_BRIDGE = Bridge("floor", datapath_type="netdev", fail_mode="secure")
@@ -35,7 +36,18 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
         names = [f"one{number}" for number in range(IN_FLIGHT)] + [f"crowd{number}" for number in range(CROWD)]
         say(f"{len(names)} network namespaces")
         spaces = cluster.add_namespaces(names)
-        return asyncio.run(_measure(*cluster.lab.nodes, spaces[:IN_FLIGHT], spaces[IN_FLIGHT:], say))
+        figures = asyncio.run(_measure(*cluster.lab.nodes, spaces[:IN_FLIGHT], spaces[IN_FLIGHT:], say))
+        say(f"{IDLE_SECONDS} s of idleness with {CROWD} pods")
+        daemon = cluster.process(cluster.lab.nodes[0])
+        before = daemon.cpu_times()
+        time.sleep(IDLE_SECONDS)
+        after = daemon.cpu_times()
+        busy = (after.user + after.system - before.user - before.system) / IDLE_SECONDS * 100
+        return [
+            *figures,
+            Figure(f"podlane-sdn, resident, {CROWD} pods", "MB", (daemon.memory_info().rss / 1e6,), "60 MB"),
+            Figure(f"podlane-sdn, idle, {CROWD} pods", "% of a core", (busy,), "0.5 %"),
+        ]
 
 
 async def _measure(
