@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from api.client import AlreadyExists, Client
@@ -13,11 +13,11 @@ from api.defaults import default
 from api.objects import Container, HostSubnet, Namespace, NetNamespace, Node, ObjectMeta, Pod, PodSpec
 from lab.command import LabError
 from lab.images import TOOLBOX
-from lab.reach import GLOBAL_PROJECT, Matrix, Member, measure
+from lab.reach import Matrix, Member, measure
 from lab.tables import table
 from lab.topology import Lab
 
-PROJECTS = ("red", "blue", GLOBAL_PROJECT)
+PROJECTS = ("red", "blue", "default")
 LABEL = {"app": "demo"}
 WAIT_SECONDS = 120.0
 
@@ -125,18 +125,19 @@ async def show(client: Client, lab: Lab) -> Matrix:
         (p.metadata.namespace, p.metadata.name, p.status.phase, p.status.pod_ip or "-", p.spec.node_name) for p in pods
     ]
     print("\n" + table(("PROJECT", "POD", "STATUS", "IP", "NODE"), listed))
-    return await asyncio.to_thread(measure, _members(pods, lab), str(lab.site.outside), lab.plugin == "ovs-subnet")
+    vnids = {lane.netname: lane.netid for lane in lanes}
+    return await asyncio.to_thread(measure, _members(pods, lab, vnids), str(lab.site.outside))
 
 
-def _members(pods: tuple[Pod, ...], lab: Lab) -> list[Member]:
+def _members(pods: tuple[Pod, ...], lab: Lab, vnids: Mapping[str, int]) -> list[Member]:
     sockets = {node.name: str(node.docker_socket) for node in lab.nodes}
     running = [pod for pod in pods if pod.status.pod_ip and pod.status.container_statuses]
     running.sort(key=lambda pod: (PROJECTS.index(pod.metadata.namespace), pod.metadata.name))
     return [
         Member(
             project=pod.metadata.namespace,
+            vnid=vnids.get(pod.metadata.namespace, 0),
             name=pod.metadata.name,
-            node=pod.spec.node_name,
             address=pod.status.pod_ip,
             container=pod.status.container_statuses[0].container_id.removeprefix("docker://"),
             docker_socket=sockets[pod.spec.node_name],

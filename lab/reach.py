@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from lab.command import run
 from lab.tables import GREEN, GREY, RED, coloured
 
-GLOBAL_PROJECT = "default"
 OUTSIDE_NAME = "outside"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A pod that takes part: where it runs, and the container from which it sends."""
+    """A pod that takes part: its project and VNID (0 with the flat network), and the container from which it sends."""
 
     project: str
+    vnid: int
     name: str
-    node: str
     address: str
     container: str
     docker_socket: str
@@ -32,11 +31,10 @@ class Matrix:
     members: tuple[Member, ...]
     outside: str
     reached: frozenset[tuple[str, str]]
-    flat: bool
 
     def expected(self, source: Member, target: Member) -> bool:
-        """Whether the plugin lets the two speak."""
-        return self.flat or source.project == target.project or GLOBAL_PROJECT in {source.project, target.project}
+        """Whether the two may speak: of one lane, or one of them global."""
+        return source.vnid == target.vnid or 0 in {source.vnid, target.vnid}
 
     def surprises(self) -> tuple[str, ...]:
         """Every pair that is not as expected, as a sentence."""
@@ -79,13 +77,13 @@ def _painted(cell: str) -> str:
     return coloured(cell, RED if mark.startswith("!") else GREEN if mark == "+" else GREY)
 
 
-def measure(members: Sequence[Member], outside: str, flat: bool) -> Matrix:
+def measure(members: Sequence[Member], outside: str) -> Matrix:
     """Send from every pod to every pod and to the outside, all at once. Raises LabError."""
     targets = [member.address for member in members] + [outside]
     with ThreadPoolExecutor(max_workers=len(members) or 1) as threads:
         answers = threads.map(lambda member: _probe(member, targets), members)
         reached = {(member.address, target) for member, found in zip(members, answers, strict=True) for target in found}
-    return Matrix(tuple(members), outside, frozenset(reached), flat)
+    return Matrix(tuple(members), outside, frozenset(reached))
 
 
 def _probe(member: Member, targets: Sequence[str]) -> set[str]:
