@@ -110,10 +110,15 @@ def _own_node_refusal(node: str, asked: Attributes) -> str | None:
     return None if named == node else f"node {node} may not write the Node {named!r}"
 
 
+def _listing_refusal(node: str, asked: Attributes) -> str | None:
+    """Of what is bound to nodes, a node is shown its own only."""
+    own = asked.asked_node == node
+    return None if own else f"node {node} reads {asked.resource} with the field selector spec.nodeName={node}"
+
+
 def _own_query_refusal(node: str, asked: Attributes) -> str | None:
     if asked.verb in ("list", "watch"):
-        own = asked.asked_node == node
-        return None if own else f"node {node} reads queries with the field selector spec.nodeName={node}"
+        return _listing_refusal(node, asked)
     reads = asked.verb == "get" and asked.subresource in ("", "status")
     answers = asked.verb in ("update", "patch") and asked.subresource == "status"
     if not (reads or answers):
@@ -123,8 +128,7 @@ def _own_query_refusal(node: str, asked: Attributes) -> str | None:
 
 def _own_pod_refusal(node: str, asked: Attributes) -> str | None:
     if asked.verb in ("list", "watch"):
-        own = asked.asked_node == node
-        return None if own else f"node {node} reads pods with the field selector spec.nodeName={node}"
+        return _listing_refusal(node, asked)
     reads = asked.verb == "get" and asked.subresource in ("", "status")
     reports = asked.verb in ("update", "patch") and asked.subresource == "status"
     finishes = asked.verb == "delete" and not asked.subresource

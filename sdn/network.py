@@ -70,6 +70,7 @@ class Network:
         self._ground: Ground | NotYet = NotYet("starting")
         self._base = Base(identity, self._ovsdb, netlink, self._nft, resync_seconds)
         self._ports: Mapping[str, Port] = {}
+        self._shaped: Mapping[str, int] = {}
         self._flows: frozenset[Flow] = frozenset()
         self._addresses: dict[str, IPv4Address] = {}
         self._pass_milliseconds = 0.0
@@ -150,7 +151,7 @@ class Network:
             await self._leave()
             await self._restore()
             await self._arrive(seen)
-            await self._shape()
+            await self._shape(is_due)
             await self._open()
             if is_due:
                 await self._count_drops()
@@ -248,15 +249,15 @@ class Network:
             pod = f"{arrival.wish.namespace}/{arrival.wish.name}"
             log.info("pod attached", extra={"pod": pod, "ip": arrival.address, "device": arrival.device})
 
-    async def _shape(self) -> None:
-        """Limit what pods receive. A switch that starts takes such limits away, so they are looked at in every pass."""
+    async def _shape(self, is_due: bool) -> None:
+        """Limit what pods receive. A switch that starts takes such limits away, so they are verified with all else."""
         wishes = bandwidths(self._ovsdb.observe().bridge(BRIDGE))
-        if not wishes:
-            return
-        present = await self._netlink.limits()
-        for device, bits in wishes.items():
-            if present.get(device) != bits:
-                await self._netlink.limit(device, bits)
+        if wishes and (is_due or wishes != self._shaped):
+            present = await self._netlink.limits()
+            for device, bits in wishes.items():
+                if present.get(device) != bits:
+                    await self._netlink.limit(device, bits)
+        self._shaped = wishes
 
     async def _make_link(self, view: View, arrival: Arrival) -> bool:
         link = PodLink(

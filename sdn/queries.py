@@ -48,11 +48,11 @@ class Queries:
                 task.cancel()
 
     async def _take_up(self) -> None:
-        for query in self._mirror.items.values():
-            uid = query.metadata.uid
-            if not query.status.answered and uid not in self._working:
-                task = self._working[uid] = asyncio.create_task(self._handle(query))
-                task.add_done_callback(lambda _, uid=uid: self._working.pop(uid))  # type: ignore[misc]
+        """A question is at work until the mirror shows its answer: it is not answered twice."""
+        waiting = {query.metadata.uid: query for query in self._mirror.items.values() if not query.status.answered}
+        self._working = {uid: task for uid, task in self._working.items() if uid in waiting or not task.done()}
+        for uid in waiting.keys() - self._working.keys():
+            self._working[uid] = asyncio.create_task(self._handle(waiting[uid]))
 
     async def _handle(self, query: NodeQuery) -> None:
         try:
@@ -67,6 +67,7 @@ class Queries:
             await self._client.update_status(replace(query, status=replace(status, answered=True)))
         except Unreachable as error:
             log.warning("a question is not answered", extra={"query": query.metadata.name, "error": error})
+            self._working.pop(query.metadata.uid, None)  # to be asked again when the master is back
 
     async def _answer(self, query: NodeQuery) -> NodeQueryStatus:
         view, asked = self._network.view, query.spec

@@ -124,10 +124,7 @@ class Netlink:
 
     async def limits(self) -> dict[str, int]:
         """What links of this namespace may send, in bits a second, as far as they are limited."""
-        names = {}
-        async for message in await self._here.link("dump"):
-            names[message["index"]] = message.get_attr("IFLA_IFNAME")
-        found = {}
+        names, found = await self._names(), {}
         async for message in await self._here.tc("dump"):
             if message.get_attr("TCA_KIND") == "tbf" and message["index"] in names:
                 found[names[message["index"]]] = message.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")["rate"] * 8
@@ -167,10 +164,7 @@ class Netlink:
 
     async def routes(self) -> tuple[Route, ...]:
         """Every IPv4 route of the main table that leads through a link."""
-        names = {}
-        async for message in await self._here.link("dump"):
-            names[message["index"]] = message.get_attr("IFLA_IFNAME")
-        found = []
+        names, found = await self._names(), []
         async for message in await self._here.route("dump", family=socket.AF_INET, table=_MAIN_TABLE):
             device = names.get(message.get_attr("RTA_OIF"))
             if device is not None and message.get_attr("RTA_TABLE") == _MAIN_TABLE:
@@ -208,6 +202,9 @@ class Netlink:
                 prefixlen=address.network.prefixlen,
                 flags=_NO_PREFIX_ROUTE,
             )
+
+    async def _names(self) -> dict[int, str]:
+        return {message["index"]: message.get_attr("IFLA_IFNAME") async for message in await self._here.link("dump")}
 
     async def _index(self, device: str) -> int:
         with _mapped(f"link {device}"):

@@ -30,7 +30,7 @@ from node_agent.drivers.network import PodNetwork
 from reconcile.errors import NotReady
 from sdn.view import mac_of
 from tests import packets
-from tests.world import Inhabitant, Place
+from tests.world import PLACES, Inhabitant, Place
 
 T = TypeVar("T")
 
@@ -365,3 +365,15 @@ class NetCluster:
             return self._arrived(self._wires[target], mark, lambda: self._greet("admin-a", target))
         finally:
             cable.close()
+
+
+@contextlib.contextmanager
+def inhabited(prefix: str, third_octet: int, places: tuple[Place, ...] = PLACES) -> Iterator[NetCluster]:
+    """A cluster with these pods and their projects, whose nodes have met; admin-a and admin-b are among them."""
+    with NetCluster(prefix, third_octet) as running:
+        for project in dict.fromkeys(place.project for place in places if place.project != "default"):
+            running.add_project(project)
+        for place in places:
+            running.add(place)
+        running.warm_up("admin-a", "admin-b")
+        yield running

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reconcile.errors import NotReady
-from tests.net.cluster import NetCluster, wait_until
+from tests.net.cluster import NetCluster, inhabited, wait_until
 from tests.ping import Ping
 from tests.world import Place, reaches
 
@@ -24,12 +24,7 @@ ADMINS = (Place("admin-a", "default", "node-1"), Place("admin-b", "default", "no
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NetCluster]:
-    with NetCluster("podflt", 20) as running:
-        for project in ("red", "blue"):
-            running.add_project(project)
-        for place in (FRIEND, FAR, FOE, *ADMINS):
-            running.add(place)
-        running.warm_up("admin-a", "admin-b")
+    with inhabited("podflt", 20, (FRIEND, FAR, FOE, *ADMINS)) as running:
         yield running
 
 

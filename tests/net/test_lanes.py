@@ -7,32 +7,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.command import podlane_network
-from tests.net.cluster import NetCluster, wait_until
+from tests.net.cluster import NetCluster, inhabited, wait_until
 from tests.ping import Ping
-from tests.world import Place, arrives, reaches
-
-PLACES = (
-    Place("red-a", "red", "node-1"),
-    Place("red-b", "red", "node-2"),
-    Place("blue-a", "blue", "node-1"),
-    Place("blue-b", "blue", "node-2"),
-    Place("admin-a", "default", "node-1"),
-    Place("admin-b", "default", "node-2"),
-)
+from tests.world import arrives, reaches
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NetCluster]:
-    with NetCluster("podlns", 17) as running:
-        for project in ("red", "blue"):
-            running.add_project(project)
-        for place in PLACES:
-            running.add(place)
-        running.warm_up("admin-a", "admin-b")
+    with inhabited("podlns", 17) as running:
         yield running
 
 
-PAIRS = [pair for one in ("red-a", "red-b") for other in ("blue-a", "blue-b") for pair in ((one, other), (other, one))]
+PAIRS = [pair for one in ("red-a", "red-c") for other in ("blue-a", "blue-b") for pair in ((one, other), (other, one))]
 
 
 def settle(cluster: NetCluster, together: bool) -> None:
@@ -43,7 +29,7 @@ def settle(cluster: NetCluster, together: bool) -> None:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_lanes_change_under_running_pods(cluster: NetCluster, request: pytest.FixtureRequest, killed: bool) -> None:
-    own = Ping(f"/run/netns/{cluster.pod_namespace('red-a')}", str(cluster.pods["red-b"].address))
+    own = Ping(f"/run/netns/{cluster.pod_namespace('red-a')}", str(cluster.pods["red-c"].address))
     request.addfinalizer(own.end)
     before = {node: len(cluster.flows(node)) for node in cluster.nodes}
     settle(cluster, together=False)
@@ -60,7 +46,7 @@ def test_lanes_change_under_running_pods(cluster: NetCluster, request: pytest.Fi
         if killed:
             cluster.start("node-2 sdn")
         settle(cluster, together)
-        assert reaches(cluster, "red-a", "red-b")
+        assert reaches(cluster, "red-a", "red-c")
         assert reaches(cluster, "blue-b", "blue-a")
     own.wait_for_answers(5)
     assert own.lost() == 0, "what was allowed all the time never stopped"
@@ -72,7 +58,7 @@ def test_both_sides_may_ask(cluster: NetCluster) -> None:
     settle(cluster, together=True)
     podlane_network(cluster.lab.kubeconfig, "isolate", "red", "blue")
     settle(cluster, together=False)
-    assert reaches(cluster, "red-a", "red-b")
+    assert reaches(cluster, "red-a", "red-c")
 
 
 def test_a_wrong_request_changes_nothing(cluster: NetCluster) -> None:

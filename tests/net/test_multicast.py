@@ -9,29 +9,15 @@ import pytest
 
 from api.objects import NetNamespace
 from sdn.view import MULTICAST_ENABLED
-from tests.net.cluster import NetCluster, wait_until
+from tests.net.cluster import NetCluster, inhabited, wait_until
 from tests.world import Place, arrives
 
 GROUP, GROUP_MAC = IPv4Address("239.1.2.3"), 0x01005E010203
-PLACES = (
-    Place("red-a", "red", "node-1"),
-    Place("red-b", "red", "node-1"),
-    Place("red-c", "red", "node-2"),
-    Place("blue-a", "blue", "node-1"),
-    Place("blue-b", "blue", "node-2"),
-    Place("admin-a", "default", "node-1"),
-    Place("admin-b", "default", "node-2"),
-)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NetCluster]:
-    with NetCluster("podmcs", 26) as running:
-        for project in ("red", "blue"):
-            running.add_project(project)
-        for place in PLACES:
-            running.add(place)
-        running.warm_up("admin-a", "admin-b")
+    with inhabited("podmcs", 26) as running:
         yield running
 
 

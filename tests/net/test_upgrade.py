@@ -11,30 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.net.cluster import NetCluster, wait_until
+from tests.net.cluster import NetCluster, inhabited, wait_until
 from tests.ping import Ping
 from tests.stream import Stream
-from tests.world import Place, reaches
+from tests.world import reaches
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = (
-    Place("red-a", "red", "node-1"),
-    Place("red-b", "red", "node-1"),
-    Place("red-c", "red", "node-2"),
-    Place("blue-a", "blue", "node-1"),
-    Place("admin-a", "default", "node-1"),
-    Place("admin-b", "default", "node-2"),
-)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NetCluster]:
-    with NetCluster("podupg", 19) as running:
-        for project in ("red", "blue"):
-            running.add_project(project)
-        for place in PLACES:
-            running.add(place)
-        running.warm_up("admin-a", "admin-b")
+    with inhabited("podupg", 19) as running:
         yield running
 
 
