@@ -62,16 +62,20 @@ def test_killing_the_sdn_daemon_loses_nothing_and_changes_nothing(cluster: NetCl
 
 def test_killing_the_master_loses_nothing_and_the_network_works_on(cluster: NetCluster) -> None:
     before = cluster.flows("node-1")
-    stream = ping(cluster, "red-a", "red-c")
+    near, far = ping(cluster, "red-a", "red-b"), ping(cluster, "red-a", "red-c")
     cluster.kill("master")
-    stream.wait_for_answers(25)
+    far.wait_for_answers(25)
+    # Not across nodes meanwhile: the switch in user space may lose a tunnelled packet whenever a link comes or goes.
+    assert far.lost() == 0
     cluster.add(Place("red-late", "red", "node-1"))
     assert reaches(cluster, "red-late", "red-c")
     cluster.remove("red-late")
+    far = ping(cluster, "red-a", "red-c")
     cluster.start("master")
     wait_until(cluster.master_answers, "the master")
-    stream.wait_for_answers(25)
-    assert stream.lost() == 0
+    for stream in (near, far):
+        stream.wait_for_answers(25)
+        assert stream.lost() == 0
     assert cluster.flows("node-1") == before
 
 
