@@ -18,9 +18,10 @@ from reconcile.loop import Loop, Pace
 from reconcile.settings import load
 from sdn.attach import AttachServer
 from sdn.base import Identity
-from sdn.drivers.cni_conf import CniConf
 from sdn.drivers.netlink import Netlink
+from sdn.drivers.optional_file import OptionalFile
 from sdn.drivers.unixctl import Control
+from sdn.handouts import CONFLIST, conflist
 from sdn.network import Network
 from sdn.queries import Queries
 from sdn.settings import Settings
@@ -62,18 +63,30 @@ def datapath_type(wish: str) -> str:
 
 async def serve(settings: Settings) -> None:
     """Run until cancelled; the datapath stays as it is afterwards."""
-    identity = Identity(settings.node_name, IPv4Address(settings.node_ip), datapath_type(settings.datapath_type))
+    identity = Identity(
+        settings.node_name,
+        IPv4Address(settings.node_ip),
+        datapath_type(settings.datapath_type),
+        settings.docker_project,
+    )
     async with Client(Kubeconfig.load(settings.kubeconfig)) as client, Netlink() as netlink:
         mirrors = Mirrors(client, lambda: network.wake())
-        network = Network(identity, Path(settings.ovs_rundir), netlink, mirrors.snapshot, settings.resync_seconds)
-        conf = CniConf(settings.cni_conf_dir, settings.socket)
-        conf.show(ready=False)
+        network = Network(
+            identity,
+            Path(settings.ovs_rundir),
+            netlink,
+            mirrors.snapshot,
+            settings.docker_options_file,
+            settings.resync_seconds,
+        )
+        conf = OptionalFile(f"{settings.cni_conf_dir}/{CONFLIST}" if settings.cni_conf_dir else "")
+        conf.show(None)
 
         async def one_pass() -> None:
             try:
                 await network.one_pass()
             finally:
-                conf.show(ready=not network.unready)
+                conf.show(None if network.unready else conflist(settings.socket))
 
         loop = Loop("network", one_pass, Pace(resync=settings.resync_seconds))
         network.wake = loop.wake

@@ -9,10 +9,11 @@ from ipaddress import IPv4Address
 
 from reconcile.errors import NotReady, Refused
 from sdn import metrics
+from sdn.docker_bridge import DockersBridge
 from sdn.drivers.netlink import Netlink, set_sysctl
 from sdn.drivers.nft import Nft
 from sdn.drivers.ovsdb import Ovsdb, PutBridge
-from sdn.links import OWNER, desired_bridge, desired_gateway, guarded_devices, missing
+from sdn.links import DOCKER_BRIDGE, OWNER, desired_bridge, desired_gateway, guarded_devices, missing
 from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices, nat_table
 from sdn.objections import objections
 from sdn.pipeline import BRIDGE
@@ -23,22 +24,35 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which node this is. `datapath_type` is "system" or "netdev"."""
+    """Which node this is. `datapath_type` is "system" or "netdev".
+
+    `docker_project` is the project of containers outside of any pod; empty: Docker gets no bridge of ours.
+    """
 
     name: str
     address: IPv4Address
     datapath_type: str
+    docker_project: str = ""
 
 
 class Base:
     """`drift` counts what somebody else had changed and was put right."""
 
-    def __init__(self, identity: Identity, ovsdb: Ovsdb, netlink: Netlink, nft: Nft, resync_seconds: float) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        ovsdb: Ovsdb,
+        netlink: Netlink,
+        nft: Nft,
+        docker_bridge: DockersBridge,
+        resync_seconds: float,
+    ) -> None:
         self.drift = 0
         self._identity = identity
         self._ovsdb = ovsdb
         self._netlink = netlink
         self._nft = nft
+        self._docker_bridge = docker_bridge
         self._resync_seconds = resync_seconds
         self._verified_at = float("-inf")
         self._verified_for: object = None
@@ -62,9 +76,11 @@ class Base:
         due = time.monotonic() >= self._verified_at + self._resync_seconds
         if self._verified_for != base or due or self._ovsdb.observe().bridge(BRIDGE) is None:
             self._is_known = self._verified_for == base
+            await self._put_docker_bridge(view)
             await self._put_bridge(view)
             await self._put_gateway(view)
             await self._put_firewall(view)
+            self._docker_bridge.hand_over(view)
             self._verified_for, self._verified_at = base, time.monotonic()
             return True
         return False
@@ -98,6 +114,10 @@ class Base:
             await self._ovsdb.apply((PutBridge(wish),))
             self._wrote(f"bridge {BRIDGE}")
 
+    async def _put_docker_bridge(self, view: View) -> None:
+        if await self._docker_bridge.put(view):
+            self._wrote(f"bridge {DOCKER_BRIDGE}")
+
     async def _put_gateway(self, view: View) -> None:
         gateway = desired_gateway(view.cluster, view.node)
         link = (await self._netlink.links()).get(gateway.device)
@@ -113,7 +133,7 @@ class Base:
 
     async def _put_firewall(self, view: View) -> None:
         await self._put_nat_table(nat_table(view.cluster))
-        desired = guarded_devices(self._ovsdb.observe())
+        desired = guarded_devices(self._ovsdb.observe(), view.node)
         present = await self._nft.chains("netdev", GUARD_TABLE)
         if desired != present:
             await self._nft.apply(guard_devices(desired - present, present - desired))

@@ -10,6 +10,7 @@ from pathlib import Path
 from sdn.flow import Flow
 from sdn.flows import (
     compile_flows,
+    docker_flows,
     gateway_flows,
     multicast_flows,
     outside_flows,
@@ -17,8 +18,8 @@ from sdn.flows import (
     pod_flows,
     route_flows,
 )
-from sdn.pipeline import PORTS, REGISTERS, TABLES, Table
-from sdn.view import Cluster, Node, Peer, Pod, View
+from sdn.pipeline import PORTS, REGISTERS, TABLES, VOVSBR_MULTITENANT, Table
+from sdn.view import Cluster, DockerLane, Node, Peer, Pod, View
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "pipeline.md"
 
@@ -27,7 +28,8 @@ NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 PEER = Peer("node-2", IPv4Address("10.245.2.4"), IPv4Network("10.128.2.0/23"))
 RED = Pod(16, IPv4Address("10.128.0.2"), 10)
 ADMIN = Pod(17, IPv4Address("10.128.0.3"), 0)
-VIEW = View(CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}), multicast=frozenset({10}))
+DOCKER = DockerLane(IPv4Network("10.128.1.128/25"), VOVSBR_MULTITENANT, 0)
+VIEW = View(CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}), multicast=frozenset({10}), docker=DOCKER)
 
 OWNERS = {
     "the node (`gateway_flows`)": gateway_flows(CLUSTER, NODE),
@@ -35,6 +37,7 @@ OWNERS = {
     "the node (`outside_flows`)": outside_flows(CLUSTER, NODE),
     "projects with multicast (`multicast_flows`)": multicast_flows(VIEW.multicast, VIEW.peers, VIEW.pods),
     "peer node-2 (`peer_flows`)": peer_flows(PEER),
+    "Docker's own containers (`docker_flows`)": docker_flows(DOCKER),
     "pod 10.128.0.2 of VNID 10 (`pod_flows`)": pod_flows(RED),
     "pod 10.128.0.3 of VNID 0 (`pod_flows`)": pod_flows(ADMIN),
 }
@@ -46,8 +49,8 @@ A packet enters at table SOURCE and moves only forward. What no row of a table m
 
 SCENARIO = """\
 The rows are those of node-1 (10.245.2.3, subnet 10.128.0.0/23) with one peer, node-2 (10.245.2.4, subnet
-10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10 that has multicast switched on, and a pod 10.128.0.3 of the
-project `default`.
+10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10 that has multicast switched on, a pod 10.128.0.3 of the
+project `default`, and lbr0 for containers outside of any pod (10.128.1.128/25, VNID 0).
 """
 
 WALKS = """\
@@ -59,6 +62,8 @@ WALKS = """\
 * **Node to pod**: tun0 from the gateway address, VNID 0: SOURCE → ROUTE → DELIVER or the tunnel.
 * **Pod to many** (multicast switched on): SOURCE → ROUTE → FLOOD (a copy to every peer) → DELIVER (to the pods of the
   same VNID on this node); on a peer SOURCE → DELIVER.
+* **Container outside of any pod** (`dockerProject`): lbr0 → vlinuxbr → vovsbr, then like a pod: SOURCE (pinned to
+  Docker's part of the subnet, VNID of its project) → ROUTE. To it: DELIVER (VNID compared) → vovsbr.
 * **Who has this address?**: SOURCE → ARP, answered on the spot.
 """
 

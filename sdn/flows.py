@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network
 from zlib import crc32
 
@@ -14,6 +14,7 @@ from sdn.flow import (
     ARP_TPA,
     ETH_DST,
     ETH_SRC,
+    IP_DST,
     TUN_DST,
     TUN_ID,
     TUN_SRC,
@@ -34,14 +35,19 @@ from sdn.flow import (
     untagged,
 )
 from sdn.pipeline import GLOBAL_VNID, PEERS_IN_A_ROW, SCRATCH, SOURCE_VNID, TUN0, VXLAN0, Priority, Table
-from sdn.view import MAC_PREFIX, Cluster, Node, Peer, Pod, View, mac_of
+from sdn.view import MAC_PREFIX, Cluster, DockerLane, Node, Peer, Pod, View, mac_of
 
 ARP_REQUEST, ARP_REPLY = 1, 2
 MULTICAST = IPv4Network("224.0.0.0/4")
 BROADCAST = IPv4Address("255.255.255.255")
 
 BASE_COOKIE = 1 << 32
-"""Owners in the upper half of a cookie: 1 the node itself, 2 a peer, 3 a pod; the lower half tells which one."""
+"""Owners in the upper half of a cookie: 1 the node itself, 2 a peer, 3 a pod, 4 Docker; the lower half tells which."""
+
+DOCKER_COOKIE = 4 << 32
+
+DOCKER_MAC_PREFIX = 0x0242
+"""Docker (before 28) makes a container's MAC of these two bytes and the four of its address."""
 
 
 def cookie_of_peer(peer: Peer) -> int:
@@ -191,16 +197,43 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
         flow(Table.ARP, Priority.GUARD, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
         flow(Table.ARP, Priority.EXACT, arp(tpa=pod.address), *ANSWER_ARP, cookie=cookie),
     }
-    if pod.vnid == GLOBAL_VNID:
-        rows.add(flow(Table.DELIVER, Priority.SUBNET, arrives, *deliver, cookie=cookie))
-    else:
-        for sender_vnid in (GLOBAL_VNID, pod.vnid):
-            match = arrives & exactly(SOURCE_VNID, sender_vnid)
-            rows.add(flow(Table.DELIVER, Priority.SUBNET, match, *deliver, cookie=cookie))
+    for sender in senders(pod.vnid):
+        rows.add(flow(Table.DELIVER, Priority.SUBNET, arrives & sender, *deliver, cookie=cookie))
     return frozenset(rows)
 
 
-def multicast_flows(vnids: frozenset[int], peers: frozenset[Peer], pods: frozenset[Pod]) -> frozenset[Flow]:
+def senders(vnid: int) -> tuple[Match, ...]:
+    """From whom this VNID may receive: from itself and from VNID 0; VNID 0 from all."""
+    if vnid == GLOBAL_VNID:
+        return (Match(),)
+    return exactly(SOURCE_VNID, GLOBAL_VNID), exactly(SOURCE_VNID, vnid)
+
+
+@lru_cache(maxsize=1)
+def docker_flows(docker: DockerLane) -> frozenset[Flow]:
+    """Let containers outside of any pod send from Docker's part of the subnet, with its VNID, and receive like pods.
+
+    They come through one port and share a lane, so one may borrow another's address, but no pod's, node's or peer's.
+    What one asks about another is theirs to answer and dropped here: an answer of ours would come beside it.
+    """
+    sender = in_port(docker.ofport) & untagged()
+    asks = arp(op=ARP_REQUEST, spa=docker.subnet)
+    arrives = ip(dst=docker.subnet)
+    deliver = (Move(IP_DST, ETH_DST, 32), Load(ETH_DST, 32, 16, DOCKER_MAC_PREFIX), Output(docker.ofport))
+    mark = partial(flow, cookie=DOCKER_COOKIE)
+    rows = [
+        mark(Table.SOURCE, Priority.EXACT, sender & arp(tpa=docker.subnet)),
+        mark(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP)),
+        mark(Table.SOURCE, Priority.SUBNET, sender & ip(src=docker.subnet), *says(docker.vnid), Goto(Table.ROUTE)),
+        mark(Table.ARP, Priority.EXACT, arp(tpa=docker.subnet), *ANSWER_ARP),
+        *(mark(Table.DELIVER, Priority.SUBNET, arrives & match, *deliver) for match in senders(docker.vnid)),
+    ]
+    return frozenset(rows)
+
+
+def multicast_flows(
+    vnids: frozenset[int], peers: frozenset[Peer], pods: frozenset[Pod], docker: DockerLane | None = None
+) -> frozenset[Flow]:
     """Let pods of these VNIDs send to many: to every peer, and to every pod of this node with the same VNID.
 
     What comes out of a tunnel goes to this node's pods only. The sender gets no copy. Multicast of all other VNIDs,
@@ -213,6 +246,7 @@ def multicast_flows(vnids: frozenset[int], peers: frozenset[Peer], pods: frozens
     for vnid in vnids:
         theirs = ip(dst=MULTICAST) & exactly(SOURCE_VNID, vnid)
         ours = sorted(pod.ofport for pod in pods if pod.vnid == vnid)
+        ours += [docker.ofport] if docker is not None and docker.vnid == vnid else []
         rows.add(flow(Table.ROUTE, Priority.EXACT, theirs, Move(SOURCE_VNID, TUN_ID, 32), Goto(first)))
         rows.add(flow(Table.DELIVER, Priority.SUBNET, theirs, *map(Output, ours)))
     return frozenset(rows)
@@ -252,7 +286,8 @@ def compile_flows(view: View) -> frozenset[Flow]:
         route_flows(view.cluster, view.node),
         outside_flows(view.cluster, view.node),
         _all_peers_flows(view.peers),
-        multicast_flows(view.multicast, view.peers, view.pods),
+        multicast_flows(view.multicast, view.peers, view.pods, view.docker),
+        docker_flows(view.docker) if view.docker is not None else (),
         *map(pod_flows, view.pods),
     )
 

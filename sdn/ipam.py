@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 from sdn.pipeline import FIRST_POD_PORT, LAST_POD_PORT
 
@@ -19,12 +19,14 @@ def next_number(first: int, last: int, taken: Collection[int], cursor: int) -> i
     return next((n for n in (first + (start + step) % size for step in range(size)) if n not in taken), None)
 
 
-def next_address(subnet: IPv4Network, taken: Collection[IPv4Address], cursor: IPv4Address | None) -> IPv4Address:
-    """An address for a pod: neither the network's, nor the gateway's (the first), nor the broadcast address."""
-    first, last = int(subnet.network_address) + 2, int(subnet.broadcast_address) - 1
-    number = next_number(first, last, {int(address) for address in taken}, int(cursor) if cursor else 0)
+def next_address(
+    first: IPv4Address, last: IPv4Address, taken: Collection[IPv4Address], cursor: IPv4Address | None
+) -> IPv4Address:
+    """An address for a pod. Raises Exhausted."""
+    number = next_number(int(first), int(last), {int(address) for address in taken}, int(cursor) if cursor else 0)
     if number is None:
-        raise Exhausted(f"no free address in {subnet}: all {last - first + 1} are taken by pods of this node")
+        size = int(last) - int(first) + 1
+        raise Exhausted(f"no free address: all {size} from {first} to {last} are taken by pods of this node")
     return IPv4Address(number)
 
 

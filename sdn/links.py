@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv4Network
 
 from sdn.flow import mac_text
-from sdn.observed import Bridge, Port, Switch, words
-from sdn.pipeline import BRIDGE, GATEWAY_PORT, TABLES, TUN0, TUNNEL_PORT, VXLAN0
+from sdn.observed import Bridge, Link, Port, Switch, words
+from sdn.pipeline import (
+    BRIDGE,
+    DOCKER_PORT,
+    GATEWAY_PORT,
+    TABLES,
+    TUN0,
+    TUNNEL_PORT,
+    VOVSBR_MULTITENANT,
+    VOVSBR_SUBNET,
+    VXLAN0,
+)
 from sdn.view import Cluster, Node, mac_of
 
 OWNER = ("podlane", "owner")
 NETDEV = "netdev"
+
+DOCKER_BRIDGE, BRIDGE_END = "lbr0", "vlinuxbr"
+DOCKER_LINKS = (DOCKER_BRIDGE, BRIDGE_END, DOCKER_PORT)
+ALIAS = "podlane"
+"""Our mark on Docker's bridge and its cable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +38,38 @@ class Gateway:
     address: IPv4Interface
     routes: frozenset[IPv4Network]
     sysctls: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DockerBridge:
+    """Docker's own bridge lbr0 and its cable vlinuxbr-vovsbr to br0.
+
+    The bridge carries the gateway's address because Docker gives its containers the bridge's address as their gateway;
+    the packets go through br0 all the same, since lbr0 itself hands nothing to the node (`guarded_devices`).
+    `checksums` is False when the datapath needs the sender to fill in checksums itself.
+    """
+
+    address: IPv4Interface
+    mtu: int
+    checksums: bool
+
+
+def desired_docker_bridge(cluster: Cluster, node: Node, datapath_type: str) -> DockerBridge | None:
+    """None where Docker is to have no bridge of ours."""
+    if node.docker_subnet is None:
+        return None
+    return DockerBridge(
+        IPv4Interface((node.gateway, node.subnet.prefixlen)), cluster.mtu, checksums=datapath_type != NETDEV
+    )
+
+
+def is_docker_bridge(wish: DockerBridge, links: Mapping[str, Link]) -> bool:
+    """Whether bridge and cable are as wished."""
+    ours = [link for name, link in links.items() if name in DOCKER_LINKS]
+    whole = len(ours) == len(DOCKER_LINKS) and links[BRIDGE_END].master == DOCKER_BRIDGE
+    fit = all(link.up and link.alias == ALIAS and link.mtu == wish.mtu for link in ours)
+    addresses = {(link.name, address) for link in ours for address in link.addresses}
+    return whole and fit and addresses == {(DOCKER_BRIDGE, wish.address)}
 
 
 def desired_bridge(cluster: Cluster, node: Node, datapath_type: str) -> Bridge:
@@ -39,13 +87,14 @@ def desired_bridge(cluster: Cluster, node: Node, datapath_type: str) -> Bridge:
         mac=mac_text(mac_of(node.gateway)),
         mtu_request=cluster.mtu,
     )
+    docker = Port(DOCKER_PORT, ofport_request=VOVSBR_MULTITENANT if cluster.multitenant else VOVSBR_SUBNET)
     return Bridge(
         BRIDGE,
         datapath_type=datapath_type,
         fail_mode="secure",
         external_ids=(OWNER,),
         table_names=tuple((int(table), table.name.lower()) for table in TABLES),
-        ports=(gateway, tunnel),
+        ports=(gateway, tunnel) if node.docker_subnet is None else (gateway, tunnel, docker),
     )
 
 
@@ -79,9 +128,14 @@ def desired_gateway(cluster: Cluster, node: Node) -> Gateway:
     )
 
 
-def guarded_devices(switch: Switch) -> frozenset[str]:
-    """The kernel's devices that Open vSwitch reads in user space, where the kernel sees a copy of every frame."""
-    return frozenset(
+def guarded_devices(switch: Switch, node: Node) -> frozenset[str]:
+    """Devices from which the node's network stack may take nothing.
+
+    Those that Open vSwitch reads in user space, where the kernel sees a copy of every frame; and Docker's bridge:
+    its containers reach the node through br0, like pods.
+    """
+    docker = frozenset() if node.docker_subnet is None else frozenset({DOCKER_BRIDGE})
+    return docker | frozenset(
         port.name
         for bridge in switch.bridges
         if bridge.datapath_type == NETDEV

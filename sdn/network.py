@@ -14,6 +14,7 @@ from api.queries import NetworkReport
 from reconcile.errors import DriverError, Gone, NotReady
 from sdn import metrics
 from sdn.base import Base, Identity
+from sdn.docker_bridge import DockersBridge
 from sdn.drivers.netlink import Netlink, PodLink
 from sdn.drivers.nft import Nft
 from sdn.drivers.openflow import OpenFlow
@@ -52,6 +53,7 @@ class Network:
         ovs_rundir: Path,
         netlink: Netlink,
         snapshot: Callable[[], Snapshot | None],
+        docker_options_file: str,
         resync_seconds: float,
     ) -> None:
         self.wake: Callable[[], None] = lambda: None
@@ -68,7 +70,8 @@ class Network:
         self._mtu = 0
         self._surveyed: Snapshot | None = None
         self._ground: Ground | NotYet = NotYet("starting")
-        self._base = Base(identity, self._ovsdb, netlink, self._nft, resync_seconds)
+        docker_bridge = DockersBridge(self._ovsdb, netlink, docker_options_file, identity.datapath_type)
+        self._base = Base(identity, self._ovsdb, netlink, self._nft, docker_bridge, resync_seconds)
         self._ports: Mapping[str, Port] = {}
         self._shaped: Mapping[str, int] = {}
         self._flows: frozenset[Flow] = frozenset()
@@ -113,12 +116,12 @@ class Network:
         """How it is, for people."""
         if self.view is None:
             return NetworkReport(trouble=self.unready)
-        subnet = self.view.node.subnet
+        node = self.view.node
         here = len(attached(self._ovsdb.observe().bridge(BRIDGE)))
         return NetworkReport(
-            subnet=str(subnet),
+            subnet=str(node.subnet),
             pods=here,
-            free_addresses=subnet.num_addresses - 3 - here,
+            free_addresses=int(node.last_pod) - int(node.first_pod) + 1 - here,
             flows=len(self._flows),
             drift=self._base.drift,
             pass_milliseconds=round(self._pass_milliseconds, 2),
@@ -168,7 +171,8 @@ class Network:
         if not self._mtu:
             self._mtu = await self._underlay_mtu() - VXLAN_OVERHEAD
         if snapshot is not self._surveyed:
-            self._ground = survey(snapshot, self._identity.name, self._identity.address, self._mtu)
+            us = self._identity
+            self._ground = survey(snapshot, us.name, us.address, self._mtu, us.docker_project)
             self._surveyed = snapshot
         if isinstance(self._ground, NotYet):
             return self._ground

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
+from sdn.links import DOCKER_BRIDGE
 from sdn.observed import Link, Route
 from sdn.pipeline import GATEWAY_PORT
 from sdn.view import Cluster
@@ -12,7 +13,7 @@ from sdn.view import Cluster
 VXLAN_OVERHEAD = 50
 """Bytes that a tunnel adds to a packet."""
 
-OURS = frozenset(("lo", GATEWAY_PORT))
+OURS = frozenset(("lo", GATEWAY_PORT, DOCKER_BRIDGE))
 
 
 def underlay(address: IPv4Address, links: Mapping[str, Link]) -> Link | None:

@@ -74,11 +74,14 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link of the node's network namespace; `mtu` is in bytes."""
+    """A link of the node's network namespace; `mtu` is in bytes, `master` the bridge that it is a port of."""
 
     name: str
     mtu: int
     addresses: frozenset[IPv4Interface]
+    alias: str = ""
+    master: str = ""
+    up: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ from sdn.flow import REG0, REG1
 BRIDGE = "br0"
 TUNNEL_PORT = "vxlan0"
 GATEWAY_PORT = "tun0"
+DOCKER_PORT = "vovsbr"
 
 VXLAN0 = 1
 TUN0 = 2
+VOVSBR_SUBNET, VOVSBR_MULTITENANT = 9, 3
 FIRST_POD_PORT = 16
 LAST_POD_PORT = 0xFEFF
 
@@ -67,6 +69,7 @@ REGISTERS: dict[str, str] = {
 PORTS: dict[int, str] = {
     VXLAN0: f"{TUNNEL_PORT}: the VXLAN tunnel to every peer; address and key are set by the flow",
     TUN0: f"{GATEWAY_PORT}: the node itself, and through it the outside; carries the gateway address",
+    VOVSBR_MULTITENANT: f"{DOCKER_PORT}: Docker's own bridge lbr0, where there is one; {VOVSBR_SUBNET} with ovs-subnet",
 }
 
 

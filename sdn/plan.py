@@ -100,7 +100,7 @@ def arrivals(bridge: Bridge, node: Node, wishes: Iterable[Wish]) -> Arrivals:
                 stranded[wish.sandbox] = f"its address {here[wish.sandbox]} is not of this node's subnet {node.subnet}"
             continue
         try:
-            last_address = next_address(node.subnet, addresses, last_address)
+            last_address = next_address(node.first_pod, node.last_pod, addresses, last_address)
             last_ofport = next_ofport(ofports, last_ofport)
         except Exhausted as error:
             refused[wish.sandbox] = str(error)

@@ -25,6 +25,15 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     cni_conf_dir: Annotated[
         str, msgspec.Meta(description="where runtimes look for CNI networks, usually /etc/cni/net.d; empty: tell none")
     ] = ""
+    docker_project: Annotated[
+        str,
+        msgspec.Meta(
+            description="project in whose lane containers outside of any pod are, through lbr0; empty: make no lbr0"
+        ),
+    ] = ""
+    docker_options_file: Annotated[str, msgspec.Meta(description="where dockerd's options for lbr0 are written")] = (
+        "/run/podlane/docker-network"
+    )
     health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
         "127.0.0.1:10249"
     )

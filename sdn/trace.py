@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 from api.queries import TraceAnswer, TraceQuestion, TraceStep
 from sdn.flow import mac_text
-from sdn.flows import BASE_COOKIE, cookie_of_peer, cookie_of_pod
+from sdn.flows import BASE_COOKIE, DOCKER_COOKIE, cookie_of_peer, cookie_of_pod
 from sdn.pipeline import TUN0, VXLAN0, Table
 from sdn.view import View, mac_of
 
@@ -76,6 +76,8 @@ def _step(number: int, text: str, view: View) -> TraceStep:
 def _owner(cookie: int, view: View) -> str:
     if cookie == BASE_COOKIE:
         return f"node {view.node.name}"
+    if cookie == DOCKER_COOKIE:
+        return "Docker's bridge"
     for peer in view.peers:
         if cookie_of_peer(peer) == cookie:
             return f"node {peer.name}"
@@ -87,4 +89,6 @@ def _name(port: int, tunnel: str, view: View) -> str:
         return f"tunnel {tunnel}"
     if port == TUN0:
         return "node"
+    if view.docker is not None and port == view.docker.ofport:
+        return "Docker's bridge"
     return next((f"pod {pod.address}" for pod in view.pods if pod.ofport == port), f"port {port}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
 from api.objects import PLUGIN_MULTITENANT, ClusterNetwork, HostSubnet, NetNamespace
-from sdn.pipeline import GLOBAL_VNID
+from sdn.pipeline import GLOBAL_VNID, VOVSBR_MULTITENANT, VOVSBR_SUBNET
 
 MAC_PREFIX = 0x0A58
 
@@ -39,16 +39,31 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This node: its address under the tunnels and its subnet of the cluster network."""
+    """This node: its address under the tunnels and its subnet of the cluster network.
+
+    `docker_subnet` is the part of the subnet that Docker gives to containers outside of any pod.
+    """
 
     name: str
     address: IPv4Address
     subnet: IPv4Network
+    docker_subnet: IPv4Network | None = None
 
     @property
     def gateway(self) -> IPv4Address:
         """The address of tun0."""
         return gateway_of(self.subnet)
+
+    @property
+    def first_pod(self) -> IPv4Address:
+        """The first address that a pod may get."""
+        return self.gateway + 1
+
+    @property
+    def last_pod(self) -> IPv4Address:
+        """The last address that a pod may get."""
+        end = self.subnet.broadcast_address if self.docker_subnet is None else self.docker_subnet.network_address
+        return end - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,10 +108,20 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
+class DockerLane:
+    """The containers outside of any pod: Docker gives each an address of `subnet`, all have one VNID."""
+
+    subnet: IPv4Network
+    ofport: int
+    vnid: int
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """`laneless` are sandboxes of a project without a VNID: they stay on the bridge and get no flow.
 
-    `multicast` are the VNIDs whose pods may send to many.
+    `multicast` are the VNIDs whose pods may send to many. `docker` is None while Docker has no bridge of ours, its
+    project has no VNID, or a pod has an address of its part of the subnet.
     """
 
     cluster: Cluster
@@ -105,6 +130,7 @@ class View:
     pods: frozenset[Pod]
     laneless: tuple[Attached, ...] = ()
     multicast: frozenset[int] = frozenset()
+    docker: DockerLane | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +146,8 @@ class Snapshot:
 class Ground:
     """What the API says, for one node; `lanes` is the VNID of each project, None with the flat network.
 
-    `multicast` are the VNIDs all of whose projects have it switched on.
+    `multicast` are the VNIDs all of whose projects have it switched on; `docker_project` is the one in whose lane
+    containers outside of any pod are.
     """
 
     cluster: Cluster
@@ -128,6 +155,7 @@ class Ground:
     peers: frozenset[Peer]
     lanes: Mapping[str, int] | None
     multicast: frozenset[int]
+    docker_project: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,17 +225,27 @@ def with_multicast(lanes: Mapping[str, int] | None, net_namespaces: Iterable[Net
     return frozenset(lanes[name] for name in on) - off
 
 
-def survey(snapshot: Snapshot, name: str, address: IPv4Address, default_mtu: int) -> Ground | NotYet:
-    """What the API says, put together for this node, or what is missing."""
+def survey(
+    snapshot: Snapshot, name: str, address: IPv4Address, default_mtu: int, docker_project: str = ""
+) -> Ground | NotYet:
+    """What the API says, put together for this node, or what is missing; with a project for Docker's own containers."""
     if snapshot.cluster_network is None:
         return NotYet("no ClusterNetwork default yet; the master makes it at its first start")
     node = find_node(name, address, snapshot.host_subnets)
     if isinstance(node, NotYet):
         return node
+    if docker_project:
+        node = replace(node, docker_subnet=docker_part(node.subnet))
     cluster = find_cluster(snapshot.cluster_network, default_mtu)
     peers = find_peers(node, snapshot.host_subnets)
     lanes = vnids(cluster, snapshot.net_namespaces)
-    return Ground(cluster, node, peers, lanes, with_multicast(lanes, snapshot.net_namespaces))
+    multicast = with_multicast(lanes, snapshot.net_namespaces)
+    return Ground(cluster, node, peers, lanes, multicast, docker_project)
+
+
+def docker_part(subnet: IPv4Network) -> IPv4Network:
+    """The last quarter of a node's subnet."""
+    return list(subnet.subnets(prefixlen_diff=2))[-1]
 
 
 def look(ground: Ground, attached: Iterable[Attached]) -> View:
@@ -222,4 +260,13 @@ def look(ground: Ground, attached: Iterable[Attached]) -> View:
         pods=frozenset(Pod(one.ofport, one.address, vnid) for one, vnid in lane_of.items() if vnid is not None),
         laneless=tuple(sorted(one for one, vnid in lane_of.items() if vnid is None)),
         multicast=ground.multicast,
+        docker=_docker_lane(ground, here),
     )
+
+
+def _docker_lane(ground: Ground, here: Iterable[Attached]) -> DockerLane | None:
+    subnet, lanes = ground.node.docker_subnet, ground.lanes
+    vnid = GLOBAL_VNID if lanes is None else lanes.get(ground.docker_project)
+    if subnet is None or vnid is None or any(one.address in subnet for one in here):
+        return None
+    return DockerLane(subnet, VOVSBR_MULTITENANT if ground.cluster.multitenant else VOVSBR_SUBNET, vnid)

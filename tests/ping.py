@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import threading
 from pathlib import Path
+
+DEADLINE_SECONDS = 30.0
 
 
 class Ping:
@@ -23,12 +26,17 @@ class Ping:
         self.wait_for_answers(5)
 
     def wait_for_answers(self, count: int) -> None:
-        """Until so many more answers have come."""
+        """Until so many more answers have come; a ping that hears nothing for long is ended."""
         wanted = len(self._answered) + count
-        while len(self._answered) < wanted:
-            line = self._lines.readline()
-            assert line, "ping has ended"
-            self._read(line)
+        patience = threading.Timer(DEADLINE_SECONDS, self._process.kill)
+        patience.start()
+        try:
+            while len(self._answered) < wanted:
+                line = self._lines.readline()
+                assert line, f"no answer within {DEADLINE_SECONDS:.0f} s"
+                self._read(line)
+        finally:
+            patience.cancel()
 
     def _read(self, line: str) -> None:
         found = re.search(r"bytes from .*icmp_seq=(\d+)", line)

@@ -19,7 +19,9 @@ from typing import Any, TypeVar
 from pyroute2 import AsyncIPRoute, NetlinkError
 
 from reconcile.errors import DriverError, Gone, NotReady, Refused
+from sdn.links import ALIAS, BRIDGE_END, DOCKER_BRIDGE, DOCKER_LINKS, DockerBridge
 from sdn.observed import Link, Route
+from sdn.pipeline import DOCKER_PORT
 
 T = TypeVar("T")
 
@@ -30,6 +32,7 @@ _MAIN_TABLE = 254
 _LEAST_BURST = 2 * 9000  # bytes: two of the largest packets
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
+_UP = 1
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_STXCSUM = 0x17
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -75,11 +78,21 @@ class Netlink:
         async for message in await self._here.addr("dump", family=socket.AF_INET):
             own = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
             addresses.setdefault(message["index"], set()).add(IPv4Interface((own, message["prefixlen"])))
-        found = {}
+        messages = {}
         async for message in await self._here.link("dump"):
-            name = message.get_attr("IFLA_IFNAME")
-            found[name] = Link(name, message.get_attr("IFLA_MTU"), frozenset(addresses.get(message["index"], set())))
-        return found
+            messages[message["index"]] = message
+        names = {index: message.get_attr("IFLA_IFNAME") for index, message in messages.items()}
+        return {
+            names[index]: Link(
+                name=names[index],
+                mtu=message.get_attr("IFLA_MTU"),
+                addresses=frozenset(addresses.get(index, set())),
+                alias=message.get_attr("IFLA_IFALIAS") or "",
+                master=names.get(message.get_attr("IFLA_MASTER"), ""),
+                up=bool(message["flags"] & _UP),
+            )
+            for index, message in messages.items()
+        }
 
     async def create(self, pod: PodLink) -> None:
         """Make the pair, down on this side, and configure the pod's side. Neither end speaks IPv6.
@@ -177,7 +190,7 @@ class Netlink:
         with _mapped(f"link {device}"):
             index = await self._index(device)
             await self._here.link("set", index=index, state="up")
-            await self._set_address(device, index, address)
+            await self._set_addresses(device, index, frozenset({address}))
             for stale in await self.gateway_routes(device) - routes:
                 await self._here.route("del", dst=str(stale), oif=index, proto=ROUTE_PROTOCOL)
             for network in sorted(routes):
@@ -190,11 +203,33 @@ class Netlink:
                     prefsrc=str(address.ip),
                 )
 
-    async def _set_address(self, device: str, index: int, address: IPv4Interface) -> None:
+    async def put_docker_bridge(self, wish: DockerBridge) -> None:
+        """Make bridge and cable, or put right what differs. Neither speaks IPv6."""
+        with _mapped(f"bridge {DOCKER_BRIDGE}"):
+            present = await self.links()
+            if DOCKER_BRIDGE not in present:
+                await self._here.link("add", ifname=DOCKER_BRIDGE, kind="bridge", ifalias=ALIAS)
+            if not {BRIDGE_END, DOCKER_PORT} <= present.keys():
+                await self._delete(BRIDGE_END)
+                far = {"ifname": DOCKER_PORT, "txqlen": 0}
+                await self._here.link("add", ifname=BRIDGE_END, kind="veth", txqlen=0, peer=far)
+            master = await self._index(DOCKER_BRIDGE)
+            for name in DOCKER_LINKS:
+                _switch_ipv6_off(name)
+                own = {"master": master} if name == BRIDGE_END else {}
+                index = await self._index(name)
+                await self._here.link("set", index=index, mtu=wish.mtu, ifalias=ALIAS, state="up", **own)
+                addresses = frozenset({wish.address}) if name == DOCKER_BRIDGE else frozenset()
+                await self._set_addresses(name, index, addresses)
+            if not wish.checksums:
+                _switch_checksums_off(BRIDGE_END)
+
+    async def _set_addresses(self, device: str, index: int, addresses: frozenset[IPv4Interface]) -> None:
+        """These and no others, without the kernel's own routes to their networks."""
         present = (await self.links())[device].addresses
-        for stale in present - {address}:
+        for stale in present - addresses:
             await self._here.addr("del", index=index, address=str(stale.ip), prefixlen=stale.network.prefixlen)
-        if address not in present:
+        for address in addresses - present:
             await self._here.addr(
                 "add",
                 index=index,
@@ -218,9 +253,11 @@ async def _limit(kernel: AsyncIPRoute, index: int, bits: int) -> None:
     await kernel.tc("replace", "tbf", index, handle=0x10000, rate=rate, burst=burst, limit=burst + rate // 20)
 
 
-def set_sysctl(name: str, value: str) -> bool:
-    """Write a kernel setting; whether it had another value before. Raises Refused."""
+def set_sysctl(name: str, value: str, required: bool = True) -> bool:
+    """Write a kernel setting; whether it had another value before. Raises Refused; one not required may be missing."""
     path = Path("/proc/sys") / name.replace(".", "/")
+    if not required and not path.exists():
+        return False
     try:
         if path.read_text().strip() == value:
             return False

@@ -156,9 +156,14 @@ class Ovsdb:
             for change in job.changes:
                 _write(idl, job.transaction, root, change)
             root.increment("next_cfg")
+        return self._commit(root, job)
+
+    def _commit(self, root: Any, job: _Job) -> bool:
         status = job.transaction.commit()
         if status == ovs_idl.Transaction.INCOMPLETE:
             return False
+        if status == ovs_idl.Transaction.UNCHANGED:
+            return self._end(job, None)
         if status in {ovs_idl.Transaction.TRY_AGAIN, ovs_idl.Transaction.NOT_LOCKED}:
             job.transaction = None
             return False

@@ -17,7 +17,8 @@ import yaml
 
 from api.objects import ClusterNetwork, HostSubnet, NetNamespace
 from sdn.flows import compile_flows
-from sdn.links import desired_bridge, desired_gateway
+from sdn.handouts import docker_options
+from sdn.links import desired_bridge, desired_docker_bridge, desired_gateway
 from sdn.nat import guard_devices, nat_table
 from sdn.pipeline import Table
 from sdn.view import Attached, Ground, Snapshot, View, look, survey
@@ -36,7 +37,7 @@ def view_of(document: dict[str, Any]) -> View:
         for row in document.get("attached", [])
     ]
     node = document["node"]
-    ground = survey(snapshot, node["name"], IPv4Address(node["ip"]), 1450)
+    ground = survey(snapshot, node["name"], IPv4Address(node["ip"]), 1450, document.get("dockerProject", ""))
     assert isinstance(ground, Ground), ground
     return look(ground, attached)
 
@@ -64,6 +65,10 @@ def links_text(view: View) -> str:
     lines.append(f"address {gateway.address} dev {gateway.device}")
     lines += [f"route {network} dev {gateway.device}" for network in sorted(gateway.routes)]
     lines += [f"sysctl {name}={value}" for name, value in gateway.sysctls]
+    docker = desired_docker_bridge(view.cluster, view.node, "netdev")
+    if docker is not None:
+        lines.append(f"lbr0 address={docker.address} mtu={docker.mtu}")
+        lines.append(f"dockerd {docker_options(view.cluster, view.node).strip()}")
     lines += [f"no lane: {one.namespace} {one.sandbox} {one.address}" for one in view.laneless]
     return "\n".join(lines) + "\n"
 

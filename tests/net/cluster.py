@@ -239,6 +239,13 @@ class NetCluster:
         self._wires[place.name] = Wire(namespace, "eth0")
         return attachment
 
+    def adopt(self, place: Place, pid: int, address: IPv4Address) -> None:
+        """Count a container, which Docker has connected itself, among the pods."""
+        namespace = self.pod_namespace(place.name)
+        run("ip", "netns", "attach", namespace, str(pid))
+        self.pods[place.name] = Inhabitant(place.name, place.project, place.node, address)
+        self._wires[place.name] = Wire(namespace, "eth0")
+
     def attach(self, node: str, request: AttachRequest) -> Attachment:
         """Ask a node to attach a sandbox."""
         return self._on_socket(self.nodes[node], lambda network: network.attach(request))

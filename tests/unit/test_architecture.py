@@ -54,6 +54,7 @@ PURE = (
     "sdn/flow.py",
     "sdn/flows.py",
     "sdn/ipam.py",
+    "sdn/handouts.py",
     "sdn/links.py",
     "sdn/nat.py",
     "sdn/objections.py",

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdn.ipam import Exhausted, next_address, next_number, next_ofport
-from sdn.links import NETDEV, desired_bridge, guarded_devices, missing
-from sdn.observed import Bridge, Port, Switch
+from sdn.links import NETDEV, desired_bridge, desired_docker_bridge, guarded_devices, is_docker_bridge, missing
+from sdn.observed import Bridge, Link, Port, Switch
 from sdn.pipeline import FIRST_POD_PORT, LAST_POD_PORT
 from sdn.plan import Wish, arrivals, attached, device_of, lost, ports_for, ports_of
-from sdn.view import Attached
+from sdn.view import Attached, docker_part
 from tests.unit.sdn.test_flows import CLUSTER, NODE
 
 SMALL = replace(NODE, subnet=IPv4Network("10.128.0.0/29"))
@@ -33,10 +33,18 @@ def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:
 
 
 def test_addresses_begin_at_the_second_and_leave_out_the_gateway() -> None:
-    assert next_address(SMALL.subnet, set(), None) == IPv4Address("10.128.0.2")
+    first, last = SMALL.first_pod, SMALL.last_pod
+    assert next_address(first, last, set(), None) == IPv4Address("10.128.0.2")
     taken = {IPv4Address("10.128.0.2") + n for n in range(5)}
-    with pytest.raises(Exhausted, match=r"no free address in 10\.128\.0\.0/29: all 5 are taken"):
-        next_address(SMALL.subnet, taken, None)
+    with pytest.raises(Exhausted, match=r"all 5 from 10\.128\.0\.2 to 10\.128\.0\.6 are taken"):
+        next_address(first, last, taken, None)
+
+
+def test_pods_get_no_address_of_dockers_part() -> None:
+    node = replace(NODE, docker_subnet=docker_part(NODE.subnet))
+    assert node.docker_subnet == IPv4Network("10.128.1.128/25")
+    assert (node.first_pod, node.last_pod) == (IPv4Address("10.128.0.2"), IPv4Address("10.128.1.127"))
+    assert next_address(node.first_pod, node.last_pod, set(), node.last_pod) == node.first_pod
 
 
 def test_a_freed_address_rests_until_the_range_has_gone_round() -> None:
@@ -123,4 +131,28 @@ def test_a_bridge_as_desired_needs_nothing_and_pods_ports_do_not_matter() -> Non
 def test_the_guard_is_for_devices_that_are_read_in_user_space() -> None:
     ports = (Port("eth0"), Port("tun0", type="internal"), Port("br0", type="internal"), Port("vxlan0", type="vxlan"))
     for datapath, wanted in ((NETDEV, {"eth0"}), ("system", set())):
-        assert guarded_devices(Switch((Bridge("br0", datapath_type=datapath, ports=ports),))) == wanted
+        switch = Switch((Bridge("br0", datapath_type=datapath, ports=ports),))
+        assert guarded_devices(switch, NODE) == wanted
+        assert guarded_devices(switch, replace(NODE, docker_subnet=docker_part(NODE.subnet))) == wanted | {"lbr0"}
+
+
+def test_dockers_bridge_is_as_wished_or_not() -> None:
+    node = replace(NODE, docker_subnet=docker_part(NODE.subnet))
+    wish = desired_docker_bridge(CLUSTER, node, NETDEV)
+    assert wish is not None
+    assert desired_docker_bridge(CLUSTER, NODE, NETDEV) is None
+    good = {
+        "lbr0": Link("lbr0", CLUSTER.mtu, frozenset({wish.address}), "podlane"),
+        "vlinuxbr": Link("vlinuxbr", CLUSTER.mtu, frozenset(), "podlane", "lbr0"),
+        "vovsbr": Link("vovsbr", CLUSTER.mtu, frozenset(), "podlane"),
+    }
+    assert is_docker_bridge(wish, good)
+    for name, change in (
+        ("lbr0", {"addresses": frozenset()}),
+        ("lbr0", {"mtu": 9000}),
+        ("vlinuxbr", {"master": ""}),
+        ("vlinuxbr", {"up": False}),
+        ("vovsbr", {"alias": "somebody's"}),
+    ):
+        assert not is_docker_bridge(wish, {**good, name: replace(good[name], **change)}), (name, change)
+    assert not is_docker_bridge(wish, {name: link for name, link in good.items() if name != "vovsbr"})

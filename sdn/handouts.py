@@ -1,0 +1,25 @@
+"""The files by which others on this node learn of its network. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from sdn.links import DOCKER_BRIDGE
+from sdn.view import Cluster, Node
+
+CONFLIST = "10-podlane.conflist"
+
+
+def conflist(socket: str) -> str:
+    """For container runtimes: a CNI network configuration list whose only plugin asks at this socket."""
+    plugin = {"type": "podlane-cni", "socket": socket}
+    return json.dumps({"cniVersion": "1.0.0", "name": "podlane", "plugins": [plugin]}, indent=2) + "\n"
+
+
+def docker_options(cluster: Cluster, node: Node) -> str:
+    """For dockerd: what it is to be started with, as a file of environment variables.
+
+    The firewall is ours: rules of dockerd's own would drop what is forwarded between pods and the outside.
+    """
+    options = f"--bridge={DOCKER_BRIDGE} --fixed-cidr={node.docker_subnet} --mtu={cluster.mtu} --iptables=false"
+    return f"DOCKER_NETWORK_OPTIONS='{options}'\n"
