@@ -47,5 +47,9 @@ done
 for service in "${services[@]}"; do
     install -m 0644 "$source/systemd/$service.service" /etc/systemd/system/
 done
+if [[ $role == node ]]; then
+    install -m 0644 "$source"/systemd/podlane-docker-network.{path,service} /etc/systemd/system/
+    install -D -m 0644 "$source/systemd/docker-podlane.conf" /etc/systemd/system/docker.service.d/podlane.conf
+fi
 systemctl daemon-reload
 echo "start with: systemctl enable --now ${services[*]}"

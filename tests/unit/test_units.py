@@ -13,14 +13,26 @@ import yaml
 from master.settings import Settings as MasterSettings
 from node_agent.settings import Settings as NodeAgentSettings
 from reconcile.settings import merge
+from sdn.handouts import docker_options
 from sdn.settings import Settings as SdnSettings
+from tests.unit.sdn.test_flows import CLUSTER, NODE
 
+KINDS = ("path", "service")
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS: dict[str, type[msgspec.Struct]] = {
     "master": MasterSettings,
     "node-agent": NodeAgentSettings,
     "sdn": SdnSettings,
 }
+
+
+def test_docker_is_started_with_what_the_sdn_daemon_writes() -> None:
+    drop_in = (ROOT / "systemd" / "docker-podlane.conf").read_text()
+    name = docker_options(CLUSTER, NODE).partition("=")[0]
+    file = next(field.default for field in msgspec.structs.fields(SdnSettings) if field.name == "docker_options_file")
+    assert f"${name}" in drop_in
+    for text in (drop_in, *((ROOT / "systemd" / f"podlane-docker-network.{kind}").read_text() for kind in KINDS)):
+        assert str(file) in text
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -33,7 +45,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     """With stand-ins for the units of other packages, which may not be installed here."""
     for other in ("openvswitch-switch", "docker"):
         (tmp_path / f"{other}.service").write_text("[Service]\nExecStart=/bin/true\n")
-    units = sorted(str(path) for path in (ROOT / "systemd").glob("*.service"))
+    units = sorted(str(path) for kind in KINDS for path in (ROOT / "systemd").glob(f"*.{kind}"))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *units],
         env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
