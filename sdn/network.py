@@ -36,6 +36,7 @@ from sdn.plan import (
     ports_by_sandbox,
     ports_for,
     ports_of,
+    sandboxes_of,
     vanished,
 )
 from sdn.view import Ground, NotYet, Snapshot, View, look, mac_of, survey
@@ -108,6 +109,10 @@ class Network:
         if address is None or self.view is None:
             return None
         return IPv4Interface((address, self.view.node.subnet.prefixlen))
+
+    def sandboxes(self, runtime: str) -> tuple[str, ...]:
+        """What has a port on behalf of this runtime. Raises NotReady until the switch's database has answered."""
+        return sandboxes_of(self._ovsdb.observe().bridge(BRIDGE), runtime)
 
     def report(self) -> NetworkReport:
         """How it is, for people."""
