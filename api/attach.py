@@ -6,6 +6,7 @@ HTTP/1.1 on `/run/podlane/sdn.sock` (mode 0600). The verbs are those of CNI and 
     POST /DEL     DetachRequest  → 200 {}                the sandbox has no port, no flow, no address any more
     POST /CHECK   AttachRequest  → 200 {}                ADD's answer is still true
     GET  /STATUS                 → 200 NetworkStatus     ready for ADD
+    GET  /SANDBOXES?runtime=R    → 200 Sandboxes         what is attached on behalf of R
 
 Every other answer is an `AttachError` with an HTTP status of 400 (Refused: asking again is of no use), 404 (Gone: the
 sandbox, or its place in the network, is no more) or 503 (NotReady: ask again). ADD and DEL are idempotent.
@@ -15,10 +16,14 @@ from __future__ import annotations
 
 from api.objects import Value
 
+NODE_AGENT, CNI = "node-agent", "cni"
+"""Who asks: each is told, by GET /SANDBOXES, only of what was attached on its own behalf."""
+
 
 class AttachRequest(Value, frozen=True):
     """`sandbox` is the container id of the sandbox, `netns` a path of its network namespace (`/proc/PID/ns/net`).
 
+    `runtime` is who knows when the sandbox is gone: NODE_AGENT or CNI.
     The bandwidths limit what the pod receives and sends, in bits a second; 0 is no limit.
     """
 
@@ -26,6 +31,7 @@ class AttachRequest(Value, frozen=True):
     netns: str
     namespace: str
     name: str
+    runtime: str
     uid: str = ""
     ifname: str = "eth0"
     ingress_bandwidth: int = 0
@@ -55,6 +61,12 @@ class NetworkStatus(Value, frozen=True):
     subnet: str = ""
     gateway: str = ""
     mtu: int = 0
+
+
+class Sandboxes(Value, frozen=True):
+    """Ids of the sandboxes that have a port, whether or not their network namespace is still there."""
+
+    sandboxes: tuple[str, ...] = ()
 
 
 class AttachError(Value, frozen=True):

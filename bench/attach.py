@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Interface
 
 from pyroute2 import AsyncIPRoute
 
-from api.attach import AttachRequest
+from api.attach import CNI, AttachRequest
 from bench.bare import BareCluster, inside
 from bench.figures import Figure
 from lab.topology import LabNode
@@ -74,7 +74,9 @@ class Pods:
         self._network = network
 
     async def attach(self, space: str) -> IPv4Address:
-        request = AttachRequest(sandbox=space, netns=f"/run/netns/{space}", namespace="default", name=space)
+        request = AttachRequest(
+            sandbox=space, netns=f"/run/netns/{space}", namespace="default", name=space, runtime=CNI
+        )
         return IPv4Interface((await self._network.attach(request)).ip).ip
 
     async def detach(self, space: str) -> None:

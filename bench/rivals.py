@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from api.attach import AttachRequest
+from api.attach import CNI, AttachRequest
 from bench.attach import ROUNDS, device_in
 from bench.bare import BareCluster
 from bench.figures import Figure
@@ -50,7 +50,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 
 def _attach(node: LabNode, space: str) -> None:
-    request = AttachRequest(sandbox=space, netns=f"/run/netns/{space}", namespace="default", name=space)
+    request = AttachRequest(sandbox=space, netns=f"/run/netns/{space}", namespace="default", name=space, runtime=CNI)
 
     async def asking() -> None:
         async with PodNetwork(f"{node.root}/sdn.sock") as network:

@@ -89,6 +89,7 @@ def _request(verb: str, environment: Mapping[str, str], config: Mapping[str, Any
         "name": told.get("K8S_POD_NAME") or sandbox,
         "uid": told.get("K8S_POD_UID", ""),
         "ifname": environment["CNI_IFNAME"],
+        "runtime": "cni",
     }
 
 

@@ -34,6 +34,7 @@ async def serve(settings: Settings) -> None:
                 agent.heart.run(),
                 agent.writer.run(),
                 agent.loop.run(),
+                agent.detacher.run(),
                 agent.manifests.run(),
                 agent.mirror.run(),
                 agent.follow_docker(),

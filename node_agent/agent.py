@@ -19,6 +19,7 @@ from node_agent import observed as label
 from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
+from node_agent.lost_sandboxes import detach_lost
 from node_agent.node import new_node, node_status
 from node_agent.pod_worker import PodWorker, Tools
 from node_agent.settings import Settings
@@ -66,6 +67,7 @@ class Agent:
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
         self.writer = Loop("statuses", self._write_statuses, Pace(resync=HOUSEKEEPING_SECONDS, last_retry=5.0))
+        self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
         self.manifests = Manifests(Path(settings.manifest_dir), settings.node_name, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
@@ -81,6 +83,7 @@ class Agent:
 
     def _wake_everyone(self) -> None:
         self.heart.wake()
+        self.detacher.wake()
         for worker in self._workers.values():
             worker.wake()
 
@@ -125,6 +128,9 @@ class Agent:
                 worker.leave()
                 self._workers[uid] = worker
                 self._spawn(worker.run())
+
+    async def _detach_lost(self) -> None:
+        await detach_lost(self._docker, self._network)
 
     def _pod_gone(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from api import bandwidth
-from api.attach import AttachRequest
+from api.attach import NODE_AGENT, AttachRequest
 from api.objects import Pod, PodStatus
 from node_agent.containers import Host, container_spec, sandbox_spec
 from node_agent.drivers import host as directories
@@ -213,6 +213,7 @@ class PodWorker:
             netns=f"/proc/{sandbox.pid}/ns/net",
             namespace=meta.namespace,
             name=meta.name,
+            runtime=NODE_AGENT,
             uid=meta.uid,
             ingress_bandwidth=ingress,
             egress_bandwidth=egress,

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from api.attach import AttachError, Attachment, AttachRequest, DetachRequest, NetworkStatus
+from api.attach import CNI, NODE_AGENT, AttachError, Attachment, AttachRequest, DetachRequest, NetworkStatus, Sandboxes
 from reconcile.errors import DriverError, Gone, NotReady
 from sdn import metrics
 from sdn.flow import mac_text
@@ -43,6 +43,7 @@ class AttachServer:
         app.router.add_post("/DEL", self._del)
         app.router.add_post("/CHECK", self._check)
         app.router.add_get("/STATUS", self._status)
+        app.router.add_get("/SANDBOXES", self._sandboxes)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         self._socket.parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +61,7 @@ class AttachServer:
 
     async def _add(self, request: web.Request) -> web.Response:
         body = await _body(request, AttachRequest)
+        _known_runtime(body.runtime)
         with metrics.ATTACH_SECONDS.time():
             if self._network.address_of(body.sandbox) is None:
                 await self._attach(body)
@@ -73,6 +75,7 @@ class AttachServer:
             body.uid,
             body.netns,
             body.ifname,
+            body.runtime,
             body.ingress_bandwidth,
             body.egress_bandwidth,
         )
@@ -116,6 +119,16 @@ class AttachServer:
             ready=True, subnet=str(view.node.subnet), gateway=str(view.node.gateway), mtu=view.cluster.mtu
         )
         return _answer(status)
+
+    async def _sandboxes(self, request: web.Request) -> web.Response:
+        runtime = _known_runtime(request.query.get("runtime", ""))
+        return _answer(Sandboxes(sandboxes=self._network.sandboxes(runtime)))
+
+
+def _known_runtime(name: str) -> str:
+    if name not in {NODE_AGENT, CNI}:
+        raise web.HTTPBadRequest(text=f"runtime is {name!r}; {NODE_AGENT} or {CNI} is accepted")
+    return name
 
 
 async def _body(request: web.Request, kind: type[R]) -> R:

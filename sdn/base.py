@@ -68,13 +68,16 @@ class Base:
         metrics.DRIFT.labels(what).inc()
         log.warning("drift: somebody else had changed it", extra={"what": f"{what} {detail}".strip()})
 
+    def is_due(self) -> bool:
+        """Whether it is time to look at everything."""
+        return time.monotonic() >= self._verified_at + self._resync_seconds
+
     async def verify(self, view: View) -> bool:
         """When it is time, or when the bridge is away; whether it was. Raises DriverError."""
         base = (view.cluster, view.node)
         if self._verified_for is None:
             await self._object(view)
-        due = time.monotonic() >= self._verified_at + self._resync_seconds
-        if self._verified_for != base or due or self._ovsdb.observe().bridge(BRIDGE) is None:
+        if self._verified_for != base or self.is_due() or self._ovsdb.observe().bridge(BRIDGE) is None:
             self._is_known = self._verified_for == base
             await self._put_docker_bridge(view)
             await self._put_bridge(view)

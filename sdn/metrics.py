@@ -9,6 +9,12 @@ ATTACH_SECONDS = Histogram(
     "From the request on the socket to packets flowing",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+STEP_SECONDS = Histogram(
+    "podlane_sdn_pass_step_duration_seconds",
+    "Parts of a pass: look, verify, leave, links, ports, flows",
+    ["step"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+)
 ATTACH_ERRORS = Counter("podlane_sdn_attach_errors_total", "Requests that were answered with an error", ["verb"])
 PODS = Gauge("podlane_sdn_pods", "Sandboxes that are attached and have their flows")
 PEERS = Gauge("podlane_sdn_peers", "Nodes to which there is a tunnel")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
+from typing import TypeVar
 
 from api.queries import NetworkReport
 from reconcile.errors import DriverError, Gone, NotReady
@@ -37,9 +38,12 @@ from sdn.plan import (
     ports_by_sandbox,
     ports_for,
     ports_of,
+    sandboxes_of,
     vanished,
 )
 from sdn.view import Ground, NotYet, Snapshot, View, look, mac_of, survey
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +116,10 @@ class Network:
             return None
         return IPv4Interface((address, self.view.node.subnet.prefixlen))
 
+    def sandboxes(self, runtime: str) -> tuple[str, ...]:
+        """What has a port on behalf of this runtime. Raises NotReady until the switch's database has answered."""
+        return sandboxes_of(self._ovsdb.observe().bridge(BRIDGE), runtime)
+
     def report(self) -> NetworkReport:
         """How it is, for people."""
         if self.view is None:
@@ -146,17 +154,17 @@ class Network:
         """Look at everything, close, move, open. Raises DriverError; the next pass begins anew."""
         begin = time.perf_counter()
         try:
-            seen = await self._see()
+            seen = await _timed("look", self._see(is_due=self._base.is_due()))
             if isinstance(seen, NotYet):
                 self.unready = seen.reason
                 return
-            is_due = await self._base.verify(seen)
-            await self._leave()
+            is_verified = await _timed("verify", self._base.verify(seen))
+            await _timed("leave", self._leave())
             await self._restore()
             await self._arrive(seen)
-            await self._shape(is_due)
-            await self._open()
-            if is_due:
+            await self._shape(is_verified)
+            await _timed("flows", self._open())
+            if is_verified:
                 await self._count_drops()
         except DriverError as error:
             self.unready = str(error)
@@ -164,12 +172,12 @@ class Network:
         finally:
             self._pass_milliseconds = (time.perf_counter() - begin) * 1000
 
-    async def _see(self, without: frozenset[str] = frozenset()) -> View | NotYet:
+    async def _see(self, without: frozenset[str] = frozenset(), is_due: bool = False) -> View | NotYet:
         snapshot = self._snapshot()
         if snapshot is None:
             return NotYet("waiting for the master's first answer")
-        if not self._mtu:
-            self._mtu = await self._underlay_mtu() - VXLAN_OVERHEAD
+        if is_due or not self._mtu:
+            await self._look_at_underlay()
         if snapshot is not self._surveyed:
             us = self._identity
             self._ground = survey(snapshot, us.name, us.address, self._mtu, us.docker_project)
@@ -179,13 +187,14 @@ class Network:
         here = (one for one in attached(self._ovsdb.observe().bridge(BRIDGE)) if one.sandbox not in without)
         return look(self._ground, here)
 
-    async def _underlay_mtu(self) -> int:
+    async def _look_at_underlay(self) -> None:
         links = await self._netlink.links()
         link = underlay(self._identity.address, links)
         if link is None:
             found = ", ".join(sorted(links))
             raise NotReady(f"the node's address {self._identity.address} is on no local link; the links are {found}")
-        return link.mtu
+        if self._mtu != link.mtu - VXLAN_OVERHEAD:
+            self._mtu, self._surveyed = link.mtu - VXLAN_OVERHEAD, None
 
     async def _restore(self) -> None:
         """Ports that somebody else has taken off the bridge come back, as long as their links are there."""
@@ -240,7 +249,7 @@ class Network:
             _settle(self._adds.pop(sandbox)[1], NotReady(reason))
         for sandbox, reason in plan.stranded.items():
             _settle(self._adds.pop(sandbox)[1], Gone(f"sandbox {sandbox}: {reason}; a new sandbox gets a new one"))
-        made = await asyncio.gather(*(self._make_link(view, arrival) for arrival in plan.coming))
+        made = await _timed("links", self._make_links(view, plan.coming))
         coming = tuple(arrival for arrival, good in zip(plan.coming, made, strict=True) if good)
         if not coming:
             return
@@ -248,7 +257,7 @@ class Network:
             await self._nft.apply(guard_devices(frozenset(arrival.device for arrival in coming), frozenset()))
         for arrival in coming:
             await self._netlink.up(arrival.device)
-        await self._ovsdb.apply((PutBridge(ports_for(bridge, coming)),))
+        await _timed("ports", self._ovsdb.apply((PutBridge(ports_for(bridge, coming)),)))
         for arrival in coming:
             pod = f"{arrival.wish.namespace}/{arrival.wish.name}"
             log.info("pod attached", extra={"pod": pod, "ip": arrival.address, "device": arrival.device})
@@ -262,6 +271,9 @@ class Network:
                 if present.get(device) != bits:
                     await self._netlink.limit(device, bits)
         self._shaped = wishes
+
+    async def _make_links(self, view: View, coming: tuple[Arrival, ...]) -> list[bool]:
+        return await asyncio.gather(*(self._make_link(view, arrival) for arrival in coming))
 
     async def _make_link(self, view: View, arrival: Arrival) -> bool:
         link = PodLink(
@@ -316,6 +328,11 @@ class Network:
         metrics.FLOWS.set(len(flows))
         metrics.FLOW_CHANGES.labels("added").inc(change.added)
         metrics.FLOW_CHANGES.labels("removed").inc(change.removed)
+
+
+async def _timed(step: str, work: Awaitable[T]) -> T:
+    with metrics.STEP_SECONDS.labels(step).time():
+        return await work
 
 
 def _settle(future: asyncio.Future[None], error: DriverError | None = None) -> None:

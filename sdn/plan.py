@@ -17,14 +17,19 @@ from sdn.observed import Bridge, Port, Words, words
 from sdn.pipeline import BRIDGE
 from sdn.view import Attached, Node
 
-SANDBOX, NAMESPACE, POD, UID, ADDRESS = (f"podlane-{key}" for key in ("sandbox", "namespace", "pod", "uid", "ip"))
+SANDBOX, NAMESPACE, POD, UID, ADDRESS, RUNTIME = (
+    f"podlane-{key}" for key in ("sandbox", "namespace", "pod", "uid", "ip", "runtime")
+)
 INGRESS = "podlane-ingress-bandwidth"
 LAST_ADDRESS, LAST_OFPORT = "podlane-last-ip", "podlane-last-ofport"
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A sandbox that asks to be attached; `netns` is a path of its network namespace, bandwidths are bits a second."""
+    """A sandbox that asks to be attached, on behalf of `runtime`.
+
+    `netns` is a path of its network namespace, bandwidths are bits a second.
+    """
 
     sandbox: str
     namespace: str
@@ -32,6 +37,7 @@ class Wish:
     uid: str
     netns: str
     ifname: str
+    runtime: str
     ingress_bandwidth: int = 0
     egress_bandwidth: int = 0
 
@@ -122,6 +128,12 @@ def ports_by_sandbox(bridge: Bridge | None) -> Mapping[str, Port]:
     return {port.marks[SANDBOX]: port for port in ports if SANDBOX in port.marks}
 
 
+def sandboxes_of(bridge: Bridge | None, runtime: str) -> tuple[str, ...]:
+    """The sandboxes that have a port on behalf of this runtime."""
+    ports = bridge.ports if bridge is not None else ()
+    return tuple(sorted(port.marks[SANDBOX] for port in ports if port.marks.get(RUNTIME) == runtime))
+
+
 def bandwidths(bridge: Bridge | None) -> Mapping[str, int]:
     """What the devices of pods may send into their pods, in bits a second, as far as they are limited."""
     ports = bridge.ports if bridge is not None else ()
@@ -148,6 +160,7 @@ def ports_for(bridge: Bridge, coming: tuple[Arrival, ...]) -> Bridge:
                     POD: arrival.wish.name,
                     UID: arrival.wish.uid,
                     ADDRESS: str(arrival.address),
+                    RUNTIME: arrival.wish.runtime,
                 }
                 | ({INGRESS: str(arrival.wish.ingress_bandwidth)} if arrival.wish.ingress_bandwidth else {})
             ),

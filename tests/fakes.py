@@ -72,6 +72,9 @@ class FakeDocker(Docker):
         ours = [one.seen for one in self.held.values() if one.seen.labels.keys() & {ATTEMPT, CRASHES}]
         return self._called({one.uid: dict(one.labels) for one in ours})
 
+    async def sandboxes(self) -> frozenset[str]:
+        return self._called(frozenset(one.seen.id for one in self.held.values() if one.seen.is_sandbox))
+
     async def image_id(self, name: str) -> str:
         self._ready()
         if name != name.lower():

@@ -20,7 +20,7 @@ from docker.types import LogConfig
 
 from api import times
 from node_agent.containers import CPU_PERIOD, ContainerSpec
-from node_agent.observed import ATTEMPT, CRASHES, POD_UID, TYPE, Container
+from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
 from reconcile.errors import Gone, NotReady, Refused
 
 P = ParamSpec("P")
@@ -62,6 +62,12 @@ class Docker:
         marks = {ATTEMPT, CRASHES}
         labels = [row["Labels"] for row in found if row["Labels"].keys() & marks]
         return {row[POD_UID]: row for row in labels if POD_UID in row}
+
+    async def sandboxes(self) -> frozenset[str]:
+        """Ids of all sandboxes, running or not."""
+        filters = {"label": f"{TYPE}={SANDBOX_TYPE}"}
+        found = await self._call(lambda client: client.containers(all=True, filters=filters))
+        return frozenset(row["Id"] for row in found)
 
     async def image_id(self, name: str) -> str:
         """The id of an image that is here. Raises Gone."""

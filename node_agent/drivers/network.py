@@ -8,7 +8,7 @@ from types import TracebackType
 import aiohttp
 import msgspec
 
-from api.attach import AttachError, Attachment, AttachRequest, DetachRequest, NetworkStatus
+from api.attach import NODE_AGENT, AttachError, Attachment, AttachRequest, DetachRequest, NetworkStatus, Sandboxes
 from reconcile.errors import Gone, NotReady, Refused
 
 ANSWER_SECONDS = 30.0
@@ -46,6 +46,11 @@ class PodNetwork:
     async def status(self) -> NetworkStatus:
         """Raises NotReady, with the reason, while no sandbox can be attached."""
         return msgspec.json.decode(await self._ask("GET", "/STATUS"), type=NetworkStatus)
+
+    async def sandboxes(self) -> frozenset[str]:
+        """Every sandbox that has a place in the network on behalf of the node agent."""
+        answer = await self._ask("GET", f"/SANDBOXES?runtime={NODE_AGENT}")
+        return frozenset(msgspec.json.decode(answer, type=Sandboxes).sandboxes)
 
     async def _ask(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
         if self._http is None:

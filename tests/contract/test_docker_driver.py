@@ -165,10 +165,21 @@ async def test_a_container_goes_from_created_to_running_to_gone(driver: Docker, 
     assert runs.started_at is not None
     assert runs.finished_at is None
     assert await driver.pod_containers(uid) == [runs]
+    assert identity in await driver.sandboxes()
     assert (await driver.pods())[uid][label.POD_NAME] == "web"
     await driver.remove(identity)
     assert await driver.pod_containers(uid) == []
     assert uid not in await driver.pods()
+    assert identity not in await driver.sandboxes()
+
+
+async def test_sandboxes_are_listed_without_the_containers_in_them(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, DEAF)
+    [network] = [one.id for one in await driver.pod_containers(uid) if one.is_sandbox]
+    await driver.signal(network, "SIGKILL")
+    await until(driver, network, lambda one: not one.running)
+    assert network in await driver.sandboxes()
+    assert identity not in await driver.sandboxes()
 
 
 async def test_a_container_that_ends_says_how_and_when(driver: Docker, uid: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lab.command import LabError
@@ -65,6 +66,27 @@ def test_pods_come_and_go_while_daemons_die(cluster: Cluster) -> None:
     wait_until(lambda: ready(cluster), "all nodes are ready")
     wait_until(lambda: {node: cluster.traces(node) for node in cluster.nodes} == before, "the nodes are as before")
     assert stream.lost() == 0
+
+
+def test_a_sandbox_that_goes_while_the_agent_is_away_leaves_no_port(cluster: Cluster) -> None:
+    """Its network namespace is held open here: otherwise the kernel would take the port away by itself."""
+    node = cluster.nodes["node-1"]
+    before = cluster.traces("node-1")
+    cluster.apply(namespace("lost") + pod("one", "lost", "node-1"))
+    cluster.wait_running("lost", "one")
+    [port] = set(cluster.traces("node-1")["ports"]) - set(before["ports"])
+    agent = psutil.Process(int((node.root / "node-agent.pid").read_text()))
+    with Path(f"/proc/{cluster.pid('lost', 'one')}/ns/net").open():
+        agent.suspend()
+        try:
+            ours = cluster.docker("node-1", "ps", "-aq", "--filter", "label=io.kubernetes.pod.namespace=lost").split()
+            cluster.docker("node-1", "rm", "-f", *ours)
+            cluster.kubectl("-n", "lost", "delete", "pod", "one", "--force", "--grace-period=0")
+            assert port in cluster.traces("node-1")["ports"]
+        finally:
+            cluster.kill(node.root / "node-agent.pid")
+        wait_until(lambda: cluster.traces("node-1") == before, "the node is as before")
+    cluster.kubectl("delete", "namespace", "lost", "--timeout=60s")
 
 
 def test_a_restarted_switch_serves_the_same_pods(cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import TypeVar
 
-from api.attach import Attachment, AttachRequest
+from api.attach import NODE_AGENT, Attachment, AttachRequest
 from api.certificates import node_kubeconfig
 from api.client import Client, ClientError
 from api.kubeconfig import BadKubeconfig, Kubeconfig
@@ -229,7 +229,11 @@ class NetCluster:
         if not Path(f"/run/netns/{namespace}").exists():
             run("ip", "netns", "add", namespace)
         request = AttachRequest(
-            sandbox=place.name, netns=f"/run/netns/{namespace}", namespace=place.project, name=place.name
+            sandbox=place.name,
+            netns=f"/run/netns/{namespace}",
+            namespace=place.project,
+            name=place.name,
+            runtime=NODE_AGENT,
         )
         attachment = self.attach(place.node, request)
         address = IPv4Interface(attachment.ip).ip
@@ -249,6 +253,10 @@ class NetCluster:
     def attach(self, node: str, request: AttachRequest) -> Attachment:
         """Ask a node to attach a sandbox."""
         return self._on_socket(self.nodes[node], lambda network: network.attach(request))
+
+    def sandboxes(self, node: str) -> frozenset[str]:
+        """What is attached on behalf of the node agent."""
+        return self._on_socket(self.nodes[node], lambda network: network.sandboxes())
 
     def lives(self, name: str) -> bool:
         """Whether a process of this cluster runs."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.attach import AttachRequest
+from api.attach import NODE_AGENT, AttachRequest
 from lab.command import run
 from sdn.plan import device_of
 from tests.net.cluster import NetCluster, wait_until
@@ -32,6 +32,7 @@ def test_each_direction_has_its_own_limit(cluster: NetCluster) -> None:
         netns=f"/run/netns/{namespace}",
         namespace="default",
         name="slow",
+        runtime=NODE_AGENT,
         ingress_bandwidth=8_000_000,
         egress_bandwidth=2_000_000,
     )

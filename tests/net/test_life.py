@@ -174,6 +174,20 @@ def test_attaching_and_detaching_again_is_harmless(cluster: NetCluster) -> None:
     cluster.remove("red-twice")
 
 
+def test_the_node_agent_is_told_what_is_attached_on_its_behalf_also_after_a_restart(cluster: NetCluster) -> None:
+    ours = {place.name for place in (*RED, *ADMINS) if place.node == "node-1"}
+    assert cluster.sandboxes("node-1") == ours
+    cluster.add(Place("red-extra", "red", "node-1"))
+    subprocess.run(["ip", "-n", cluster.pod_namespace("red-extra"), "link", "set", "eth0", "down"], check=True)
+    assert cluster.sandboxes("node-1") == ours | {"red-extra"}
+    cluster.kill("node-1 sdn")
+    cluster.start("node-1 sdn")
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+    assert cluster.sandboxes("node-1") == ours | {"red-extra"}
+    cluster.remove("red-extra")
+    assert cluster.sandboxes("node-1") == ours
+
+
 def test_a_runtime_attaches_and_detaches_by_cni(cluster: NetCluster) -> None:
     plugin = Path(sys.executable).with_name("podlane-cni")
     socket = cluster.nodes["node-1"].sdn_socket
@@ -199,6 +213,7 @@ def test_a_runtime_attaches_and_detaches_by_cni(cluster: NetCluster) -> None:
     result = call("ADD")
     assert call("ADD") == result
     assert call("CHECK") == {}
+    assert "by-cni" not in cluster.sandboxes("node-1"), "it is not the node agent's"
     address = result["ips"][0]["address"]
     assert address in cluster.in_node("node-1", "ip", "-n", namespace, "-br", "addr", "show", "eth0")
     neighbour = str(cluster.pods["red-c"].address)

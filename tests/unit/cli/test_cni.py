@@ -68,7 +68,7 @@ def configuration(sdn: Sdn, version: str = "1.0.0", **rest: object) -> str:
 
 def test_add_asks_for_the_pod_of_the_arguments(sdn: Sdn) -> None:
     result = answer(CALL, configuration(sdn))
-    wish = {"netns": "/run/netns/x", "namespace": "red", "name": "web", "uid": "u1", "ifname": "eth0"}
+    wish = {"netns": "/run/netns/x", "namespace": "red", "name": "web", "uid": "u1", "ifname": "eth0", "runtime": "cni"}
     assert sdn.asked == [("/ADD", {"sandbox": "abc", **wish})]
     assert result == {
         "cniVersion": "1.0.0",

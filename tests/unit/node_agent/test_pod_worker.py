@@ -31,6 +31,7 @@ class Switch:
         self.attached: set[str] = set()
         self.away = False
         self.stranded: set[str] = set()
+        self.while_listing: Callable[[], Awaitable[None]] | None = None
 
     @asynccontextmanager
     async def serving(self, socket: Path) -> AsyncIterator[None]:
@@ -38,6 +39,7 @@ class Switch:
         app = web.Application()
         app.router.add_post("/ADD", self._add)
         app.router.add_post("/DEL", self._del)
+        app.router.add_get("/SANDBOXES", self._sandboxes)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.UnixSite(runner, str(socket)).start()
@@ -66,6 +68,12 @@ class Switch:
     async def _del(self, request: web.Request) -> web.Response:
         self.attached.discard((await request.json())["sandbox"])
         return web.json_response({})
+
+    async def _sandboxes(self, request: web.Request) -> web.Response:
+        assert request.query["runtime"] == "node-agent"
+        if self.while_listing is not None:
+            await self.while_listing()
+        return web.json_response({"sandboxes": sorted(self.attached)})
 
 
 class World:

@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.attach import CNI, NODE_AGENT
 from sdn.ipam import Exhausted, next_address, next_number, next_ofport
 from sdn.links import NETDEV, desired_bridge, desired_docker_bridge, guarded_devices, is_docker_bridge, missing
 from sdn.observed import Bridge, Link, Port, Switch
 from sdn.pipeline import FIRST_POD_PORT, LAST_POD_PORT
-from sdn.plan import Wish, arrivals, attached, device_of, lost, ports_for, ports_of
+from sdn.plan import Wish, arrivals, attached, device_of, lost, ports_for, ports_of, sandboxes_of
 from sdn.view import Attached, docker_part
 from tests.unit.sdn.test_flows import CLUSTER, NODE
 
 SMALL = replace(NODE, subnet=IPv4Network("10.128.0.0/29"))
 
 
-def wish(sandbox: str) -> Wish:
-    return Wish(sandbox, "red", f"pod-{sandbox}", "uid", "/proc/1/ns/net", "eth0")
+def wish(sandbox: str, runtime: str = NODE_AGENT) -> Wish:
+    return Wish(sandbox, "red", f"pod-{sandbox}", "uid", "/proc/1/ns/net", "eth0", runtime)
 
 
 def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:
@@ -85,6 +86,18 @@ def test_a_port_without_a_device_is_lost_and_gets_no_flow() -> None:
     assert lost(broken) == {"a"}
     assert not attached(broken)
     assert not lost(bridge)
+
+
+def test_a_runtime_is_told_only_of_its_own_sandboxes_alive_or_lost() -> None:
+    bridge = replace(Bridge("br0"), ports=(Port("tun0", type="internal", ofport=2),))
+    wishes = [wish("a"), wish("b", CNI), wish("c")]
+    bridge = carried_out(bridge, ports_for(bridge, arrivals(bridge, NODE, wishes).coming))
+    bridge = replace(
+        bridge, ports=tuple(replace(p, ofport=-1) if p.name == device_of("c") else p for p in bridge.ports)
+    )
+    assert sandboxes_of(bridge, NODE_AGENT) == ("a", "c")
+    assert sandboxes_of(bridge, CNI) == ("b",)
+    assert sandboxes_of(None, NODE_AGENT) == ()
 
 
 def test_device_names_fit_and_differ() -> None:
