@@ -108,7 +108,7 @@ class NetCluster:
         return {node.name: node for node in self.lab.nodes}
 
     def __enter__(self) -> NetCluster:
-        bring_down(self._state, self._site)
+        self._sweep()
         try:
             self._build()
         except BaseException:
@@ -122,11 +122,14 @@ class NetCluster:
         for process in self._running.values():
             process.kill()
             process.wait()
-        for name in [entry.name for entry in Path("/run/netns").iterdir()]:
-            if name.startswith(f"{self._site.prefix}-pod-"):
-                run("ip", "netns", "del", name)
-        bring_down(self._state, self._site)
+        self._sweep()
         shutil.rmtree(self._state, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Also of a run that was killed."""
+        for namespace in Path("/run/netns").glob(f"{self._site.prefix}-pod-*"):
+            run("ip", "netns", "del", namespace.name)
+        bring_down(self._state, self._site)
 
     def _build(self) -> None:
         self._state.mkdir()

@@ -93,6 +93,55 @@ def test_a_restarted_switch_works_again_by_itself(cluster: NetCluster) -> None:
     )
 
 
+def test_a_restarted_database_is_found_again(cluster: NetCluster) -> None:
+    """Without its database a switch in user space forwards nothing, one in the kernel goes on."""
+    before = cluster.flows("node-1")
+    streams = [ping(cluster, "red-a", "red-b"), ping(cluster, "red-a", "red-c")]
+    for _ in range(2):
+        cluster.kill("node-1 ovsdb-server")
+        cluster.start("node-1 ovsdb-server")
+        for stream in streams:
+            stream.wait_for_answers(10)
+    assert cluster.has_flows("node-1", before)
+    for stream in streams:
+        stream.lost()
+    late = Place("red-late", "red", "node-1")
+    wait_until(lambda: is_attached(cluster, late), "a pod can be attached")
+    assert reaches(cluster, "red-late", "red-c")
+    cluster.remove("red-late")
+    assert cluster.flows("node-1") == before
+
+
+def is_attached(cluster: NetCluster, place: Place) -> bool:
+    """Ask once."""
+    try:
+        cluster.add(place)
+    except NotReady:
+        return False
+    return True
+
+
+def test_the_underlays_mtu_is_followed(cluster: NetCluster) -> None:
+    ours = cluster.specification("node-1 sdn")
+    cluster.kill("node-1 sdn")
+    cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+
+    def mtu(device: str) -> int:
+        return int(cluster.in_node("node-1", "cat", f"/sys/class/net/{device}/mtu"))
+
+    before = mtu("brphy")
+    for base in (before - 100, before):
+        cluster.vsctl("node-1", "set", "interface", "brphy", f"mtu_request={base}")
+        wait_until(lambda base=base: mtu("tun0") == base - 50, f"tun0 follows {base}")  # type: ignore[misc]
+        assert cluster.add(Place("red-late", "red", "node-1")).mtu == base - 50
+        cluster.remove("red-late")
+    cluster.vsctl("node-1", "clear", "interface", "brphy", "mtu_request")
+    cluster.kill("node-1 sdn")
+    cluster.start("node-1 sdn")
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+
+
 DRIFT = {
     "a flow": (("ovs-ofctl", "-O", "OpenFlow14", "del-flows", "OVS/br0.mgmt", "table=30"), "flows"),
     "a foreign flow": (("ovs-ofctl", "-O", "OpenFlow14", "add-flow", "OVS/br0.mgmt", "actions=NORMAL"), "flows"),
