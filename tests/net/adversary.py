@@ -31,8 +31,6 @@ class Adversary:
 
     def __init__(self, cluster: NetCluster) -> None:
         self.differences: dict[str, None] = {}
-        self.sent = 0
-        self.sent_again = 0
         self._cluster = cluster
         self._cables = {name: Wire(None, node.cable) for name, node in cluster.nodes.items()}
         self._ears = {**{name: cluster.wire(name) for name in cluster.pods}, **self._cables}
@@ -82,11 +80,10 @@ class Adversary:
             self._notes.add(fences)
             for attempt in (*burst, *fences):
                 self._ears[_sender(attempt)].send(self._wrapped(attempt))
-            self.sent += len(burst)
-            if self._hear(honest | {fence.mark for fence in fences}):
+            wanted = honest | {fence.mark for fence in fences}
+            if self._hear(wanted):
                 return True
-            self.sent_again += len(burst)
-        for mark in honest - self._arrived:
+        for mark in wanted - self._arrived:
             self._tell(mark, "is lost")
         return False
 
@@ -97,7 +94,7 @@ class Adversary:
         return self._cluster.in_tunnel(sender, attempt.target.node, vnid, attempt.frame)
 
     def _fences(self) -> Iterator[Attempt]:
-        """Sent last, to each node from each sender: what they overtake nobody has to wait for.
+        """Sent last, from each sender to each node: when they have come, all that was sent before has been decided.
 
         Pods of `default` reach all and are reached by all.
         """
