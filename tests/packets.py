@@ -8,12 +8,24 @@ from ipaddress import IPv4Address
 
 IPV4, ARP, IPV6 = 0x0800, 0x0806, 0x86DD
 BROADCAST_MAC = 0xFFFFFFFFFFFF
+MARK = b"podlane!"
 _numbers = itertools.count(1)
 
 
 def cookie() -> bytes:
     """Bytes by which one frame is recognised wherever it arrives."""
-    return b"podlane!" + struct.pack("!Q", next(_numbers))
+    return MARK + struct.pack("!Q", next(_numbers))
+
+
+def mark_in(frame: bytes) -> bytes:
+    """The first cookie in a frame; empty when there is none."""
+    begin = frame.find(MARK)
+    return b"" if begin < 0 else frame[begin : begin + len(MARK) + 8]
+
+
+def number_of(mark: bytes) -> int:
+    """Cookies are numbered one after the other."""
+    return int.from_bytes(mark[len(MARK) :], "big")
 
 
 def ethernet(dst: int, src: int, kind: int, payload: bytes, vlan: int | None = None) -> bytes:

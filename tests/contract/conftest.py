@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from lab.command import run
-from tests.net.cluster import inside
+from tests.net.wire import inside
 from tests.switch.switch import DummySwitch
 
 

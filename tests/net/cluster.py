@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,13 +28,12 @@ from node_agent.drivers.network import PodNetwork
 from reconcile.errors import NotReady
 from sdn.view import mac_of
 from tests import packets
+from tests.net.wire import Wire
 from tests.world import PLACES, Inhabitant, Place
 
 T = TypeVar("T")
 
 DEADLINE_SECONDS = 30.0
-PACKET_HOST_OUTGOING = 4
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def wait_until(holds: Callable[[], T], what: str, seconds: float = DEADLINE_SECONDS) -> T:
@@ -50,47 +47,6 @@ def wait_until(holds: Callable[[], T], what: str, seconds: float = DEADLINE_SECO
         time.sleep(0.02)
 
 
-@contextlib.contextmanager
-def inside(namespace: str) -> Iterator[None]:
-    """Run the body in a network namespace."""
-    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{namespace}", os.O_RDONLY)
-    try:
-        assert _LIBC.setns(there, 0) == 0
-        yield
-    finally:
-        assert _LIBC.setns(home, 0) == 0
-        os.close(home)
-        os.close(there)
-
-
-class Wire:
-    """A raw socket on one device."""
-
-    def __init__(self, namespace: str | None, device: str) -> None:
-        with inside(namespace) if namespace else contextlib.nullcontext():
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-            self._socket.bind((device, 0))
-            self._socket.setblocking(False)
-
-    def send(self, frame: bytes) -> None:
-        """Put a frame on the wire."""
-        self._socket.send(frame)
-
-    def received(self) -> list[bytes]:
-        """Every frame that came in (on a cable: in either direction) since the last call."""
-        frames = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                frame, address = self._socket.recvfrom(65535)
-                if address[2] != PACKET_HOST_OUTGOING:
-                    frames.append(frame)
-        return frames
-
-    def close(self) -> None:
-        """Let go of the device."""
-        self._socket.close()
-
-
 class NetCluster:
     """Use as a context manager; `pods` are added by `add`."""
 
@@ -102,6 +58,7 @@ class NetCluster:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._specs: dict[str, Process] = {}
         self._wires: dict[str, Wire] = {}
+        self._macs: dict[IPv4Address, int] = {}
 
     @property
     def nodes(self) -> dict[str, LabNode]:
@@ -287,6 +244,10 @@ class NetCluster:
         """Ask a node to detach a sandbox, be it there or not."""
         self._on_socket(self.nodes[node], lambda network: network.detach(sandbox))
 
+    def wire(self, name: str) -> Wire:
+        """The raw socket in a pod."""
+        return self._wires[name]
+
     def pod_namespace(self, name: str) -> str:
         """The network namespace of a pod."""
         return f"{self._site.prefix}-pod-{name}"
@@ -372,14 +333,25 @@ class NetCluster:
         self._wires[source].send(packets.ethernet(gateway, pod.mac, packets.IPV4, body))
         return mark
 
+    def in_tunnel(self, sender: IPv4Address, node: str, vnid: int, frame: bytes) -> bytes:
+        """A VXLAN packet as it would come over a node's cable.
+
+        A switch in user space learns from it which MAC `sender` has, so a node's is its own.
+        """
+        if not self._macs:
+            self._macs = {one.address: self._mac_of(name) for name, one in self.nodes.items()}
+        here = self.nodes[node].address
+        body = packets.udp(sender, here, packets.vxlan(vnid, frame), port=4789)
+        return packets.ethernet(self._macs[here], self._macs.get(sender, 0x020000000001), packets.IPV4, body)
+
+    def _mac_of(self, node: str) -> int:
+        return int(self.in_node(node, "cat", "/sys/class/net/brphy/address").strip().replace(":", ""), 16)
+
     def tunnelled(self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, mark: bytes) -> bool:
-        here = self.nodes[node]
-        mac = int(self.in_node(node, "cat", "/sys/class/net/brphy/address").strip().replace(":", ""), 16)
-        body = packets.udp(sender, here.address, packets.vxlan(vnid, frame), port=4789)
-        cable = Wire(None, here.cable)
+        cable = Wire(None, self.nodes[node].cable)
         try:
             self._wires[target].received()
-            cable.send(packets.ethernet(mac, 0x020000000001, packets.IPV4, body))
+            cable.send(self.in_tunnel(sender, node, vnid, frame))
             return self._arrived(self._wires[target], mark, lambda: self._greet("admin-a", target))
         finally:
             cable.close()

@@ -1,0 +1,123 @@
+"""Real packets and a model of ten lines agree, however six projects share lanes; and a hole is found by its packets."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.holes import HOLES, LEFTOVERS
+from tests.net.adversary import Adversary
+from tests.net.cluster import NetCluster, inhabited, wait_until
+from tests.net.rearrange import forget_packets, rearrange
+from tests.world import Place
+
+SEED = int(os.environ.get("PODLANE_SEED", random.SystemRandom().randrange(1 << 32)))
+"""In which order the clusters come; a failure names it, and PODLANE_SEED sets it."""
+
+PROJECTS = ("amber", "blue", "cyan", "green", "red", "violet")
+PLACES = (
+    *(Place(f"{project}-pod", project, f"node-{1 + number % 2}") for number, project in enumerate(PROJECTS)),
+    Place("admin-a", "default", "node-1"),
+    Place("admin-b", "default", "node-2"),
+)
+CLUSTERS = 877
+"""In so many ways six projects and the global lane can be put together."""
+
+SOME = {"amber": 0, "blue": 1, "cyan": 1, "green": 2, "red": 2, "violet": 3}
+OTHERS = {"amber": 1, "blue": 1, "cyan": 2, "green": 2, "red": 3, "violet": 3}
+LAST_LOOK_SECONDS = 0.5
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NetCluster]:
+    with inhabited("podadv", 27, PLACES) as running:
+        yield running
+
+
+@pytest.fixture
+def adversary(cluster: NetCluster) -> Iterator[Adversary]:
+    attacker = Adversary(cluster)
+    yield attacker
+    attacker.close()
+
+
+def arrangements(projects: tuple[str, ...], lanes: int = 1) -> Iterator[dict[str, int]]:
+    """Every way to put projects into lanes; lane 0 is the global one, and a lane's number means nothing else."""
+    if not projects:
+        yield {}
+        return
+    for lane in range(lanes + 1):
+        for rest in arrangements(projects[1:], max(lanes, lane + 1)):
+            yield {projects[0]: lane, **rest}
+
+
+def told(adversary: Adversary) -> str:
+    """What was found, a line each."""
+    return "\n".join(adversary.differences) or "nothing was found"
+
+
+def test_packets_fare_as_the_model_says(cluster: NetCluster, adversary: Adversary) -> None:
+    clusters = list(arrangements(PROJECTS))
+    assert len(clusters) == CLUSTERS
+    random.Random(SEED).shuffle(clusters)
+    overruns = adversary.overruns()
+    for number, wishes in enumerate(clusters):
+        lanes = rearrange(cluster, wishes)
+        adversary.attack(f"cluster {number} of seed {SEED}: {lanes}", lanes)
+        assert not adversary.differences, told(adversary)
+    adversary.listen(LAST_LOOK_SECONDS)
+    assert not adversary.differences, told(adversary)
+    assert adversary.overruns() == overruns
+
+
+@contextmanager
+def holed(cluster: NetCluster, hole: str) -> Iterator[None]:
+    """The sdn daemon of both nodes with a hole in its pipeline; afterwards all is as before."""
+    for node in cluster.nodes:
+        ours = cluster.specification(f"{node} sdn")
+        cluster.kill(f"{node} sdn")
+        command = (sys.executable, "-m", "tests.net.holed", hole, *ours.command[1:])
+        cluster.start(f"{node} sdn", replace(ours, command=command, environment=(("PYTHONPATH", ROOT),)))
+    try:
+        yield
+    finally:
+        for node in cluster.nodes:
+            cluster.kill(f"{node} sdn")
+            cluster.start(f"{node} sdn")
+
+
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_hole_is_found_by_its_packets(cluster: NetCluster, adversary: Adversary, hole: str) -> None:
+    lanes = rearrange(cluster, SOME)
+    adversary.attack("whole", lanes)
+    assert not adversary.differences, told(adversary)
+    before = {node: cluster.flows(node) for node in cluster.nodes}
+    with holed(cluster, hole):
+        wait_until(lambda: all(cluster.flows(node) != before[node] for node in before), "the hole")
+        forget_packets(cluster)
+        adversary.attack(hole, lanes)
+        adversary.listen(LAST_LOOK_SECONDS)
+    assert any(line.startswith(HOLES[hole].shown_by) for line in adversary.differences), told(adversary)
+    wait_until(lambda: all(cluster.has_flows(node, flows) for node, flows in before.items()), "no hole")
+
+
+@pytest.mark.parametrize("hole", LEFTOVERS)
+def test_what_a_change_of_lanes_leaves_behind_is_found(cluster: NetCluster, adversary: Adversary, hole: str) -> None:
+    with holed(cluster, hole):
+        wait_until(lambda: all(map(cluster.network_ready, cluster.nodes)), "the daemons")
+        adversary.attack("before", rearrange(cluster, SOME))
+        assert not adversary.differences, told(adversary)
+        adversary.attack("after", rearrange(cluster, OTHERS))
+    assert any(line.startswith(LEFTOVERS[hole].shown_by) for line in adversary.differences), told(adversary)
+    adversary.differences.clear()
+    wait_until(lambda: all(map(cluster.network_ready, cluster.nodes)), "the daemons")
+    adversary.attack("whole", rearrange(cluster, SOME))
+    assert not adversary.differences, told(adversary)
