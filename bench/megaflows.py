@@ -20,26 +20,32 @@ PORT = 7777
 
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
-    """Every pod of a node talks to every other one, by UDP from many ports, by TCP and by ping."""
-    with BareCluster(1, 1) as cluster:
-        (node,) = cluster.lab.nodes
-        spaces = cluster.add_namespaces([f"m{number}" for number in range(PODS)])
-        addresses = Pods.attach_all(node, spaces)
+    """Every pod talks to every other one, by UDP from many ports, by TCP and by ping: on one node, then on two."""
+    near = _count((PODS,), f"{PODS} pods each to {PODS - 1}", PODS * (PODS - 1), say)
+    half = PODS // 2
+    pairs = half * (half - 1) + 2 * half * half
+    return near + _count((half, half), f"{half} pods each to {half - 1} here and {half} on another node", pairs, say)
+
+
+def _count(pods: tuple[int, ...], name: str, pairs: int, say: Callable[[str], None]) -> list[Figure]:
+    """So many pods on each node; the flows of the first, which sees `pairs` ordered pairs."""
+    with BareCluster(len(pods), len(pods)) as cluster:
+        nodes, spaces, addresses = cluster.lab.nodes, list[str](), list[IPv4Address]()
+        for node, count in zip(nodes, pods, strict=True):
+            here = cluster.add_namespaces([f"m{len(spaces) + number}" for number in range(count)])
+            addresses += Pods.attach_all(node, here)
+            spaces += here
         listening = [_listener(space) for space in spaces]
-        found = []
-        for name, talk in (("first contact (ARP too)", _udp), ("UDP", _udp), ("TCP", _tcp), ("ICMP", _icmp)):
-            say(f"{name} between {PODS} pods")
-            _appctl(node, "revalidator/purge")
+        figures = []
+        for protocol, talk in (("first contact (ARP too)", _udp), ("UDP", _udp), ("TCP", _tcp), ("ICMP", _icmp)):
+            say(f"{protocol} between {len(spaces)} pods")
+            _appctl(nodes[0], "revalidator/purge")
             _everyone(spaces, addresses, talk)
-            flows = _appctl(node, "dpctl/dump-flows").splitlines()
-            found.append((name, sum("in_port" in flow for flow in flows)))
+            found = sum("in_port" in flow for flow in _appctl(nodes[0], "dpctl/dump-flows").splitlines())
+            figures.append(Figure(f"megaflows, {name}, {protocol}", "flows", (float(found),), f"{pairs} + some"))
         for one in listening:
             one.close()
-    pairs = PODS * (PODS - 1)
-    return [
-        Figure(f"megaflows, {PODS} pods each to {PODS - 1}, {name}", "flows", (float(count),), f"{pairs} + some")
-        for name, count in found
-    ]
+    return figures
 
 
 def _listener(space: str) -> socket.socket:
