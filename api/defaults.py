@@ -7,8 +7,10 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from api.objects import Container, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
+from api.resources import qos_class
 
 O = TypeVar("O", bound=Object)
+C = TypeVar("C", bound=Container)
 
 GRACE_SECONDS = 30
 
@@ -42,7 +44,9 @@ def _pod(pod: Pod) -> Pod:
     account = spec.service_account_name or spec.service_account
     spec = replace(
         spec,
+        init_containers=tuple(_container(container) for container in spec.init_containers),
         containers=tuple(_container(container) for container in spec.containers),
+        ephemeral_containers=tuple(_container(container) for container in spec.ephemeral_containers),
         restart_policy=spec.restart_policy or "Always",
         dns_policy=spec.dns_policy or "ClusterFirst",
         termination_grace_period_seconds=GRACE_SECONDS if grace is None else grace,
@@ -52,11 +56,12 @@ def _pod(pod: Pod) -> Pod:
         service_account_name=account,
         service_account=account,
     )
-    status = replace(pod.status, phase=pod.status.phase or "Pending", qos_class=qos_class(spec.containers))
+    qos = qos_class((*spec.init_containers, *spec.containers))
+    status = replace(pod.status, phase=pod.status.phase or "Pending", qos_class=qos)
     return replace(pod, spec=spec, status=status)
 
 
-def _container(container: Container) -> Container:
+def _container(container: C) -> C:
     limits = container.resources.limits
     resources = replace(container.resources, requests={**limits, **container.resources.requests})
     return replace(
@@ -75,12 +80,3 @@ def _pull_policy(image: str) -> str:
         return "IfNotPresent"
     tag = name.partition(":")[2]
     return "Always" if tag in {"", "latest"} else "IfNotPresent"
-
-
-def qos_class(containers: tuple[Container, ...]) -> str:
-    """Guaranteed, Burstable or BestEffort, from the defaulted resources of all containers."""
-    wished = [container.resources for container in containers]
-    if not any(resources.limits or resources.requests for resources in wished):
-        return "BestEffort"
-    full = all({"cpu", "memory"} <= set(r.limits) and r.requests == r.limits for r in wished)
-    return "Guaranteed" if full else "Burstable"

@@ -247,6 +247,12 @@ class Container(Value, frozen=True):
     tty: bool = False
 
 
+class EphemeralContainer(Container, frozen=True):
+    """Added to a pod that runs, to look into it; never restarted."""
+
+    target_container_name: str = ""
+
+
 class EmptyDirVolumeSource(Value, frozen=True):
     medium: str = ""
     size_limit: str | int | None = None
@@ -274,9 +280,9 @@ class Volume(Value, frozen=True):
 
 class PodSpec(Value, frozen=True):
     volumes: tuple[Volume, ...] = ()
-    init_containers: Json = None
+    init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
-    ephemeral_containers: Json = None
+    ephemeral_containers: tuple[EphemeralContainer, ...] = ()
     restart_policy: str = ""
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
@@ -376,7 +382,7 @@ class PodStatus(Value, frozen=True):
     start_time: str | None = None
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
-    ephemeral_container_statuses: Json = None
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
     qos_class: str = ""
     resize: str = ""
     resource_claim_statuses: Json = None

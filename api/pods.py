@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import bandwidth, fields, names, quantity
+from api import bandwidth, fields, init_containers, names, quantity
 from api.objects import (
     Container,
     ContainerPort,
@@ -30,7 +30,7 @@ HOST_PATH_TYPES = ("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "So
 NEVER_TRUE = ("host_network", "host_pid", "host_ipc")
 """They would take a pod out of its lane, or out of its box."""
 
-UNMET_IN_SPEC = ("init_containers", "ephemeral_containers", "resource_claims", "scheduling_gates")
+UNMET_IN_SPEC = ("resource_claims", "scheduling_gates")
 UNMET_IN_CONTAINER = ("env_from", "volume_devices")
 """Without these the pod could not run as it is meant to, so it is refused."""
 
@@ -72,10 +72,20 @@ def check(pod: Pod) -> Iterator[Problem]:
 def _containers(spec: PodSpec) -> Iterator[Problem]:
     if not spec.containers:
         yield Problem("spec.containers", "[]", "at least one container is required", MISSING)
-    yield from _duplicates("spec.containers[{}].name", [c.name for c in spec.containers])
+    yield from init_containers.check(spec)
     volumes = {volume.name for volume in spec.volumes}
-    for number, container in enumerate(spec.containers):
-        yield from _container(f"spec.containers[{number}]", container, volumes)
+    for path, container in _places(spec):
+        yield from _container(path, container, volumes)
+
+
+def _places(spec: PodSpec) -> Iterator[tuple[str, Container]]:
+    for kind, rows in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+        ("ephemeralContainers", spec.ephemeral_containers),
+    ):
+        for number, container in enumerate(rows):
+            yield f"spec.{kind}[{number}]", container
 
 
 def _container(path: str, container: Container, volumes: set[str]) -> Iterator[Problem]:
@@ -220,8 +230,8 @@ def _unmet(path: str, held: dict[str, object], refused: Iterable[str]) -> Iterat
 def warnings(pod: Pod) -> Iterator[str]:
     """Fields that are kept but that this version does not act on."""
     places: list[tuple[str, dict[str, object], tuple[str, ...]]] = [("spec", asdict(pod.spec), IDLE_IN_SPEC)]
-    for number, container in enumerate(pod.spec.containers):
-        places.append((f"spec.containers[{number}]", asdict(container), IDLE_IN_CONTAINER))
+    for path, container in _places(pod.spec):
+        places.append((path, asdict(container), IDLE_IN_CONTAINER))
     for path, held, idle in places:
         for field in idle:
             if held[field]:
@@ -234,8 +244,9 @@ def immutable(old: Pod, new: Pod) -> Iterator[Problem]:
         yield Problem(
             "spec",
             "changed",
-            "pod updates may not change fields other than `spec.containers[*].image`, `spec.activeDeadlineSeconds`, "
-            "`spec.tolerations` (only additions) and `spec.terminationGracePeriodSeconds`",
+            "pod updates may not change fields other than `spec.containers[*].image`, `spec.initContainers[*].image`, "
+            "`spec.activeDeadlineSeconds`, `spec.tolerations` (only additions) and "
+            "`spec.terminationGracePeriodSeconds`",
             FORBIDDEN,
         )
 
@@ -243,6 +254,7 @@ def immutable(old: Pod, new: Pod) -> Iterator[Problem]:
 def _frozen_part(spec: PodSpec) -> PodSpec:
     return replace(
         spec,
+        init_containers=tuple(replace(container, image="") for container in spec.init_containers),
         containers=tuple(replace(container, image="") for container in spec.containers),
         active_deadline_seconds=None,
         tolerations=None,

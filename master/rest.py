@@ -14,6 +14,7 @@ import msgspec
 from api.objects import Binding, HostSubnet, Namespace, NetNamespace, Object, Pod
 from master import admission, answers, patch, protobuf, request, tables, writes
 from master.kinds.kind import AnyKind
+from master.kinds.pod import EPHEMERAL
 from master.records import Expired, Key, Put, Record, Remove
 from master.request import Page, Selection, Target, View
 from master.store import Store
@@ -193,6 +194,8 @@ class Objects:
         kind, dry = ask.where.kind, request.dry_run(ask.query)
         if ask.where.subresource == "status":
             new = writes.status_updated(kind, body.item, old.object)
+        elif ask.where.subresource == EPHEMERAL:
+            new = writes.debugged(kind, body.item, old.object)
         else:
             new = writes.updated(kind, body.item, old.object)
             self._admit(new, old.object)

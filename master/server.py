@@ -150,7 +150,7 @@ class Server:
         kind, subresource = ask.where.kind, ask.where.subresource
         if subresource == "binding" and kind.name == "Pod" and verb == "create":
             return await self._objects.bind(ask)
-        if subresource and not (subresource == "status" and kind.with_status is not None):
+        if subresource and not request.is_kept(ask.where):
             raise answers.no_such_path()
         if subresource and verb not in ("get", "update", "patch"):
             raise answers.not_allowed()

@@ -24,7 +24,10 @@ LEAST_SHARES, MOST_SHARES = 2, 262_144
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """One container to create. `network` and `ipc` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms."""
+    """One container to create.
+
+    `network`, `ipc` and `pid` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms.
+    """
 
     name: str
     image: str
@@ -37,6 +40,7 @@ class ContainerSpec:
     hostname: str = ""
     network: str = "none"
     ipc: str = "shareable"
+    pid: str = ""
     cpu_shares: int = LEAST_SHARES
     cpu_quota: int = 0
     memory: int = 0
@@ -123,11 +127,12 @@ def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpe
 
 
 def container_spec(
-    pod: Pod, container: Container, image: str, sandbox: str, restarts: int, crashes: int, host: Host
+    pod: Pod, container: Container, image: str, sandbox: str, restarts: int, crashes: int, host: Host, pid: str = ""
 ) -> ContainerSpec:
     """One container of a pod, inside the namespaces of its sandbox (`sandbox` and `image` are ids).
 
-    The pod's status has its addresses: the environment may ask for them.
+    `pid` is another container whose processes it sees. The pod's status has its addresses: the environment may ask for
+    them.
     """
     known = environment(pod, container)
     limits, requests = container.resources.limits, container.resources.requests
@@ -153,6 +158,7 @@ def container_spec(
         binds=_binds(pod, container, host),
         network=f"container:{sandbox}",
         ipc=f"container:{sandbox}",
+        pid=f"container:{pid}" if pid else "",
         cpu_shares=cpu_shares(quantity.milli(requests.get("cpu", 0))),
         cpu_quota=cpu_quota(quantity.milli(limits.get("cpu", 0))),
         memory=quantity.whole(limits["memory"]) if "memory" in limits else 0,

@@ -58,6 +58,11 @@ class Container:
         return not self.running and not self.unborn
 
     @property
+    def succeeded(self) -> bool:
+        """Whether, having ended, it has done its work."""
+        return not self.exit_code and not self.error
+
+    @property
     def ended_at(self) -> datetime | None:
         """When it ended; one that could not be started ended when it was made."""
         return self.finished_at or self.created_at

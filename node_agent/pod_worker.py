@@ -19,6 +19,7 @@ from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
+from node_agent.stages import target_of
 from node_agent.status import Facts, summarise
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from reconcile.loop import Loop, Pace
@@ -134,6 +135,8 @@ class PodWorker:
         self._wake_at(actions.wake_at())
         if actions.finished and self.pod.status.phase in FINAL_PHASES:
             await self._release(actions, seen)
+            if self._memory.deadline is not None:
+                self._report(await self._observe())
             return
         try:
             if actions.finished:
@@ -164,7 +167,7 @@ class PodWorker:
         await self._attach(sandbox)
         self._memory.troubles.clear()
         for start in actions.start:
-            await self._start(start, sandbox)
+            await self._start(start, sandbox, seen)
 
     async def _retire(self, one: Container) -> None:
         """Ask a container to stop, once; kill it when its grace period is over."""
@@ -231,15 +234,18 @@ class PodWorker:
         await asyncio.to_thread(directories.prepare, self.pod, self._tools.host)
         await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
 
-    async def _start(self, start: Start, sandbox: Container) -> None:
+    async def _start(self, start: Start, sandbox: Container, seen: PodContainers) -> None:
         image = await self._image(start)
         if image is None:
             return
         name = start.wish.name
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
         pod = replace(self.pod, status=addresses)
-        spec = container_spec(pod, start.wish, image, sandbox.id, start.restarts, start.crashes, self._tools.host)
         try:
+            pid = target_of(start.wish, seen)
+            spec = container_spec(
+                pod, start.wish, image, sandbox.id, start.restarts, start.crashes, self._tools.host, pid
+            )
             identity = await self._tools.docker.create(spec)
         except Refused as error:
             self._memory.troubles[name] = ("CreateContainerError", str(error))
@@ -297,7 +303,12 @@ class PodWorker:
         return None
 
     async def _release(self, actions: PodActions, seen: PodContainers) -> None:
-        """All containers have ended for good: the sandbox and its network go, the containers stay for their logs."""
+        """The pod's own containers have ended for good: sidecars stop, then the sandbox and its network go.
+
+        The containers stay for their logs.
+        """
+        if await self._stop(seen):
+            return
         for identity in seen.sandbox_ids:
             await self._tools.network.detach(identity)
         for one in actions.kill:
@@ -305,26 +316,30 @@ class PodWorker:
         self._memory.attached = ""
 
     async def _terminate(self, seen: PodContainers) -> None:
-        step = terminate(seen, self._memory.signalled, self._deadline(), _now())
+        if await self._stop(seen):
+            self._report(await self._observe(), terminating=True)
+            return
+        self._report(seen, terminating=True)
+        for identity in seen.sandbox_ids:
+            await self._tools.network.detach(identity)
+        for one in seen.everything:
+            await self._tools.docker.remove(one.id)
+        await asyncio.to_thread(directories.forget, self._tools.host, self._uid)
+        log.info("pod gone", extra={"pod": self._loop_name()})
+        self._tools.gone(self._uid)
+        self._done.set()
+
+    async def _stop(self, seen: PodContainers) -> bool:
+        """Ask what runs to stop, and kill it at the deadline; False when nothing runs any more."""
+        step = terminate(self.pod, seen, self._memory.signalled, self._deadline(), _now())
         for one in step.signal:
             log.info("asking to stop", extra={"pod": self._loop_name(), "container": one.name})
             await self._tools.docker.signal(one.id, one.stop_signal)
             self._memory.signalled |= {one.id}
         for one in step.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
-        self._wake_at(step.deadline)
-        if step.signal or step.kill or step.deadline:
-            self._report(await self._observe(), terminating=True)
-            return
-        self._report(seen, terminating=True)
-        for identity in seen.sandbox_ids:
-            await self._tools.network.detach(identity)
-        for one in step.remove:
-            await self._tools.docker.remove(one.id)
-        await asyncio.to_thread(directories.forget, self._tools.host, self._uid)
-        log.info("pod gone", extra={"pod": self._loop_name()})
-        self._tools.gone(self._uid)
-        self._done.set()
+        self._wake_at(step.deadline if not step.kill else None)
+        return step.deadline is not None
 
     def _deadline(self) -> datetime:
         """When containers that did not stop are killed; it may only come nearer.

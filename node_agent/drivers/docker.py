@@ -226,6 +226,7 @@ def _create(spec: ContainerSpec, client: Any) -> str:
     host = client.create_host_config(
         network_mode=spec.network,
         ipc_mode=spec.ipc,
+        pid_mode=spec.pid or None,
         binds=list(spec.binds),
         cpu_shares=spec.cpu_shares,
         cpu_period=CPU_PERIOD if spec.cpu_quota else None,

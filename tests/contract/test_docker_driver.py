@@ -340,6 +340,10 @@ class Process:
     namespaces: tuple[str, str]
 
 
+def namespace(pid: int, kind: str) -> str:
+    return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
+
+
 def read_process(pid: int) -> Process:
     root = Path(f"/proc/{pid}")
     deadline = time.monotonic() + DEADLINE_SECONDS
@@ -385,6 +389,20 @@ async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid
     assert (config["Memory"], config["MemorySwap"], config["CpuQuota"]) == (8 << 20, 8 << 20, 1_000)
     assert config["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "5"}}
     assert config["RestartPolicy"]["Name"] in {"", "no"}
+    real.close()
+
+
+async def test_a_container_may_see_the_processes_of_another(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    network = await running_sandbox(real, uid)
+    image = await real.image_id(images.TOOLBOX)
+    first = await real.create(container(uid, image, network, DEAF))
+    await real.start(first)
+    guest = replace(container(uid, image, network, DEAF), name=f"k8s_guest_web_red_{uid}_0", pid=f"container:{first}")
+    second = await real.create(guest)
+    await real.start(second)
+    pids = [(await real.inspect(one)).pid for one in (first, second)]
+    assert namespace(pids[0], "pid") == namespace(pids[1], "pid")
     real.close()
 
 

@@ -23,6 +23,8 @@ ACTING = {"asyncio", "logging", "os", "random", "select", "socket", "subprocess"
 PURE = (
     "api/defaults.py",
     "api/fields.py",
+    "api/init_containers.py",
+    "api/resources.py",
     "api/bandwidth.py",
     "api/kinds.py",
     "api/lanes.py",
@@ -49,6 +51,7 @@ PURE = (
     "node_agent/node.py",
     "node_agent/observed.py",
     "node_agent/plan.py",
+    "node_agent/stages.py",
     "node_agent/status.py",
     "reconcile/changes.py",
     "sdn/flow.py",

@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api import manifest
-from api.defaults import default, qos_class
+from api.defaults import default
 from api.kinds import KINDS
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Pod
 from api.queries import NodeQuery
+from api.resources import qos_class
 from api.validate import decode, immutable
+
+INIT = {"name": "i", "image": "b:1"}
 
 
 def pod(**spec: Any) -> dict[str, Any]:
@@ -73,7 +76,14 @@ def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str)
         ({"hostPID": True}, "spec.hostPID"),
         ({"nodeName": "A_B"}, "spec.nodeName"),
         ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds"),
-        ({"initContainers": [{}]}, "spec.initContainers"),
+        ({"initContainers": [INIT | {"restartPolicy": "Never"}]}, "spec.initContainers[0].restartPolicy"),
+        ({"initContainers": [INIT | {"lifecycle": {"preStop": {}}}]}, "spec.initContainers[0].lifecycle"),
+        ({"initContainers": [INIT | {"name": "a"}]}, "spec.initContainers[0].name"),
+        ({"initContainers": [{"name": "i"}]}, "spec.initContainers[0].image"),
+        ({"containers": [INIT | {"restartPolicy": "Always"}]}, "spec.containers[0].restartPolicy"),
+        ({"ephemeralContainers": [INIT | {"ports": [{"containerPort": 1}]}]}, "spec.ephemeralContainers[0].ports"),
+        ({"ephemeralContainers": [INIT | {"targetContainerName": "x"}]},
+         "spec.ephemeralContainers[0].targetContainerName"),
         ({"volumes": [{"name": "v", "configMap": {"name": "x"}}]}, "spec.volumes[0].configMap"),
         ({"volumes": [{"name": "v"}]}, "spec.volumes[0]"),
         ({"volumes": [{"name": "v", "hostPath": {"path": "/a/../b"}}]}, "spec.volumes[0].hostPath.path"),

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from api.objects import (
     Condition,
+    Container,
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
@@ -89,7 +90,7 @@ STATES = [
      "Running"),
     (with_containers(phase="Failed", reason="Evicted"), "Evicted"),
     (pod("p", deleted="2026-01-01T00:00:00Z"), "Terminating"),
-    (replace(pod("p"), spec=PodSpec(init_containers=[{}, {}]),
+    (replace(pod("p"), spec=PodSpec(init_containers=(Container(name="c"), Container(name="d"))),
              status=PodStatus(phase="Pending", init_container_statuses=(
                  container(terminated=COMPLETED), container(running=RUNNING)))), "Init:1/2"),
 ]  # fmt: skip

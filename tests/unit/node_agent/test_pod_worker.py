@@ -164,6 +164,22 @@ async def world(root: Path) -> AsyncIterator[World]:
 PAIR = pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]", "  volumes: [{name: v, emptyDir: {}}]")
 SOON = pod(spec="  terminationGracePeriodSeconds: 0")
 ONCE = pod('[{name: main, image: toolbox, command: ["exit 0"]}]', "  restartPolicy: Never")
+STEPS = pod(
+    spec="""\
+  initContainers:
+  - {name: first, image: toolbox, command: ["exit 0"]}
+  - {name: side, image: toolbox, restartPolicy: Always}
+  - {name: second, image: toolbox, command: ["exit 0"]}
+"""
+)
+STEPS_ONCE = pod(
+    '[{name: main, image: toolbox, command: ["exit 0"]}]',
+    """\
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 0
+  initContainers: [{name: side, image: toolbox, restartPolicy: Always}]
+""",
+)
 NEWER = replace(SOON, spec=replace(SOON.spec, containers=(replace(SOON.spec.containers[0], image="toolbox:2"),)))
 
 
@@ -192,6 +208,23 @@ async def done(here: World) -> None:
     await here.live(ONCE, lambda: here.status.phase == "Succeeded")
 
 
+async def initialized(here: World) -> None:
+    """Init containers end one after the other, the sidecar stays."""
+    await here.live(STEPS, lambda: here.status.phase == "Running")
+
+
+async def initialized_anew(here: World) -> None:
+    """The sandbox is killed from outside: init begins again."""
+    await here.once("runs", lambda: initialized(here))
+    await here.once("lost", lambda: here.end("POD", 137))
+    await here.live(STEPS, lambda: here.restarts() == [1, 1])
+
+
+async def done_beside_a_sidecar(here: World) -> None:
+    """The work is done, the sidecar is stopped."""
+    await here.live(STEPS_ONCE, lambda: here.status.phase == "Succeeded")
+
+
 async def changed_image(here: World) -> None:
     """The pod gets another image while it runs."""
     await here.once("runs", lambda: here.live(SOON, lambda: here.status.phase == "Running"))
@@ -205,7 +238,20 @@ async def deleted(here: World) -> None:
         await here.live(SOON, lambda: here.gone, leave=True)
 
 
-@pytest.mark.parametrize("scenario", [started, crashed, sandbox_lost, done, changed_image, deleted])
+SCENARIOS = [
+    started,
+    crashed,
+    sandbox_lost,
+    done,
+    initialized,
+    initialized_anew,
+    done_beside_a_sidecar,
+    changed_image,
+    deleted,
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_an_agent_killed_anywhere_ends_where_one_that_lives_ends(
     scenario: Callable[[World], Awaitable[None]], tmp_path: Path
 ) -> None:

@@ -1,0 +1,114 @@
+"""What a user sees of the containers of a pod: their order, their rights, their surroundings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster, wait_until
+from tests.e2e.test_pods import namespace
+
+
+@pytest.fixture
+def project(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = request.node.name.replace("_", "-")[:50].rstrip("-")
+    cluster.apply(namespace(name))
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--timeout=60s")
+
+
+def pod(name: str, project: str, spec: str) -> str:
+    """A pod of the project; `spec` is YAML, indented by two."""
+    head = f"---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {project}}}\nspec:\n"
+    return f"{head}  terminationGracePeriodSeconds: 1\n{spec}"
+
+
+def row(cluster: Cluster, project: str, name: str, kind: str = "containerStatuses") -> dict[str, Any]:
+    """The first container's status of a kind."""
+    rows = cluster.status(project, name).get(kind) or [{"state": {}}]
+    first: dict[str, Any] = rows[0]
+    return first
+
+
+def wait_reason(cluster: Cluster, project: str, name: str, reason: str) -> str:
+    """Until the first container waits with a reason; its message."""
+
+    def message() -> str | None:
+        waiting = row(cluster, project, name)["state"].get("waiting", {})
+        return str(waiting.get("message", "")) or " " if waiting.get("reason") == reason else None
+
+    return wait_until(message, f"{name} waits with {reason}") or ""
+
+
+STEPS = """\
+  restartPolicy: Always
+  volumes: [{name: v, emptyDir: {}}]
+  initContainers:
+  - name: first
+    image: podlane/toolbox
+    command: [sh, -c, "test -e /v/tried || { touch /v/tried; exit 3; }; echo first >> /v/said"]
+    volumeMounts: [{name: v, mountPath: /v}]
+  - {name: beside, image: podlane/toolbox, restartPolicy: Always, command: [httpd, -f, -p, "8081", -h, /]}
+  - name: second
+    image: podlane/toolbox
+    command: [sh, -c, "wget -qO /dev/null http://127.0.0.1:8081/etc/passwd && echo second >> /v/said"]
+    volumeMounts: [{name: v, mountPath: /v}]
+  containers:
+  - name: main
+    image: podlane/toolbox
+    command: [sh, -c, "echo main >> /v/said; exec httpd -f -p 8080 -h /v"]
+    volumeMounts: [{name: v, mountPath: /v}]
+"""
+
+
+def test_init_containers_run_in_order_before_the_others(cluster: Cluster, project: str) -> None:
+    cluster.apply(pod("steps", project, STEPS))
+    cluster.wait_running(project, "steps")
+    assert cluster.execute(project, "steps", "cat", "/v/said").stdout.split() == ["first", "second", "main"]
+    first, beside, second = cluster.status(project, "steps")["initContainerStatuses"]
+    assert (first["restartCount"], first["state"]["terminated"]["reason"]) == (1, "Completed")
+    assert "running" in beside["state"]
+    assert second["ready"]
+    assert "2/2" in cluster.kubectl("-n", project, "get", "pods").stdout
+    node = cluster.node_of(project, "steps")
+    sandbox = cluster.docker(node, "ps", "-q", "--filter", "name=k8s_POD_steps_")
+    cluster.docker(node, "kill", sandbox)
+    again = ["first", "second", "main"] * 2
+    wait_until(
+        lambda: cluster.execute(project, "steps", "cat", "/v/said").stdout.split() == again, "init has run again"
+    )
+
+
+def test_a_pod_that_has_done_its_work_takes_its_sidecar_along(cluster: Cluster, project: str) -> None:
+    spec = """\
+  restartPolicy: Never
+  initContainers:
+  - {name: beside, image: podlane/toolbox, restartPolicy: Always, command: [tail, -f, /dev/null]}
+  containers: [{name: main, image: podlane/toolbox, command: [sh, -c, "exit 0"]}]
+"""
+    failing = (
+        "  restartPolicy: Never\n  initContainers: [{name: i, image: podlane/toolbox, command: [sh, -c, exit 4]}]\n"
+    )
+    failing += "  containers: [{name: main, image: podlane/toolbox}]\n"
+    cluster.apply(pod("work", project, spec) + pod("fails", project, failing))
+    wait_until(lambda: cluster.status(project, "work").get("phase") == "Succeeded", "the work is done")
+    assert "terminated" in row(cluster, project, "work", "initContainerStatuses")["state"]
+    wait_until(lambda: cluster.status(project, "fails").get("phase") == "Failed", "init fails for good")
+    assert "Init:Error" in cluster.kubectl("-n", project, "get", "pod", "fails").stdout
+
+
+def test_kubectl_debug_adds_a_container_that_sees_the_processes_of_another(cluster: Cluster, project: str) -> None:
+    cluster.apply(pod("web", project, "  containers: [{name: main, image: podlane/toolbox, command: [httpd, -f]}]\n"))
+    cluster.wait_running(project, "web")
+    words = ("-n", project, "debug", "web", "--image=podlane/toolbox", "--target=main", "-c", "shell", "--attach=false")
+    cluster.kubectl(*words, "--", "sh", "-c", "ps > /tmp/seen; tail -f /dev/null")
+    wait_until(
+        lambda: "running" in row(cluster, project, "web", "ephemeralContainerStatuses")["state"], "the shell runs"
+    )
+    identity = str(row(cluster, project, "web", "ephemeralContainerStatuses")["containerID"]).removeprefix("docker://")
+    seen = cluster.docker(cluster.node_of(project, "web"), "exec", identity, "cat", "/tmp/seen")
+    assert "httpd -f" in seen
+    assert json.loads(cluster.kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)["status"]["phase"]
