@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from api.events import Event
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
 from api.queries import NodeQuery
 
@@ -13,8 +14,9 @@ PLURALS: dict[type[Object], str] = {
     HostSubnet: "hostsubnets",
     NetNamespace: "netnamespaces",
     NodeQuery: "nodequeries",
+    Event: "events",
 }
 
 KINDS = tuple(PLURALS)
 
-NAMESPACED: frozenset[type[Object]] = frozenset({Pod})
+NAMESPACED: frozenset[type[Object]] = frozenset({Pod, Event})

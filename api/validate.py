@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api import lanes, names, pods
+from api import events, lanes, names, pods
 from api.objects import (
     ASSIGN_SUBNET,
     PLUGIN_MULTITENANT,
@@ -72,6 +72,8 @@ def immutable(old: O, new: O) -> Iterator[Problem]:
     """What an update changes although it may not."""
     if isinstance(old, Pod) and isinstance(new, Pod):
         yield from pods.immutable(old, new)
+    if isinstance(old, events.Event) and isinstance(new, events.Event):
+        yield from events.immutable(old, new)
     if isinstance(old, NetNamespace) and isinstance(new, NetNamespace) and old.netname != new.netname:
         yield Problem("netname", shown(new.netname), "field is immutable", FORBIDDEN)
     if isinstance(old, HostSubnet) and isinstance(new, HostSubnet) and old.subnet != new.subnet:
@@ -223,4 +225,5 @@ _RULES: dict[type[Object], Callable[[Any], Iterator[Problem]]] = {
     NetNamespace: _check_net_namespace,
     ClusterNetwork: _check_cluster_network,
     NodeQuery: _check_node_query,
+    events.Event: events.check,
 }

@@ -47,8 +47,9 @@ class Attributes:
     """What is asked for. `verb` is that of Kubernetes (get list watch create update patch delete deletecollection).
 
     `asked_node` is the node that the field selector demands of pods or queries; `bound_to` is the node of the one that
-    is asked for, nothing if it has none, None if there is no such object; `body_name` is the name in the body of a
-    create; `grace` is a delete's, in seconds.
+    is asked for, nothing if it has none, None if there is no such object; of an Event it is the one that tells it.
+    `body_name` is the name in the body of a create, `body_host` the node that tells the Event in it; `grace` is a
+    delete's, in seconds.
     """
 
     verb: str
@@ -60,6 +61,7 @@ class Attributes:
     asked_node: str = ""
     bound_to: str | None = None
     body_name: str = ""
+    body_host: str = ""
     grace: int | None = None
 
 
@@ -97,6 +99,8 @@ def _node_refusal(node: str, asked: Attributes) -> str | None:
         return _own_pod_refusal(node, asked)
     if resource == ("podlane.io", "nodequeries"):
         return _own_query_refusal(node, asked)
+    if resource == ("", "events"):
+        return _own_event_refusal(node, asked)
     return "a node may not do this"
 
 
@@ -124,6 +128,16 @@ def _own_query_refusal(node: str, asked: Attributes) -> str | None:
     if not (reads or answers):
         return "a node may only read and answer queries to it"
     return None if asked.bound_to in (None, node) else f"the query is not to node {node}"
+
+
+def _own_event_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.verb == "create" and not asked.subresource:
+        told_by: str | None = asked.body_host
+    elif asked.verb in ("update", "patch") and not asked.subresource:
+        told_by = asked.bound_to
+    else:
+        return "a node may only tell events"
+    return None if told_by in (None, node) else f"node {node} tells events with itself as source.host"
 
 
 def _own_pod_refusal(node: str, asked: Attributes) -> str | None:

@@ -281,10 +281,17 @@ class Objects:
 
     def body_name(self, ask: Ask) -> str:
         """The name in the body of a create; empty if there is none."""
+        return self._in_body(ask, "metadata", "name")
+
+    def body_host(self, ask: Ask) -> str:
+        """The node that tells the Event in the body of a create; empty if there is none."""
+        return self._in_body(ask, "source", "host")
+
+    def _in_body(self, ask: Ask, part: str, field: str) -> str:
         document = self._document(ask)
-        metadata = document.get("metadata") if isinstance(document, dict) else None
-        name = metadata.get("name") if isinstance(metadata, dict) else None
-        return name if isinstance(name, str) else ""
+        held = document.get(part) if isinstance(document, dict) else None
+        found = held.get(field) if isinstance(held, dict) else None
+        return found if isinstance(found, str) else ""
 
     def _document(self, ask: Ask) -> Any:
         if ask.content_type == PROTOBUF and ask.where.kind.name == "Namespace" and not ask.where.name:

@@ -13,6 +13,9 @@ from typing import Any
 from aiohttp import web
 from multidict import CIMultiDict
 
+from api.events import Event
+from api.objects import Object, Pod
+from api.queries import NodeQuery
 from master import answers, certificates, pages, request, watch
 from master.authorize import MASTERS, Attributes, User, may_read_path, refusal
 from master.pki import Authority
@@ -61,6 +64,13 @@ def user_of(certificate: Mapping[str, Any] | None) -> User:
 
 BOUND = frozenset(("Pod", "NodeQuery"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
+
+
+def node_of(item: Object) -> str:
+    """The node to which an object belongs; that of an Event is the one that tells it."""
+    if isinstance(item, Event):
+        return item.source.host
+    return item.spec.node_name if isinstance(item, Pod | NodeQuery) else ""
 
 
 class Server:
@@ -176,15 +186,15 @@ class Server:
 
     def _attributes(self, user: User, verb: str, ask: Ask) -> Attributes:
         where = ask.where
-        asked_node, bound_to, body_name, grace = "", None, "", None
+        asked_node, bound_to, body_name, body_host, grace = "", None, "", "", None
         if user.node and where.kind.name in BOUND and not where.name:
             asked_node = request.selection(where, ask.query).fields.asks_exactly("spec.nodeName") or ""
-        if user.node and where.kind.name in BOUND and where.name:
+        if user.node and where.name:
             record = self._store.latest(ask.key)
-            bound_to = None if record is None else record.object.spec.node_name
+            bound_to = None if record is None else node_of(record.object)
             grace = self._objects.grace(ask) if verb == "delete" else None
         if user.node and verb == "create":
-            body_name = self._objects.body_name(ask)
+            body_name, body_host = self._objects.body_name(ask), self._objects.body_host(ask)
         return Attributes(
             verb=verb,
             group=where.kind.group,
@@ -195,6 +205,7 @@ class Server:
             asked_node=asked_node,
             bound_to=bound_to,
             body_name=body_name,
+            body_host=body_host,
             grace=grace,
         )
 

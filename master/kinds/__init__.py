@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from master.kinds.cluster_network import CLUSTER_NETWORK
+from master.kinds.event import EVENT
 from master.kinds.host_subnet import HOST_SUBNET
 from master.kinds.kind import AnyKind
 from master.kinds.namespace import NAMESPACE
@@ -11,7 +12,7 @@ from master.kinds.node import NODE
 from master.kinds.node_query import NODE_QUERY
 from master.kinds.pod import POD
 
-ALL: tuple[AnyKind, ...] = (NAMESPACE, NODE, POD, CLUSTER_NETWORK, HOST_SUBNET, NET_NAMESPACE, NODE_QUERY)
+ALL: tuple[AnyKind, ...] = (NAMESPACE, NODE, POD, CLUSTER_NETWORK, HOST_SUBNET, NET_NAMESPACE, NODE_QUERY, EVENT)
 
 BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
 BY_NAME = {kind.name: kind for kind in ALL}

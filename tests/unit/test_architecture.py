@@ -22,6 +22,7 @@ MAY_IMPORT = {
 ACTING = {"asyncio", "logging", "os", "random", "select", "socket", "subprocess", "threading", "time", "uuid"}
 PURE = (
     "api/defaults.py",
+    "api/events.py",
     "api/fields.py",
     "api/init_containers.py",
     "api/resources.py",
@@ -43,6 +44,7 @@ PURE = (
     "master/allocators.py",
     "master/authorize.py",
     "master/controllers.py",
+    "master/happenings.py",
     "master/lanes.py",
     "master/scheduler.py",
     "master/subnets.py",

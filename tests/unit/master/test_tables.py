@@ -49,6 +49,7 @@ COLUMNS = [
     ("Pod", "Name Ready Status Restarts Age IP* Node* Nominated_Node* Readiness_Gates*"),
     ("Node", "Name Status Roles Age Version Internal-IP* External-IP* OS-Image* Kernel-Version* Container-Runtime*"),
     ("Namespace", "Name Status Age"),
+    ("Event", "Last_Seen Type Reason Object Subobject* Source* Message First_Seen* Count* Name*"),
 ]
 
 
@@ -56,7 +57,7 @@ COLUMNS = [
 def test_columns_are_those_of_the_reference(kind: str, columns: str) -> None:
     found = [f"{row['name']}".replace(" ", "_") + "*" * (row["priority"] == 1) for row in tables.columns(BY_NAME[kind])]
     assert " ".join(found) == columns
-    assert tables.columns(BY_NAME[kind])[0]["format"] == "name"
+    assert sum(row["format"] == "name" for row in tables.columns(BY_NAME[kind])) == 1
 
 
 def container(name: str = "c", ready: bool = False, restarts: int = 0, **state: Any) -> ContainerStatus:
