@@ -33,6 +33,7 @@ async def serve(settings: Settings) -> None:
             for work in (
                 agent.heart.run(),
                 agent.writer.run(),
+                agent.recorder.loop.run(),
                 agent.loop.run(),
                 agent.manifests.run(),
                 agent.mirror.run(),

@@ -21,6 +21,7 @@ from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.node import new_node, node_status
 from node_agent.pod_worker import PodWorker, Tools
+from node_agent.recorder import Recorder
 from node_agent.settings import Settings
 from node_agent.sources import Manifests
 from node_agent.status import merged
@@ -54,6 +55,7 @@ class Agent:
         self._written: dict[str, int] = {}
         self._subnet = ""
         self._ended: dict[str, Pod] = {}
+        self.recorder = Recorder(client, settings.node_name)
         self._tools = Tools(
             docker=docker,
             network=network,
@@ -62,6 +64,7 @@ class Agent:
             pause_image=settings.pause_image,
             report=self._report,
             gone=self._pod_gone,
+            event=self.recorder.about_pod,
         )
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))

@@ -17,22 +17,23 @@ from node_agent.containers import Host, container_spec, sandbox_spec
 from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
+from node_agent.images import Images, Missing
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
 from node_agent.stages import target_of
 from node_agent.status import Facts, summarise
-from reconcile.errors import DriverError, Gone, NotReady, Refused
+from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 60.0
-FIRST_PULL_DELAY, LAST_PULL_DELAY = timedelta(seconds=10), timedelta(seconds=300)
+START_DELAY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What every worker acts with."""
+    """What every worker acts with. `event` tells (pod, reason, message, container or nothing)."""
 
     docker: Docker
     network: PodNetwork
@@ -41,15 +42,7 @@ class Tools:
     pause_image: str
     report: Callable[[str, PodStatus], None]
     gone: Callable[[str], None]
-
-
-@dataclass(slots=True)
-class _Pull:
-    """A failed attempt to get an image: when the next one is due and what was said."""
-
-    failures: int
-    due: datetime
-    words: str
+    event: Callable[[Pod, str, str, str], None]
 
 
 @dataclass(slots=True)
@@ -64,7 +57,7 @@ class _Memory:
     retired: dict[str, datetime] = field(default_factory=dict)
     troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
     trouble: tuple[str, str] | None = None
-    pulls: dict[str, _Pull] = field(default_factory=dict)
+    held_back: set[str] = field(default_factory=set)
 
 
 class PodWorker:
@@ -75,6 +68,7 @@ class PodWorker:
         self.leaving = False
         self._tools = tools
         self._memory = _Memory(_now())
+        self._images = Images(tools.docker, self._tell)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
@@ -133,6 +127,7 @@ class PodWorker:
         actions = plan(self.pod, seen, _now(), retired)
         self._wake_at(None)
         self._wake_at(actions.wake_at())
+        self._tell_held_back(actions, seen)
         if actions.finished and self.pod.status.phase in FINAL_PHASES:
             await self._release(actions, seen)
             if self._memory.deadline is not None:
@@ -158,6 +153,8 @@ class PodWorker:
             await self._retire(one)
         sandbox = seen.sandbox
         if actions.sandbox_attempt is not None:
+            if actions.sandbox_attempt > 0:
+                self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
             sandbox = await self._new_sandbox(actions.sandbox_attempt, actions.remove)
         else:
             for one in actions.remove:
@@ -175,6 +172,7 @@ class PodWorker:
         if deadline is None:
             grace = timedelta(seconds=self.pod.spec.termination_grace_period_seconds or 0)
             deadline = self._memory.retired[one.id] = _now() + grace
+            self._tell("Killing", f"Container {one.name} definition changed, will be restarted", one.name)
             await self._tools.docker.signal(one.id, one.stop_signal)
         elif _now() >= deadline:
             await self._tools.docker.signal(one.id, "SIGKILL")
@@ -183,6 +181,18 @@ class PodWorker:
 
     def _loop_name(self) -> str:
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+    def _tell(self, reason: str, message: str, container: str = "") -> None:
+        self._tools.event(self.pod, reason, message, container)
+
+    def _tell_held_back(self, actions: PodActions, seen: PodContainers) -> None:
+        """Once for each end of a container after which it has to wait."""
+        waiting = {seen.containers[name][0].id: name for name, _ in actions.waiting}
+        for name in (waiting[identity] for identity in waiting.keys() - self._memory.held_back):
+            meta = self.pod.metadata
+            words = f"Back-off restarting failed container {name} in pod {meta.name}_{meta.namespace}({meta.uid})"
+            self._tell("BackOff", words, name)
+        self._memory.held_back = set(waiting)
 
     async def _new_sandbox(self, attempt: int, earlier: tuple[Container, ...]) -> Container:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
@@ -195,6 +205,7 @@ class PodWorker:
             sandbox = await self._tools.docker.inspect(identity)
         except DriverError as error:
             self._memory.trouble = ("FailedCreatePodSandBox", str(error))
+            self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
             raise
         self._memory.trouble = None
         return sandbox
@@ -227,6 +238,7 @@ class PodWorker:
                 log.warning("sandbox is cut off", extra={"pod": self._loop_name(), "error": error})
                 await self._tools.docker.signal(sandbox.id, "SIGKILL")
             self._memory.trouble = ("FailedCreatePodSandBox", f"network: {error}")
+            self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
             raise
         self._memory.trouble = None
         self._memory.attached = sandbox.id
@@ -235,10 +247,13 @@ class PodWorker:
         await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
 
     async def _start(self, start: Start, sandbox: Container, seen: PodContainers) -> None:
-        image = await self._image(start)
-        if image is None:
-            return
         name = start.wish.name
+        image = await self._images.get(start.wish)
+        if isinstance(image, Missing):
+            self._memory.troubles[name] = (image.reason, image.message)
+            if image.due is not None:
+                self._wake_at(image.due)
+            return
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
         pod = replace(self.pod, status=addresses)
         try:
@@ -249,58 +264,18 @@ class PodWorker:
             identity = await self._tools.docker.create(spec)
         except Refused as error:
             self._memory.troubles[name] = ("CreateContainerError", str(error))
-            self._wake_at(_now() + FIRST_PULL_DELAY)
+            self._tell("Failed", f"Error: {error}", name)
+            self._wake_at(_now() + START_DELAY)
             return
+        self._tell("Created", f"Created container: {name}", name)
         try:
             await self._tools.docker.start(identity)
+            self._tell("Started", f"Started container {name}", name)
         except Refused as error:
             log.warning("container cannot run", extra={"pod": self._loop_name(), "container": name, "error": error})
             self._memory.troubles[name] = ("RunContainerError", str(error))
-            self._wake_at(_now() + FIRST_PULL_DELAY)
-
-    async def _image(self, start: Start) -> str | None:
-        """The id of the container's image, fetched if need be; None, with the trouble noted, when it cannot be had."""
-        wish, docker = start.wish, self._tools.docker
-        try:
-            here: str | None = await docker.image_id(wish.image)
-        except Gone:
-            here = None
-        except Refused as error:
-            self._memory.troubles[wish.name] = ("InvalidImageName", str(error))
-            return None
-        if wish.image_pull_policy == "Never":
-            if here is None:
-                words = f'Container image "{wish.image}" is not present with pull policy of Never'
-                self._memory.troubles[wish.name] = ("ErrImageNeverPull", words)
-            return here
-        if here is not None and wish.image_pull_policy == "IfNotPresent":
-            return here
-        return await self._pull(wish.name, wish.image, here)
-
-    async def _pull(self, container: str, image: str, here: str | None) -> str | None:
-        earlier = self._memory.pulls.get(image)
-        if earlier is not None and _now() < earlier.due and here is None:
-            words = f'Back-off pulling image "{image}": {earlier.words}'
-            self._memory.troubles[container] = ("ImagePullBackOff", words)
-            self._wake_at(earlier.due)
-            return None
-        try:
-            await self._tools.docker.pull(image)
-            self._memory.pulls.pop(image, None)
-            return await self._tools.docker.image_id(image)
-        except NotReady as error:
-            if here is not None:
-                log.warning("registry away, using the image that is here", extra={"image": image, "error": error})
-                return here
-            words = str(error)
-        except (Refused, Gone) as error:
-            words = str(error)
-        failures = earlier.failures + 1 if earlier is not None else 1
-        delay = min(FIRST_PULL_DELAY * float(2 ** min(failures - 1, 10)), LAST_PULL_DELAY)
-        self._memory.pulls[image] = _Pull(failures, _now() + delay, words)
-        self._memory.troubles[container] = ("ErrImagePull", words)
-        self._wake_at(_now() + delay)
-        return None
+            self._tell("Failed", f"Error: {error}", name)
+            self._wake_at(_now() + START_DELAY)
 
     async def _release(self, actions: PodActions, seen: PodContainers) -> None:
         """The pod's own containers have ended for good: sidecars stop, then the sandbox and its network go.
@@ -332,12 +307,15 @@ class PodWorker:
     async def _stop(self, seen: PodContainers) -> bool:
         """Ask what runs to stop, and kill it at the deadline; False when nothing runs any more."""
         step = terminate(self.pod, seen, self._memory.signalled, self._deadline(), _now())
+        for one in (one for one in step.signal + step.kill if one.id not in self._memory.signalled):
+            self._tell("Killing", f"Stopping container {one.name}", one.name)
         for one in step.signal:
             log.info("asking to stop", extra={"pod": self._loop_name(), "container": one.name})
             await self._tools.docker.signal(one.id, one.stop_signal)
             self._memory.signalled |= {one.id}
         for one in step.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
+            self._memory.signalled |= {one.id}
         self._wake_at(step.deadline if not step.kill else None)
         return step.deadline is not None
 

@@ -153,3 +153,38 @@ def test_what_kubectl_asks_first(kubectl: Kubectl) -> None:
     assert "podlane" in kubectl("version", "-o", "json").stdout
     words = kubectl("api-resources", "-o", "name").stdout.split()
     assert {"pods", "nodes", "namespaces", "hostsubnets.network.openshift.io"} <= set(words)
+
+
+def test_events_stand_under_what_they_are_about(kubectl: Kubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=MANIFEST.replace("PROJECT", project))
+    pod = json.loads(kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)
+    about = {"kind": "Pod", "apiVersion": "v1", "name": "web", "namespace": project, "uid": pod["metadata"]["uid"]}
+    for name, reason, kind in (("web.1", "Started", "Normal"), ("web.2", "BackOff", "Warning")):
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": project},
+            "involvedObject": {**about, "fieldPath": "spec.containers{main}"},
+            "reason": reason,
+            "message": f"the {reason} of it",
+            "type": kind,
+            "count": 3,
+            "firstTimestamp": "2026-01-01T00:00:00Z",
+            "lastTimestamp": "2099-01-01T00:00:00Z",
+            "source": {"component": "podlane-node-agent", "host": "elsewhere"},
+        }
+        kubectl("apply", "-f", "-", text=json.dumps(event))
+    told = kubectl("-n", project, "describe", "pod", "web").stdout.partition("Events:")[2]
+    assert "podlane-node-agent" in told
+    assert "the Started of it" in told
+    assert "Warning  BackOff" in told
+    header, *rows = kubectl("-n", project, "get", "events").stdout.splitlines()
+    assert header.split() == ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
+    assert {row.split()[2]: row.split()[3] for row in rows} == {"Started": "pod/web", "BackOff": "pod/web"}
+    (only,) = kubectl("-n", project, "get", "ev", "--field-selector=type=Warning", "-o", "name").stdout.splitlines()
+    assert only == "event/web.2"
+    assert "BackOff" in kubectl("-n", project, "events", "--for", "pod/web", "--types=Warning").stdout
+    kubectl("delete", "namespace", project, "--timeout=30s", "--wait=false")
+    kubectl("-n", project, "delete", "pod", "web", "--grace-period=0", "--force", "--ignore-not-found")
+    kubectl("wait", "--for=delete", f"namespace/{project}", "--timeout=30s")
+    assert "No resources found" in kubectl("-n", project, "get", "events").stderr

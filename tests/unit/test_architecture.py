@@ -50,6 +50,7 @@ PURE = (
     "master/subnets.py",
     "node_agent/containers.py",
     "node_agent/environment.py",
+    "node_agent/events.py",
     "node_agent/node.py",
     "node_agent/observed.py",
     "node_agent/plan.py",

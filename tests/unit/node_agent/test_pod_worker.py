@@ -17,7 +17,7 @@ from node_agent.containers import Host
 from node_agent.drivers.network import PodNetwork
 from node_agent.observed import SANDBOX_ID
 from node_agent.pod_worker import PodWorker, Tools
-from reconcile.errors import NotReady
+from reconcile.errors import NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
 
@@ -76,6 +76,7 @@ class World:
         self.switch = Switch()
         self.status = PodStatus()
         self.gone = False
+        self.told: list[tuple[str, str, str]] = []
         self.taken: set[str] = set()
         root.mkdir(parents=True)
         self.host = Host(str(root / "pods"), 8 << 30, -1000)
@@ -91,11 +92,15 @@ class World:
             pause_image="pause",
             report=self._report,
             gone=self._gone,
+            event=self._event,
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
     def _report(self, _: str, status: PodStatus) -> None:
         self.status = status
+
+    def _event(self, _: Pod, reason: str, message: str, container: str) -> None:
+        self.told.append((reason, message, container))
 
     def _gone(self, _: str) -> None:
         self.gone = True
@@ -326,3 +331,54 @@ async def test_a_sandbox_that_lost_its_place_in_the_network_is_replaced(tmp_path
         assert [one.attempt for one in here.docker.find("POD")] == [1]
         assert here.status.phase == "Running"
         assert len(here.switch.attached) == 1
+
+
+HERE = pod("[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}]", "  terminationGracePeriodSeconds: 0")
+PRESENT = ("Pulled", 'Container image "toolbox" already present on machine', "main")
+BEGUN = [PRESENT, ("Created", "Created container: main", "main"), ("Started", "Started container main", "main")]
+
+
+async def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        await here.live(HERE, lambda: here.status.phase == "Running")
+        assert here.told == BEGUN
+        here.told.clear()
+        await here.end("POD", 137)
+        await here.live(HERE, lambda: here.restarts() == [1])
+        assert here.told == [("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.", ""), *BEGUN]
+        here.told.clear()
+        await here.live(HERE, lambda: here.gone, leave=True)
+        assert here.told == [("Killing", "Stopping container main", "main")]
+
+
+async def test_a_wait_after_a_crash_is_told_once_for_each_crash(tmp_path: Path) -> None:
+    wish = pod('[{name: main, image: toolbox, command: ["exit 1"], imagePullPolicy: Never}]')
+    async with world(tmp_path / "w") as here:
+        waiting = ("BackOff", "Back-off restarting failed container main in pod web_red(0b7c)", "main")
+        await here.live(wish, lambda: waiting in here.told)
+        assert here.told == [*BEGUN, *BEGUN, waiting]
+
+
+async def test_an_image_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: nowhere, imagePullPolicy: IfNotPresent}]")
+    async with world(tmp_path / "w") as here:
+        here.docker.pulls["nowhere"] = Refused("Docker: pull access denied")
+        await here.live(wish, lambda: ("Failed", "Error: ErrImagePull", "main") in here.told)
+        assert [(reason, message) for reason, message, _ in here.told[:3]] == [
+            ("Pulling", 'Pulling image "nowhere"'),
+            ("Failed", 'Failed to pull image "nowhere": Docker: pull access denied'),
+            ("Failed", "Error: ErrImagePull"),
+        ]
+
+
+async def test_a_program_that_is_not_there_and_a_network_that_is_away_are_told(tmp_path: Path) -> None:
+    wish = pod('[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]')
+    async with world(tmp_path / "w") as here:
+        here.switch.away = True
+        words = "Failed to create pod sandbox: network: sdn: no subnet yet"
+        await here.live(wish, lambda: ("FailedCreatePodSandBox", words, "") in here.told)
+        here.switch.away = False
+        here.told.clear()
+        await here.live(wish, lambda: any(reason == "Failed" for reason, _, _ in here.told))
+        assert [reason for reason, _, _ in here.told[:3]] == ["Pulled", "Created", "Failed"]
+        assert "/nowhere: no such file or directory" in here.told[2][1]
