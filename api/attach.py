@@ -13,7 +13,7 @@ sandbox, or its place in the network, is no more) or 503 (NotReady: ask again). 
 
 from __future__ import annotations
 
-from api.objects import Value
+from api.value import Value
 
 
 class AttachRequest(Value, frozen=True):

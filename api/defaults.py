@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from api import probes
 from api.objects import Container, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
 from api.resources import qos_class
 
@@ -69,6 +70,10 @@ def _container(container: C) -> C:
         image_pull_policy=container.image_pull_policy or _pull_policy(container.image),
         ports=tuple(replace(port, protocol=port.protocol or "TCP") for port in container.ports),
         resources=resources,
+        liveness_probe=probes.probe_defaults(container.liveness_probe),
+        readiness_probe=probes.probe_defaults(container.readiness_probe),
+        startup_probe=probes.probe_defaults(container.startup_probe),
+        lifecycle=probes.lifecycle_defaults(container.lifecycle),
         termination_message_path=container.termination_message_path or "/dev/termination-log",
         termination_message_policy=container.termination_message_policy or "File",
     )

@@ -10,16 +10,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-Json = Any
-"""A piece of JSON that is kept as it came."""
-
-
-class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of every part of an object."""
+from api.probes import Lifecycle, Probe
+from api.value import Json, Value
 
 
 class OwnerReference(Value, frozen=True):
@@ -234,10 +230,10 @@ class Container(Value, frozen=True):
     restart_policy_rules: Json = None
     volume_mounts: tuple[VolumeMount, ...] = ()
     volume_devices: Json = None
-    liveness_probe: Json = None
-    readiness_probe: Json = None
-    startup_probe: Json = None
-    lifecycle: Json = None
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    lifecycle: Lifecycle | None = None
     termination_message_path: str = ""
     termination_message_policy: str = ""
     image_pull_policy: str = ""

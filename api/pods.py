@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import bandwidth, fields, init_containers, names, quantity
+from api import bandwidth, fields, init_containers, names, probes, quantity
+from api.defaults import GRACE_SECONDS
 from api.objects import (
     Container,
     ContainerPort,
@@ -39,9 +40,7 @@ IDLE_IN_SPEC = (
     "readiness_gates", "runtime_class_name", "security_context", "share_process_namespace", "subdomain",
     "topology_spread_constraints",
 )  # fmt: skip
-IDLE_IN_CONTAINER = (
-    "lifecycle", "liveness_probe", "readiness_probe", "startup_probe", "security_context", "resize_policy",
-)  # fmt: skip
+IDLE_IN_CONTAINER = ("security_context", "resize_policy")
 
 
 def check(pod: Pod) -> Iterator[Problem]:
@@ -74,8 +73,11 @@ def _containers(spec: PodSpec) -> Iterator[Problem]:
         yield Problem("spec.containers", "[]", "at least one container is required", MISSING)
     yield from init_containers.check(spec)
     volumes = {volume.name for volume in spec.volumes}
+    wished = spec.termination_grace_period_seconds
+    grace = GRACE_SECONDS if wished is None else wished
     for path, container in _places(spec):
         yield from _container(path, container, volumes)
+        yield from probes.check(path, container, grace)
 
 
 def _places(spec: PodSpec) -> Iterator[tuple[str, Container]]:

@@ -121,11 +121,12 @@ def test_null_means_absent() -> None:
 
 
 def test_what_is_kept_but_not_acted_on_is_told() -> None:
-    document = pod(
-        containers=[{"name": "a", "image": "b", "livenessProbe": {"tcpSocket": {"port": 1}}}], dnsConfig={"a": 1}
-    )
+    document = pod(containers=[{"name": "a", "image": "b", "securityContext": {"runAsUser": 1}}], dnsConfig={"a": 1})
     warnings = decode(Pod, document)[2]
-    assert [warning.partition(":")[0] for warning in warnings] == ["spec.dnsConfig", "spec.containers[0].livenessProbe"]
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        "spec.dnsConfig",
+        "spec.containers[0].securityContext",
+    ]
 
 
 @pytest.mark.parametrize(
