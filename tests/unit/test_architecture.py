@@ -57,6 +57,7 @@ PURE = (
     "node_agent/observed.py",
     "node_agent/plan.py",
     "node_agent/stages.py",
+    "node_agent/probing.py",
     "node_agent/status.py",
     "reconcile/changes.py",
     "sdn/flow.py",
