@@ -20,6 +20,7 @@ from docker.types import LogConfig
 
 from api import times
 from node_agent.containers import CPU_PERIOD, ContainerSpec
+from node_agent.drivers.docker_exec import Executed, execute
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, TYPE, Container
 from reconcile.errors import Gone, NotReady, Refused
 
@@ -88,6 +89,10 @@ class Docker:
         """Send a signal; one that does not run is no error."""
         with contextlib.suppress(Gone, Refused):
             await self._call(lambda client: client.kill(container, signal=name))
+
+    async def execute(self, container: str, command: tuple[str, ...], seconds: float) -> Executed:
+        """Run a program in a running container and wait for its end, so many seconds at most."""
+        return await execute(self._socket, container, command, seconds)
 
     async def remove(self, container: str) -> None:
         """Kill and delete it; one that is not there is no error."""

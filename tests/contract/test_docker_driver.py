@@ -23,6 +23,7 @@ from lab import images
 from node_agent import observed as label
 from node_agent.containers import ContainerSpec
 from node_agent.drivers.docker import Docker
+from node_agent.drivers.docker_exec import MOST_OUTPUT, Executed
 from node_agent.observed import Container
 from reconcile.errors import Gone, NotReady, Refused
 from tests.fakes import FakeDocker
@@ -290,6 +291,32 @@ async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: D
     following.cancel()
 
 
+async def test_a_program_run_inside_says_what_it_has_to_say_and_how_it_ended(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, DEAF)
+    assert await driver.execute(identity, ("echo", "all", "is well"), 10) == Executed(0, "all is well\n")
+    assert (await driver.execute(identity, ("sh", "-c", "exit 3"), 10)).code == 3
+    absent = await driver.execute(identity, ("/nowhere",), 10)
+    assert absent.code in {126, 127}
+    assert "/nowhere" in absent.output
+    assert (await driver.inspect(identity)).running
+
+
+async def test_a_program_run_inside_that_does_not_end_is_left_alone_in_time(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, DEAF)
+    assert (await driver.execute(identity, DEAF, 0.3)).code is None
+    assert (await driver.inspect(identity)).running
+
+
+async def test_nothing_is_run_inside_what_does_not_run(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, ("sh", "-c", "exit 0"))
+    await until(driver, identity, lambda one: not one.running)
+    with pytest.raises(Refused, match="not running"):
+        await driver.execute(identity, ("echo",), 10)
+    await driver.remove(identity)
+    with pytest.raises(Gone):
+        await driver.execute(identity, ("echo",), 10)
+
+
 # --- what only the real one can show ----------------------------------------------------------------------------------
 
 
@@ -327,6 +354,18 @@ async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tupl
         await real.pull(f"{address}/unknown:1")
     with pytest.raises((Refused, Gone), match=r"denied|nothing here"):
         await real.pull(f"{address}/secret:1")
+    real.close()
+
+
+async def test_of_a_program_that_talks_too_much_the_beginning_is_kept(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    identity = await started(real, uid, DEAF)
+    chatty = await real.execute(identity, ("sh", "-c", "yes | head -c 1000000; echo end >&2; exit 4"), 20)
+    assert (chatty.code, len(chatty.output), chatty.output[:4]) == (4, MOST_OUTPUT, "y\ny\n")
+    both = await real.execute(identity, ("sh", "-c", "echo out; echo err >&2; printf '\\377'"), 10)
+    assert sorted(both.output) == sorted("out\nerr\n\ufffd")
+    partly = await real.execute(identity, ("sh", "-c", "echo begun; sleep 60"), 1)
+    assert partly == Executed(None, "begun\n")
     real.close()
 
 
@@ -458,4 +497,6 @@ async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
     real = Docker(str(tmp_path / "docker.sock"))
     with pytest.raises(NotReady, match="does not answer"):
         await real.version()
+    with pytest.raises(NotReady, match="does not answer"):
+        await real.execute("any", ("true",), 5)
     real.close()
