@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from api import probes
 from api.objects import Container, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
 from api.resources import qos_class
+from api.security import PodSecurityContext
 
 O = TypeVar("O", bound=Object)
 C = TypeVar("C", bound=Container)
@@ -52,7 +53,7 @@ def _pod(pod: Pod) -> Pod:
         dns_policy=spec.dns_policy or "ClusterFirst",
         termination_grace_period_seconds=GRACE_SECONDS if grace is None else grace,
         scheduler_name=spec.scheduler_name or "default-scheduler",
-        security_context={} if spec.security_context is None else spec.security_context,
+        security_context=spec.security_context or PodSecurityContext(),
         enable_service_links=True if spec.enable_service_links is None else spec.enable_service_links,
         service_account_name=account,
         service_account=account,

@@ -15,6 +15,7 @@ from typing import ClassVar, Generic, TypeVar
 import msgspec
 
 from api.probes import Lifecycle, Probe
+from api.security import PodSecurityContext, SecurityContext
 from api.value import Json, Value
 
 
@@ -237,7 +238,7 @@ class Container(Value, frozen=True):
     termination_message_path: str = ""
     termination_message_policy: str = ""
     image_pull_policy: str = ""
-    security_context: Json = None
+    security_context: SecurityContext | None = None
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
@@ -293,7 +294,7 @@ class PodSpec(Value, frozen=True):
     host_ipc: bool = msgspec.field(default=False, name="hostIPC")
     host_users: bool | None = None
     share_process_namespace: bool | None = None
-    security_context: Json = None
+    security_context: PodSecurityContext | None = None
     image_pull_secrets: Json = None
     hostname: str = ""
     subdomain: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import bandwidth, fields, init_containers, names, probes, quantity
+from api import bandwidth, fields, init_containers, names, probes, quantity, security
 from api.defaults import GRACE_SECONDS
 from api.objects import (
     Container,
@@ -37,10 +37,10 @@ UNMET_IN_CONTAINER = ("env_from", "volume_devices")
 
 IDLE_IN_SPEC = (
     "active_deadline_seconds", "affinity", "dns_config", "host_aliases", "image_pull_secrets", "overhead",
-    "readiness_gates", "runtime_class_name", "security_context", "share_process_namespace", "subdomain",
+    "readiness_gates", "runtime_class_name", "share_process_namespace", "subdomain",
     "topology_spread_constraints",
 )  # fmt: skip
-IDLE_IN_CONTAINER = ("security_context", "resize_policy")
+IDLE_IN_CONTAINER = ("resize_policy",)
 
 
 def check(pod: Pod) -> Iterator[Problem]:
@@ -64,6 +64,7 @@ def check(pod: Pod) -> Iterator[Problem]:
     ):
         if name and syntax(name):
             yield Problem(path, shown(name), syntax(name))
+    yield from security.check_pod("spec.securityContext", spec.security_context)
     yield from _volumes(spec)
     yield from _containers(spec)
 
@@ -104,8 +105,7 @@ def _container(path: str, container: Container, volumes: set[str]) -> Iterator[P
         (f"{path}.terminationMessagePolicy", container.termination_message_policy, MESSAGE_POLICIES),
     )
     yield from _unmet(path, asdict(container), UNMET_IN_CONTAINER)
-    if isinstance(container.security_context, dict) and container.security_context.get("privileged"):
-        yield Problem(f"{path}.securityContext.privileged", "true", "only false is accepted", FORBIDDEN)
+    yield from security.check_container(f"{path}.securityContext", container.security_context)
     if container.working_dir and not container.working_dir.startswith("/"):
         yield Problem(f"{path}.workingDir", shown(container.working_dir), "an absolute path is accepted")
     yield from _env(path, container)

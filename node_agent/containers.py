@@ -6,7 +6,7 @@ Names and labels are dockershim's, so that tools written for it find our contain
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from posixpath import normpath
 
@@ -16,6 +16,7 @@ from api import quantity
 from api.objects import Container, Pod, Volume
 from node_agent import observed as label
 from node_agent.environment import environment, expand
+from node_agent.security import Rights, sandbox_rights, sysctls
 
 CPU_PERIOD, LEAST_QUOTA = 100_000, 1_000
 HOSTS = "/etc/hosts"
@@ -48,7 +49,8 @@ class ContainerSpec:
     tty: bool = False
     stdin: bool = False
     stdin_once: bool = False
-    security: tuple[str, ...] = ()
+    rights: Rights = field(default_factory=Rights)
+    sysctls: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,21 @@ def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpe
         labels={**pod.metadata.labels, **annotations, **_pod_labels(pod), **own},
         hostname=hostname(pod),
         oom_score_adj=max(-998, host.least_oom_score),
-        security=("no-new-privileges",),
+        rights=sandbox_rights(pod),
+        sysctls=sysctls(pod),
     )
 
 
 def container_spec(
-    pod: Pod, container: Container, image: str, sandbox: str, restarts: int, crashes: int, host: Host, pid: str = ""
+    pod: Pod,
+    container: Container,
+    image: str,
+    sandbox: str,
+    restarts: int,
+    crashes: int,
+    host: Host,
+    rights: Rights,
+    pid: str = "",
 ) -> ContainerSpec:
     """One container of a pod, inside the namespaces of its sandbox (`sandbox` and `image` are ids).
 
@@ -166,6 +177,7 @@ def container_spec(
         tty=container.tty,
         stdin=container.stdin,
         stdin_once=container.stdin_once,
+        rights=rights,
     )
 
 

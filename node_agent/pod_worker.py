@@ -13,15 +13,16 @@ from msgspec.structs import replace
 from api import bandwidth
 from api.attach import AttachRequest
 from api.objects import Pod, PodStatus
-from node_agent.containers import Host, container_spec, sandbox_spec
+from node_agent.containers import Host, sandbox_spec
 from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.images import Images, Missing
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
-from node_agent.stages import target_of
-from node_agent.status import Facts, summarise
+from node_agent.security import forbidden_sysctl
+from node_agent.status import Facts, rejected, summarise
+from node_agent.surroundings import surrounded
 from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
 
@@ -114,10 +115,18 @@ class PodWorker:
         if self._done.is_set():
             return
         seen = await self._observe()
+        self._refuse_forbidden(seen)
         if self.leaving or self.pod.metadata.deletion_timestamp:
             await self._terminate(seen)
         else:
             await self._sync(seen)
+
+    def _refuse_forbidden(self, seen: PodContainers) -> None:
+        """A pod that this node may never run has failed before it began."""
+        why = forbidden_sysctl(self.pod)
+        if why and not seen.everything and not self.leaving and self.pod.status.phase not in FINAL_PHASES:
+            self.pod = replace(self.pod, status=rejected(self.pod, "SysctlForbidden", why))
+            self._tools.report(self._uid, self.pod.status)
 
     async def _observe(self) -> PodContainers:
         return group(await self._tools.docker.pod_containers(self._uid))
@@ -257,10 +266,13 @@ class PodWorker:
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
         pod = replace(self.pod, status=addresses)
         try:
-            pid = target_of(start.wish, seen)
-            spec = container_spec(
-                pod, start.wish, image, sandbox.id, start.restarts, start.crashes, self._tools.host, pid
-            )
+            spec = await surrounded(self._tools.docker, self._tools.host, pod, start, image, sandbox.id, seen)
+        except Refused as error:
+            self._memory.troubles[name] = ("CreateContainerConfigError", str(error))
+            self._tell("Failed", f"Error: {error}", name)
+            self._wake_at(_now() + START_DELAY)
+            return
+        try:
             identity = await self._tools.docker.create(spec)
         except Refused as error:
             self._memory.troubles[name] = ("CreateContainerError", str(error))

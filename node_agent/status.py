@@ -54,6 +54,8 @@ def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
     """
     phase = _phase(pod, seen, facts)
     told = pod.status
+    verdict = (told.reason, told.message) if told.phase in FINAL_PHASES else ("", "")
+    reason, message = facts.trouble or verdict
     rows, init_rows, extra_rows = (
         _rows(pod, wishes, known, seen, facts, phase)
         for wishes, known in (
@@ -66,8 +68,8 @@ def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
         observed_generation=pod.metadata.generation,
         phase=phase,
         conditions=_conditions(pod, seen, (init_rows, rows), phase, facts),
-        message=facts.trouble[1] if facts.trouble else "",
-        reason=facts.trouble[0] if facts.trouble else "",
+        message=message,
+        reason=reason,
         nominated_node_name=pod.status.nominated_node_name,
         host_ip=facts.node_address,
         host_ips=(HostIP(ip=facts.node_address),),
@@ -91,6 +93,12 @@ def _rows(
 ) -> tuple[ContainerStatus, ...]:
     before = {row.name: row for row in known}
     return tuple(_container(pod, wish, before.get(wish.name), seen, facts, phase) for wish in wishes)
+
+
+def rejected(pod: Pod, reason: str, message: str) -> PodStatus:
+    """The status of a pod that the node does not take; it is never tried again."""
+    told = f"Pod was rejected: {message}"
+    return replace(pod.status, phase="Failed", reason=reason, message=told, observed_generation=pod.metadata.generation)
 
 
 def merged(ours: PodStatus, current: PodStatus) -> PodStatus:

@@ -82,6 +82,9 @@ class FakeDocker(Docker):
             raise Gone(f"Docker: No such image: {name}")
         return self._called("sha256:" + sha256(name.encode()).hexdigest())
 
+    async def image_user(self, image: str) -> str:
+        return self._called("")
+
     async def pull(self, name: str) -> None:
         self._ready()
         error = self.pulls.get(name, NotReady("Docker: dial tcp 127.0.0.1:9: connect: connection refused"))

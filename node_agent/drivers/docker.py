@@ -68,6 +68,10 @@ class Docker:
         """The id of an image that is here. Raises Gone."""
         return str((await self._call(lambda client: client.inspect_image(name)))["Id"])
 
+    async def image_user(self, image: str) -> str:
+        """The USER of an image that is here, empty if it has none. Raises Gone."""
+        return str((await self._call(lambda client: client.inspect_image(image)))["Config"].get("User") or "")
+
     async def pull(self, name: str) -> None:
         """Fetch an image. Raises Refused or NotReady with the registry's words."""
         repository, tag = _reference(name)
@@ -228,6 +232,7 @@ def _time(written: str) -> datetime | None:
 
 
 def _create(spec: ContainerSpec, client: Any) -> str:
+    rights = spec.rights
     host = client.create_host_config(
         network_mode=spec.network,
         ipc_mode=spec.ipc,
@@ -239,11 +244,20 @@ def _create(spec: ContainerSpec, client: Any) -> str:
         mem_limit=spec.memory or None,
         memswap_limit=spec.memory or None,
         oom_score_adj=spec.oom_score_adj,
-        security_opt=list(spec.security) or None,
+        security_opt=list(rights.options) or None,
+        group_add=list(map(str, rights.groups)) or None,
+        privileged=rights.privileged,
+        cap_add=list(rights.cap_add) or None,
+        cap_drop=list(rights.cap_drop) or None,
+        read_only=rights.read_only,
+        sysctls=dict(spec.sysctls) or None,
         log_config=LogConfig(type=LogConfig.types.JSON, config=LOG_LIMITS),
     )
+    if rights.unmasked:
+        host |= {"MaskedPaths": [], "ReadonlyPaths": []}
     config = client.create_container_config(
         image=spec.image,
+        user=rights.user or None,
         command=None,
         labels=dict(spec.labels),
         environment=list(spec.environment),

@@ -44,6 +44,18 @@ def host(state_dir: Path) -> Host:
     return Host(str(state_dir / "pods"), psutil.virtual_memory().total, least_oom_score())
 
 
+def seccomp_profile(where: Host, name: str) -> str:
+    """The content of a profile that an administrator has put into `seccomp` beside the pods. Raises Refused."""
+    path = Path(where.pods_dir).parent / "seccomp" / name
+    with _mapped(Refused, f"seccomp profile {path}"):
+        return path.read_text()
+
+
+def has_apparmor() -> bool:
+    """Whether the kernel enforces AppArmor profiles."""
+    return _line("/sys/module/apparmor/parameters/enabled") == "Y"
+
+
 def least_oom_score() -> int:
     """-1000, or our own score where the kernel does not let us go below it (no CAP_SYS_RESOURCE)."""
     own = int(OOM_SCORE.read_text())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -25,6 +27,7 @@ from node_agent.containers import ContainerSpec
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_exec import MOST_OUTPUT, Executed
 from node_agent.observed import Container
+from node_agent.security import Rights
 from reconcile.errors import Gone, NotReady, Refused
 from tests.fakes import FakeDocker
 
@@ -379,6 +382,17 @@ class Process:
     namespaces: tuple[str, str]
 
 
+def proc(pid: int, name: str) -> str:
+    return Path(f"/proc/{pid}/{name}").read_text()
+
+
+def inspected(dockerd: Dockerd, identity: str) -> dict[str, Any]:
+    client = dockerd.client()
+    found: dict[str, Any] = client.inspect_container(identity)
+    client.close()
+    return found
+
+
 def namespace(pid: int, kind: str) -> str:
     return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
 
@@ -428,6 +442,50 @@ async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid
     assert (config["Memory"], config["MemorySwap"], config["CpuQuota"]) == (8 << 20, 8 << 20, 1_000)
     assert config["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "5"}}
     assert config["RestartPolicy"]["Name"] in {"", "no"}
+    real.close()
+
+
+async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    image = await real.image_id(images.TOOLBOX)
+    assert await real.image_user(image) == ""
+    box = await real.create(replace(sandbox(uid), sysctls=(("net.ipv4.ip_unprivileged_port_start", "80"),)))
+    await real.start(box)
+    rights = Rights(
+        user="1000:1001",
+        groups=(7, 8),
+        cap_add=("NET_ADMIN",),
+        cap_drop=("ALL",),
+        read_only=True,
+        unmasked=True,
+        options=("no-new-privileges", "seccomp=unconfined"),
+    )
+    identity = await real.create(replace(container(uid, image, box, DEAF), rights=rights))
+    await real.start(identity)
+    pid = (await real.inspect(identity)).pid
+    read_process(pid)
+    told = dict(line.split(":\t", 1) for line in proc(pid, "status").splitlines())
+    assert (told["Uid"].split()[1], told["Gid"].split()[1], told["Groups"].split()) == ("1000", "1001", ["7", "8"])
+    assert int(told["CapBnd"], 16) == 1 << 12
+    assert (told["NoNewPrivs"], told["Seccomp"]) == ("1", "0")
+    assert " /proc/sys " not in proc(pid, "mountinfo")
+    assert re.search(r" / / ro,", proc(pid, "mountinfo"))
+    assert "net.ipv4.ip_unprivileged_port_start" in json.dumps(inspected(dockerd, box)["HostConfig"]["Sysctls"])
+    real.close()
+
+
+async def test_a_privileged_container_runs_or_tells_why_not(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    box = await running_sandbox(real, uid)
+    spec = container(uid, await real.image_id(images.TOOLBOX), box, DEAF)
+    identity = await real.create(replace(spec, rights=Rights(privileged=True)))
+    assert inspected(dockerd, identity)["HostConfig"]["Privileged"]
+    try:
+        await real.start(identity)
+        assert (await real.inspect(identity)).running
+    except Refused:  # a machine that itself lacks capabilities cannot give them, and Docker says so
+        assert "operation not permitted" in (await real.inspect(identity)).error
+        assert (await real.inspect(identity)).ended
     real.close()
 
 

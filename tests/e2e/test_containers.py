@@ -112,3 +112,46 @@ def test_kubectl_debug_adds_a_container_that_sees_the_processes_of_another(clust
     seen = cluster.docker(cluster.node_of(project, "web"), "exec", identity, "cat", "/tmp/seen")
     assert "httpd -f" in seen
     assert json.loads(cluster.kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)["status"]["phase"]
+
+
+def test_a_container_is_who_its_security_context_says(cluster: Cluster, project: str) -> None:
+    spec = """\
+  securityContext: {runAsUser: 1000, runAsGroup: 3000, fsGroup: 2000, supplementalGroups: [4000],
+                    sysctls: [{name: net.ipv4.ip_unprivileged_port_start, value: "80"}]}
+  containers:
+  - name: main
+    image: podlane/toolbox
+    command: [tail, -f, /dev/null]
+    securityContext:
+      {readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {add: [NET_BIND_SERVICE], drop: [ALL]}}
+"""
+    root = "  containers: [{name: main, image: podlane/toolbox, securityContext: {runAsNonRoot: true}}]\n"
+    unsafe = "  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}\n"
+    unsafe += "  containers: [{name: main, image: podlane/toolbox}]\n"
+    cluster.apply(pod("web", project, spec) + pod("root", project, root) + pod("unsafe", project, unsafe))
+    cluster.wait_running(project, "web")
+    who = cluster.execute(project, "web", "id").stdout
+    assert "uid=1000" in who
+    assert "gid=3000" in who
+    assert "2000" in who
+    assert "4000" in who
+    assert cluster.execute(project, "web", "touch", "/x").returncode != 0
+    told = cluster.execute(project, "web", "cat", "/proc/self/status").stdout
+    assert "NoNewPrivs:\t1" in told
+    port = cluster.execute(project, "web", "cat", "/proc/sys/net/ipv4/ip_unprivileged_port_start").stdout
+    assert port.strip() == "80"
+    assert "image will run as root" in wait_reason(cluster, project, "root", "CreateContainerConfigError")
+    wait_until(lambda: cluster.status(project, "unsafe").get("reason") == "SysctlForbidden", "unsafe is rejected")
+
+
+def test_a_privileged_container_runs_or_says_what_the_machine_lacks(cluster: Cluster, project: str) -> None:
+    spec = "  containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null], SECURED}]\n"
+    secured = spec.replace("SECURED", "securityContext: {privileged: true}")
+    cluster.apply(pod("mighty", project, secured))
+
+    def told() -> bool:
+        state = row(cluster, project, "mighty")["state"]
+        lacking = "operation not permitted" in str(state.get("waiting", {}).get("message"))
+        return "running" in state or lacking
+
+    wait_until(told, "mighty runs or says why not")

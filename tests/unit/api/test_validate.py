@@ -17,6 +17,7 @@ from api.queries import NodeQuery
 from api.resources import qos_class
 from api.validate import decode, immutable
 
+HOOK = {"preStop": {"sleep": {"seconds": 1}}}
 INIT = {"name": "i", "image": "b:1"}
 
 
@@ -54,7 +55,7 @@ def test_a_good_pod_has_no_problems() -> None:
         ),
         ({"resources": {"limits": {"cpu": "-1"}}}, "resources.limits[cpu]"),
         ({"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}, "resources.requests[cpu]"),
-        ({"securityContext": {"privileged": True}}, "securityContext.privileged"),
+        ({"securityContext": {"runAsUser": -1}}, "securityContext.runAsUser"),
     ],
 )
 def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str) -> None:
@@ -77,7 +78,7 @@ def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str)
         ({"nodeName": "A_B"}, "spec.nodeName"),
         ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds"),
         ({"initContainers": [INIT | {"restartPolicy": "Never"}]}, "spec.initContainers[0].restartPolicy"),
-        ({"initContainers": [INIT | {"lifecycle": {"preStop": {}}}]}, "spec.initContainers[0].lifecycle"),
+        ({"initContainers": [INIT | {"lifecycle": HOOK}]}, "spec.initContainers[0].lifecycle"),
         ({"initContainers": [INIT | {"name": "a"}]}, "spec.initContainers[0].name"),
         ({"initContainers": [{"name": "i"}]}, "spec.initContainers[0].image"),
         ({"containers": [INIT | {"restartPolicy": "Always"}]}, "spec.containers[0].restartPolicy"),
@@ -121,11 +122,11 @@ def test_null_means_absent() -> None:
 
 
 def test_what_is_kept_but_not_acted_on_is_told() -> None:
-    document = pod(containers=[{"name": "a", "image": "b", "securityContext": {"runAsUser": 1}}], dnsConfig={"a": 1})
+    document = pod(containers=[{"name": "a", "image": "b", "resizePolicy": [1]}], overhead={"a": 1})
     warnings = decode(Pod, document)[2]
     assert [warning.partition(":")[0] for warning in warnings] == [
-        "spec.dnsConfig",
-        "spec.containers[0].securityContext",
+        "spec.overhead",
+        "spec.containers[0].resizePolicy",
     ]
 
 

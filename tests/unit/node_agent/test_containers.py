@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from api.objects import PodStatus
 from node_agent.containers import Host, container_spec, cpu_quota, cpu_shares, hosts_text, sandbox_spec
 from node_agent.environment import environment, expand
+from node_agent.security import Rights
 from tests.unit.node_agent.make import SANDBOX, UID, pod, with_status
 
 HOST = Host("/pods", 8 << 30, -1000)
@@ -31,7 +32,7 @@ POD = with_status(
 
 
 def test_a_container_is_asked_for_as_its_manifest_says() -> None:
-    spec = container_spec(POD, POD.spec.containers[0], "sha256:1", SANDBOX, 2, 1, HOST)
+    spec = container_spec(POD, POD.spec.containers[0], "sha256:1", SANDBOX, 2, 1, HOST, Rights())
     assert spec.name == f"k8s_main_web_red_{UID}_2"
     assert (spec.entrypoint, spec.command) == (("sh", "-c"), ("echo web $(WHO) $(NOBODY)",))
     assert spec.environment == (
@@ -54,13 +55,13 @@ def test_a_container_is_asked_for_as_its_manifest_says() -> None:
 
 def test_args_alone_keep_the_image_entrypoint() -> None:
     wish = pod("[{name: main, image: a, args: [x]}]")
-    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST)
+    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights())
     assert (spec.entrypoint, spec.command) == (None, ("x",))
 
 
 def test_a_command_alone_drops_the_image_arguments() -> None:
     wish = pod("[{name: main, image: a, command: [x]}]")
-    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST)
+    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights())
     assert (spec.entrypoint, spec.command) == (("x",), ())
 
 

@@ -298,6 +298,25 @@ async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> 
         assert here.left() == before
 
 
+async def test_a_pod_that_must_not_run_here_has_failed(tmp_path: Path) -> None:
+    wish = pod(spec="  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        assert here.status.reason == "SysctlForbidden"
+        assert here.status.message == 'Pod was rejected: forbidden sysctl: "kernel.msgmax" not allowlisted'
+        assert not here.docker.held
+
+
+async def test_a_container_that_must_not_be_root_waits_with_a_reason(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: toolbox, securityContext: {runAsNonRoot: true}}]")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: bool(here.status.container_statuses))
+        waiting = here.status.container_statuses[0].state.waiting
+        assert waiting is not None
+        assert waiting.reason == "CreateContainerConfigError"
+        assert "image will run as root" in waiting.message
+
+
 async def test_a_container_gets_its_grace_and_is_asked_once(tmp_path: Path) -> None:
     wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""")
     async with world(tmp_path / "w") as here:
