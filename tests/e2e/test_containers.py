@@ -123,7 +123,9 @@ def test_a_container_is_who_its_security_context_says(cluster: Cluster, project:
     image: podlane/toolbox
     command: [tail, -f, /dev/null]
     securityContext:
-      {readOnlyRootFilesystem: true, allowPrivilegeEscalation: false, capabilities: {add: [NET_BIND_SERVICE], drop: [ALL]}}
+      readOnlyRootFilesystem: true
+      allowPrivilegeEscalation: false
+      capabilities: {add: [NET_BIND_SERVICE], drop: [ALL]}
 """
     root = "  containers: [{name: main, image: podlane/toolbox, securityContext: {runAsNonRoot: true}}]\n"
     unsafe = "  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}\n"
