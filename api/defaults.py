@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from api import probes
+from api import configuration, probes, volumes
+from api.configuration import Secret
 from api.objects import Container, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
 from api.resources import qos_class
 from api.security import PodSecurityContext
@@ -24,6 +25,8 @@ def default(obj: O) -> O:
         return _pod(named)  # type: ignore[return-value]
     if isinstance(named, Namespace):
         return _namespace(named)  # type: ignore[return-value]
+    if isinstance(named, Secret):
+        return configuration.defaulted(named)  # type: ignore[return-value]
     return named
 
 
@@ -46,6 +49,7 @@ def _pod(pod: Pod) -> Pod:
     account = spec.service_account_name or spec.service_account
     spec = replace(
         spec,
+        volumes=tuple(volumes.defaulted(volume) for volume in spec.volumes),
         init_containers=tuple(_container(container) for container in spec.init_containers),
         containers=tuple(_container(container) for container in spec.containers),
         ephemeral_containers=tuple(_container(container) for container in spec.ephemeral_containers),

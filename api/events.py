@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from api import times
-from api.objects import Json, Object, ObjectMeta, ObjectReference, Value
+from api.objects import Object, ObjectMeta
 from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
+from api.value import Json, ObjectReference, Value
 
 NORMAL, WARNING = "Normal", "Warning"
 CLUSTER_NAMESPACE = "default"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from api.configuration import ConfigMap, Secret
 from api.events import Event
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
 from api.queries import NodeQuery
@@ -10,6 +11,8 @@ PLURALS: dict[type[Object], str] = {
     Namespace: "namespaces",
     Node: "nodes",
     Pod: "pods",
+    ConfigMap: "configmaps",
+    Secret: "secrets",
     ClusterNetwork: "clusternetworks",
     HostSubnet: "hostsubnets",
     NetNamespace: "netnamespaces",
@@ -19,4 +22,4 @@ PLURALS: dict[type[Object], str] = {
 
 KINDS = tuple(PLURALS)
 
-NAMESPACED: frozenset[type[Object]] = frozenset({Pod, Event})
+NAMESPACED: frozenset[type[Object]] = frozenset({Pod, ConfigMap, Secret, Event})

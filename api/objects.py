@@ -16,7 +16,8 @@ import msgspec
 
 from api.probes import Lifecycle, Probe
 from api.security import PodSecurityContext, SecurityContext
-from api.value import Json, Value
+from api.value import Json, ObjectFieldSelector, ObjectReference, Value
+from api.volumes import Volume, VolumeMount
 
 
 class OwnerReference(Value, frozen=True):
@@ -179,13 +180,6 @@ class ContainerPort(Value, frozen=True):
     protocol: str = ""
 
 
-class ObjectFieldSelector(Value, frozen=True):
-    """A field of the pod itself; `api.fields` knows which there are."""
-
-    field_path: str
-    api_version: str = ""
-
-
 class EnvVarSource(Value, frozen=True):
     field_ref: ObjectFieldSelector | None = None
     resource_field_ref: Json = None
@@ -198,16 +192,6 @@ class EnvVar(Value, frozen=True):
     name: str
     value: str = ""
     value_from: EnvVarSource | None = None
-
-
-class VolumeMount(Value, frozen=True):
-    name: str
-    mount_path: str
-    read_only: bool = False
-    sub_path: str = ""
-    sub_path_expr: str = ""
-    mount_propagation: str | None = None
-    recursive_read_only: str | None = None
 
 
 class ResourceRequirements(Value, frozen=True):
@@ -248,31 +232,6 @@ class EphemeralContainer(Container, frozen=True):
     """Added to a pod that runs, to look into it; never restarted."""
 
     target_container_name: str = ""
-
-
-class EmptyDirVolumeSource(Value, frozen=True):
-    medium: str = ""
-    size_limit: str | int | None = None
-
-
-class HostPathVolumeSource(Value, frozen=True):
-    path: str
-    type: str | None = None
-
-
-class Volume(Value, frozen=True):
-    name: str
-    empty_dir: EmptyDirVolumeSource | None = None
-    host_path: HostPathVolumeSource | None = None
-    config_map: Json = None
-    secret: Json = None
-    downward_api: Json = msgspec.field(default=None, name="downwardAPI")
-    projected: Json = None
-    persistent_volume_claim: Json = None
-    nfs: Json = None
-    ephemeral: Json = None
-    csi: Json = None
-    image: Json = None
 
 
 class PodSpec(Value, frozen=True):
@@ -402,16 +361,6 @@ class Binding(Object, frozen=True):
     KIND = "Binding"
 
     target: ObjectReference | None = None
-
-
-class ObjectReference(Value, frozen=True):
-    api_version: str = ""
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    field_path: str = ""
 
 
 # --- network.openshift.io --------------------------------------------------------------------------------------------

@@ -6,27 +6,26 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import bandwidth, fields, init_containers, names, probes, quantity, security
+from api import bandwidth, fields, init_containers, names, probes, quantity, security, volume_checks
 from api.defaults import GRACE_SECONDS
 from api.objects import (
     Container,
     ContainerPort,
     EnvVarSource,
-    ObjectFieldSelector,
     Pod,
     PodSpec,
     ResourceRequirements,
-    Volume,
 )
-from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
+from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
+from api.schema import choices as _choices
+from api.schema import duplicates as _duplicates
+from api.value import ObjectFieldSelector
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
-MEDIUMS = ("Memory",)
-HOST_PATH_TYPES = ("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice")
 
 NEVER_TRUE = ("host_network", "host_pid", "host_ipc")
 """They would take a pod out of its lane, or out of its box."""
@@ -65,7 +64,7 @@ def check(pod: Pod) -> Iterator[Problem]:
         if name and syntax(name):
             yield Problem(path, shown(name), syntax(name))
     yield from security.check_pod("spec.securityContext", spec.security_context)
-    yield from _volumes(spec)
+    yield from volume_checks.check(spec.volumes)
     yield from _containers(spec)
 
 
@@ -91,7 +90,7 @@ def _places(spec: PodSpec) -> Iterator[tuple[str, Container]]:
             yield f"spec.{kind}[{number}]", container
 
 
-def _container(path: str, container: Container, volumes: set[str]) -> Iterator[Problem]:
+def _container(path: str, container: Container, known_volumes: set[str]) -> Iterator[Problem]:
     if not container.name:
         yield Problem(f"{path}.name", '""', "a name is required", MISSING)
     elif names.dns_label(container.name):
@@ -110,7 +109,7 @@ def _container(path: str, container: Container, volumes: set[str]) -> Iterator[P
         yield Problem(f"{path}.workingDir", shown(container.working_dir), "an absolute path is accepted")
     yield from _env(path, container)
     yield from _ports(f"{path}.ports", container.ports)
-    yield from _mounts(f"{path}.volumeMounts", container, volumes)
+    yield from volume_checks.check_mounts(f"{path}.volumeMounts", container.volume_mounts, known_volumes)
     yield from _resources(f"{path}.resources", container.resources)
 
 
@@ -150,19 +149,6 @@ def _ports(path: str, ports: tuple[ContainerPort, ...]) -> Iterator[Problem]:
     yield from _duplicates(path + "[{}].name", [port.name for port in ports])
 
 
-def _mounts(path: str, container: Container, volumes: set[str]) -> Iterator[Problem]:
-    for number, mount in enumerate(container.volume_mounts):
-        if mount.name not in volumes:
-            known = ", ".join(sorted(volumes)) or "none"
-            yield Problem(f"{path}[{number}].name", shown(mount.name), f"a volume of this pod is accepted: {known}")
-        if not mount.mount_path.startswith("/") or ":" in mount.mount_path:
-            yield Problem(f"{path}[{number}].mountPath", shown(mount.mount_path), "an absolute path is accepted")
-        for field, value in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
-            if value:
-                yield Problem(f"{path}[{number}].{field}", shown(value), "only whole volumes are accepted", FORBIDDEN)
-    yield from _duplicates(path + "[{}].mountPath", [mount.mount_path for mount in container.volume_mounts])
-
-
 def _resources(path: str, resources: ResourceRequirements) -> Iterator[Problem]:
     good = set()
     for kind, wishes in (("limits", resources.limits), ("requests", resources.requests)):
@@ -178,49 +164,6 @@ def _resources(path: str, resources: ResourceRequirements) -> Iterator[Problem]:
             limit = resources.limits[name]
             if quantity.parse(text) > quantity.parse(limit):
                 yield Problem(f"{path}.requests[{name}]", shown(text), f"no more than the limit {limit} is accepted")
-
-
-def _volumes(spec: PodSpec) -> Iterator[Problem]:
-    yield from _duplicates("spec.volumes[{}].name", [volume.name for volume in spec.volumes])
-    for number, volume in enumerate(spec.volumes):
-        path = f"spec.volumes[{number}]"
-        if names.dns_label(volume.name):
-            yield Problem(f"{path}.name", shown(volume.name), names.dns_label(volume.name))
-        yield from _volume_source(path, volume)
-
-
-def _volume_source(path: str, volume: Volume) -> Iterator[Problem]:
-    sources = {_wire(field): value for field, value in asdict(volume).items() if field != "name"}
-    named = [name for name, value in sources.items() if value is not None]
-    if len(named) != 1:
-        yield Problem(path, shown(named), "exactly one of emptyDir and hostPath is required", MISSING)
-    for name in named:
-        if name not in {"emptyDir", "hostPath"}:
-            yield Problem(f"{path}.{name}", "given", "emptyDir and hostPath are accepted", FORBIDDEN)
-    if volume.empty_dir is not None:
-        yield from _choices((f"{path}.emptyDir.medium", volume.empty_dir.medium, MEDIUMS))
-        if volume.empty_dir.size_limit is not None:
-            try:
-                quantity.parse(volume.empty_dir.size_limit)
-            except quantity.BadQuantity as error:
-                yield Problem(f"{path}.emptyDir.sizeLimit", shown(volume.empty_dir.size_limit), str(error))
-    if volume.host_path is not None:
-        if not volume.host_path.path.startswith("/") or ".." in volume.host_path.path.split("/"):
-            found = shown(volume.host_path.path)
-            yield Problem(f"{path}.hostPath.path", found, 'an absolute path without ".." is accepted')
-        yield from _choices((f"{path}.hostPath.type", volume.host_path.type or "", HOST_PATH_TYPES))
-
-
-def _choices(*rows: tuple[str, str, tuple[str, ...]]) -> Iterator[Problem]:
-    for path, value, accepted in rows:
-        if value and value not in accepted:
-            yield Problem(path, shown(value), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
-
-
-def _duplicates(path: str, values: list[str]) -> Iterator[Problem]:
-    for number, value in enumerate(values):
-        if value and value in values[:number]:
-            yield Problem(path.format(number), shown(value), "must be unique", DUPLICATE)
 
 
 def _unmet(path: str, held: dict[str, object], refused: Iterable[str]) -> Iterator[Problem]:

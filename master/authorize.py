@@ -25,6 +25,9 @@ SHARED_WITH_NODES = frozenset(
 )
 """(group, plural) of what every node reads, whole."""
 
+FOR_PODS = frozenset((("", "configmaps"), ("", "secrets")))
+"""(group, plural) of what a node reads one by one, while a pod that is bound to it refers to it."""
+
 READS = frozenset(("get", "list", "watch"))
 
 
@@ -49,7 +52,8 @@ class Attributes:
     `asked_node` is the node that the field selector demands of pods or queries; `bound_to` is the node of the one that
     is asked for, nothing if it has none, None if there is no such object; of an Event it is the one that tells it.
     `body_name` is the name in the body of a create, `body_host` the node that tells the Event in it; `grace` is a
-    delete's, in seconds.
+    delete's, in seconds. `needed`: one object is asked for, by its name or with a field selector for it, and a pod on
+    the asking node refers to it.
     """
 
     verb: str
@@ -63,6 +67,7 @@ class Attributes:
     body_name: str = ""
     body_host: str = ""
     grace: int | None = None
+    needed: bool = False
 
 
 def may_read_path(user: User, path: str) -> bool:
@@ -93,15 +98,15 @@ def _node_refusal(node: str, asked: Attributes) -> str | None:
     resource = (asked.group, asked.resource)
     if resource in SHARED_WITH_NODES and asked.verb in READS and asked.subresource in ("", "status"):
         return None
-    if resource == ("", "nodes"):
-        return _own_node_refusal(node, asked)
-    if resource == ("", "pods"):
-        return _own_pod_refusal(node, asked)
-    if resource == ("podlane.io", "nodequeries"):
-        return _own_query_refusal(node, asked)
-    if resource == ("", "events"):
-        return _own_event_refusal(node, asked)
-    return "a node may not do this"
+    if resource in FOR_PODS:
+        return _referred_refusal(node, asked)
+    rules = {
+        ("", "nodes"): _own_node_refusal,
+        ("", "pods"): _own_pod_refusal,
+        ("podlane.io", "nodequeries"): _own_query_refusal,
+        ("", "events"): _own_event_refusal,
+    }
+    return rules[resource](node, asked) if resource in rules else "a node may not do this"
 
 
 def _own_node_refusal(node: str, asked: Attributes) -> str | None:
@@ -118,6 +123,12 @@ def _listing_refusal(node: str, asked: Attributes) -> str | None:
     """Of what is bound to nodes, a node is shown its own only."""
     own = asked.asked_node == node
     return None if own else f"node {node} reads {asked.resource} with the field selector spec.nodeName={node}"
+
+
+def _referred_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.verb not in READS or asked.subresource:
+        return f"a node may only read {asked.resource}"
+    return None if asked.needed else f"no pod on node {node} refers to such an object: name one with metadata.name"
 
 
 def _own_query_refusal(node: str, asked: Attributes) -> str | None:

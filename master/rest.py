@@ -294,9 +294,9 @@ class Objects:
         return found if isinstance(found, str) else ""
 
     def _document(self, ask: Ask) -> Any:
-        if ask.content_type == PROTOBUF and ask.where.kind.name == "Namespace" and not ask.where.name:
+        if ask.content_type == PROTOBUF and not ask.where.name:
             try:
-                return protobuf.namespace(ask.body)
+                return protobuf.document(ask.body)
             except protobuf.Unreadable as error:
                 raise answers.unsupported_media_type(f"the protobuf body cannot be read: {error}") from error
         if ask.content_type not in JSON_TYPES:

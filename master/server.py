@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from multidict import CIMultiDict
 from api.events import Event
 from api.objects import Object, Pod
 from api.queries import NodeQuery
+from api.references import Reference, references
 from master import answers, certificates, pages, request, watch
-from master.authorize import MASTERS, Attributes, User, may_read_path, refusal
+from master.authorize import FOR_PODS, MASTERS, Attributes, User, may_read_path, refusal
 from master.pki import Authority
 from master.request import Target
 from master.rest import Answer, Ask, Clock, Objects
@@ -207,7 +208,17 @@ class Server:
             body_name=body_name,
             body_host=body_host,
             grace=grace,
+            needed=bool(user.node) and self._is_needed(user.node, ask),
         )
+
+    def _is_needed(self, node: str, ask: Ask) -> bool:
+        where = ask.where
+        if (where.kind.group, where.kind.plural) not in FOR_PODS:
+            return False
+        name = where.name or request.selection(where, ask.query).fields.asks_exactly("metadata.name")
+        pods: Iterable[Pod] = (record.object for record in self._store.scan_latest(Pod.KIND, where.namespace))
+        own = (pod for pod in pods if pod.spec.node_name == node)
+        return any(Reference(where.kind.type, where.namespace, name or "") in references(pod) for pod in own)
 
     # --- what is no object -------------------------------------------------------------------------------------------
 

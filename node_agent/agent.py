@@ -22,6 +22,7 @@ from node_agent.drivers.network import PodNetwork
 from node_agent.node import new_node, node_status
 from node_agent.pod_worker import PodWorker, Tools
 from node_agent.recorder import Recorder
+from node_agent.references import References
 from node_agent.settings import Settings
 from node_agent.sources import Manifests
 from node_agent.status import merged
@@ -42,7 +43,7 @@ class Agent:
         client: Client,
         docker: Docker,
         network: PodNetwork,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.unready = "starting"
         self._settings = settings
@@ -65,6 +66,7 @@ class Agent:
             report=self._report,
             gone=self._pod_gone,
             event=self.recorder.about_pod,
+            references=References(client, spawn, self._wake_worker),
         )
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
@@ -133,6 +135,7 @@ class Agent:
         worker = self._workers.pop(uid, None)
         self._statuses.pop(uid, None)
         self._written.pop(uid, None)
+        self._tools.references.need(uid, ())
         if worker is not None and uid in {pod.metadata.uid for pod in self.mirror.items.values()}:
             self._ended[uid] = worker.pod
             self.writer.wake()

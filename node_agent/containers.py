@@ -13,7 +13,8 @@ from posixpath import normpath
 import msgspec
 
 from api import quantity
-from api.objects import Container, Pod, Volume
+from api.objects import Container, Pod
+from api.volumes import Volume
 from node_agent import observed as label
 from node_agent.environment import environment, expand
 from node_agent.security import Rights, sandbox_rights, sysctls

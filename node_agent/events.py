@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from api import times
 from api.events import NORMAL, WARNING, Event, EventSource, event, reference
-from api.objects import ObjectReference, Pod
+from api.objects import Pod
+from api.value import ObjectReference
 
 COMPONENT = "podlane-node-agent"
 

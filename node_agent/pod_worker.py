@@ -20,6 +20,7 @@ from node_agent.drivers.network import PodNetwork
 from node_agent.images import Images, Missing
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
+from node_agent.references import References
 from node_agent.security import forbidden_sysctl
 from node_agent.status import Facts, rejected, summarise
 from node_agent.surroundings import surrounded
@@ -44,6 +45,7 @@ class Tools:
     report: Callable[[str, PodStatus], None]
     gone: Callable[[str], None]
     event: Callable[[Pod, str, str, str], None]
+    references: References
 
 
 @dataclass(slots=True)

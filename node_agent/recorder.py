@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from api.client import AlreadyExists, ApiError, Client, ClientError, NotFound
 from api.events import Event
-from api.objects import ObjectReference, Pod
+from api.objects import Pod
+from api.value import ObjectReference
 from node_agent.events import Allowance, Key, Similar, about_pod, again, combine, first, is_fresh, key_of, spend
 from reconcile.errors import NotReady
 from reconcile.loop import Loop, Pace

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 
 from api import quantity
-from api.objects import Pod, Volume
+from api.objects import Pod
+from api.volumes import Volume
 from node_agent.containers import Host, empty_dir, hosts_file, hosts_text, pod_dir
 from node_agent.node import HostFacts
 from reconcile.errors import DriverError, NotReady, Refused

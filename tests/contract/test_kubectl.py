@@ -140,6 +140,26 @@ def test_a_wrong_manifest_is_refused_with_all_its_problems(kubectl: Kubectl) -> 
     kubectl("-n", "default", "get", "pod", "Bad_Name", code=1)
 
 
+def test_configuration_as_people_make_it(kubectl: Kubectl, project: str) -> None:
+    kubectl("create", "namespace", project)
+    on = ("-n", project)
+    kubectl(*on, "create", "configmap", "c", "--from-literal=a=1", "--from-literal=b=two\nlines")
+    kubectl(*on, "create", "secret", "generic", "s", "--from-literal=password=hidden")
+    assert kubectl(*on, "get", "cm", "c", "-o", "jsonpath={.data.b}").stdout == "two\nlines"
+    assert kubectl(*on, "get", "cm", "c").stdout.splitlines()[1].split()[:2] == ["c", "2"]
+    assert kubectl(*on, "get", "secret", "s").stdout.splitlines()[1].split()[:3] == ["s", "Opaque", "1"]
+    assert kubectl(*on, "get", "secrets", "--field-selector=type=Opaque", "-o", "name").stdout == "secret/s\n"
+    kubectl(*on, "patch", "secret", "s", "-p", '{"stringData": {"user": "me"}}')
+    seen = json.loads(kubectl(*on, "get", "secret", "s", "-o", "json").stdout)
+    assert seen["data"] == {"password": "aGlkZGVu", "user": "bWU="}
+    kubectl(*on, "patch", "configmap", "c", "-p", '{"immutable": true}')
+    told = kubectl(*on, "patch", "configmap", "c", "-p", '{"data": {"a": "2"}}', code=1).stderr
+    assert "field is immutable when `immutable` is set" in told
+    assert 'configmap "c" deleted' in kubectl(*on, "delete", "configmap", "c").stdout
+    kubectl("delete", "namespace", project, "--timeout=30s")
+    assert "not found" in kubectl(*on, "get", "secret", "s", code=1).stderr
+
+
 def test_two_writers_are_told_of_each_other(kubectl: Kubectl, project: str) -> None:
     kubectl("create", "namespace", project)
     old = kubectl("get", "namespace", project, "-o", "json").stdout

@@ -21,6 +21,7 @@ MAY_IMPORT = {
 }
 ACTING = {"asyncio", "logging", "os", "random", "select", "socket", "subprocess", "threading", "time", "uuid"}
 PURE = (
+    "api/configuration.py",
     "api/defaults.py",
     "api/events.py",
     "api/fields.py",
@@ -36,12 +37,15 @@ PURE = (
     "api/probes.py",
     "api/quantity.py",
     "api/queries.py",
+    "api/references.py",
     "api/schema.py",
     "api/security.py",
     "api/selectors.py",
     "api/times.py",
     "api/validate.py",
     "api/value.py",
+    "api/volume_checks.py",
+    "api/volumes.py",
     "cli/verdict.py",
     "lab/topology.py",
     "master/allocators.py",

@@ -61,6 +61,9 @@ ALLOWED_TO_NODES = [
     Attributes("create", resource="events", namespace="red", body_name="p.1", body_host="n1"),
     Attributes("patch", resource="events", namespace="red", name="p.1", bound_to="n1"),
     Attributes("patch", resource="events", namespace="red", name="gone", bound_to=None),
+    Attributes("get", resource="configmaps", namespace="red", name="c", needed=True),
+    Attributes("list", resource="configmaps", namespace="red", needed=True),
+    Attributes("watch", resource="secrets", namespace="red", needed=True),
 ]
 
 REFUSED_TO_NODES = [
@@ -100,6 +103,11 @@ REFUSED_TO_NODES = [
     Attributes("patch", resource="events", namespace="red", name="p.1", bound_to=""),
     Attributes("list", resource="events"),
     Attributes("delete", resource="events", namespace="red", name="p.1", bound_to="n1"),
+    Attributes("get", resource="secrets", namespace="red", name="s"),
+    Attributes("watch", resource="configmaps", namespace="red"),
+    Attributes("update", resource="configmaps", namespace="red", name="c", needed=True),
+    Attributes("create", resource="secrets", namespace="red", body_name="s", needed=True),
+    Attributes("deletecollection", resource="secrets", namespace="red", needed=True),
 ]
 
 

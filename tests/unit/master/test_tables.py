@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from api.configuration import ConfigMap, Secret
 from api.objects import (
     Condition,
     Container,
@@ -50,6 +51,8 @@ COLUMNS = [
     ("Node", "Name Status Roles Age Version Internal-IP* External-IP* OS-Image* Kernel-Version* Container-Runtime*"),
     ("Namespace", "Name Status Age"),
     ("Event", "Last_Seen Type Reason Object Subobject* Source* Message First_Seen* Count* Name*"),
+    ("ConfigMap", "Name Data Age"),
+    ("Secret", "Name Type Data Age"),
 ]
 
 
@@ -142,6 +145,13 @@ def test_the_network_kinds_in_rows() -> None:
     ]  # fmt: skip
     assert table("NetNamespace", lane("red", 10))["rows"][0]["cells"] == ["red", 10, ""]
     assert table("Namespace", namespace("red"))["rows"][0]["cells"] == ["red", "Active", "2m21s"]
+
+
+def test_configuration_in_rows() -> None:
+    config = ConfigMap(metadata=meta("c"), data={"a": "1"}, binary_data={"b": b"2"})
+    assert table("ConfigMap", config)["rows"][0]["cells"] == ["c", 2, "2m21s"]
+    secret = Secret(metadata=meta("s"), data={"a": b"1"}, type="Opaque")
+    assert table("Secret", secret)["rows"][0]["cells"] == ["s", "Opaque", 1, "2m21s"]
 
 
 def test_what_of_the_object_goes_with_a_row() -> None:

@@ -17,9 +17,11 @@ from node_agent.containers import Host
 from node_agent.drivers.network import PodNetwork
 from node_agent.observed import SANDBOX_ID
 from node_agent.pod_worker import PodWorker, Tools
+from node_agent.references import References
 from reconcile.errors import NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
+from tests.unit.node_agent.object_server import ObjectServer
 
 SECONDS = 20.0
 
@@ -74,6 +76,7 @@ class World:
     def __init__(self, root: Path) -> None:
         self.docker = FakeDocker("pause", "toolbox", "toolbox:2")
         self.switch = Switch()
+        self.objects = ObjectServer()
         self.status = PodStatus()
         self.gone = False
         self.told: list[tuple[str, str, str]] = []
@@ -81,6 +84,7 @@ class World:
         root.mkdir(parents=True)
         self.host = Host(str(root / "pods"), 8 << 30, -1000)
         self.network: PodNetwork
+        self.references: References
 
     def worker(self, wish: Pod) -> PodWorker:
         """As a fresh agent takes the pod up: with the status that the master has."""
@@ -93,6 +97,7 @@ class World:
             report=self._report,
             gone=self._gone,
             event=self._event,
+            references=self.references,
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
@@ -162,7 +167,12 @@ class World:
 async def world(root: Path) -> AsyncIterator[World]:
     """A fresh host."""
     one = World(root)
-    async with one.switch.serving(root / "s"), PodNetwork(str(root / "s")) as one.network:
+    async with (
+        one.switch.serving(root / "s"),
+        PodNetwork(str(root / "s")) as one.network,
+        one.objects.client() as client,
+    ):
+        one.references = References(client, asyncio.create_task, lambda _: None)
         yield one
 
 
