@@ -28,10 +28,11 @@ class Reference(NamedTuple):
 def references(pod: Pod) -> frozenset[Reference]:
     """Everything that the pod names, whether it is there or not."""
     namespace = pod.metadata.namespace
-    return frozenset(found for volume in pod.spec.volumes for found in _of_volume(volume, namespace))
+    return frozenset(found for volume in pod.spec.volumes for found in references_of(volume, namespace))
 
 
-def _of_volume(volume: Volume, namespace: str) -> Iterator[Reference]:
+def references_of(volume: Volume, namespace: str) -> Iterator[Reference]:
+    """What one volume of a pod in that namespace names."""
     if volume.config_map is not None:
         yield Reference(ConfigMap, namespace, volume.config_map.name)
     if volume.secret is not None:

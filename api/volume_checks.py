@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec.structs import asdict
 
-from api import names, quantity
+from api import names, quantity, resource_fields
 from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, choices, duplicates, shown
 from api.volumes import (
     DownwardAPIVolumeFile,
@@ -29,7 +29,7 @@ LONGEST_PATH = 4096
 FILE_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")
 """Fields of the pod that may become a file; besides, metadata.labels['KEY'] and metadata.annotations['KEY']."""
 
-ACCEPTED = ("emptyDir", "hostPath")
+ACCEPTED = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected")
 ACCEPTED_PROJECTIONS = ("configMap", "secret", "downwardAPI")
 
 
@@ -176,8 +176,10 @@ def _downward(path: str, items: tuple[DownwardAPIVolumeFile, ...]) -> Iterator[P
         if item.field_ref is not None and not _is_file_field(item.field_ref.field_path):
             wanted = f"{', '.join(FILE_FIELDS)}, metadata.labels['KEY'] and metadata.annotations['KEY'] are accepted"
             yield Problem(f"{place}.fieldRef.fieldPath", shown(item.field_ref.field_path), wanted, NOT_SUPPORTED)
-        if item.resource_field_ref is not None and not item.resource_field_ref.container_name:
-            yield Problem(f"{place}.resourceFieldRef.containerName", '""', "a container is required", MISSING)
+        if item.resource_field_ref is not None:
+            yield from resource_fields.check(f"{place}.resourceFieldRef", item.resource_field_ref)
+            if not item.resource_field_ref.container_name:
+                yield Problem(f"{place}.resourceFieldRef.containerName", '""', "a container is required", MISSING)
     yield from duplicates(path + ".items[{}].path", [item.path for item in items])
 
 

@@ -135,7 +135,6 @@ class Agent:
         worker = self._workers.pop(uid, None)
         self._statuses.pop(uid, None)
         self._written.pop(uid, None)
-        self._tools.references.need(uid, ())
         if worker is not None and uid in {pod.metadata.uid for pod in self.mirror.items.values()}:
             self._ended[uid] = worker.pod
             self.writer.wake()

@@ -14,10 +14,10 @@ import msgspec
 
 from api import quantity
 from api.objects import Container, Pod
-from api.volumes import Volume
 from node_agent import observed as label
 from node_agent.environment import environment, expand
 from node_agent.security import Rights, sandbox_rights, sysctls
+from node_agent.volume_paths import binds
 
 CPU_PERIOD, LEAST_QUOTA = 100_000, 1_000
 HOSTS = "/etc/hosts"
@@ -56,21 +56,22 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the host adds: where pods have their directories, its memory in bytes, the lowest OOM score it allows."""
+    """What the host adds: where pods have their directories, its memory in bytes, its lowest OOM score, its cores."""
 
     pods_dir: str
     memory: int
     least_oom_score: int
+    cpus: int = 1
+
+    @property
+    def allocatable(self) -> dict[str, str]:
+        """What a container without a limit may use, as quantities."""
+        return {"cpu": str(self.cpus), "memory": str(self.memory)}
 
 
 def pod_dir(host: Host, uid: str) -> str:
     """The directory of a pod on the host."""
     return f"{host.pods_dir}/{uid}"
-
-
-def empty_dir(host: Host, uid: str, volume: str) -> str:
-    """Where an emptyDir volume lives on the host."""
-    return f"{pod_dir(host, uid)}/volumes/kubernetes.io~empty-dir/{volume}"
 
 
 def hosts_file(host: Host, uid: str) -> str:
@@ -208,21 +209,10 @@ def oom_score(pod: Pod, container: Container, memory: int) -> int:
 
 
 def _binds(pod: Pod, container: Container, host: Host) -> tuple[str, ...]:
-    volumes = {volume.name: volume for volume in pod.spec.volumes}
-    own = tuple(
-        f"{source_of(volumes[mount.name], pod, host)}:{mount.mount_path}{':ro' if mount.read_only else ''}"
-        for mount in container.volume_mounts
-    )
+    own = binds(pod, container, pod_dir(host, pod.metadata.uid))
     if any(normpath(mount.mount_path) == HOSTS for mount in container.volume_mounts):
         return own
     return (*own, f"{hosts_file(host, pod.metadata.uid)}:{HOSTS}")
-
-
-def source_of(volume: Volume, pod: Pod, host: Host) -> str:
-    """The directory or file on the host behind a volume."""
-    if volume.host_path is not None:
-        return volume.host_path.path
-    return empty_dir(host, pod.metadata.uid, volume.name)
 
 
 def static_uid(pod: Pod, node: str, path: str) -> str:

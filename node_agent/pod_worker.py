@@ -20,6 +20,7 @@ from node_agent.drivers.network import PodNetwork
 from node_agent.images import Images, Missing
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
+from node_agent.pod_volumes import PodVolumes
 from node_agent.references import References
 from node_agent.security import forbidden_sysctl
 from node_agent.status import Facts, rejected, summarise
@@ -72,6 +73,7 @@ class PodWorker:
         self._tools = tools
         self._memory = _Memory(_now())
         self._images = Images(tools.docker, self._tell)
+        self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.host, self._tell)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
@@ -163,19 +165,30 @@ class PodWorker:
         for one in actions.retire:
             await self._retire(one)
         sandbox = seen.sandbox
-        if actions.sandbox_attempt is not None:
+        has_volumes = await self._set_up_volumes()
+        if actions.sandbox_attempt is None:
+            for one in actions.remove:
+                await self._tools.docker.remove(one.id)
+        elif has_volumes:
             if actions.sandbox_attempt > 0:
                 self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
             sandbox = await self._new_sandbox(actions.sandbox_attempt, actions.remove)
-        else:
-            for one in actions.remove:
-                await self._tools.docker.remove(one.id)
-        if sandbox is None:
+        if sandbox is None or not has_volumes:
             return
         await self._attach(sandbox)
         self._memory.troubles.clear()
         for start in actions.start:
             await self._start(start, sandbox, seen)
+
+    async def _set_up_volumes(self) -> bool:
+        """Whether every volume is there; without, no container starts."""
+        lacking, retry_at = await self._volumes.set_up(self.pod, _now())
+        self._wake_at(retry_at)
+        if lacking:
+            waiting = ("ContainerCreating", lacking)
+            containers = (*self.pod.spec.init_containers, *self.pod.spec.containers)
+            self._memory.troubles = {container.name: waiting for container in containers}
+        return not lacking
 
     async def _retire(self, one: Container) -> None:
         """Ask a container to stop, once; kill it when its grace period is over."""
@@ -208,7 +221,6 @@ class PodWorker:
     async def _new_sandbox(self, attempt: int, earlier: tuple[Container, ...]) -> Container:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
         try:
-            await asyncio.to_thread(directories.prepare, self.pod, self._tools.host)
             spec = sandbox_spec(self.pod, self._tools.pause_image, attempt, self._tools.host)
             identity = await self._tools.docker.create(spec)
             await self._drop(earlier)
@@ -254,7 +266,6 @@ class PodWorker:
         self._memory.trouble = None
         self._memory.attached = sandbox.id
         self._memory.address = attachment.ip.partition("/")[0]
-        await asyncio.to_thread(directories.prepare, self.pod, self._tools.host)
         await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
 
     async def _start(self, start: Start, sandbox: Container, seen: PodContainers) -> None:
@@ -303,6 +314,7 @@ class PodWorker:
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
         self._memory.attached = ""
+        self._volumes.let_go()
 
     async def _terminate(self, seen: PodContainers) -> None:
         if await self._stop(seen):
@@ -313,7 +325,7 @@ class PodWorker:
             await self._tools.network.detach(identity)
         for one in seen.everything:
             await self._tools.docker.remove(one.id)
-        await asyncio.to_thread(directories.forget, self._tools.host, self._uid)
+        await self._volumes.forget()
         log.info("pod gone", extra={"pod": self._loop_name()})
         self._tools.gone(self._uid)
         self._done.set()

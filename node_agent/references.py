@@ -17,6 +17,10 @@ Found = Mapping[Reference, Object]
 """Those of the objects asked for that there are."""
 
 
+class Unread(NotReady):
+    """The master has not yet been heard of an object."""
+
+
 @dataclass(slots=True)
 class _Followed:
     mirror: Mirror[Object]
@@ -53,13 +57,16 @@ class References:
     def found(self, wanted: Iterable[Reference]) -> Found:
         """What there is of these, all of them needed before.
 
-        Raises NotReady while the master has not yet said of each whether there is such an object.
+        Raises Unread while the master has not yet said of each whether there is such an object, NotReady if it
+        refuses to say or does not answer.
         """
         found: dict[Reference, Object] = {}
         for reference in wanted:
             mirror = self._followed[reference].mirror
+            if not mirror.synced and mirror.trouble:
+                raise NotReady(f"{reference}: {mirror.trouble}")
             if not mirror.synced:
-                raise NotReady(f"{reference}: {mirror.trouble or 'not yet read from the master'}")
+                raise Unread(f"{reference} is being read from the master")
             item = mirror.items.get((reference.namespace, reference.name))
             if item is not None:
                 found[reference] = item

@@ -85,7 +85,7 @@ def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str)
         ({"ephemeralContainers": [INIT | {"ports": [{"containerPort": 1}]}]}, "spec.ephemeralContainers[0].ports"),
         ({"ephemeralContainers": [INIT | {"targetContainerName": "x"}]},
          "spec.ephemeralContainers[0].targetContainerName"),
-        ({"volumes": [{"name": "v", "configMap": {"name": "x"}}]}, "spec.volumes[0].configMap"),
+        ({"volumes": [{"name": "v", "csi": {"driver": "x"}}]}, "spec.volumes[0].csi"),
         ({"volumes": [{"name": "v"}]}, "spec.volumes[0]"),
         ({"volumes": [{"name": "v", "hostPath": {"path": "/a/../b"}}]}, "spec.volumes[0].hostPath.path"),
         ({"volumes": [{"name": "v", "hostPath": {"path": "/a", "type": "Folder"}}]}, "spec.volumes[0].hostPath.type"),

@@ -85,6 +85,7 @@ class World:
         self.host = Host(str(root / "pods"), 8 << 30, -1000)
         self.network: PodNetwork
         self.references: References
+        self._worker: PodWorker | None = None
 
     def worker(self, wish: Pod) -> PodWorker:
         """As a fresh agent takes the pod up: with the status that the master has."""
@@ -101,6 +102,11 @@ class World:
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
+    def wake(self) -> None:
+        """Something that the pod refers to has changed."""
+        if self._worker is not None:
+            self._worker.wake()
+
     def _report(self, _: str, status: PodStatus) -> None:
         self.status = status
 
@@ -112,7 +118,7 @@ class World:
 
     async def live(self, wish: Pod, until: Callable[[], bool], *, leave: bool = False) -> None:
         """Run a worker until something is true and nothing is left to do. Raises AgentKilled."""
-        worker = self.worker(wish)
+        worker = self._worker = self.worker(wish)
         if leave:
             worker.leave()
         events = asyncio.create_task(self.docker.follow(lambda _: worker.wake(), worker.wake))
@@ -172,7 +178,7 @@ async def world(root: Path) -> AsyncIterator[World]:
         PodNetwork(str(root / "s")) as one.network,
         one.objects.client() as client,
     ):
-        one.references = References(client, asyncio.create_task, lambda _: None)
+        one.references = References(client, asyncio.create_task, lambda _: one.wake())
         yield one
 
 
