@@ -23,6 +23,8 @@ MEDIUMS = ("Memory",)
 HOST_PATH_TYPES = ("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice")
 
 
+PROPAGATIONS = ("None", "HostToContainer", "Bidirectional")
+
 LEAST_TOKEN_SECONDS = 600
 LONGEST_PATH = 4096
 
@@ -218,6 +220,20 @@ def check_mounts(path: str, mounts: tuple[VolumeMount, ...], volumes: set[str]) 
         if not mount.mount_path.startswith("/") or ":" in mount.mount_path:
             yield Problem(f"{place}.mountPath", shown(mount.mount_path), "an absolute path is accepted")
         for field, value in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
-            if value:
-                yield Problem(f"{place}.{field}", shown(value), "only whole volumes are accepted", FORBIDDEN)
+            if value.startswith("/") or ".." in value.split("/"):
+                yield Problem(f"{place}.{field}", shown(value), 'a relative path without ".." is accepted')
+        if mount.sub_path and mount.sub_path_expr:
+            found = shown(mount.sub_path_expr)
+            yield Problem(f"{place}.subPathExpr", found, "a subPath or a subPathExpr is accepted, not both")
+        yield from _propagation(place, mount)
     yield from duplicates(path + "[{}].mountPath", [mount.mount_path for mount in mounts])
+
+
+def _propagation(path: str, mount: VolumeMount) -> Iterator[Problem]:
+    yield from choices((f"{path}.mountPropagation", mount.mount_propagation or "", PROPAGATIONS))
+    if mount.mount_propagation == "Bidirectional":
+        wanted = "None and HostToContainer are accepted: what a container mounts does not reach the host"
+        yield Problem(f"{path}.mountPropagation", shown("Bidirectional"), wanted, FORBIDDEN)
+    if mount.recursive_read_only not in (None, "Disabled"):
+        found = shown(mount.recursive_read_only)
+        yield Problem(f"{path}.recursiveReadOnly", found, '"Disabled" is accepted', FORBIDDEN)

@@ -26,6 +26,11 @@ def _value(pod: Pod, variable: EnvVar, known: Mapping[str, str]) -> str:
     return expand(variable.value, known)
 
 
+def unknown(text: str, known: Mapping[str, str]) -> list[str]:
+    """The names in `$(NAME)` that are not known."""
+    return [found[1] for found in _VARIABLE.finditer(text) if found[1] is not None and found[1] not in known]
+
+
 def expand(text: str, known: Mapping[str, str]) -> str:
     """Replace `$(NAME)` where NAME is known; `$$` stands for `$`, everything else for itself."""
 

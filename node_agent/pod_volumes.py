@@ -16,6 +16,7 @@ from node_agent.drivers import host as directories
 from node_agent.drivers import volumes as driver
 from node_agent.payload import File, Material, files, group_of, is_made_of_files
 from node_agent.references import References, Unread
+from node_agent.volume_paths import memory_size
 from reconcile.errors import DriverError
 
 FIRST_DELAY, LAST_DELAY = timedelta(milliseconds=500), timedelta(seconds=122)
@@ -76,8 +77,9 @@ class PodVolumes:
         self._references.need(self._uid, ())
 
     async def _set_up(self, volume: Volume, pod: Pod) -> None:
-        content = self._files(volume, pod) if is_made_of_files(volume) else None
-        await asyncio.to_thread(driver.set_up, volume, self._directory, group_of(pod), content)
+        made = self._files(volume, pod) if is_made_of_files(volume) else None
+        wish = driver.Wish(group_of(pod), made, memory_size(volume, pod, self._host.memory))
+        await asyncio.to_thread(driver.set_up, volume, self._directory, wish)
 
     def _files(self, volume: Volume, pod: Pod) -> dict[str, File]:
         found = self._references.found(references_of(volume, pod.metadata.namespace))

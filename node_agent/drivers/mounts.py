@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 from pathlib import Path
@@ -29,6 +30,18 @@ def is_mounted(path: Path) -> bool:
 def mount(kind: str, source: str, target: Path, options: tuple[str, ...] = ()) -> None:
     """Mount a filesystem. Raises NotReady with the command's own words."""
     _run("mount", "-t", kind, *(("-o", ",".join(options)) if options else ()), source, str(target))
+
+
+def bind(opened: int, target: Path) -> None:
+    """Mount an opened file or directory at another place. Raises NotReady."""
+    # mount(8) has a process of its own, and must not look where the link leads before the kernel does.
+    _run("mount", "--no-canonicalize", "--bind", f"/proc/{os.getpid()}/fd/{opened}", str(target))
+
+
+def tmpfs(target: Path, *options: str) -> None:
+    """Mount memory, which is not swapped out where the kernel can be told so (6.4). Raises NotReady."""
+    numbers = [int(number) for number in re.findall(r"\d+", platform.release())[:2]]
+    mount("tmpfs", "tmpfs", target, (*options, *(("noswap",) if numbers >= [6, 4] else ())))
 
 
 def unmount_all(below: Path) -> None:

@@ -7,9 +7,9 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from api import quantity
 from api.volumes import EmptyDirVolumeSource, Volume
 from node_agent.drivers import atomic, mounts
 from node_agent.payload import File, is_in_memory
@@ -20,8 +20,17 @@ EMPTY_DIR_MODE, GROUP_EMPTY_DIR_MODE = 0o777, 0o2777
 FILES_MODE = 0o755
 
 
-def set_up(volume: Volume, pod_dir: str, group: int | None, files: Mapping[str, File] | None) -> None:
-    """Make the volume, or bring it up to date; `group` owns it and `files` are what it holds if it is made of files.
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The group that owns a volume; of one made of files its files; of one in memory the most bytes it may hold."""
+
+    group: int | None = None
+    files: Mapping[str, File] | None = None
+    size: int = 0
+
+
+def set_up(volume: Volume, pod_dir: str, wish: Wish) -> None:
+    """Make the volume, or bring it up to date.
 
     Raises Refused when a hostPath is not what the pod says it is, NotReady when the host cannot.
     """
@@ -33,9 +42,9 @@ def set_up(volume: Volume, pod_dir: str, group: int | None, files: Mapping[str, 
     with _mapped(NotReady, path):
         path.mkdir(parents=True, exist_ok=True)
         if volume.empty_dir is not None:
-            _make_empty_dir(volume.empty_dir, path, group)
-        if files is not None:
-            _write(volume, path, files, group)
+            _make_empty_dir(volume.empty_dir, path, wish)
+        if wish.files is not None:
+            _write(volume, path, wish.files, wish.group)
 
 
 def is_set_up(volume: Volume, pod_dir: str) -> bool:
@@ -55,14 +64,14 @@ def forget(pod_dir: Path) -> None:
 
 def _write(volume: Volume, path: Path, files: Mapping[str, File], group: int | None) -> None:
     if is_in_memory(volume) and not mounts.is_mounted(path):
-        mounts.mount("tmpfs", "tmpfs", path, (f"mode={FILES_MODE:o}",))
+        mounts.tmpfs(path, f"mode={FILES_MODE:o}")
     atomic.write(path, files, group)
 
 
-def _make_empty_dir(source: EmptyDirVolumeSource, path: Path, group: int | None) -> None:
+def _make_empty_dir(source: EmptyDirVolumeSource, path: Path, wish: Wish) -> None:
+    group = wish.group
     if source.medium == "Memory" and not mounts.is_mounted(path):
-        limit = source.size_limit
-        mounts.mount("tmpfs", "tmpfs", path, (f"size={quantity.whole(limit)}" if limit else "size=50%",))
+        mounts.tmpfs(path, f"size={wish.size}")
     mode = EMPTY_DIR_MODE if group is None else GROUP_EMPTY_DIR_MODE
     seen = path.stat()
     if group is not None and seen.st_gid != group:

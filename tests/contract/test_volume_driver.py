@@ -10,6 +10,7 @@ import pytest
 
 from api.volumes import Volume
 from node_agent.drivers import mounts, volumes
+from node_agent.drivers.volumes import Wish
 from node_agent.payload import File
 from node_agent.volume_paths import volume_dir
 from reconcile.errors import NotReady, Refused
@@ -36,7 +37,7 @@ def test_secrets_are_in_memory_only_and_leave_with_the_pod(pod_dir: str, source:
     one = volume(source)
     assert not volumes.is_set_up(one, pod_dir)
     for _ in range(2):
-        volumes.set_up(one, pod_dir, None, FILES)
+        volumes.set_up(one, pod_dir, Wish(files=FILES))
         assert mounts.points(Path(pod_dir)) == [place(pod_dir, one)]
     assert volumes.is_set_up(one, pod_dir)
     assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
@@ -49,7 +50,7 @@ def test_secrets_are_in_memory_only_and_leave_with_the_pod(pod_dir: str, source:
 
 def test_what_is_mounted_and_cannot_be_unmounted_is_not_deleted(pod_dir: str) -> None:
     one = volume("secret: {secretName: s}")
-    volumes.set_up(one, pod_dir, None, FILES)
+    volumes.set_up(one, pod_dir, Wish(files=FILES))
     with (place(pod_dir, one) / "key").open(), pytest.raises(NotReady, match="busy"):
         volumes.forget(Path(pod_dir))
     assert (place(pod_dir, one) / "key").exists()
@@ -59,7 +60,7 @@ def test_what_is_mounted_and_cannot_be_unmounted_is_not_deleted(pod_dir: str) ->
 
 def test_a_config_map_is_on_the_disk(pod_dir: str) -> None:
     one = volume("configMap: {name: c}")
-    volumes.set_up(one, pod_dir, None, FILES)
+    volumes.set_up(one, pod_dir, Wish(files=FILES))
     assert mounts.points(Path(pod_dir)) == []
     assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
     volumes.forget(Path(pod_dir))
@@ -71,13 +72,13 @@ def test_an_empty_directory_is_everybodys(pod_dir: str, source: str, group: int 
     one = volume(source)
     before = os.umask(0o077)
     try:
-        volumes.set_up(one, pod_dir, group, None)
+        volumes.set_up(one, pod_dir, Wish(group, size=1 << 20))
     finally:
         os.umask(before)
     seen = place(pod_dir, one).stat()
     assert (stat.S_IMODE(seen.st_mode), seen.st_gid) == (mode, group or 0)
     (place(pod_dir, one) / "kept").touch()
-    volumes.set_up(one, pod_dir, group, None)
+    volumes.set_up(one, pod_dir, Wish(group, size=1 << 20))
     assert (place(pod_dir, one) / "kept").exists()
     if "Memory" in source:
         assert os.statvfs(place(pod_dir, one)).f_blocks * os.statvfs(place(pod_dir, one)).f_frsize == 1 << 20
@@ -92,15 +93,15 @@ def test_a_path_of_the_host_is_what_the_pod_says_it_is(pod_dir: str, tmp_path: P
         for what, path in there.items():
             one = volume(f"hostPath: {{path: {path}, type: {kind}}}")
             if what == kind:
-                volumes.set_up(one, pod_dir, None, None)
+                volumes.set_up(one, pod_dir, Wish())
             else:
                 with pytest.raises(Refused, match=f"hostPath type check failed: {path} is not a {kind}"):
-                    volumes.set_up(one, pod_dir, None, None)
-    volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/none}}"), pod_dir, None, None)
+                    volumes.set_up(one, pod_dir, Wish())
+    volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/none}}"), pod_dir, Wish())
     assert not (tmp_path / "none").exists()
-    volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/d/e, type: DirectoryOrCreate}}"), pod_dir, None, None)
+    volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/d/e, type: DirectoryOrCreate}}"), pod_dir, Wish())
     assert stat.S_IMODE((tmp_path / "d" / "e").stat().st_mode) == 0o755
-    volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/d/f, type: FileOrCreate}}"), pod_dir, None, None)
+    volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/d/f, type: FileOrCreate}}"), pod_dir, Wish())
     assert stat.S_IMODE((tmp_path / "d" / "f").stat().st_mode) == 0o644
     with pytest.raises(Refused):
-        volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/none/f, type: FileOrCreate}}"), pod_dir, None, None)
+        volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/none/f, type: FileOrCreate}}"), pod_dir, Wish())

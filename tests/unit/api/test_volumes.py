@@ -77,6 +77,29 @@ def test_a_file_may_have_such_a_path(path: str) -> None:
     assert paths(pod({"configMap": {"name": "c", "items": [{"key": "k", "path": path}]}})) == []
 
 
+MOUNTS = [
+    ({"subPath": "a/b"}, []),
+    ({"subPathExpr": "$(NAME)/logs"}, []),
+    ({"mountPropagation": "HostToContainer"}, []),
+    ({"recursiveReadOnly": "Disabled"}, []),
+    ({"subPath": "/a"}, ["subPath"]),
+    ({"subPath": "a/../b"}, ["subPath"]),
+    ({"subPathExpr": "../$(NAME)"}, ["subPathExpr"]),
+    ({"subPath": "a", "subPathExpr": "b"}, ["subPathExpr"]),
+    ({"mountPropagation": "Bidirectional"}, ["mountPropagation"]),
+    ({"mountPropagation": "Sideways"}, ["mountPropagation"]),
+    ({"recursiveReadOnly": "Enabled"}, ["recursiveReadOnly"]),
+    ({"mountPath": "data"}, ["mountPath"]),
+    ({"name": "w"}, ["name"]),
+]
+
+
+@pytest.mark.parametrize(("mount", "wanted"), MOUNTS, ids=str)
+def test_a_wrong_mount_is_refused_by_path(mount: dict[str, Any], wanted: list[str]) -> None:
+    document = pod({"emptyDir": {}}, [{"name": "v", "mountPath": "/v", **mount}])
+    assert paths(document) == [f"spec.containers[0].volumeMounts[0].{path}" for path in wanted]
+
+
 def test_what_is_filled_in() -> None:
     volume = projected({"downwardAPI": {"items": [FIELD]}})
     for source, mode in ((volume, "projected"), ({"secret": {"secretName": "s"}}, "secret")):
