@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from api import configuration, probes, volumes
 from api.configuration import Secret
-from api.objects import Container, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
+from api.objects import Container, ContainerPort, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
 from api.resources import qos_class
 from api.security import PodSecurityContext
 
@@ -50,8 +50,8 @@ def _pod(pod: Pod) -> Pod:
     spec = replace(
         spec,
         volumes=tuple(volumes.defaulted(volume) for volume in spec.volumes),
-        init_containers=tuple(_container(container) for container in spec.init_containers),
-        containers=tuple(_container(container) for container in spec.containers),
+        init_containers=tuple(_container(container, spec.host_network) for container in spec.init_containers),
+        containers=tuple(_container(container, spec.host_network) for container in spec.containers),
         ephemeral_containers=tuple(_container(container) for container in spec.ephemeral_containers),
         restart_policy=spec.restart_policy or "Always",
         dns_policy=spec.dns_policy or "ClusterFirst",
@@ -67,13 +67,13 @@ def _pod(pod: Pod) -> Pod:
     return replace(pod, spec=spec, status=status)
 
 
-def _container(container: C) -> C:
+def _container(container: C, host_network: bool = False) -> C:
     limits = container.resources.limits
     resources = replace(container.resources, requests={**limits, **container.resources.requests})
     return replace(
         container,
         image_pull_policy=container.image_pull_policy or _pull_policy(container.image),
-        ports=tuple(replace(port, protocol=port.protocol or "TCP") for port in container.ports),
+        ports=tuple(_port(port, host_network) for port in container.ports),
         resources=resources,
         liveness_probe=probes.probe_defaults(container.liveness_probe),
         readiness_probe=probes.probe_defaults(container.readiness_probe),
@@ -82,6 +82,11 @@ def _container(container: C) -> C:
         termination_message_path=container.termination_message_path or "/dev/termination-log",
         termination_message_policy=container.termination_message_policy or "File",
     )
+
+
+def _port(port: ContainerPort, host_network: bool) -> ContainerPort:
+    at_host = port.host_port or (port.container_port if host_network else 0)
+    return replace(port, protocol=port.protocol or "TCP", host_port=at_host)
 
 
 def _pull_policy(image: str) -> str:

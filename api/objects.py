@@ -14,6 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
+from api.pod_network import HostAlias, PodDNSConfig
 from api.probes import Lifecycle, Probe
 from api.security import PodSecurityContext, SecurityContext
 from api.value import Json, ObjectFieldSelector, ObjectReference, Value
@@ -260,10 +261,10 @@ class PodSpec(Value, frozen=True):
     affinity: Json = None
     scheduler_name: str = ""
     tolerations: Json = None
-    host_aliases: Json = None
+    host_aliases: tuple[HostAlias, ...] = ()
     priority_class_name: str = ""
     priority: int | None = None
-    dns_config: Json = None
+    dns_config: PodDNSConfig | None = None
     readiness_gates: Json = None
     runtime_class_name: str | None = None
     enable_service_links: bool | None = None

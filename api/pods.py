@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import bandwidth, fields, init_containers, names, probes, quantity, security, volume_checks
+from api import bandwidth, fields, init_containers, names, pod_network, probes, quantity, security, volume_checks
 from api.defaults import GRACE_SECONDS
 from api.objects import (
     Container,
@@ -27,16 +27,13 @@ PROTOCOLS = ("TCP", "UDP", "SCTP")
 DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 
-NEVER_TRUE = ("host_network", "host_pid", "host_ipc")
-"""They would take a pod out of its lane, or out of its box."""
-
 UNMET_IN_SPEC = ("resource_claims", "scheduling_gates")
 UNMET_IN_CONTAINER = ("env_from", "volume_devices")
 """Without these the pod could not run as it is meant to, so it is refused."""
 
 IDLE_IN_SPEC = (
-    "active_deadline_seconds", "affinity", "dns_config", "host_aliases", "image_pull_secrets", "overhead",
-    "readiness_gates", "runtime_class_name", "share_process_namespace", "subdomain",
+    "active_deadline_seconds", "affinity", "image_pull_secrets", "overhead",
+    "readiness_gates", "runtime_class_name",
     "topology_spread_constraints",
 )  # fmt: skip
 IDLE_IN_CONTAINER = ("resize_policy",)
@@ -51,9 +48,7 @@ def check(pod: Pod) -> Iterator[Problem]:
         ("spec.dnsPolicy", spec.dns_policy, DNS_POLICIES),
     )
     yield from _unmet("spec", asdict(spec), UNMET_IN_SPEC)
-    for field in NEVER_TRUE:
-        if getattr(spec, field):
-            yield Problem(f"spec.{_wire(field)}", "true", "only false is accepted", FORBIDDEN)
+    yield from pod_network.check(spec)
     if (spec.termination_grace_period_seconds or 0) < 0:
         found = shown(spec.termination_grace_period_seconds)
         yield Problem("spec.terminationGracePeriodSeconds", found, "0 or more seconds are accepted")
@@ -142,9 +137,6 @@ def _ports(path: str, ports: tuple[ContainerPort, ...]) -> Iterator[Problem]:
         for field, value, least in (("containerPort", port.container_port, 1), ("hostPort", port.host_port, 0)):
             if not least <= value <= 65535:
                 yield Problem(f"{path}[{number}].{field}", shown(value), "a port is 1 to 65535")
-        if 0 < port.host_port <= 65535:
-            found = shown(port.host_port)
-            yield Problem(f"{path}[{number}].hostPort", found, "only ports inside the pod are accepted", FORBIDDEN)
         yield from _choices((f"{path}[{number}].protocol", port.protocol, PROTOCOLS))
     yield from _duplicates(path + "[{}].name", [port.name for port in ports])
 

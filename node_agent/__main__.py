@@ -32,6 +32,7 @@ async def serve(settings: Settings) -> None:
         try:
             for work in (
                 agent.heart.run(),
+                agent.ports.run(),
                 agent.writer.run(),
                 agent.recorder.loop.run(),
                 agent.loop.run(),

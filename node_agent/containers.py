@@ -16,6 +16,7 @@ from api import quantity
 from api.objects import Container, Pod
 from node_agent import observed as label
 from node_agent.environment import environment, expand
+from node_agent.naming import domain, kernel_name
 from node_agent.security import Rights, sandbox_rights, sysctls
 from node_agent.volume_paths import binds
 
@@ -28,7 +29,7 @@ LEAST_SHARES, MOST_SHARES = 2, 262_144
 class ContainerSpec:
     """One container to create.
 
-    `network`, `ipc` and `pid` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms.
+    `network`, `ipc`, `pid` and `uts` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms.
     """
 
     name: str
@@ -40,9 +41,11 @@ class ContainerSpec:
     environment: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
     hostname: str = ""
+    domain: str = ""
     network: str = "none"
     ipc: str = "shareable"
     pid: str = ""
+    uts: str = ""
     cpu_shares: int = LEAST_SHARES
     cpu_quota: int = 0
     memory: int = 0
@@ -56,12 +59,18 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the host adds: where pods have their directories, its memory in bytes, its lowest OOM score, its cores."""
+    """What the host adds: where pods have their directories, its memory in bytes, its lowest OOM score, its cores.
+
+    `cluster_dns` are the nameservers of the cluster, `resolv_conf` is the host's own file.
+    """
 
     pods_dir: str
     memory: int
     least_oom_score: int
     cpus: int = 1
+    cluster_domain: str = "cluster.local"
+    cluster_dns: tuple[str, ...] = ()
+    resolv_conf: str = "/etc/resolv.conf"
 
     @property
     def allocatable(self) -> dict[str, str]:
@@ -77,25 +86,6 @@ def pod_dir(host: Host, uid: str) -> str:
 def hosts_file(host: Host, uid: str) -> str:
     """The /etc/hosts of a pod on the host."""
     return f"{pod_dir(host, uid)}/etc-hosts"
-
-
-def hosts_text(pod: Pod, address: str) -> str:
-    """The content of a pod's /etc/hosts."""
-    rows = [
-        ("127.0.0.1", "localhost"),
-        ("::1", "localhost ip6-localhost ip6-loopback"),
-        ("fe00::0", "ip6-localnet"),
-        ("fe00::0", "ip6-mcastprefix"),
-        ("fe00::1", "ip6-allnodes"),
-        ("fe00::2", "ip6-allrouters"),
-        (address, hostname(pod)),
-    ]
-    return "# Kubernetes-managed hosts file.\n" + "".join(f"{ip}\t{names}\n" for ip, names in rows)
-
-
-def hostname(pod: Pod) -> str:
-    """The pod's host name: at most 63 characters of its name."""
-    return (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
 
 
 def _pod_labels(pod: Pod) -> dict[str, str]:
@@ -124,7 +114,12 @@ def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpe
         name=_docker_name("POD", pod, attempt),
         image=image,
         labels={**pod.metadata.labels, **annotations, **_pod_labels(pod), **own},
-        hostname=hostname(pod),
+        hostname=kernel_name(pod, host.cluster_domain),
+        domain=domain(pod, host.cluster_domain),
+        network="host" if pod.spec.host_network else "none",
+        ipc="host" if pod.spec.host_ipc else "shareable",
+        pid="host" if pod.spec.host_pid else "",
+        uts="host" if pod.spec.host_network else "",
         oom_score_adj=max(-998, host.least_oom_score),
         rights=sandbox_rights(pod),
         sysctls=sysctls(pod),
@@ -149,29 +144,21 @@ def container_spec(
     """
     known = environment(pod, container)
     limits, requests = container.resources.limits, container.resources.requests
-    own = {
-        label.TYPE: label.CONTAINER_TYPE,
-        label.CONTAINER_NAME: container.name,
-        label.SANDBOX_ID: sandbox,
-        label.HASH: spec_hash(container),
-        label.RESTARTS: str(restarts),
-        label.CRASHES: str(crashes),
-        label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
-    }
     command = tuple(expand(word, known) for word in container.command)
     args = tuple(expand(word, known) for word in container.args)
     return ContainerSpec(
         name=_docker_name(container.name, pod, restarts),
         image=image,
-        labels={**_pod_labels(pod), **own},
+        labels=_labels(pod, container, sandbox, restarts, crashes),
         entrypoint=command or None,
         command=args or (() if command else None),
         working_dir=container.working_dir,
         environment=tuple(f"{name}={value}" for name, value in known.items()),
         binds=_binds(pod, container, host),
         network=f"container:{sandbox}",
-        ipc=f"container:{sandbox}",
-        pid=f"container:{pid}" if pid else "",
+        ipc="host" if pod.spec.host_ipc else f"container:{sandbox}",
+        pid=_pid_mode(pod, sandbox, pid),
+        uts="host" if pod.spec.host_network else "",
         cpu_shares=cpu_shares(quantity.milli(requests.get("cpu", 0))),
         cpu_quota=cpu_quota(quantity.milli(limits.get("cpu", 0))),
         memory=quantity.whole(limits["memory"]) if "memory" in limits else 0,
@@ -181,6 +168,26 @@ def container_spec(
         stdin_once=container.stdin_once,
         rights=rights,
     )
+
+
+def _labels(pod: Pod, container: Container, sandbox: str, restarts: int, crashes: int) -> dict[str, str]:
+    own = {
+        label.TYPE: label.CONTAINER_TYPE,
+        label.CONTAINER_NAME: container.name,
+        label.SANDBOX_ID: sandbox,
+        label.HASH: spec_hash(container),
+        label.RESTARTS: str(restarts),
+        label.CRASHES: str(crashes),
+        label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
+    }
+    return {**_pod_labels(pod), **own}
+
+
+def _pid_mode(pod: Pod, sandbox: str, looks_into: str) -> str:
+    if pod.spec.host_pid:
+        return "host"
+    other = sandbox if pod.spec.share_process_namespace else looks_into
+    return f"container:{other}" if other else ""
 
 
 def spec_hash(container: Container) -> str:

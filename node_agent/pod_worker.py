@@ -10,21 +10,20 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from api import bandwidth
-from api.attach import AttachRequest
 from api.objects import Pod, PodStatus
 from node_agent.containers import Host, sandbox_spec
 from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.images import Images, Missing
+from node_agent.naming import too_long
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
 from node_agent.pod_volumes import PodVolumes
 from node_agent.references import References
 from node_agent.security import forbidden_sysctl
 from node_agent.status import Facts, rejected, summarise
-from node_agent.surroundings import surrounded
+from node_agent.surroundings import connected, surrounded
 from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
 
@@ -221,6 +220,9 @@ class PodWorker:
     async def _new_sandbox(self, attempt: int, earlier: tuple[Container, ...]) -> Container:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
         try:
+            unnamed = too_long(self.pod, self._tools.host.cluster_domain)
+            if unnamed:
+                raise Refused(unnamed)
             spec = sandbox_spec(self.pod, self._tools.pause_image, attempt, self._tools.host)
             identity = await self._tools.docker.create(spec)
             await self._drop(earlier)
@@ -243,19 +245,8 @@ class PodWorker:
     async def _attach(self, sandbox: Container) -> None:
         if self._memory.attached == sandbox.id:
             return
-        meta = self.pod.metadata
-        ingress, egress = bandwidth.limits(meta.annotations)
-        request = AttachRequest(
-            sandbox=sandbox.id,
-            netns=f"/proc/{sandbox.pid}/ns/net",
-            namespace=meta.namespace,
-            name=meta.name,
-            uid=meta.uid,
-            ingress_bandwidth=ingress,
-            egress_bandwidth=egress,
-        )
         try:
-            attachment = await self._tools.network.attach(request)
+            address = await connected(self.pod, sandbox, self._tools.network, self._tools.node_address)
         except DriverError as error:
             if isinstance(error, Gone):
                 log.warning("sandbox is cut off", extra={"pod": self._loop_name(), "error": error})
@@ -265,8 +256,11 @@ class PodWorker:
             raise
         self._memory.trouble = None
         self._memory.attached = sandbox.id
-        self._memory.address = attachment.ip.partition("/")[0]
+        self._memory.address = address
         await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
+        exceeded = await asyncio.to_thread(directories.write_resolver, self.pod, self._tools.host, sandbox.resolv_conf)
+        if exceeded:
+            self._tell("DNSConfigForming", exceeded)
 
     async def _start(self, start: Start, sandbox: Container, seen: PodContainers) -> None:
         name = start.wish.name

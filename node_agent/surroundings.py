@@ -1,20 +1,44 @@
-"""What a container's request needs from this host: its image's user, profiles, volumes, what it looks into."""
+"""What a pod's sandbox and containers need from this host: network, images' users, profiles, other containers."""
 
 from __future__ import annotations
 
 import asyncio
 
+from api import bandwidth
+from api.attach import AttachRequest
 from api.objects import Pod
 from node_agent.containers import ContainerSpec, Host, container_spec, pod_dir
 from node_agent.drivers import host as directories
 from node_agent.drivers import sub_paths as sub_path_driver
 from node_agent.drivers.docker import Docker
+from node_agent.drivers.network import PodNetwork
 from node_agent.environment import environment
-from node_agent.observed import PodContainers
+from node_agent.observed import Container, PodContainers
 from node_agent.plan import Start
 from node_agent.security import Grounds, container_rights, seccomp_profile
 from node_agent.stages import target_of
 from node_agent.volume_paths import sub_paths
+
+
+async def connected(pod: Pod, sandbox: Container, network: PodNetwork, node_address: str) -> str:
+    """The pod's address, at which it can be reached when this returns: its own, or the node's with hostNetwork.
+
+    Raises what the network raises.
+    """
+    if pod.spec.host_network:
+        return node_address
+    meta = pod.metadata
+    ingress, egress = bandwidth.limits(meta.annotations)
+    request = AttachRequest(
+        sandbox=sandbox.id,
+        netns=f"/proc/{sandbox.pid}/ns/net",
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        ingress_bandwidth=ingress,
+        egress_bandwidth=egress,
+    )
+    return (await network.attach(request)).ip.partition("/")[0]
 
 
 async def surrounded(

@@ -14,6 +14,7 @@ from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import count
+from pathlib import Path
 from typing import TypeVar
 
 from node_agent.containers import ContainerSpec
@@ -46,9 +47,11 @@ class FakeDocker(Docker):
     """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
 
     `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers.
+    Every sandbox has the file `null` in `root` as its resolv.conf.
     """
 
-    def __init__(self, *images: str) -> None:
+    def __init__(self, *images: str, root: Path = Path("/dev")) -> None:
+        self._resolv_conf = str(root / "null")
         self.images = set(images)
         self.pulls: dict[str, DriverError | None] = {}
         self.trouble: DriverError | None = None
@@ -111,6 +114,7 @@ class FakeDocker(Docker):
             created_at=self._now(),
             image=spec.image,
             image_id=f"sha256:{'0' * 64}",
+            resolv_conf=self._resolv_conf,
         )
         self.held[identity] = _Held(spec, seen)
         return self._called(identity)

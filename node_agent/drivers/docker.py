@@ -223,6 +223,7 @@ def _container(answer: dict[str, Any]) -> Container:
         finished_at=_time(state["FinishedAt"]),
         image=config["Image"],
         image_id=answer["Image"],
+        resolv_conf=answer["ResolvConfPath"],
         stop_signal=config.get("StopSignal") or "SIGTERM",
     )
 
@@ -237,6 +238,7 @@ def _create(spec: ContainerSpec, client: Any) -> str:
         network_mode=spec.network,
         ipc_mode=spec.ipc,
         pid_mode=spec.pid or None,
+        uts_mode=spec.uts or None,
         binds=list(spec.binds),
         cpu_shares=spec.cpu_shares,
         cpu_period=CPU_PERIOD if spec.cpu_quota else None,
@@ -263,6 +265,7 @@ def _create(spec: ContainerSpec, client: Any) -> str:
         environment=list(spec.environment),
         working_dir=spec.working_dir or None,
         hostname=spec.hostname or None,
+        domainname=spec.domain or None,
         tty=spec.tty,
         stdin_open=spec.stdin,
         host_config=host,

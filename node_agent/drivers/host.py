@@ -12,10 +12,13 @@ from pathlib import Path
 import psutil
 
 from api.objects import Pod
-from node_agent.containers import Host, hosts_file, hosts_text, pod_dir
+from node_agent.containers import Host, hosts_file, pod_dir
+from node_agent.naming import hosts_text
 from node_agent.node import HostFacts
+from node_agent.resolver import parse, resolver
 from reconcile.errors import DriverError, NotReady, Refused
 
+HOSTS = Path("/etc/hosts")
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
@@ -98,11 +101,24 @@ def prepare(where: Host, uid: str) -> None:
 def write_hosts(pod: Pod, where: Host, address: str) -> None:
     """Write the pod's /etc/hosts, in place so that running containers see it. Raises NotReady."""
     path = Path(hosts_file(where, pod.metadata.uid))
-    text = hosts_text(pod, address)
     with _mapped(NotReady, path):
+        text = hosts_text(pod, address, where.cluster_domain, HOSTS.read_text() if pod.spec.host_network else "")
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
             path.chmod(0o644)
+
+
+def write_resolver(pod: Pod, where: Host, path: str) -> str:
+    """Write a sandbox's resolv.conf, in place so that its containers see it. Raises NotReady.
+
+    Returns which limit the pod's wishes exceed, empty if none.
+    """
+    with _mapped(NotReady, where.resolv_conf):
+        of_host = parse(Path(where.resolv_conf).read_text())
+    wished, exceeded = resolver(pod, of_host, where.cluster_dns, where.cluster_domain)
+    with _mapped(NotReady, path):
+        Path(path).write_text(str(wished))
+    return exceeded
 
 
 def known_pods(where: Host) -> set[str]:

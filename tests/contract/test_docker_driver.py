@@ -465,7 +465,11 @@ async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
     pid = (await real.inspect(identity)).pid
     read_process(pid)
     told = dict(line.split(":\t", 1) for line in proc(pid, "status").splitlines())
-    assert (told["Uid"].split()[1], told["Gid"].split()[1], told["Groups"].split()) == ("1000", "1001", ["7", "8", "1001"])
+    assert (told["Uid"].split()[1], told["Gid"].split()[1], told["Groups"].split()) == (
+        "1000",
+        "1001",
+        ["7", "8", "1001"],
+    )
     assert int(told["CapBnd"], 16) == 1 << 12
     assert (told["NoNewPrivs"], told["Seccomp"]) == ("1", "0")
     assert " /proc/sys " not in proc(pid, "mountinfo")

@@ -35,7 +35,7 @@ WRONG = """\
 apiVersion: v1
 kind: Pod
 metadata: {name: Bad_Name, namespace: default}
-spec: {restartPolicy: Sometimes, hostNetwork: true, containers: [{name: a, image: b, ports: [{containerPort: 99999}]}]}
+spec: {restartPolicy: Sometimes, subdomain: A.B, containers: [{name: a, image: b, ports: [{containerPort: 99999}]}]}
 """
 
 
@@ -133,7 +133,7 @@ def test_a_wrong_manifest_is_refused_with_all_its_problems(kubectl: Kubectl) -> 
     for path in (
         "metadata.name",
         "spec.restartPolicy",
-        "spec.hostNetwork",
+        "spec.subdomain",
         "spec.containers[0].ports[0].containerPort",
     ):
         assert path in told, told

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lab.command import run
 from tests.e2e.cluster import Cluster, wait_until
 from tests.e2e.test_pods import namespace
 
@@ -157,3 +160,75 @@ def test_a_privileged_container_runs_or_says_what_the_machine_lacks(cluster: Clu
         return "running" in state or lacking
 
     wait_until(told, "mighty runs or says why not")
+
+
+def test_a_pod_on_the_hosts_network_is_the_host(cluster: Cluster, project: str) -> None:
+    spec = """\
+  nodeName: node-1
+  hostNetwork: true
+  hostPID: true
+  hostIPC: true
+  hostAliases: [{ip: 192.0.2.9, hostnames: [alias.example]}]
+  containers: [{name: main, image: podlane/toolbox, command: [httpd, -f, -p, "8099", -h, /etc]}]
+"""
+    cluster.apply(pod("host", project, spec))
+    cluster.wait_running(project, "host")
+    node = cluster.nodes["node-1"]
+    assert cluster.address(project, "host") == str(node.address)
+    pid = cluster.pid(project, "host")
+    for kind in ("pid", "ipc", "uts"):
+        assert Path(f"/proc/{pid}/ns/{kind}").readlink() == Path(f"/proc/self/ns/{kind}").readlink()
+    hosts = cluster.execute(project, "host", "cat", "/etc/hosts").stdout
+    assert hosts.startswith("# Kubernetes-managed hosts file (host network).")
+    assert "192.0.2.9\talias.example" in hosts
+    inside = ("nsenter", f"--net=/run/netns/{cluster.nodes['node-2'].namespace}")
+    assert run(*inside, "curl", "-sS", "--max-time", "10", f"http://{node.address}:8099/passwd")
+
+
+def test_containers_may_share_their_processes_and_have_names_of_their_own(cluster: Cluster, project: str) -> None:
+    spec = """\
+  shareProcessNamespace: true
+  hostname: shop
+  subdomain: shops
+  dnsPolicy: None
+  dnsConfig: {nameservers: [192.0.2.53], searches: [example.com], options: [{name: ndots, value: "2"}]}
+  containers:
+  - {name: main, image: podlane/toolbox, command: [tail, -f, /dev/null]}
+  - {name: side, image: podlane/toolbox, command: [httpd, -f, -p, "8080"]}
+"""
+    cluster.apply(pod("pair", project, spec))
+    cluster.wait_running(project, "pair")
+    assert "httpd -f" in cluster.execute(project, "pair", "ps").stdout
+    assert cluster.execute(project, "pair", "hostname").stdout.strip() == "shop"
+    wanted = "nameserver 192.0.2.53\nsearch example.com\noptions ndots:2\n"
+    assert cluster.execute(project, "pair", "cat", "/etc/resolv.conf").stdout == wanted
+    hosts = cluster.execute(project, "pair", "cat", "/etc/hosts").stdout
+    assert f"{cluster.address(project, 'pair')}\tshop.shops.{project}.svc.cluster.local\tshop" in hosts
+
+
+def test_a_host_port_leads_to_its_pod_until_the_pod_is_gone(cluster: Cluster, project: str) -> None:
+    spec = """\
+  nodeName: node-1
+  containers:
+  - name: main
+    image: podlane/toolbox
+    command: [httpd, -f, -p, "8080", -h, /etc]
+    ports: [{containerPort: 8080, hostPort: 9080}]
+"""
+    cluster.apply(pod("open", project, spec))
+    cluster.wait_running(project, "open")
+    url = f"http://{cluster.nodes['node-1'].address}:9080/passwd"
+
+    def answers(*where: str) -> bool:
+        command = (*where, "curl", "-sS", "--max-time", "5", "-o", "/dev/null", url)
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    inside = {name: ("nsenter", f"--net=/run/netns/{node.namespace}") for name, node in sorted(cluster.nodes.items())}
+    for where in ((), inside["node-1"], inside["node-2"]):
+        wait_until(lambda where=where: answers(*where), f"the port answers {where}")  # type: ignore[misc]
+    address = cluster.address(project, "open")
+    direct = ["curl", "--max-time", "2", f"http://{address}:8080/"]
+    assert subprocess.run(direct, capture_output=True, check=False).returncode, "only through the port"
+    cluster.kubectl("-n", project, "delete", "pod", "open", "--timeout=30s")
+    listed = (*inside["node-1"], "nft", "list", "table", "ip", "podlane-hostports")
+    wait_until(lambda: subprocess.run(listed, capture_output=True, check=False).returncode != 0, "the table is gone")

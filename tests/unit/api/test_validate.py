@@ -43,7 +43,8 @@ def test_a_good_pod_has_no_problems() -> None:
         ({"command": "sh"}, "command"),
         ({"ports": [{"containerPort": "x"}]}, "ports[0].containerPort"),
         ({"ports": [{}]}, "ports[0].containerPort"),
-        ({"ports": [{"containerPort": 80, "hostPort": 80}]}, "ports[0].hostPort"),
+        ({"ports": [{"containerPort": 80, "hostPort": 1}] * 2}, "ports[1].hostPort"),
+        ({"ports": [{"containerPort": 80, "hostIP": "x"}]}, "ports[0].hostIP"),
         ({"workingDir": "x"}, "workingDir"),
         ({"env": [{"name": "a=b"}]}, "env[0].name"),
         ({"env": [{"name": "a", "valueFrom": {}}]}, "env[0].valueFrom"),
@@ -73,8 +74,16 @@ def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str)
         ({"containers": [{"name": "a", "image": "b"}] * 2}, "spec.containers[1].name"),
         ({"containers": "a"}, "spec.containers"),
         ({"restartPolicy": "Sometimes"}, "spec.restartPolicy"),
-        ({"hostNetwork": True}, "spec.hostNetwork"),
-        ({"hostPID": True}, "spec.hostPID"),
+        ({"hostPID": True, "shareProcessNamespace": True}, "spec.shareProcessNamespace"),
+        ({"subdomain": "A"}, "spec.subdomain"),
+        ({"hostAliases": [{"ip": "x"}]}, "spec.hostAliases[0].ip"),
+        ({"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["A_B"]}]}, "spec.hostAliases[0].hostnames[0]"),
+        ({"dnsPolicy": "None"}, "spec.dnsConfig.nameservers"),
+        ({"dnsConfig": {"nameservers": ["a"]}}, "spec.dnsConfig.nameservers[0]"),
+        ({"dnsConfig": {"nameservers": ["10.0.0.1"] * 4}}, "spec.dnsConfig.nameservers"),
+        ({"dnsConfig": {"searches": ["a b"]}}, "spec.dnsConfig.searches[0]"),
+        ({"dnsConfig": {"searches": ["a"] * 33}}, "spec.dnsConfig.searches"),
+        ({"dnsConfig": {"options": [{"value": "1"}]}}, "spec.dnsConfig.options[0].name"),
         ({"nodeName": "A_B"}, "spec.nodeName"),
         ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds"),
         ({"initContainers": [INIT | {"restartPolicy": "Never"}]}, "spec.initContainers[0].restartPolicy"),
@@ -98,14 +107,16 @@ def test_one_problem_has_one_path(spec: dict[str, Any], path: str) -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    document = pod(restartPolicy="Sometimes", containers=[{"name": "a", "ports": [{"containerPort": 0}]}], hostIPC=True)
+    document = pod(
+        restartPolicy="Sometimes", containers=[{"name": "a", "ports": [{"containerPort": 0}]}], subdomain="A.B"
+    )
     document["metadata"] = {"name": "Bad_Name", "labels": {"a b": "c d"}}
     assert set(paths(document)) == {
         "metadata.name",
         "metadata.labels",
         "metadata.labels[a b]",
         "spec.restartPolicy",
-        "spec.hostIPC",
+        "spec.subdomain",
         "spec.containers[0].image",
         "spec.containers[0].ports[0].containerPort",
     }

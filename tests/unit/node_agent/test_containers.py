@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.objects import PodStatus
-from node_agent.containers import Host, container_spec, cpu_quota, cpu_shares, hosts_text, sandbox_spec
+from node_agent.containers import Host, container_spec, cpu_quota, cpu_shares, sandbox_spec
 from node_agent.environment import environment, expand
 from node_agent.security import Rights
 from tests.unit.node_agent.make import SANDBOX, UID, pod, with_status
@@ -123,7 +123,3 @@ def test_shares(milli: int, shares: int) -> None:
 @pytest.mark.parametrize(("milli", "quota"), [(0, 0), (1, 1000), (500, 50_000), (2000, 200_000)])
 def test_quota(milli: int, quota: int) -> None:
     assert cpu_quota(milli) == quota
-
-
-def test_a_pod_knows_its_own_name() -> None:
-    assert hosts_text(POD, "10.128.0.2").splitlines()[-1] == "10.128.0.2\tweb"

@@ -123,6 +123,8 @@ def test_the_sandbox_is_the_pods_user_and_may_do_nothing() -> None:
     ("name", "spec", "why"),
     [
         ("kernel.msgmax", {}, 'forbidden sysctl: "kernel.msgmax" not allowlisted'),
+        ("net.ipv4.tcp_rmem", {"hostNetwork": True}, "not allowed with host net enabled"),
+        ("kernel.shm_rmid_forced", {"hostIPC": True}, "not allowed with host ipc enabled"),
     ],
 )
 def test_sysctls_of_the_host_are_not_for_pods(name: str, spec: dict[str, Any], why: str) -> None:
