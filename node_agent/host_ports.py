@@ -8,6 +8,8 @@ from api.objects import Pod
 from api.resources import containers_of
 
 TABLE = "podlane-hostports"
+DSTNAT = -100
+"""The place of `dstnat`, a name that nft takes in the hook prerouting alone."""
 
 
 def table(pods: Iterable[Pod]) -> str:
@@ -32,7 +34,7 @@ def table(pods: Iterable[Pod]) -> str:
         return fresh
     lines = "".join(f"\t\t{match} {target}\n" for match, target in rules.items())
     chains = "".join(
-        f"\tchain {hook} {{\n\t\ttype nat hook {hook} priority dstnat; policy accept;\n"
+        f"\tchain {hook} {{\n\t\ttype nat hook {hook} priority {DSTNAT}; policy accept;\n"
         f"\t\tip daddr 127.0.0.0/8 return\n{lines}\t}}\n"
         for hook in ("prerouting", "output")
     )

@@ -149,14 +149,14 @@ add table ip podlane-hostports
 delete table ip podlane-hostports
 table ip podlane-hostports {
 	chain prerouting {
-		type nat hook prerouting priority dstnat; policy accept;
+		type nat hook prerouting priority -100; policy accept;
 		ip daddr 127.0.0.0/8 return
 		fib daddr type local tcp dport 8080 dnat to 10.128.0.2:80
 		fib daddr type local udp dport 53 dnat to 10.128.0.2:53
 		ip daddr 192.0.2.1 tcp dport 80 dnat to 10.128.0.3:80
 	}
 	chain output {
-		type nat hook output priority dstnat; policy accept;
+		type nat hook output priority -100; policy accept;
 		ip daddr 127.0.0.0/8 return
 		fib daddr type local tcp dport 8080 dnat to 10.128.0.2:80
 		fib daddr type local udp dport 53 dnat to 10.128.0.2:53
