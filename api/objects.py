@@ -17,7 +17,8 @@ import msgspec
 from api.pod_network import HostAlias, PodDNSConfig
 from api.probes import Lifecycle, Probe
 from api.security import PodSecurityContext, SecurityContext
-from api.value import Json, ObjectFieldSelector, ObjectReference, Value
+from api.value import Json, ObjectReference, Value
+from api.variables import EnvFromSource, EnvVar
 from api.volumes import Volume, VolumeMount
 
 
@@ -181,20 +182,6 @@ class ContainerPort(Value, frozen=True):
     protocol: str = ""
 
 
-class EnvVarSource(Value, frozen=True):
-    field_ref: ObjectFieldSelector | None = None
-    resource_field_ref: Json = None
-    config_map_key_ref: Json = None
-    secret_key_ref: Json = None
-    file_key_ref: Json = None
-
-
-class EnvVar(Value, frozen=True):
-    name: str
-    value: str = ""
-    value_from: EnvVarSource | None = None
-
-
 class ResourceRequirements(Value, frozen=True):
     limits: dict[str, str | int | float] = {}
     requests: dict[str, str | int | float] = {}
@@ -208,7 +195,7 @@ class Container(Value, frozen=True):
     args: tuple[str, ...] = ()
     working_dir: str = ""
     ports: tuple[ContainerPort, ...] = ()
-    env_from: Json = None
+    env_from: tuple[EnvFromSource, ...] = ()
     env: tuple[EnvVar, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()
     resize_policy: Json = None

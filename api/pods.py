@@ -6,20 +6,28 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import bandwidth, fields, init_containers, names, pod_network, probes, quantity, security, volume_checks
+from api import (
+    bandwidth,
+    init_containers,
+    names,
+    pod_network,
+    probes,
+    quantity,
+    security,
+    variable_checks,
+    volume_checks,
+)
 from api.defaults import GRACE_SECONDS
 from api.objects import (
     Container,
     ContainerPort,
-    EnvVarSource,
     Pod,
     PodSpec,
     ResourceRequirements,
 )
-from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
+from api.schema import FORBIDDEN, MISSING, Problem, shown
 from api.schema import choices as _choices
 from api.schema import duplicates as _duplicates
-from api.value import ObjectFieldSelector
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -28,7 +36,7 @@ DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 
 UNMET_IN_SPEC = ("resource_claims", "scheduling_gates")
-UNMET_IN_CONTAINER = ("env_from", "volume_devices")
+UNMET_IN_CONTAINER = ("volume_devices",)
 """Without these the pod could not run as it is meant to, so it is refused."""
 
 IDLE_IN_SPEC = (
@@ -102,34 +110,10 @@ def _container(path: str, container: Container, known_volumes: set[str]) -> Iter
     yield from security.check_container(f"{path}.securityContext", container.security_context)
     if container.working_dir and not container.working_dir.startswith("/"):
         yield Problem(f"{path}.workingDir", shown(container.working_dir), "an absolute path is accepted")
-    yield from _env(path, container)
+    yield from variable_checks.check(path, container)
     yield from _ports(f"{path}.ports", container.ports)
     yield from volume_checks.check_mounts(f"{path}.volumeMounts", container.volume_mounts, known_volumes)
     yield from _resources(f"{path}.resources", container.resources)
-
-
-def _env(path: str, container: Container) -> Iterator[Problem]:
-    for number, variable in enumerate(container.env):
-        place = f"{path}.env[{number}]"
-        if not variable.name or "=" in variable.name:
-            yield Problem(f"{place}.name", shown(variable.name), 'a name without "=" is accepted')
-        if variable.value_from is not None:
-            yield from _env_source(f"{place}.valueFrom", variable.value_from)
-            if variable.value:
-                yield Problem(f"{place}.valueFrom", "given", "a value or a valueFrom is accepted, not both")
-
-
-def _env_source(path: str, source: EnvVarSource) -> Iterator[Problem]:
-    sources = {_wire(field): value for field, value in asdict(source).items() if value is not None}
-    if len(sources) != 1:
-        yield Problem(path, shown(list(sources)), "exactly one source is required", MISSING)
-    for name in sources.keys() - {"fieldRef"}:
-        yield Problem(f"{path}.{name}", "given", "a fieldRef or a plain value is accepted", FORBIDDEN)
-    selector = sources.get("fieldRef")
-    if isinstance(selector, ObjectFieldSelector):
-        if not fields.is_field(selector.field_path):
-            yield Problem(f"{path}.fieldRef.fieldPath", shown(selector.field_path), fields.ACCEPTED, NOT_SUPPORTED)
-        yield from _choices((f"{path}.fieldRef.apiVersion", selector.api_version, ("v1",)))
 
 
 def _ports(path: str, ports: tuple[ContainerPort, ...]) -> Iterator[Problem]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from api.configuration import ConfigMap, Secret
-from api.objects import Object, Pod
+from api.objects import Container, Object, Pod
+from api.resources import containers_of
 from api.schema import FORBIDDEN, Problem
 from api.volumes import Volume
 
@@ -28,7 +29,21 @@ class Reference(NamedTuple):
 def references(pod: Pod) -> frozenset[Reference]:
     """Everything that the pod names, whether it is there or not."""
     namespace = pod.metadata.namespace
-    return frozenset(found for volume in pod.spec.volumes for found in references_of(volume, namespace))
+    of_volumes = {found for volume in pod.spec.volumes for found in references_of(volume, namespace)}
+    of_containers = {found for one in containers_of(pod) for found in variables_of(one, namespace)}
+    return frozenset(of_volumes | of_containers)
+
+
+def variables_of(container: Container, namespace: str) -> Iterator[Reference]:
+    """What the environment of a container of that namespace is taken from."""
+    for source in container.env_from:
+        for kind, whole in ((ConfigMap, source.config_map_ref), (Secret, source.secret_ref)):
+            if whole is not None:
+                yield Reference(kind, namespace, whole.name)
+    for variable in container.env:
+        if variable.value_from is not None:
+            keys = ((ConfigMap, variable.value_from.config_map_key_ref), (Secret, variable.value_from.secret_key_ref))
+            yield from (Reference(kind, namespace, key.name) for kind, key in keys if key is not None)
 
 
 def references_of(volume: Volume, namespace: str) -> Iterator[Reference]:

@@ -8,6 +8,7 @@ from decimal import ROUND_CEILING
 
 from api import quantity
 from api.objects import Pod
+from api.resources import containers_of
 from api.schema import NOT_SUPPORTED, Problem, shown
 from api.value import ResourceFieldSelector
 
@@ -32,7 +33,7 @@ def value_of(pod: Pod, selector: ResourceFieldSelector, container: str, allocata
     `container` is asked unless the selector names another. Raises KeyError if the pod has no such container.
     """
     name = selector.container_name or container
-    found = next((one for one in pod.spec.containers if one.name == name), None)
+    found = next((one for one in containers_of(pod) if one.name == name), None)
     if found is None:
         raise KeyError(name)
     kind, _, resource = selector.resource.partition(".")

@@ -15,7 +15,7 @@ import msgspec
 from api import quantity
 from api.objects import Container, Pod
 from node_agent import observed as label
-from node_agent.environment import environment, expand
+from node_agent.environment import expand
 from node_agent.naming import domain, kernel_name
 from node_agent.security import Rights, sandbox_rights, sysctls
 from node_agent.volume_paths import binds
@@ -135,14 +135,13 @@ def container_spec(
     crashes: int,
     host: Host,
     rights: Rights,
+    known: Mapping[str, str],
     pid: str = "",
 ) -> ContainerSpec:
     """One container of a pod, inside the namespaces of its sandbox (`sandbox` and `image` are ids).
 
-    `pid` is another container whose processes it sees. The pod's status has its addresses: the environment may ask for
-    them.
+    `known` is its environment; `pid` is another container whose processes it sees.
     """
-    known = environment(pod, container)
     limits, requests = container.resources.limits, container.resources.requests
     command = tuple(expand(word, known) for word in container.command)
     args = tuple(expand(word, known) for word in container.args)

@@ -20,7 +20,7 @@ from node_agent.naming import too_long
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
 from node_agent.pod_volumes import PodVolumes
-from node_agent.references import References
+from node_agent.references import References, Unread
 from node_agent.security import forbidden_sysctl
 from node_agent.status import Facts, rejected, summarise
 from node_agent.surroundings import connected, surrounded
@@ -273,18 +273,17 @@ class PodWorker:
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
         pod = replace(self.pod, status=addresses)
         try:
-            spec = await surrounded(self._tools.docker, self._tools.host, pod, start, image, sandbox.id, seen)
+            tools = self._tools
+            spec = await surrounded(tools.docker, tools.references, tools.host, pod, start, image, sandbox.id, seen)
+        except Unread:
+            return
         except Refused as error:
-            self._memory.troubles[name] = ("CreateContainerConfigError", str(error))
-            self._tell("Failed", f"Error: {error}", name)
-            self._wake_at(_now() + START_DELAY)
+            self._cannot(name, "CreateContainerConfigError", error)
             return
         try:
             identity = await self._tools.docker.create(spec)
         except Refused as error:
-            self._memory.troubles[name] = ("CreateContainerError", str(error))
-            self._tell("Failed", f"Error: {error}", name)
-            self._wake_at(_now() + START_DELAY)
+            self._cannot(name, "CreateContainerError", error)
             return
         self._tell("Created", f"Created container: {name}", name)
         try:
@@ -292,9 +291,12 @@ class PodWorker:
             self._tell("Started", f"Started container {name}", name)
         except Refused as error:
             log.warning("container cannot run", extra={"pod": self._loop_name(), "container": name, "error": error})
-            self._memory.troubles[name] = ("RunContainerError", str(error))
-            self._tell("Failed", f"Error: {error}", name)
-            self._wake_at(_now() + START_DELAY)
+            self._cannot(name, "RunContainerError", error)
+
+    def _cannot(self, container: str, reason: str, error: DriverError) -> None:
+        self._memory.troubles[container] = (reason, str(error))
+        self._tell("Failed", f"Error: {error}", container)
+        self._wake_at(_now() + START_DELAY)
 
     async def _release(self, actions: PodActions, seen: PodContainers) -> None:
         """The pod's own containers have ended for good: sidecars stop, then the sandbox and its network go.

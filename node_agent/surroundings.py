@@ -7,14 +7,16 @@ import asyncio
 from api import bandwidth
 from api.attach import AttachRequest
 from api.objects import Pod
+from api.references import variables_of
 from node_agent.containers import ContainerSpec, Host, container_spec, pod_dir
 from node_agent.drivers import host as directories
 from node_agent.drivers import sub_paths as sub_path_driver
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
-from node_agent.environment import environment
+from node_agent.environment import Sources, environment
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import Start
+from node_agent.references import References
 from node_agent.security import Grounds, container_rights, seccomp_profile
 from node_agent.stages import target_of
 from node_agent.volume_paths import sub_paths
@@ -42,10 +44,22 @@ async def connected(pod: Pod, sandbox: Container, network: PodNetwork, node_addr
 
 
 async def surrounded(
-    docker: Docker, host: Host, pod: Pod, start: Start, image: str, sandbox: str, seen: PodContainers
+    docker: Docker,
+    references: References,
+    host: Host,
+    pod: Pod,
+    start: Start,
+    image: str,
+    sandbox: str,
+    seen: PodContainers,
 ) -> ContainerSpec:
-    """The container as Docker is asked for it. Raises Refused, with what is wrong in the pod or missing on the host."""
+    """The container as Docker is asked for it; the pod's status has its addresses.
+
+    Raises Refused, with what is wrong in the pod or missing, Unread while the master has not spoken.
+    """
     wish = start.wish
+    objects = references.found(variables_of(wish, pod.metadata.namespace))
+    known = environment(pod, wish, Sources(objects, host.allocatable))
     profile = seccomp_profile(pod, wish)
     named = profile.localhost_profile if profile is not None else ""
     grounds = Grounds(
@@ -53,8 +67,8 @@ async def surrounded(
         seccomp=await asyncio.to_thread(directories.seccomp_profile, host, named) if named else "",
         apparmor=directories.has_apparmor(),
     )
-    parts = tuple(sub_paths(pod, wish, pod_dir(host, pod.metadata.uid), environment(pod, wish)))
+    parts = tuple(sub_paths(pod, wish, pod_dir(host, pod.metadata.uid), known))
     await asyncio.to_thread(sub_path_driver.prepare, parts)
     rights = container_rights(pod, wish, grounds)
     pid = target_of(wish, seen)
-    return container_spec(pod, wish, image, sandbox, start.restarts, start.crashes, host, rights, pid)
+    return container_spec(pod, wish, image, sandbox, start.restarts, start.crashes, host, rights, known, pid)

@@ -226,9 +226,26 @@ def test_a_host_port_leads_to_its_pod_until_the_pod_is_gone(cluster: Cluster, pr
     inside = {name: ("nsenter", f"--net=/run/netns/{node.namespace}") for name, node in sorted(cluster.nodes.items())}
     for where in ((), inside["node-1"], inside["node-2"]):
         wait_until(lambda where=where: answers(*where), f"the port answers {where}")  # type: ignore[misc]
-    address = cluster.address(project, "open")
-    direct = ["curl", "--max-time", "2", f"http://{address}:8080/"]
-    assert subprocess.run(direct, capture_output=True, check=False).returncode, "only through the port"
     cluster.kubectl("-n", project, "delete", "pod", "open", "--timeout=30s")
     listed = (*inside["node-1"], "nft", "list", "table", "ip", "podlane-hostports")
     wait_until(lambda: subprocess.run(listed, capture_output=True, check=False).returncode != 0, "the table is gone")
+
+
+def test_an_environment_is_taken_from_objects_and_waits_for_them(cluster: Cluster, project: str) -> None:
+    spec = """\
+  containers:
+  - name: main
+    image: podlane/toolbox
+    command: [tail, -f, /dev/null]
+    resources: {limits: {cpu: 1500m}}
+    envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: none, optional: true}}]
+    env:
+    - {name: WORD, valueFrom: {secretKeyRef: {name: words, key: word}}}
+    - {name: CORES, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+"""
+    cluster.apply(pod("web", project, spec))
+    assert 'configmap "settings" not found' in wait_reason(cluster, project, "web", "CreateContainerConfigError")
+    cluster.kubectl("-n", project, "create", "configmap", "settings", "--from-literal=color=red")
+    cluster.kubectl("-n", project, "create", "secret", "generic", "words", "--from-literal=word=sesame")
+    cluster.wait_running(project, "web")
+    assert {"color=red", "WORD=sesame", "CORES=2"} <= set(cluster.execute(project, "web", "env").stdout.split())

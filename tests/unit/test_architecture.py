@@ -45,6 +45,8 @@ PURE = (
     "api/selectors.py",
     "api/times.py",
     "api/validate.py",
+    "api/variable_checks.py",
+    "api/variables.py",
     "api/value.py",
     "api/volume_checks.py",
     "api/volumes.py",

@@ -48,7 +48,7 @@ def test_a_good_pod_has_no_problems() -> None:
         ({"workingDir": "x"}, "workingDir"),
         ({"env": [{"name": "a=b"}]}, "env[0].name"),
         ({"env": [{"name": "a", "valueFrom": {}}]}, "env[0].valueFrom"),
-        ({"env": [{"name": "a", "valueFrom": {"secretKeyRef": {}}}]}, "env[0].valueFrom.secretKeyRef"),
+        ({"env": [{"name": "a", "valueFrom": {"secretKeyRef": {}}}]}, "env[0].valueFrom.secretKeyRef.key"),
         ({"env": [{"name": "a", "valueFrom": {"fieldRef": {}}}]}, "env[0].valueFrom.fieldRef.fieldPath"),
         (
             {"env": [{"name": "a", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]},

@@ -130,7 +130,7 @@ def test_namespaces(spec: str, box: tuple[str, ...], inside: tuple[str, ...]) ->
     wish = pod(spec=spec)
     outer = sandbox_spec(wish, "pause", 0, HOST)
     assert tuple(getattr(outer, mode) for mode in MODES) == box
-    inner = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights())
+    inner = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights(), {})
     assert tuple(getattr(inner, mode).replace(f"container:{SANDBOX}", "S") for mode in MODES) == inside
 
 
