@@ -14,7 +14,7 @@ sandbox, or its place in the network, is no more) or 503 (NotReady: ask again). 
 
 from __future__ import annotations
 
-from api.objects import Value
+from api.value import Value
 
 NODE_AGENT, CNI = "node-agent", "cni"
 """Who asks: each is told, by GET /SANDBOXES, only of what was attached on its own behalf."""

@@ -30,10 +30,10 @@ from api.objects import (
     List,
     Object,
     ObjectMeta,
-    ObjectReference,
     Pod,
     Status,
 )
+from api.value import ObjectReference
 
 O = TypeVar("O", bound=Object)
 

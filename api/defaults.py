@@ -6,9 +6,14 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from api.objects import Container, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
+from api import configuration, probes, volumes
+from api.configuration import Secret
+from api.objects import Container, ContainerPort, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
+from api.resources import qos_class
+from api.security import PodSecurityContext
 
 O = TypeVar("O", bound=Object)
+C = TypeVar("C", bound=Container)
 
 GRACE_SECONDS = 30
 
@@ -20,6 +25,8 @@ def default(obj: O) -> O:
         return _pod(named)  # type: ignore[return-value]
     if isinstance(named, Namespace):
         return _namespace(named)  # type: ignore[return-value]
+    if isinstance(named, Secret):
+        return configuration.defaulted(named)  # type: ignore[return-value]
     return named
 
 
@@ -42,31 +49,44 @@ def _pod(pod: Pod) -> Pod:
     account = spec.service_account_name or spec.service_account
     spec = replace(
         spec,
-        containers=tuple(_container(container) for container in spec.containers),
+        volumes=tuple(volumes.defaulted(volume) for volume in spec.volumes),
+        init_containers=tuple(_container(container, spec.host_network) for container in spec.init_containers),
+        containers=tuple(_container(container, spec.host_network) for container in spec.containers),
+        ephemeral_containers=tuple(_container(container) for container in spec.ephemeral_containers),
         restart_policy=spec.restart_policy or "Always",
         dns_policy=spec.dns_policy or "ClusterFirst",
         termination_grace_period_seconds=GRACE_SECONDS if grace is None else grace,
         scheduler_name=spec.scheduler_name or "default-scheduler",
-        security_context={} if spec.security_context is None else spec.security_context,
+        security_context=spec.security_context or PodSecurityContext(),
         enable_service_links=True if spec.enable_service_links is None else spec.enable_service_links,
         service_account_name=account,
         service_account=account,
     )
-    status = replace(pod.status, phase=pod.status.phase or "Pending", qos_class=qos_class(spec.containers))
+    qos = qos_class((*spec.init_containers, *spec.containers))
+    status = replace(pod.status, phase=pod.status.phase or "Pending", qos_class=qos)
     return replace(pod, spec=spec, status=status)
 
 
-def _container(container: Container) -> Container:
+def _container(container: C, host_network: bool = False) -> C:
     limits = container.resources.limits
     resources = replace(container.resources, requests={**limits, **container.resources.requests})
     return replace(
         container,
         image_pull_policy=container.image_pull_policy or _pull_policy(container.image),
-        ports=tuple(replace(port, protocol=port.protocol or "TCP") for port in container.ports),
+        ports=tuple(_port(port, host_network) for port in container.ports),
         resources=resources,
+        liveness_probe=probes.probe_defaults(container.liveness_probe),
+        readiness_probe=probes.probe_defaults(container.readiness_probe),
+        startup_probe=probes.probe_defaults(container.startup_probe),
+        lifecycle=probes.lifecycle_defaults(container.lifecycle),
         termination_message_path=container.termination_message_path or "/dev/termination-log",
         termination_message_policy=container.termination_message_policy or "File",
     )
+
+
+def _port(port: ContainerPort, host_network: bool) -> ContainerPort:
+    at_host = port.host_port or (port.container_port if host_network else 0)
+    return replace(port, protocol=port.protocol or "TCP", host_port=at_host)
 
 
 def _pull_policy(image: str) -> str:
@@ -75,12 +95,3 @@ def _pull_policy(image: str) -> str:
         return "IfNotPresent"
     tag = name.partition(":")[2]
     return "Always" if tag in {"", "latest"} else "IfNotPresent"
-
-
-def qos_class(containers: tuple[Container, ...]) -> str:
-    """Guaranteed, Burstable or BestEffort, from the defaulted resources of all containers."""
-    wished = [container.resources for container in containers]
-    if not any(resources.limits or resources.requests for resources in wished):
-        return "BestEffort"
-    full = all({"cpu", "memory"} <= set(r.limits) and r.requests == r.limits for r in wished)
-    return "Guaranteed" if full else "Burstable"

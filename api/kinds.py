@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from api.configuration import ConfigMap, Secret
+from api.events import Event
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
 from api.queries import NodeQuery
 
@@ -9,12 +11,15 @@ PLURALS: dict[type[Object], str] = {
     Namespace: "namespaces",
     Node: "nodes",
     Pod: "pods",
+    ConfigMap: "configmaps",
+    Secret: "secrets",
     ClusterNetwork: "clusternetworks",
     HostSubnet: "hostsubnets",
     NetNamespace: "netnamespaces",
     NodeQuery: "nodequeries",
+    Event: "events",
 }
 
 KINDS = tuple(PLURALS)
 
-NAMESPACED: frozenset[type[Object]] = frozenset({Pod})
+NAMESPACED: frozenset[type[Object]] = frozenset({Pod, ConfigMap, Secret, Event})

@@ -23,7 +23,8 @@ class Mirror(Generic[O]):
     """Keyed by (namespace, name).
 
     `synced` is False until the first list has come whole; afterwards the last known content stays while the master is
-    away. `on_change` is called after every change and once after each list.
+    away. `trouble` is what keeps us from following, in words. `on_change` is called after every change and once after
+    each list.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Mirror(Generic[O]):
     ) -> None:
         self.synced = False
         self.connected = False
+        self.trouble = ""
         self._client = client
         self._kind = kind
         self._namespace = namespace
@@ -97,8 +99,10 @@ class Mirror(Generic[O]):
         if not self.connected:
             log.info("following the master", extra={"kind": self._kind.KIND, "items": len(self._items)})
         self.connected = True
+        self.trouble = ""
 
     def _say_away(self, error: Exception) -> None:
         if self.connected:
             log.warning("the master is away", extra={"kind": self._kind.KIND, "error": str(error)})
         self.connected = False
+        self.trouble = str(error)

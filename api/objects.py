@@ -10,16 +10,16 @@ Rules of this file:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-Json = Any
-"""A piece of JSON that is kept as it came."""
-
-
-class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of every part of an object."""
+from api.pod_network import HostAlias, PodDNSConfig
+from api.probes import Lifecycle, Probe
+from api.security import PodSecurityContext, SecurityContext
+from api.value import Json, ObjectReference, Value
+from api.variables import EnvFromSource, EnvVar
+from api.volumes import Volume, VolumeMount
 
 
 class OwnerReference(Value, frozen=True):
@@ -182,37 +182,6 @@ class ContainerPort(Value, frozen=True):
     protocol: str = ""
 
 
-class ObjectFieldSelector(Value, frozen=True):
-    """A field of the pod itself; `api.fields` knows which there are."""
-
-    field_path: str
-    api_version: str = ""
-
-
-class EnvVarSource(Value, frozen=True):
-    field_ref: ObjectFieldSelector | None = None
-    resource_field_ref: Json = None
-    config_map_key_ref: Json = None
-    secret_key_ref: Json = None
-    file_key_ref: Json = None
-
-
-class EnvVar(Value, frozen=True):
-    name: str
-    value: str = ""
-    value_from: EnvVarSource | None = None
-
-
-class VolumeMount(Value, frozen=True):
-    name: str
-    mount_path: str
-    read_only: bool = False
-    sub_path: str = ""
-    sub_path_expr: str = ""
-    mount_propagation: str | None = None
-    recursive_read_only: str | None = None
-
-
 class ResourceRequirements(Value, frozen=True):
     limits: dict[str, str | int | float] = {}
     requests: dict[str, str | int | float] = {}
@@ -226,7 +195,7 @@ class Container(Value, frozen=True):
     args: tuple[str, ...] = ()
     working_dir: str = ""
     ports: tuple[ContainerPort, ...] = ()
-    env_from: Json = None
+    env_from: tuple[EnvFromSource, ...] = ()
     env: tuple[EnvVar, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()
     resize_policy: Json = None
@@ -234,49 +203,30 @@ class Container(Value, frozen=True):
     restart_policy_rules: Json = None
     volume_mounts: tuple[VolumeMount, ...] = ()
     volume_devices: Json = None
-    liveness_probe: Json = None
-    readiness_probe: Json = None
-    startup_probe: Json = None
-    lifecycle: Json = None
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    lifecycle: Lifecycle | None = None
     termination_message_path: str = ""
     termination_message_policy: str = ""
     image_pull_policy: str = ""
-    security_context: Json = None
+    security_context: SecurityContext | None = None
     stdin: bool = False
     stdin_once: bool = False
     tty: bool = False
 
 
-class EmptyDirVolumeSource(Value, frozen=True):
-    medium: str = ""
-    size_limit: str | int | None = None
+class EphemeralContainer(Container, frozen=True):
+    """Added to a pod that runs, to look into it; never restarted."""
 
-
-class HostPathVolumeSource(Value, frozen=True):
-    path: str
-    type: str | None = None
-
-
-class Volume(Value, frozen=True):
-    name: str
-    empty_dir: EmptyDirVolumeSource | None = None
-    host_path: HostPathVolumeSource | None = None
-    config_map: Json = None
-    secret: Json = None
-    downward_api: Json = msgspec.field(default=None, name="downwardAPI")
-    projected: Json = None
-    persistent_volume_claim: Json = None
-    nfs: Json = None
-    ephemeral: Json = None
-    csi: Json = None
-    image: Json = None
+    target_container_name: str = ""
 
 
 class PodSpec(Value, frozen=True):
     volumes: tuple[Volume, ...] = ()
-    init_containers: Json = None
+    init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
-    ephemeral_containers: Json = None
+    ephemeral_containers: tuple[EphemeralContainer, ...] = ()
     restart_policy: str = ""
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
@@ -291,17 +241,17 @@ class PodSpec(Value, frozen=True):
     host_ipc: bool = msgspec.field(default=False, name="hostIPC")
     host_users: bool | None = None
     share_process_namespace: bool | None = None
-    security_context: Json = None
+    security_context: PodSecurityContext | None = None
     image_pull_secrets: Json = None
     hostname: str = ""
     subdomain: str = ""
     affinity: Json = None
     scheduler_name: str = ""
     tolerations: Json = None
-    host_aliases: Json = None
+    host_aliases: tuple[HostAlias, ...] = ()
     priority_class_name: str = ""
     priority: int | None = None
-    dns_config: Json = None
+    dns_config: PodDNSConfig | None = None
     readiness_gates: Json = None
     runtime_class_name: str | None = None
     enable_service_links: bool | None = None
@@ -376,7 +326,7 @@ class PodStatus(Value, frozen=True):
     start_time: str | None = None
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
-    ephemeral_container_statuses: Json = None
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
     qos_class: str = ""
     resize: str = ""
     resource_claim_statuses: Json = None
@@ -399,16 +349,6 @@ class Binding(Object, frozen=True):
     KIND = "Binding"
 
     target: ObjectReference | None = None
-
-
-class ObjectReference(Value, frozen=True):
-    api_version: str = ""
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    field_path: str = ""
 
 
 # --- network.openshift.io --------------------------------------------------------------------------------------------

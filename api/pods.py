@@ -6,42 +6,45 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import bandwidth, fields, names, quantity
+from api import (
+    bandwidth,
+    init_containers,
+    names,
+    pod_network,
+    probes,
+    quantity,
+    security,
+    variable_checks,
+    volume_checks,
+)
+from api.defaults import GRACE_SECONDS
 from api.objects import (
     Container,
     ContainerPort,
-    EnvVarSource,
-    ObjectFieldSelector,
     Pod,
     PodSpec,
     ResourceRequirements,
-    Volume,
 )
-from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
+from api.schema import FORBIDDEN, MISSING, Problem, shown
+from api.schema import choices as _choices
+from api.schema import duplicates as _duplicates
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
-MEDIUMS = ("Memory",)
-HOST_PATH_TYPES = ("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice")
 
-NEVER_TRUE = ("host_network", "host_pid", "host_ipc")
-"""They would take a pod out of its lane, or out of its box."""
-
-UNMET_IN_SPEC = ("init_containers", "ephemeral_containers", "resource_claims", "scheduling_gates")
-UNMET_IN_CONTAINER = ("env_from", "volume_devices")
+UNMET_IN_SPEC = ("resource_claims", "scheduling_gates")
+UNMET_IN_CONTAINER = ("volume_devices",)
 """Without these the pod could not run as it is meant to, so it is refused."""
 
 IDLE_IN_SPEC = (
-    "active_deadline_seconds", "affinity", "dns_config", "host_aliases", "image_pull_secrets", "overhead",
-    "readiness_gates", "runtime_class_name", "security_context", "share_process_namespace", "subdomain",
+    "active_deadline_seconds", "affinity", "image_pull_secrets", "overhead",
+    "readiness_gates", "runtime_class_name",
     "topology_spread_constraints",
 )  # fmt: skip
-IDLE_IN_CONTAINER = (
-    "lifecycle", "liveness_probe", "readiness_probe", "startup_probe", "security_context", "resize_policy",
-)  # fmt: skip
+IDLE_IN_CONTAINER = ("resize_policy",)
 
 
 def check(pod: Pod) -> Iterator[Problem]:
@@ -53,9 +56,7 @@ def check(pod: Pod) -> Iterator[Problem]:
         ("spec.dnsPolicy", spec.dns_policy, DNS_POLICIES),
     )
     yield from _unmet("spec", asdict(spec), UNMET_IN_SPEC)
-    for field in NEVER_TRUE:
-        if getattr(spec, field):
-            yield Problem(f"spec.{_wire(field)}", "true", "only false is accepted", FORBIDDEN)
+    yield from pod_network.check(spec)
     if (spec.termination_grace_period_seconds or 0) < 0:
         found = shown(spec.termination_grace_period_seconds)
         yield Problem("spec.terminationGracePeriodSeconds", found, "0 or more seconds are accepted")
@@ -65,20 +66,34 @@ def check(pod: Pod) -> Iterator[Problem]:
     ):
         if name and syntax(name):
             yield Problem(path, shown(name), syntax(name))
-    yield from _volumes(spec)
+    yield from security.check_pod("spec.securityContext", spec.security_context)
+    yield from volume_checks.check(spec.volumes)
     yield from _containers(spec)
 
 
 def _containers(spec: PodSpec) -> Iterator[Problem]:
     if not spec.containers:
         yield Problem("spec.containers", "[]", "at least one container is required", MISSING)
-    yield from _duplicates("spec.containers[{}].name", [c.name for c in spec.containers])
+    yield from init_containers.check(spec)
     volumes = {volume.name for volume in spec.volumes}
-    for number, container in enumerate(spec.containers):
-        yield from _container(f"spec.containers[{number}]", container, volumes)
+    wished = spec.termination_grace_period_seconds
+    grace = GRACE_SECONDS if wished is None else wished
+    for path, container in _places(spec):
+        yield from _container(path, container, volumes)
+        yield from probes.check(path, container, grace)
 
 
-def _container(path: str, container: Container, volumes: set[str]) -> Iterator[Problem]:
+def _places(spec: PodSpec) -> Iterator[tuple[str, Container]]:
+    for kind, rows in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+        ("ephemeralContainers", spec.ephemeral_containers),
+    ):
+        for number, container in enumerate(rows):
+            yield f"spec.{kind}[{number}]", container
+
+
+def _container(path: str, container: Container, known_volumes: set[str]) -> Iterator[Problem]:
     if not container.name:
         yield Problem(f"{path}.name", '""', "a name is required", MISSING)
     elif names.dns_label(container.name):
@@ -92,38 +107,13 @@ def _container(path: str, container: Container, volumes: set[str]) -> Iterator[P
         (f"{path}.terminationMessagePolicy", container.termination_message_policy, MESSAGE_POLICIES),
     )
     yield from _unmet(path, asdict(container), UNMET_IN_CONTAINER)
-    if isinstance(container.security_context, dict) and container.security_context.get("privileged"):
-        yield Problem(f"{path}.securityContext.privileged", "true", "only false is accepted", FORBIDDEN)
+    yield from security.check_container(f"{path}.securityContext", container.security_context)
     if container.working_dir and not container.working_dir.startswith("/"):
         yield Problem(f"{path}.workingDir", shown(container.working_dir), "an absolute path is accepted")
-    yield from _env(path, container)
+    yield from variable_checks.check(path, container)
     yield from _ports(f"{path}.ports", container.ports)
-    yield from _mounts(f"{path}.volumeMounts", container, volumes)
+    yield from volume_checks.check_mounts(f"{path}.volumeMounts", container.volume_mounts, known_volumes)
     yield from _resources(f"{path}.resources", container.resources)
-
-
-def _env(path: str, container: Container) -> Iterator[Problem]:
-    for number, variable in enumerate(container.env):
-        place = f"{path}.env[{number}]"
-        if not variable.name or "=" in variable.name:
-            yield Problem(f"{place}.name", shown(variable.name), 'a name without "=" is accepted')
-        if variable.value_from is not None:
-            yield from _env_source(f"{place}.valueFrom", variable.value_from)
-            if variable.value:
-                yield Problem(f"{place}.valueFrom", "given", "a value or a valueFrom is accepted, not both")
-
-
-def _env_source(path: str, source: EnvVarSource) -> Iterator[Problem]:
-    sources = {_wire(field): value for field, value in asdict(source).items() if value is not None}
-    if len(sources) != 1:
-        yield Problem(path, shown(list(sources)), "exactly one source is required", MISSING)
-    for name in sources.keys() - {"fieldRef"}:
-        yield Problem(f"{path}.{name}", "given", "a fieldRef or a plain value is accepted", FORBIDDEN)
-    selector = sources.get("fieldRef")
-    if isinstance(selector, ObjectFieldSelector):
-        if not fields.is_field(selector.field_path):
-            yield Problem(f"{path}.fieldRef.fieldPath", shown(selector.field_path), fields.ACCEPTED, NOT_SUPPORTED)
-        yield from _choices((f"{path}.fieldRef.apiVersion", selector.api_version, ("v1",)))
 
 
 def _ports(path: str, ports: tuple[ContainerPort, ...]) -> Iterator[Problem]:
@@ -131,24 +121,8 @@ def _ports(path: str, ports: tuple[ContainerPort, ...]) -> Iterator[Problem]:
         for field, value, least in (("containerPort", port.container_port, 1), ("hostPort", port.host_port, 0)):
             if not least <= value <= 65535:
                 yield Problem(f"{path}[{number}].{field}", shown(value), "a port is 1 to 65535")
-        if 0 < port.host_port <= 65535:
-            found = shown(port.host_port)
-            yield Problem(f"{path}[{number}].hostPort", found, "only ports inside the pod are accepted", FORBIDDEN)
         yield from _choices((f"{path}[{number}].protocol", port.protocol, PROTOCOLS))
     yield from _duplicates(path + "[{}].name", [port.name for port in ports])
-
-
-def _mounts(path: str, container: Container, volumes: set[str]) -> Iterator[Problem]:
-    for number, mount in enumerate(container.volume_mounts):
-        if mount.name not in volumes:
-            known = ", ".join(sorted(volumes)) or "none"
-            yield Problem(f"{path}[{number}].name", shown(mount.name), f"a volume of this pod is accepted: {known}")
-        if not mount.mount_path.startswith("/") or ":" in mount.mount_path:
-            yield Problem(f"{path}[{number}].mountPath", shown(mount.mount_path), "an absolute path is accepted")
-        for field, value in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
-            if value:
-                yield Problem(f"{path}[{number}].{field}", shown(value), "only whole volumes are accepted", FORBIDDEN)
-    yield from _duplicates(path + "[{}].mountPath", [mount.mount_path for mount in container.volume_mounts])
 
 
 def _resources(path: str, resources: ResourceRequirements) -> Iterator[Problem]:
@@ -168,49 +142,6 @@ def _resources(path: str, resources: ResourceRequirements) -> Iterator[Problem]:
                 yield Problem(f"{path}.requests[{name}]", shown(text), f"no more than the limit {limit} is accepted")
 
 
-def _volumes(spec: PodSpec) -> Iterator[Problem]:
-    yield from _duplicates("spec.volumes[{}].name", [volume.name for volume in spec.volumes])
-    for number, volume in enumerate(spec.volumes):
-        path = f"spec.volumes[{number}]"
-        if names.dns_label(volume.name):
-            yield Problem(f"{path}.name", shown(volume.name), names.dns_label(volume.name))
-        yield from _volume_source(path, volume)
-
-
-def _volume_source(path: str, volume: Volume) -> Iterator[Problem]:
-    sources = {_wire(field): value for field, value in asdict(volume).items() if field != "name"}
-    named = [name for name, value in sources.items() if value is not None]
-    if len(named) != 1:
-        yield Problem(path, shown(named), "exactly one of emptyDir and hostPath is required", MISSING)
-    for name in named:
-        if name not in {"emptyDir", "hostPath"}:
-            yield Problem(f"{path}.{name}", "given", "emptyDir and hostPath are accepted", FORBIDDEN)
-    if volume.empty_dir is not None:
-        yield from _choices((f"{path}.emptyDir.medium", volume.empty_dir.medium, MEDIUMS))
-        if volume.empty_dir.size_limit is not None:
-            try:
-                quantity.parse(volume.empty_dir.size_limit)
-            except quantity.BadQuantity as error:
-                yield Problem(f"{path}.emptyDir.sizeLimit", shown(volume.empty_dir.size_limit), str(error))
-    if volume.host_path is not None:
-        if not volume.host_path.path.startswith("/") or ".." in volume.host_path.path.split("/"):
-            found = shown(volume.host_path.path)
-            yield Problem(f"{path}.hostPath.path", found, 'an absolute path without ".." is accepted')
-        yield from _choices((f"{path}.hostPath.type", volume.host_path.type or "", HOST_PATH_TYPES))
-
-
-def _choices(*rows: tuple[str, str, tuple[str, ...]]) -> Iterator[Problem]:
-    for path, value, accepted in rows:
-        if value and value not in accepted:
-            yield Problem(path, shown(value), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
-
-
-def _duplicates(path: str, values: list[str]) -> Iterator[Problem]:
-    for number, value in enumerate(values):
-        if value and value in values[:number]:
-            yield Problem(path.format(number), shown(value), "must be unique", DUPLICATE)
-
-
 def _unmet(path: str, held: dict[str, object], refused: Iterable[str]) -> Iterator[Problem]:
     for field in refused:
         if held[field]:
@@ -220,8 +151,8 @@ def _unmet(path: str, held: dict[str, object], refused: Iterable[str]) -> Iterat
 def warnings(pod: Pod) -> Iterator[str]:
     """Fields that are kept but that this version does not act on."""
     places: list[tuple[str, dict[str, object], tuple[str, ...]]] = [("spec", asdict(pod.spec), IDLE_IN_SPEC)]
-    for number, container in enumerate(pod.spec.containers):
-        places.append((f"spec.containers[{number}]", asdict(container), IDLE_IN_CONTAINER))
+    for path, container in _places(pod.spec):
+        places.append((path, asdict(container), IDLE_IN_CONTAINER))
     for path, held, idle in places:
         for field in idle:
             if held[field]:
@@ -234,8 +165,9 @@ def immutable(old: Pod, new: Pod) -> Iterator[Problem]:
         yield Problem(
             "spec",
             "changed",
-            "pod updates may not change fields other than `spec.containers[*].image`, `spec.activeDeadlineSeconds`, "
-            "`spec.tolerations` (only additions) and `spec.terminationGracePeriodSeconds`",
+            "pod updates may not change fields other than `spec.containers[*].image`, `spec.initContainers[*].image`, "
+            "`spec.activeDeadlineSeconds`, `spec.tolerations` (only additions) and "
+            "`spec.terminationGracePeriodSeconds`",
             FORBIDDEN,
         )
 
@@ -243,6 +175,7 @@ def immutable(old: Pod, new: Pod) -> Iterator[Problem]:
 def _frozen_part(spec: PodSpec) -> PodSpec:
     return replace(
         spec,
+        init_containers=tuple(replace(container, image="") for container in spec.init_containers),
         containers=tuple(replace(container, image="") for container in spec.containers),
         active_deadline_seconds=None,
         tolerations=None,

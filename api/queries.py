@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from api.objects import Object, Value
+from api.objects import Object
+from api.value import Value
 
 
 class TraceQuestion(Value, frozen=True):

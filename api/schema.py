@@ -156,3 +156,17 @@ def without_nulls(value: object) -> object:
     if isinstance(value, list | tuple):
         return [without_nulls(item) for item in value]
     return value
+
+
+def choices(*rows: tuple[str, str, tuple[str, ...]]) -> Iterator[Problem]:
+    """A problem for each (path, value, accepted) whose value is neither empty nor accepted."""
+    for path, value, accepted in rows:
+        if value and value not in accepted:
+            yield Problem(path, shown(value), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
+
+
+def duplicates(path: str, values: list[str]) -> Iterator[Problem]:
+    """A problem for each value that stood before; `path` has a `{}` for its number."""
+    for number, value in enumerate(values):
+        if value and value in values[:number]:
+            yield Problem(path.format(number), shown(value), "must be unique", DUPLICATE)

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api import lanes, names, pods
+from api import configuration, events, lanes, names, pods
+from api.configuration import ConfigMap, Secret
 from api.objects import (
     ASSIGN_SUBNET,
     PLUGIN_MULTITENANT,
@@ -72,6 +73,10 @@ def immutable(old: O, new: O) -> Iterator[Problem]:
     """What an update changes although it may not."""
     if isinstance(old, Pod) and isinstance(new, Pod):
         yield from pods.immutable(old, new)
+    if isinstance(old, events.Event) and isinstance(new, events.Event):
+        yield from events.immutable(old, new)
+    if isinstance(old, ConfigMap | Secret) and isinstance(new, ConfigMap | Secret):
+        yield from configuration.immutable(old, new)
     if isinstance(old, NetNamespace) and isinstance(new, NetNamespace) and old.netname != new.netname:
         yield Problem("netname", shown(new.netname), "field is immutable", FORBIDDEN)
     if isinstance(old, HostSubnet) and isinstance(new, HostSubnet) and old.subnet != new.subnet:
@@ -219,8 +224,11 @@ def _check_network(path: str, text: str) -> Iterator[Problem]:
 _RULES: dict[type[Object], Callable[[Any], Iterator[Problem]]] = {
     Node: _check_node,
     Pod: pods.check,
+    ConfigMap: configuration.check_config_map,
+    Secret: configuration.check_secret,
     HostSubnet: _check_host_subnet,
     NetNamespace: _check_net_namespace,
     ClusterNetwork: _check_cluster_network,
     NodeQuery: _check_node_query,
+    events.Event: events.check,
 }

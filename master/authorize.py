@@ -25,6 +25,9 @@ SHARED_WITH_NODES = frozenset(
 )
 """(group, plural) of what every node reads, whole."""
 
+FOR_PODS = frozenset((("", "configmaps"), ("", "secrets")))
+"""(group, plural) of what a node reads one by one, while a pod that is bound to it refers to it."""
+
 READS = frozenset(("get", "list", "watch"))
 
 
@@ -47,8 +50,10 @@ class Attributes:
     """What is asked for. `verb` is that of Kubernetes (get list watch create update patch delete deletecollection).
 
     `asked_node` is the node that the field selector demands of pods or queries; `bound_to` is the node of the one that
-    is asked for, nothing if it has none, None if there is no such object; `body_name` is the name in the body of a
-    create; `grace` is a delete's, in seconds.
+    is asked for, nothing if it has none, None if there is no such object; of an Event it is the one that tells it.
+    `body_name` is the name in the body of a create, `body_host` the node that tells the Event in it; `grace` is a
+    delete's, in seconds. `needed`: one object is asked for, by its name or with a field selector for it, and a pod on
+    the asking node refers to it.
     """
 
     verb: str
@@ -60,7 +65,9 @@ class Attributes:
     asked_node: str = ""
     bound_to: str | None = None
     body_name: str = ""
+    body_host: str = ""
     grace: int | None = None
+    needed: bool = False
 
 
 def may_read_path(user: User, path: str) -> bool:
@@ -91,13 +98,15 @@ def _node_refusal(node: str, asked: Attributes) -> str | None:
     resource = (asked.group, asked.resource)
     if resource in SHARED_WITH_NODES and asked.verb in READS and asked.subresource in ("", "status"):
         return None
-    if resource == ("", "nodes"):
-        return _own_node_refusal(node, asked)
-    if resource == ("", "pods"):
-        return _own_pod_refusal(node, asked)
-    if resource == ("podlane.io", "nodequeries"):
-        return _own_query_refusal(node, asked)
-    return "a node may not do this"
+    if resource in FOR_PODS:
+        return _referred_refusal(node, asked)
+    rules = {
+        ("", "nodes"): _own_node_refusal,
+        ("", "pods"): _own_pod_refusal,
+        ("podlane.io", "nodequeries"): _own_query_refusal,
+        ("", "events"): _own_event_refusal,
+    }
+    return rules[resource](node, asked) if resource in rules else "a node may not do this"
 
 
 def _own_node_refusal(node: str, asked: Attributes) -> str | None:
@@ -116,6 +125,12 @@ def _listing_refusal(node: str, asked: Attributes) -> str | None:
     return None if own else f"node {node} reads {asked.resource} with the field selector spec.nodeName={node}"
 
 
+def _referred_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.verb not in READS or asked.subresource:
+        return f"a node may only read {asked.resource}"
+    return None if asked.needed else f"no pod on node {node} refers to such an object: name one with metadata.name"
+
+
 def _own_query_refusal(node: str, asked: Attributes) -> str | None:
     if asked.verb in ("list", "watch"):
         return _listing_refusal(node, asked)
@@ -124,6 +139,16 @@ def _own_query_refusal(node: str, asked: Attributes) -> str | None:
     if not (reads or answers):
         return "a node may only read and answer queries to it"
     return None if asked.bound_to in (None, node) else f"the query is not to node {node}"
+
+
+def _own_event_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.verb == "create" and not asked.subresource:
+        told_by: str | None = asked.body_host
+    elif asked.verb in ("update", "patch") and not asked.subresource:
+        told_by = asked.bound_to
+    else:
+        return "a node may only tell events"
+    return None if told_by in (None, node) else f"node {node} tells events with itself as source.host"
 
 
 def _own_pod_refusal(node: str, asked: Attributes) -> str | None:

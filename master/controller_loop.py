@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from api.defaults import default
-from api.objects import Condition, Object, ObjectMeta, Pod
-from master import controllers, lanes, subnets, writes
+from api.objects import Condition, Namespace, Object, ObjectMeta, Pod
+from master import controllers, happenings, lanes, subnets, writes
 from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice, Outcome
-from master.kinds import BY_NAME
+from master.kinds import ALL, BY_NAME
 from master.kinds.kind import show_time
 from master.records import Event, Key, Put, Remove, key_of
 from master.scheduler import Placed, Unplaced, schedule, waits
@@ -34,6 +34,11 @@ Clock = Callable[[], datetime.datetime]
 
 LOOKS_PER_GRACE = 8
 """How often, within the grace period of a node, its last report is looked at."""
+
+EXPIRY_SECONDS = 60.0
+"""Time between two looks for what is to be forgotten."""
+
+CONTENTS = tuple(kind.name for kind in ALL if kind.namespaced and kind.name != "Pod")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Controllers:
             (Loop("scheduler", self._schedule, Pace()), ("Pod", "Node")),
             (Loop("namespaces", self._namespaces, Pace()), ("Namespace", "Pod")),
             (Loop("nodes", self._nodes, Pace(resync=look)), ("Node",)),
+            (Loop("expiry", self._expiry, Pace(resync=EXPIRY_SECONDS)), ()),
         )
 
     async def run(self) -> None:
@@ -93,7 +99,17 @@ class Controllers:
         self.first_pass.set()
 
     async def _namespaces(self) -> None:
-        await self._carry_out("namespaces", controllers.ending_namespaces(self._all("Namespace"), self._all("Pod")))
+        namespaces: list[Namespace] = self._all("Namespace")
+        if any(item.metadata.deletion_timestamp for item in namespaces):
+            contents = [item for kind in CONTENTS for item in self._all(kind)]
+            outcomes = controllers.ending_namespaces(namespaces, self._all("Pod"), contents)
+            await self._carry_out("namespaces", outcomes)
+
+    async def _expiry(self) -> None:
+        """Nothing waits for it: a look now and then is enough."""
+        now = self._env.clock()
+        queries = controllers.old_queries(self._all("NodeQuery"), now)
+        await self._carry_out("expiry", [*queries, *happenings.old_events(self._all("Event"), now)])
 
     async def _nodes(self) -> None:
         now, grace, nodes, pods = self._env.steady(), self._env.grace, self._all("Node"), self._all("Pod")
@@ -103,8 +119,7 @@ class Controllers:
         for change in lost:
             log.warning("node is lost", extra={"node": change.item.metadata.name, "silent_for": f"{grace:.0f}s"})
         orphaned = controllers.orphaned_pods(pods, self._absences, grace, now)
-        forgotten = controllers.old_queries(self._all("NodeQuery"), self._env.clock())
-        await self._carry_out("nodes", [*lost, *orphaned, *forgotten])
+        await self._carry_out("nodes", [*lost, *orphaned])
 
     async def _schedule(self) -> None:
         pods: list[Pod] = self._all("Pod")
@@ -115,8 +130,9 @@ class Controllers:
         for answer in schedule(self._all("Node"), pods):
             if isinstance(answer, Placed):
                 changes.append(Change(writes.placed(answer.pod, answer.node, now), answer.pod))
-            else:
-                changes.extend(unschedulable(answer, now))
+                changes.append(happenings.scheduled(answer.pod, answer.node, now))
+            elif news := list(unschedulable(answer, now)):
+                changes += [*news, happenings.unscheduled(answer.pod, answer.sentence, now)]
         await self._carry_out("scheduler", changes)
 
     # --- parts -----------------------------------------------------------------------------------------------------

@@ -133,10 +133,18 @@ def bootstrap(
 # --- namespaces on their way out --------------------------------------------------------------------------------------
 
 
-def ending_namespaces(namespaces: Iterable[Namespace], pods: Iterable[Pod]) -> Iterator[Write]:
-    """Pods of a namespace that is being deleted end as if they were deleted; when none is left, the namespace goes."""
+def ending_namespaces(
+    namespaces: Iterable[Namespace], pods: Iterable[Pod], contents: Iterable[Object] = ()
+) -> Iterator[Write]:
+    """Pods of a namespace that is being deleted end as if they were deleted, other contents go at once.
+
+    When nothing is left, the namespace goes.
+    """
     ending = {item.metadata.name: item for item in namespaces if item.metadata.deletion_timestamp}
     inhabited: set[str] = set()
+    for item in contents:
+        if item.metadata.namespace in ending:
+            yield Drop(item)
     for pod in pods:
         if pod.metadata.namespace in ending:
             inhabited.add(pod.metadata.namespace)

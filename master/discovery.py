@@ -7,6 +7,7 @@ from typing import Any
 
 from master.kinds import ALL
 from master.kinds.kind import AnyKind
+from master.kinds.pod import EPHEMERAL
 from master.request import accepted
 
 VERSION = {
@@ -43,6 +44,7 @@ def _subresources(kind: AnyKind) -> list[tuple[str, Row, list[str]]]:
     rows = [("status", own, STATUS_VERBS)] if kind.with_status is not None else []
     if kind.plural == "pods":
         rows.append(("binding", {"group": "", "version": "v1", "kind": "Binding"}, ["create"]))
+        rows.append((EPHEMERAL, own, STATUS_VERBS))
     return rows
 
 

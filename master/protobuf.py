@@ -1,13 +1,14 @@
 """Reads the few protobuf bodies that kubectl 1.32 and newer send for our kinds. Pure.
 
 `kubectl create namespace NAME` has no JSON form any more, and kubectl does not fall back. The wire format is that of
-Protocol Buffers; field numbers are those of Kubernetes' generated.proto files. Only what the command can express is
-read: the metadata's name, generateName, labels and annotations.
+Protocol Buffers; field numbers are those of Kubernetes' generated.proto files. Only what the commands can express is
+read: the metadata's name, generateName, labels and annotations, and what ConfigMaps and Secrets hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 MAGIC = b"k8s\0"
@@ -17,16 +18,26 @@ class Unreadable(ValueError):
     """The bytes are no such message."""
 
 
-def namespace(body: bytes) -> dict[str, Any]:
-    """The JSON document of a Namespace in a protobuf envelope. Raises Unreadable; other kinds too are unreadable."""
+def document(body: bytes) -> dict[str, Any]:
+    """The JSON document of an object in a protobuf envelope. Raises Unreadable, also for kinds not listed in _READ."""
     if not body.startswith(MAGIC):
         raise Unreadable("the body does not begin with the protobuf envelope of Kubernetes")
     envelope = dict(_fields(body[len(MAGIC) :]))
     types = {number: _text(value) for number, value in _fields(_part(envelope, 1))}
-    if (types.get(1), types.get(2)) != ("v1", "Namespace"):
-        raise Unreadable(f"{types.get(2) or 'this kind'} is accepted as application/json only")
+    kind = types.get(2, "")
+    if types.get(1) != "v1" or kind not in _READ:
+        raise Unreadable(f"{kind or 'this kind'} is accepted as application/json only")
+    content = list(_fields(_part(envelope, 2)))
+    found: dict[str, Any] = {"apiVersion": "v1", "kind": kind, "metadata": _metadata(_part(dict(content), 1))}
+    for number, value in content:
+        if number in _READ[kind]:
+            _READ[kind][number](found, value)
+    return found
+
+
+def _metadata(message: bytes) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
-    for number, value in _fields(_part(dict(_fields(_part(envelope, 2))), 1)):
+    for number, value in _fields(message):
         if number == 1:
             metadata["name"] = _text(value)
         elif number == 2:
@@ -35,11 +46,30 @@ def namespace(body: bytes) -> dict[str, Any]:
             entry = dict(_fields(value if isinstance(value, bytes) else b""))
             field = "labels" if number == 11 else "annotations"
             metadata.setdefault(field, {})[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {key: value for key, value in metadata.items() if value},
-    }
+    return {key: value for key, value in metadata.items() if value}
+
+
+_Reader = Callable[[dict[str, Any], "int | bytes"], None]
+
+
+def _map(name: str, show: Callable[[bytes], str]) -> _Reader:
+    def read(found: dict[str, Any], value: int | bytes) -> None:
+        entry = dict(_fields(value if isinstance(value, bytes) else b""))
+        found.setdefault(name, {})[_text(entry.get(1, b""))] = show(_part(entry, 2))
+
+    return read
+
+
+def _read_type(found: dict[str, Any], value: int | bytes) -> None:
+    found["type"] = _text(value)
+
+
+def _read_immutable(found: dict[str, Any], value: int | bytes) -> None:
+    found["immutable"] = bool(value)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 def _part(fields: dict[int, int | bytes], number: int) -> bytes:
@@ -91,3 +121,11 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         if not byte & 0x80:
             return value, place
     raise Unreadable("a number is longer than 64 bits")
+
+
+_READ: Mapping[str, Mapping[int, _Reader]] = {
+    "Namespace": {},
+    "ConfigMap": {2: _map("data", _text), 3: _map("binaryData", _base64), 4: _read_immutable},
+    "Secret": {2: _map("data", _base64), 3: _read_type, 4: _map("stringData", _text), 5: _read_immutable},
+}
+"""Kind → number of a field beside the metadata (1) → how it is read."""

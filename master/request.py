@@ -14,6 +14,7 @@ from api.selectors import BadSelector, Selector, parse_fields, parse_labels
 from master import answers
 from master.kinds import BY_RESOURCE
 from master.kinds.kind import AnyKind
+from master.kinds.pod import EPHEMERAL
 from master.records import Record
 
 
@@ -56,6 +57,13 @@ def target(path: str) -> Target | None:
     if found.namespaced and name and not namespace:
         return None
     return Target(found, namespace, name, rest[2] if len(rest) > 2 else "")
+
+
+def is_kept(where: Target) -> bool:
+    """Whether the subresource is a part of the stored object."""
+    if where.kind.name == "Pod" and where.subresource == EPHEMERAL:
+        return True
+    return where.subresource == "status" and where.kind.with_status is not None
 
 
 VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

@@ -14,6 +14,7 @@ import msgspec
 from api.objects import Binding, HostSubnet, Namespace, NetNamespace, Object, Pod
 from master import admission, answers, patch, protobuf, request, tables, writes
 from master.kinds.kind import AnyKind
+from master.kinds.pod import EPHEMERAL
 from master.records import Expired, Key, Put, Record, Remove
 from master.request import Page, Selection, Target, View
 from master.store import Store
@@ -193,6 +194,8 @@ class Objects:
         kind, dry = ask.where.kind, request.dry_run(ask.query)
         if ask.where.subresource == "status":
             new = writes.status_updated(kind, body.item, old.object)
+        elif ask.where.subresource == EPHEMERAL:
+            new = writes.debugged(kind, body.item, old.object)
         else:
             new = writes.updated(kind, body.item, old.object)
             self._admit(new, old.object)
@@ -278,15 +281,22 @@ class Objects:
 
     def body_name(self, ask: Ask) -> str:
         """The name in the body of a create; empty if there is none."""
+        return self._in_body(ask, "metadata", "name")
+
+    def body_host(self, ask: Ask) -> str:
+        """The node that tells the Event in the body of a create; empty if there is none."""
+        return self._in_body(ask, "source", "host")
+
+    def _in_body(self, ask: Ask, part: str, field: str) -> str:
         document = self._document(ask)
-        metadata = document.get("metadata") if isinstance(document, dict) else None
-        name = metadata.get("name") if isinstance(metadata, dict) else None
-        return name if isinstance(name, str) else ""
+        held = document.get(part) if isinstance(document, dict) else None
+        found = held.get(field) if isinstance(held, dict) else None
+        return found if isinstance(found, str) else ""
 
     def _document(self, ask: Ask) -> Any:
-        if ask.content_type == PROTOBUF and ask.where.kind.name == "Namespace" and not ask.where.name:
+        if ask.content_type == PROTOBUF and not ask.where.name:
             try:
-                return protobuf.namespace(ask.body)
+                return protobuf.document(ask.body)
             except protobuf.Unreadable as error:
                 raise answers.unsupported_media_type(f"the protobuf body cannot be read: {error}") from error
         if ask.content_type not in JSON_TYPES:

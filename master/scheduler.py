@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from api import quantity
 from api.objects import Node, Pod
+from api.resources import needed, requested_cpu, requested_memory
 from master.kinds.node import ready
 from master.kinds.pod import ENDED
 
@@ -89,13 +90,8 @@ def waits(pod: Pod) -> bool:
 
 
 def requests(pod: Pod) -> Amount:
-    """What the pod's containers ask for together."""
-    cpu = memory = 0
-    for container in pod.spec.containers:
-        wanted = {**container.resources.limits, **container.resources.requests}
-        cpu += quantity.milli(wanted.get("cpu", 0))
-        memory += quantity.whole(wanted.get("memory", 0))
-    return Amount(cpu, memory, 1)
+    """What the pod asks for as a whole."""
+    return Amount(needed(pod.spec, requested_cpu), needed(pod.spec, requested_memory), 1)
 
 
 def allocatable(node: Node) -> Amount:

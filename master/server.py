@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,12 @@ from typing import Any
 from aiohttp import web
 from multidict import CIMultiDict
 
+from api.events import Event
+from api.objects import Object, Pod
+from api.queries import NodeQuery
+from api.references import Reference, references
 from master import answers, certificates, pages, request, watch
-from master.authorize import MASTERS, Attributes, User, may_read_path, refusal
+from master.authorize import FOR_PODS, MASTERS, Attributes, User, may_read_path, refusal
 from master.pki import Authority
 from master.request import Target
 from master.rest import Answer, Ask, Clock, Objects
@@ -61,6 +65,13 @@ def user_of(certificate: Mapping[str, Any] | None) -> User:
 
 BOUND = frozenset(("Pod", "NodeQuery"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
+
+
+def node_of(item: Object) -> str:
+    """The node to which an object belongs; that of an Event is the one that tells it."""
+    if isinstance(item, Event):
+        return item.source.host
+    return item.spec.node_name if isinstance(item, Pod | NodeQuery) else ""
 
 
 class Server:
@@ -150,7 +161,7 @@ class Server:
         kind, subresource = ask.where.kind, ask.where.subresource
         if subresource == "binding" and kind.name == "Pod" and verb == "create":
             return await self._objects.bind(ask)
-        if subresource and not (subresource == "status" and kind.with_status is not None):
+        if subresource and not request.is_kept(ask.where):
             raise answers.no_such_path()
         if subresource and verb not in ("get", "update", "patch"):
             raise answers.not_allowed()
@@ -176,15 +187,15 @@ class Server:
 
     def _attributes(self, user: User, verb: str, ask: Ask) -> Attributes:
         where = ask.where
-        asked_node, bound_to, body_name, grace = "", None, "", None
+        asked_node, bound_to, body_name, body_host, grace = "", None, "", "", None
         if user.node and where.kind.name in BOUND and not where.name:
             asked_node = request.selection(where, ask.query).fields.asks_exactly("spec.nodeName") or ""
-        if user.node and where.kind.name in BOUND and where.name:
+        if user.node and where.name:
             record = self._store.latest(ask.key)
-            bound_to = None if record is None else record.object.spec.node_name
+            bound_to = None if record is None else node_of(record.object)
             grace = self._objects.grace(ask) if verb == "delete" else None
         if user.node and verb == "create":
-            body_name = self._objects.body_name(ask)
+            body_name, body_host = self._objects.body_name(ask), self._objects.body_host(ask)
         return Attributes(
             verb=verb,
             group=where.kind.group,
@@ -195,8 +206,19 @@ class Server:
             asked_node=asked_node,
             bound_to=bound_to,
             body_name=body_name,
+            body_host=body_host,
             grace=grace,
+            needed=bool(user.node) and self._is_needed(user.node, ask),
         )
+
+    def _is_needed(self, node: str, ask: Ask) -> bool:
+        where = ask.where
+        if (where.kind.group, where.kind.plural) not in FOR_PODS:
+            return False
+        name = where.name or request.selection(where, ask.query).fields.asks_exactly("metadata.name")
+        pods: Iterable[Pod] = (record.object for record in self._store.scan_latest(Pod.KIND, where.namespace))
+        own = (pod for pod in pods if pod.spec.node_name == node)
+        return any(Reference(where.kind.type, where.namespace, name or "") in references(pod) for pod in own)
 
     # --- what is no object -------------------------------------------------------------------------------------------
 

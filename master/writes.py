@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from api import init_containers
 from api.defaults import default
 from api.objects import Binding, Condition, NamespaceStatus, Node, Object, Pod
 from api.schema import FORBIDDEN, UNKNOWN, Problem, shown
@@ -100,6 +101,9 @@ def _placed(where: Target, document: dict[str, Any], random_letters: Callable[[]
 
 def created(kind: AnyKind, item: Any, uid: str, now: datetime.datetime) -> Any:
     """The object as it begins."""
+    if isinstance(item, Pod) and item.spec.ephemeral_containers:
+        why = "they are added to a pod that there is, through its subresource ephemeralcontainers"
+        raise answers.invalid(kind, item.metadata.name, [Problem("spec.ephemeralContainers", "given", why, FORBIDDEN)])
     item = kind.on_create(item)
     return with_metadata(
         item,
@@ -134,6 +138,17 @@ def status_updated(kind: AnyKind, new: Any, old: Any) -> Any:
         raise answers.no_such_path()
     _check_identity(kind, new, old)
     return kind.with_status(new, old)
+
+
+def debugged(kind: AnyKind, new: Any, old: Any) -> Any:
+    """The pod after an update of its ephemeral containers alone."""
+    _check_identity(kind, new, old)
+    item, problems = init_containers.added(old, new)
+    if problems:
+        raise answers.invalid(kind, old.metadata.name, list(problems))
+    if item.spec == old.spec:
+        return item
+    return with_metadata(item, generation=old.metadata.generation + 1)
 
 
 def _check_identity(kind: AnyKind, new: Any, old: Any) -> None:

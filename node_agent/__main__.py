@@ -32,7 +32,9 @@ async def serve(settings: Settings) -> None:
         try:
             for work in (
                 agent.heart.run(),
+                agent.ports.run(),
                 agent.writer.run(),
+                agent.recorder.loop.run(),
                 agent.loop.run(),
                 agent.detacher.run(),
                 agent.manifests.run(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
@@ -15,13 +16,19 @@ from msgspec.structs import replace
 from api.client import AlreadyExists, ApiError, Client, ClientError, Conflict, NotFound
 from api.mirror import Mirror
 from api.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
+from node_agent import host_ports
 from node_agent import observed as label
+from node_agent.containers import Host
 from node_agent.drivers import host as directories
+from node_agent.drivers import nft
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.node import new_node, node_status
+from node_agent.plan import FINAL_PHASES
 from node_agent.pod_worker import PodWorker, Tools
+from node_agent.recorder import Recorder
+from node_agent.references import References
 from node_agent.settings import Settings
 from node_agent.sources import Manifests
 from node_agent.status import merged
@@ -31,6 +38,7 @@ from reconcile.loop import Loop, Pace
 log = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 60.0
+NO_PORTS = host_ports.table(())
 
 
 class Agent:
@@ -42,7 +50,7 @@ class Agent:
         client: Client,
         docker: Docker,
         network: PodNetwork,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.unready = "starting"
         self._settings = settings
@@ -54,20 +62,25 @@ class Agent:
         self._statuses: dict[str, PodStatus] = {}
         self._written: dict[str, int] = {}
         self._subnet = ""
+        self._ports_written = ""
         self._ended: dict[str, Pod] = {}
+        self.recorder = Recorder(client, settings.node_name)
         self._tools = Tools(
             docker=docker,
             network=network,
-            host=directories.host(Path(settings.state_dir)),
+            host=_host(settings),
             node_address=settings.node_ip,
             pause_image=settings.pause_image,
             report=self._report,
             gone=self._pod_gone,
+            event=self.recorder.about_pod,
+            references=References(client, spawn, self._wake_worker),
         )
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
         self.writer = Loop("statuses", self._write_statuses, Pace(resync=HOUSEKEEPING_SECONDS, last_retry=5.0))
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
+        self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
         self.manifests = Manifests(Path(settings.manifest_dir), settings.node_name, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
@@ -136,12 +149,24 @@ class Agent:
         worker = self._workers.pop(uid, None)
         self._statuses.pop(uid, None)
         self._written.pop(uid, None)
+        self.ports.wake()
         if worker is not None and uid in {pod.metadata.uid for pod in self.mirror.items.values()}:
             self._ended[uid] = worker.pod
             self.writer.wake()
         self.loop.wake()
 
+    async def _write_ports(self) -> None:
+        """The ports of this host that lead to pods; not before it is known which pods there are."""
+        if not (self.mirror.synced and self.manifests.seen):
+            return
+        here = (worker.pod for worker in self._workers.values())
+        wish = host_ports.table(pod for pod in here if pod.status.phase not in FINAL_PHASES)
+        if wish != self._ports_written or wish != NO_PORTS:
+            await nft.apply(wish)
+            self._ports_written = wish
+
     def _report(self, uid: str, status: PodStatus) -> None:
+        self.ports.wake()
         if uid not in self.manifests.pods:
             self._statuses[uid] = status
             self.writer.wake()
@@ -225,6 +250,16 @@ class Agent:
                 worker.reattach()
         self._subnet = subnet
         return ""
+
+
+def _host(settings: Settings) -> Host:
+    found = directories.host(Path(settings.state_dir))
+    return dataclasses.replace(
+        found,
+        cluster_domain=settings.cluster_domain,
+        cluster_dns=settings.cluster_dns,
+        resolv_conf=settings.resolv_conf,
+    )
 
 
 def _wish(pod: Pod) -> Pod:

@@ -6,16 +6,19 @@ Names and labels are dockershim's, so that tools written for it find our contain
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from posixpath import normpath
 
 import msgspec
 
 from api import quantity
-from api.objects import Container, Pod, Volume
+from api.objects import Container, Pod
 from node_agent import observed as label
-from node_agent.environment import environment, expand
+from node_agent.environment import expand
+from node_agent.naming import domain, kernel_name
+from node_agent.security import Rights, sandbox_rights, sysctls
+from node_agent.volume_paths import binds
 
 CPU_PERIOD, LEAST_QUOTA = 100_000, 1_000
 HOSTS = "/etc/hosts"
@@ -24,7 +27,10 @@ LEAST_SHARES, MOST_SHARES = 2, 262_144
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """One container to create. `network` and `ipc` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms."""
+    """One container to create.
+
+    `network`, `ipc`, `pid` and `uts` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms.
+    """
 
     name: str
     image: str
@@ -35,8 +41,11 @@ class ContainerSpec:
     environment: tuple[str, ...] = ()
     binds: tuple[str, ...] = ()
     hostname: str = ""
+    domain: str = ""
     network: str = "none"
     ipc: str = "shareable"
+    pid: str = ""
+    uts: str = ""
     cpu_shares: int = LEAST_SHARES
     cpu_quota: int = 0
     memory: int = 0
@@ -44,16 +53,29 @@ class ContainerSpec:
     tty: bool = False
     stdin: bool = False
     stdin_once: bool = False
-    security: tuple[str, ...] = ()
+    rights: Rights = field(default_factory=Rights)
+    sysctls: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the host adds: where pods have their directories, its memory in bytes, the lowest OOM score it allows."""
+    """What the host adds: where pods have their directories, its memory in bytes, its lowest OOM score, its cores.
+
+    `cluster_dns` are the nameservers of the cluster, `resolv_conf` is the host's own file.
+    """
 
     pods_dir: str
     memory: int
     least_oom_score: int
+    cpus: int = 1
+    cluster_domain: str = "cluster.local"
+    cluster_dns: tuple[str, ...] = ()
+    resolv_conf: str = "/etc/resolv.conf"
+
+    @property
+    def allocatable(self) -> dict[str, str]:
+        """What a container without a limit may use, as quantities."""
+        return {"cpu": str(self.cpus), "memory": str(self.memory)}
 
 
 def pod_dir(host: Host, uid: str) -> str:
@@ -61,33 +83,9 @@ def pod_dir(host: Host, uid: str) -> str:
     return f"{host.pods_dir}/{uid}"
 
 
-def empty_dir(host: Host, uid: str, volume: str) -> str:
-    """Where an emptyDir volume lives on the host."""
-    return f"{pod_dir(host, uid)}/volumes/kubernetes.io~empty-dir/{volume}"
-
-
 def hosts_file(host: Host, uid: str) -> str:
     """The /etc/hosts of a pod on the host."""
     return f"{pod_dir(host, uid)}/etc-hosts"
-
-
-def hosts_text(pod: Pod, address: str) -> str:
-    """The content of a pod's /etc/hosts."""
-    rows = [
-        ("127.0.0.1", "localhost"),
-        ("::1", "localhost ip6-localhost ip6-loopback"),
-        ("fe00::0", "ip6-localnet"),
-        ("fe00::0", "ip6-mcastprefix"),
-        ("fe00::1", "ip6-allnodes"),
-        ("fe00::2", "ip6-allrouters"),
-        (address, hostname(pod)),
-    ]
-    return "# Kubernetes-managed hosts file.\n" + "".join(f"{ip}\t{names}\n" for ip, names in rows)
-
-
-def hostname(pod: Pod) -> str:
-    """The pod's host name: at most 63 characters of its name."""
-    return (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
 
 
 def _pod_labels(pod: Pod) -> dict[str, str]:
@@ -116,21 +114,62 @@ def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpe
         name=_docker_name("POD", pod, attempt),
         image=image,
         labels={**pod.metadata.labels, **annotations, **_pod_labels(pod), **own},
-        hostname=hostname(pod),
+        hostname=kernel_name(pod, host.cluster_domain),
+        domain=domain(pod, host.cluster_domain),
+        network="host" if pod.spec.host_network else "none",
+        ipc="host" if pod.spec.host_ipc else "shareable",
+        pid="host" if pod.spec.host_pid else "",
+        uts="host" if pod.spec.host_network else "",
         oom_score_adj=max(-998, host.least_oom_score),
-        security=("no-new-privileges",),
+        rights=sandbox_rights(pod),
+        sysctls=sysctls(pod),
     )
 
 
 def container_spec(
-    pod: Pod, container: Container, image: str, sandbox: str, restarts: int, crashes: int, host: Host
+    pod: Pod,
+    container: Container,
+    image: str,
+    sandbox: str,
+    restarts: int,
+    crashes: int,
+    host: Host,
+    rights: Rights,
+    known: Mapping[str, str],
+    pid: str = "",
 ) -> ContainerSpec:
     """One container of a pod, inside the namespaces of its sandbox (`sandbox` and `image` are ids).
 
-    The pod's status has its addresses: the environment may ask for them.
+    `known` is its environment; `pid` is another container whose processes it sees.
     """
-    known = environment(pod, container)
     limits, requests = container.resources.limits, container.resources.requests
+    command = tuple(expand(word, known) for word in container.command)
+    args = tuple(expand(word, known) for word in container.args)
+    return ContainerSpec(
+        name=_docker_name(container.name, pod, restarts),
+        image=image,
+        labels=_labels(pod, container, sandbox, restarts, crashes),
+        entrypoint=command or None,
+        command=args or (() if command else None),
+        working_dir=container.working_dir,
+        environment=tuple(f"{name}={value}" for name, value in known.items()),
+        binds=_binds(pod, container, host),
+        network=f"container:{sandbox}",
+        ipc="host" if pod.spec.host_ipc else f"container:{sandbox}",
+        pid=_pid_mode(pod, sandbox, pid),
+        uts="host" if pod.spec.host_network else "",
+        cpu_shares=cpu_shares(quantity.milli(requests.get("cpu", 0))),
+        cpu_quota=cpu_quota(quantity.milli(limits.get("cpu", 0))),
+        memory=quantity.whole(limits["memory"]) if "memory" in limits else 0,
+        oom_score_adj=max(oom_score(pod, container, host.memory), host.least_oom_score),
+        tty=container.tty,
+        stdin=container.stdin,
+        stdin_once=container.stdin_once,
+        rights=rights,
+    )
+
+
+def _labels(pod: Pod, container: Container, sandbox: str, restarts: int, crashes: int) -> dict[str, str]:
     own = {
         label.TYPE: label.CONTAINER_TYPE,
         label.CONTAINER_NAME: container.name,
@@ -140,27 +179,14 @@ def container_spec(
         label.CRASHES: str(crashes),
         label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
     }
-    command = tuple(expand(word, known) for word in container.command)
-    args = tuple(expand(word, known) for word in container.args)
-    return ContainerSpec(
-        name=_docker_name(container.name, pod, restarts),
-        image=image,
-        labels={**_pod_labels(pod), **own},
-        entrypoint=command or None,
-        command=args or (() if command else None),
-        working_dir=container.working_dir,
-        environment=tuple(f"{name}={value}" for name, value in known.items()),
-        binds=_binds(pod, container, host),
-        network=f"container:{sandbox}",
-        ipc=f"container:{sandbox}",
-        cpu_shares=cpu_shares(quantity.milli(requests.get("cpu", 0))),
-        cpu_quota=cpu_quota(quantity.milli(limits.get("cpu", 0))),
-        memory=quantity.whole(limits["memory"]) if "memory" in limits else 0,
-        oom_score_adj=max(oom_score(pod, container, host.memory), host.least_oom_score),
-        tty=container.tty,
-        stdin=container.stdin,
-        stdin_once=container.stdin_once,
-    )
+    return {**_pod_labels(pod), **own}
+
+
+def _pid_mode(pod: Pod, sandbox: str, looks_into: str) -> str:
+    if pod.spec.host_pid:
+        return "host"
+    other = sandbox if pod.spec.share_process_namespace else looks_into
+    return f"container:{other}" if other else ""
 
 
 def spec_hash(container: Container) -> str:
@@ -189,21 +215,10 @@ def oom_score(pod: Pod, container: Container, memory: int) -> int:
 
 
 def _binds(pod: Pod, container: Container, host: Host) -> tuple[str, ...]:
-    volumes = {volume.name: volume for volume in pod.spec.volumes}
-    own = tuple(
-        f"{source_of(volumes[mount.name], pod, host)}:{mount.mount_path}{':ro' if mount.read_only else ''}"
-        for mount in container.volume_mounts
-    )
+    own = binds(pod, container, pod_dir(host, pod.metadata.uid))
     if any(normpath(mount.mount_path) == HOSTS for mount in container.volume_mounts):
         return own
     return (*own, f"{hosts_file(host, pod.metadata.uid)}:{HOSTS}")
-
-
-def source_of(volume: Volume, pod: Pod, host: Host) -> str:
-    """The directory or file on the host behind a volume."""
-    if volume.host_path is not None:
-        return volume.host_path.path
-    return empty_dir(host, pod.metadata.uid, volume.name)
 
 
 def static_uid(pod: Pod, node: str, path: str) -> str:

@@ -25,7 +25,8 @@ ATTEMPT = "annotation.podlane.io/sandbox.attempt"
 class Container:
     """One container, as Docker inspects it; `state` is created, running, exited or dead.
 
-    Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs.
+    Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs. `resolv_conf` is
+    the file on the host that it, and all in its network namespace, see as /etc/resolv.conf.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Container:
     image: str = ""
     image_id: str = ""
     stop_signal: str = "SIGTERM"
+    resolv_conf: str = ""
 
     @property
     def running(self) -> bool:
@@ -56,6 +58,11 @@ class Container:
     def ended(self) -> bool:
         """Whether it ran, or could not be started, and does not run now."""
         return not self.running and not self.unborn
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether, having ended, it has done its work."""
+        return not self.exit_code and not self.error
 
     @property
     def ended_at(self) -> datetime | None:

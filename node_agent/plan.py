@@ -13,6 +13,7 @@ from api.objects import Container as Wish
 from api.objects import Pod
 from node_agent.containers import spec_hash
 from node_agent.observed import HASH, SANDBOX_ID, Container, PodContainers
+from node_agent.stages import failed_for_good, restart_policy, sidecars, stage
 
 FIRST_DELAY, LAST_DELAY = timedelta(seconds=10), timedelta(seconds=300)
 GOOD_RUN = timedelta(seconds=600)
@@ -34,7 +35,8 @@ class PodActions:
 
     `kill` are containers to end at once; `retire` are asked to stop because their image has changed, and have the
     pod's grace period; `remove` may be deleted; `sandbox_attempt` asks for a new sandbox; `waiting` tells until when a
-    container is held back. `finished`: the pod has come to its end, what it holds besides its containers may go.
+    container is held back. `finished`: the pod has come to its end; what still runs is asked to stop, and then `kill`
+    and what the pod holds besides its containers go.
     """
 
     kill: tuple[Container, ...] = ()
@@ -99,7 +101,7 @@ def plan(pod: Pod, seen: PodContainers, now: datetime, retired: frozenset[str] =
     A pod whose phase is final never starts anything again, whatever has become of its containers.
     """
     if pod.status.phase in FINAL_PHASES or is_finished(pod, seen, retired):
-        return PodActions(kill=tuple(one for one in seen.everything if one.running), finished=True)
+        return PodActions(kill=tuple(one for one in seen.sandboxes if one.running), finished=True)
     sandbox = seen.sandbox
     if sandbox is None or not sandbox.running:
         return _new_sandbox(pod, seen)
@@ -109,9 +111,9 @@ def plan(pod: Pod, seen: PodContainers, now: datetime, retired: frozenset[str] =
 def _new_sandbox(pod: Pod, seen: PodContainers) -> PodActions:
     """Containers of a sandbox that is gone have no network: they end, and all that may run again start anew."""
     stale = tuple(one for one in seen.everything if one.running)
-    starts = tuple(_start(wish, seen) for wish in pod.spec.containers if _is_to_run(pod, wish, seen))
-    if not starts:
+    if not any(_is_to_run(pod, wish, seen) for wish in pod.spec.containers):
         return PodActions(kill=stale)
+    starts = tuple(_start(wish, seen) for wish in stage(pod, seen, None).due if _is_to_run(pod, wish, seen))
     box = seen.sandbox
     attempt = 0 if box is None else box.attempt if box.unborn else box.attempt + 1
     gone = tuple(one for one in seen.everything if one.unborn and not one.is_sandbox) + seen.sandboxes
@@ -121,11 +123,15 @@ def _new_sandbox(pod: Pod, seen: PodContainers) -> PodActions:
 def _in_sandbox(
     pod: Pod, seen: PodContainers, sandbox: Container, now: datetime, retired: frozenset[str]
 ) -> PodActions:
-    kill, retire, start, waiting = [], [], [], []
+    newest_of = [history[0] for history in seen.containers.values()]
+    kill = [one for one in newest_of if one.running and one.labels.get(SANDBOX_ID) != sandbox.id]
     remove = [*seen.sandboxes[1:]]
-    for wish in pod.spec.containers:
+    remove += [one for history in seen.containers.values() for one in history[2:] if not one.running]
+    start, unborn = _extras(pod, seen)
+    remove += unborn
+    retire, waiting = [], []
+    for wish in stage(pod, seen, sandbox).due:
         history = seen.containers.get(wish.name, ())
-        remove += [one for one in history[2:] if not one.running]
         newest = history[0] if history else None
         if newest is None:
             start.append(Start(wish, 0, 0))
@@ -133,13 +139,12 @@ def _in_sandbox(
             remove.append(newest)
             start.append(Start(wish, newest.restarts, newest.crashes))
         elif newest.labels.get(SANDBOX_ID) != sandbox.id:
-            kill += [newest] if newest.running else []
             start += [_start(wish, seen)] if _is_to_run(pod, wish, seen) else []
         elif newest.running:
             retire += [newest] if newest.labels.get(HASH) != spec_hash(wish) else []
         elif newest.id in retired:
             start.append(Start(wish, newest.restarts + 1, 0))
-        elif may_restart(pod.spec.restart_policy, newest):
+        elif may_restart(restart_policy(pod, wish), newest):
             if now >= due(newest, now):
                 start.append(Start(wish, newest.restarts + 1, crashes_before(newest) + 1))
             else:
@@ -147,8 +152,20 @@ def _in_sandbox(
     return PodActions(tuple(kill), tuple(retire), tuple(remove), None, tuple(start), tuple(waiting))
 
 
+def _extras(pod: Pod, seen: PodContainers) -> tuple[list[Start], list[Container]]:
+    """Ephemeral containers that were never tried, and what is left of attempts to make them."""
+    tried = [(wish, seen.containers.get(wish.name, ())) for wish in pod.spec.ephemeral_containers]
+    starts = [Start(wish, 0, 0) for wish, found in tried if all(one.unborn for one in found)]
+    return starts, [one for _, found in tried for one in found if one.unborn]
+
+
 def _is_to_run(pod: Pod, wish: Wish, seen: PodContainers) -> bool:
-    """Whether a container that has lost its sandbox starts again: not if it has done its work, nor after Never."""
+    """Whether a container that has lost its sandbox starts again: not if it has done its work, nor after Never.
+
+    Init containers do their work anew in each sandbox.
+    """
+    if any(wish.name == one.name for one in pod.spec.init_containers):
+        return True
     newest = next((one for one in seen.containers.get(wish.name, ()) if not one.unborn), None)
     if newest is None:
         return True
@@ -162,7 +179,9 @@ def _start(wish: Wish, seen: PodContainers) -> Start:
 
 
 def is_finished(pod: Pod, seen: PodContainers, retired: frozenset[str] = frozenset()) -> bool:
-    """Whether every container has ended and none may start again."""
+    """Whether every container of the pod's own has ended and none may start again, or an init container has failed."""
+    if failed_for_good(pod, seen):
+        return True
     newest = [seen.containers[wish.name][0] for wish in pod.spec.containers if seen.containers.get(wish.name)]
     return len(newest) == len(pod.spec.containers) and all(
         one.ended and one.id not in retired and not may_restart(pod.spec.restart_policy, one) for one in newest
@@ -171,19 +190,25 @@ def is_finished(pod: Pod, seen: PodContainers, retired: frozenset[str] = frozens
 
 @dataclass(frozen=True, slots=True)
 class Termination:
-    """The next step of a pod that is to go: signals first, then the network, then everything else."""
+    """The next step of a pod that is to go; without a deadline nothing runs any more."""
 
     signal: tuple[Container, ...] = ()
     kill: tuple[Container, ...] = ()
     deadline: datetime | None = None
-    remove: tuple[Container, ...] = ()
 
 
-def terminate(seen: PodContainers, signalled: frozenset[str], deadline: datetime, now: datetime) -> Termination:
-    """Ask running containers to stop, kill them at the deadline; remove everything when none runs any more."""
+def terminate(
+    pod: Pod, seen: PodContainers, signalled: frozenset[str], deadline: datetime, now: datetime
+) -> Termination:
+    """Ask running containers to stop, kill them at the deadline.
+
+    Sidecars are asked when the others have ended, one after the other, the one that was started last first.
+    """
     running = tuple(one for group in seen.containers.values() for one in group if one.running)
     if not running:
-        return Termination(remove=seen.everything)
+        return Termination()
     if now >= deadline:
-        return Termination(kill=running)
-    return Termination(signal=tuple(one for one in running if one.id not in signalled), deadline=deadline)
+        return Termination(kill=running, deadline=deadline)
+    last = {wish.name: number for number, wish in enumerate(sidecars(pod))}
+    turn = [one for one in running if one.name not in last] or [max(running, key=lambda one: last[one.name])]
+    return Termination(signal=tuple(one for one in turn if one.id not in signalled), deadline=deadline)

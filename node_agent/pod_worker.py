@@ -10,28 +10,32 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from api import bandwidth
-from api.attach import NODE_AGENT, AttachRequest
 from api.objects import Pod, PodStatus
-from node_agent.containers import Host, container_spec, sandbox_spec
+from node_agent.containers import Host, sandbox_spec
 from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
+from node_agent.images import Images, Missing
+from node_agent.naming import too_long
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
-from node_agent.status import Facts, summarise
-from reconcile.errors import DriverError, Gone, NotReady, Refused
+from node_agent.pod_volumes import PodVolumes
+from node_agent.references import References, Unread
+from node_agent.security import forbidden_sysctl
+from node_agent.status import Facts, rejected, summarise
+from node_agent.surroundings import connected, surrounded
+from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 60.0
-FIRST_PULL_DELAY, LAST_PULL_DELAY = timedelta(seconds=10), timedelta(seconds=300)
+START_DELAY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What every worker acts with."""
+    """What every worker acts with. `event` tells (pod, reason, message, container or nothing)."""
 
     docker: Docker
     network: PodNetwork
@@ -40,15 +44,8 @@ class Tools:
     pause_image: str
     report: Callable[[str, PodStatus], None]
     gone: Callable[[str], None]
-
-
-@dataclass(slots=True)
-class _Pull:
-    """A failed attempt to get an image: when the next one is due and what was said."""
-
-    failures: int
-    due: datetime
-    words: str
+    event: Callable[[Pod, str, str, str], None]
+    references: References
 
 
 @dataclass(slots=True)
@@ -63,7 +60,7 @@ class _Memory:
     retired: dict[str, datetime] = field(default_factory=dict)
     troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
     trouble: tuple[str, str] | None = None
-    pulls: dict[str, _Pull] = field(default_factory=dict)
+    held_back: set[str] = field(default_factory=set)
 
 
 class PodWorker:
@@ -74,6 +71,8 @@ class PodWorker:
         self.leaving = False
         self._tools = tools
         self._memory = _Memory(_now())
+        self._images = Images(tools.docker, self._tell)
+        self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.host, self._tell)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
@@ -119,10 +118,18 @@ class PodWorker:
         if self._done.is_set():
             return
         seen = await self._observe()
+        self._refuse_forbidden(seen)
         if self.leaving or self.pod.metadata.deletion_timestamp:
             await self._terminate(seen)
         else:
             await self._sync(seen)
+
+    def _refuse_forbidden(self, seen: PodContainers) -> None:
+        """A pod that this node may never run has failed before it began."""
+        why = forbidden_sysctl(self.pod)
+        if why and not seen.everything and not self.leaving and self.pod.status.phase not in FINAL_PHASES:
+            self.pod = replace(self.pod, status=rejected(self.pod, "SysctlForbidden", why))
+            self._tools.report(self._uid, self.pod.status)
 
     async def _observe(self) -> PodContainers:
         return group(await self._tools.docker.pod_containers(self._uid))
@@ -132,8 +139,11 @@ class PodWorker:
         actions = plan(self.pod, seen, _now(), retired)
         self._wake_at(None)
         self._wake_at(actions.wake_at())
+        self._tell_held_back(actions, seen)
         if actions.finished and self.pod.status.phase in FINAL_PHASES:
             await self._release(actions, seen)
+            if self._memory.deadline is not None:
+                self._report(await self._observe())
             return
         try:
             if actions.finished:
@@ -154,17 +164,30 @@ class PodWorker:
         for one in actions.retire:
             await self._retire(one)
         sandbox = seen.sandbox
-        if actions.sandbox_attempt is not None:
-            sandbox = await self._new_sandbox(actions.sandbox_attempt, actions.remove)
-        else:
+        has_volumes = await self._set_up_volumes()
+        if actions.sandbox_attempt is None:
             for one in actions.remove:
                 await self._tools.docker.remove(one.id)
-        if sandbox is None:
+        elif has_volumes:
+            if actions.sandbox_attempt > 0:
+                self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+            sandbox = await self._new_sandbox(actions.sandbox_attempt, actions.remove)
+        if sandbox is None or not has_volumes:
             return
         await self._attach(sandbox)
         self._memory.troubles.clear()
         for start in actions.start:
-            await self._start(start, sandbox)
+            await self._start(start, sandbox, seen)
+
+    async def _set_up_volumes(self) -> bool:
+        """Whether every volume is there; without, no container starts."""
+        lacking, retry_at = await self._volumes.set_up(self.pod, _now())
+        self._wake_at(retry_at)
+        if lacking:
+            waiting = ("ContainerCreating", lacking)
+            containers = (*self.pod.spec.init_containers, *self.pod.spec.containers)
+            self._memory.troubles = {container.name: waiting for container in containers}
+        return not lacking
 
     async def _retire(self, one: Container) -> None:
         """Ask a container to stop, once; kill it when its grace period is over."""
@@ -172,6 +195,7 @@ class PodWorker:
         if deadline is None:
             grace = timedelta(seconds=self.pod.spec.termination_grace_period_seconds or 0)
             deadline = self._memory.retired[one.id] = _now() + grace
+            self._tell("Killing", f"Container {one.name} definition changed, will be restarted", one.name)
             await self._tools.docker.signal(one.id, one.stop_signal)
         elif _now() >= deadline:
             await self._tools.docker.signal(one.id, "SIGKILL")
@@ -181,10 +205,24 @@ class PodWorker:
     def _loop_name(self) -> str:
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
 
+    def _tell(self, reason: str, message: str, container: str = "") -> None:
+        self._tools.event(self.pod, reason, message, container)
+
+    def _tell_held_back(self, actions: PodActions, seen: PodContainers) -> None:
+        """Once for each end of a container after which it has to wait."""
+        waiting = {seen.containers[name][0].id: name for name, _ in actions.waiting}
+        for name in (waiting[identity] for identity in waiting.keys() - self._memory.held_back):
+            meta = self.pod.metadata
+            words = f"Back-off restarting failed container {name} in pod {meta.name}_{meta.namespace}({meta.uid})"
+            self._tell("BackOff", words, name)
+        self._memory.held_back = set(waiting)
+
     async def _new_sandbox(self, attempt: int, earlier: tuple[Container, ...]) -> Container:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
         try:
-            await asyncio.to_thread(directories.prepare, self.pod, self._tools.host)
+            unnamed = too_long(self.pod, self._tools.host.cluster_domain)
+            if unnamed:
+                raise Refused(unnamed)
             spec = sandbox_spec(self.pod, self._tools.pause_image, attempt, self._tools.host)
             identity = await self._tools.docker.create(spec)
             await self._drop(earlier)
@@ -192,6 +230,7 @@ class PodWorker:
             sandbox = await self._tools.docker.inspect(identity)
         except DriverError as error:
             self._memory.trouble = ("FailedCreatePodSandBox", str(error))
+            self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
             raise
         self._memory.trouble = None
         return sandbox
@@ -206,126 +245,101 @@ class PodWorker:
     async def _attach(self, sandbox: Container) -> None:
         if self._memory.attached == sandbox.id:
             return
-        meta = self.pod.metadata
-        ingress, egress = bandwidth.limits(meta.annotations)
-        request = AttachRequest(
-            sandbox=sandbox.id,
-            netns=f"/proc/{sandbox.pid}/ns/net",
-            namespace=meta.namespace,
-            name=meta.name,
-            runtime=NODE_AGENT,
-            uid=meta.uid,
-            ingress_bandwidth=ingress,
-            egress_bandwidth=egress,
-        )
         try:
-            attachment = await self._tools.network.attach(request)
+            address = await connected(self.pod, sandbox, self._tools.network, self._tools.node_address)
         except DriverError as error:
             if isinstance(error, Gone):
                 log.warning("sandbox is cut off", extra={"pod": self._loop_name(), "error": error})
                 await self._tools.docker.signal(sandbox.id, "SIGKILL")
             self._memory.trouble = ("FailedCreatePodSandBox", f"network: {error}")
+            self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
             raise
         self._memory.trouble = None
         self._memory.attached = sandbox.id
-        self._memory.address = attachment.ip.partition("/")[0]
-        await asyncio.to_thread(directories.prepare, self.pod, self._tools.host)
+        self._memory.address = address
         await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
+        exceeded = await asyncio.to_thread(directories.write_resolver, self.pod, self._tools.host, sandbox.resolv_conf)
+        if exceeded:
+            self._tell("DNSConfigForming", exceeded)
 
-    async def _start(self, start: Start, sandbox: Container) -> None:
-        image = await self._image(start)
-        if image is None:
-            return
+    async def _start(self, start: Start, sandbox: Container, seen: PodContainers) -> None:
         name = start.wish.name
+        image = await self._images.get(start.wish)
+        if isinstance(image, Missing):
+            self._memory.troubles[name] = (image.reason, image.message)
+            if image.due is not None:
+                self._wake_at(image.due)
+            return
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
         pod = replace(self.pod, status=addresses)
-        spec = container_spec(pod, start.wish, image, sandbox.id, start.restarts, start.crashes, self._tools.host)
+        try:
+            tools = self._tools
+            spec = await surrounded(tools.docker, tools.references, tools.host, pod, start, image, sandbox.id, seen)
+        except Unread:
+            return
+        except Refused as error:
+            self._cannot(name, "CreateContainerConfigError", error)
+            return
         try:
             identity = await self._tools.docker.create(spec)
         except Refused as error:
-            self._memory.troubles[name] = ("CreateContainerError", str(error))
-            self._wake_at(_now() + FIRST_PULL_DELAY)
+            self._cannot(name, "CreateContainerError", error)
             return
+        self._tell("Created", f"Created container: {name}", name)
         try:
             await self._tools.docker.start(identity)
+            self._tell("Started", f"Started container {name}", name)
         except Refused as error:
             log.warning("container cannot run", extra={"pod": self._loop_name(), "container": name, "error": error})
-            self._memory.troubles[name] = ("RunContainerError", str(error))
-            self._wake_at(_now() + FIRST_PULL_DELAY)
+            self._cannot(name, "RunContainerError", error)
 
-    async def _image(self, start: Start) -> str | None:
-        """The id of the container's image, fetched if need be; None, with the trouble noted, when it cannot be had."""
-        wish, docker = start.wish, self._tools.docker
-        try:
-            here: str | None = await docker.image_id(wish.image)
-        except Gone:
-            here = None
-        except Refused as error:
-            self._memory.troubles[wish.name] = ("InvalidImageName", str(error))
-            return None
-        if wish.image_pull_policy == "Never":
-            if here is None:
-                words = f'Container image "{wish.image}" is not present with pull policy of Never'
-                self._memory.troubles[wish.name] = ("ErrImageNeverPull", words)
-            return here
-        if here is not None and wish.image_pull_policy == "IfNotPresent":
-            return here
-        return await self._pull(wish.name, wish.image, here)
-
-    async def _pull(self, container: str, image: str, here: str | None) -> str | None:
-        earlier = self._memory.pulls.get(image)
-        if earlier is not None and _now() < earlier.due and here is None:
-            words = f'Back-off pulling image "{image}": {earlier.words}'
-            self._memory.troubles[container] = ("ImagePullBackOff", words)
-            self._wake_at(earlier.due)
-            return None
-        try:
-            await self._tools.docker.pull(image)
-            self._memory.pulls.pop(image, None)
-            return await self._tools.docker.image_id(image)
-        except NotReady as error:
-            if here is not None:
-                log.warning("registry away, using the image that is here", extra={"image": image, "error": error})
-                return here
-            words = str(error)
-        except (Refused, Gone) as error:
-            words = str(error)
-        failures = earlier.failures + 1 if earlier is not None else 1
-        delay = min(FIRST_PULL_DELAY * float(2 ** min(failures - 1, 10)), LAST_PULL_DELAY)
-        self._memory.pulls[image] = _Pull(failures, _now() + delay, words)
-        self._memory.troubles[container] = ("ErrImagePull", words)
-        self._wake_at(_now() + delay)
-        return None
+    def _cannot(self, container: str, reason: str, error: DriverError) -> None:
+        self._memory.troubles[container] = (reason, str(error))
+        self._tell("Failed", f"Error: {error}", container)
+        self._wake_at(_now() + START_DELAY)
 
     async def _release(self, actions: PodActions, seen: PodContainers) -> None:
-        """All containers have ended for good: the sandbox and its network go, the containers stay for their logs."""
+        """The pod's own containers have ended for good: sidecars stop, then the sandbox and its network go.
+
+        The containers stay for their logs.
+        """
+        if await self._stop(seen):
+            return
         for identity in seen.sandbox_ids:
             await self._tools.network.detach(identity)
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
         self._memory.attached = ""
+        self._volumes.let_go()
 
     async def _terminate(self, seen: PodContainers) -> None:
-        step = terminate(seen, self._memory.signalled, self._deadline(), _now())
+        if await self._stop(seen):
+            self._report(await self._observe(), terminating=True)
+            return
+        self._report(seen, terminating=True)
+        for identity in seen.sandbox_ids:
+            await self._tools.network.detach(identity)
+        for one in seen.everything:
+            await self._tools.docker.remove(one.id)
+        await self._volumes.forget()
+        log.info("pod gone", extra={"pod": self._loop_name()})
+        self._tools.gone(self._uid)
+        self._done.set()
+
+    async def _stop(self, seen: PodContainers) -> bool:
+        """Ask what runs to stop, and kill it at the deadline; False when nothing runs any more."""
+        step = terminate(self.pod, seen, self._memory.signalled, self._deadline(), _now())
+        for one in (one for one in step.signal + step.kill if one.id not in self._memory.signalled):
+            self._tell("Killing", f"Stopping container {one.name}", one.name)
         for one in step.signal:
             log.info("asking to stop", extra={"pod": self._loop_name(), "container": one.name})
             await self._tools.docker.signal(one.id, one.stop_signal)
             self._memory.signalled |= {one.id}
         for one in step.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
-        self._wake_at(step.deadline)
-        if step.signal or step.kill or step.deadline:
-            self._report(await self._observe(), terminating=True)
-            return
-        self._report(seen, terminating=True)
-        for identity in seen.sandbox_ids:
-            await self._tools.network.detach(identity)
-        for one in step.remove:
-            await self._tools.docker.remove(one.id)
-        await asyncio.to_thread(directories.forget, self._tools.host, self._uid)
-        log.info("pod gone", extra={"pod": self._loop_name()})
-        self._tools.gone(self._uid)
-        self._done.set()
+            self._memory.signalled |= {one.id}
+        self._wake_at(step.deadline if not step.kill else None)
+        return step.deadline is not None
 
     def _deadline(self) -> datetime:
         """When containers that did not stop are killed; it may only come nearer.

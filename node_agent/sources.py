@@ -15,6 +15,7 @@ from watchfiles import awatch
 from api import manifest
 from api.defaults import default
 from api.objects import Pod
+from api.references import static_problems
 from api.schema import Problem, shown
 from node_agent.containers import static_uid
 
@@ -103,6 +104,7 @@ class Manifests:
         for document in manifest.read(text):
             problems = document.problems
             if isinstance(document.obj, Pod):
+                problems = (*problems, *static_problems(document.obj))
                 pods.append(static_pod(document.obj, self._node, str(path)))
             elif document.obj is not None:
                 problems = (Problem("kind", shown(document.obj.KIND), '"Pod" is accepted here'),)

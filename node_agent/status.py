@@ -24,6 +24,7 @@ from api.objects import (
 from api.objects import Container as Wish
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import FINAL_PHASES, crash_delay, crashes_before, due, exit_code, may_restart
+from node_agent.stages import ends_before_others, failed_for_good, has_begun, restart_policy, sidecars, stage
 
 OUR_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
@@ -51,23 +52,53 @@ def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
     Transition times of conditions that have not changed are kept, so are conditions of others and, while the pod goes,
     the last words about containers that are already removed.
     """
-    rows = tuple(_container(pod, wish, seen.containers.get(wish.name, ()), facts) for wish in pod.spec.containers)
     phase = _phase(pod, seen, facts)
+    told = pod.status
+    verdict = (told.reason, told.message) if told.phase in FINAL_PHASES else ("", "")
+    reason, message = facts.trouble or verdict
+    rows, init_rows, extra_rows = (
+        _rows(pod, wishes, known, seen, facts, phase)
+        for wishes, known in (
+            (pod.spec.containers, told.container_statuses),
+            (pod.spec.init_containers, told.init_container_statuses),
+            (pod.spec.ephemeral_containers, told.ephemeral_container_statuses),
+        )
+    )
     return PodStatus(
         observed_generation=pod.metadata.generation,
         phase=phase,
-        conditions=_conditions(pod, seen, rows, phase, facts),
-        message=facts.trouble[1] if facts.trouble else "",
-        reason=facts.trouble[0] if facts.trouble else "",
+        conditions=_conditions(pod, seen, (init_rows, rows), phase, facts),
+        message=message,
+        reason=reason,
         nominated_node_name=pod.status.nominated_node_name,
         host_ip=facts.node_address,
         host_ips=(HostIP(ip=facts.node_address),),
         pod_ip=facts.address,
         pod_ips=(PodIP(ip=facts.address),) if facts.address else (),
         start_time=pod.status.start_time or times.text(facts.started_at),
+        init_container_statuses=init_rows,
         container_statuses=rows,
+        ephemeral_container_statuses=extra_rows,
         qos_class=pod.status.qos_class,
     )
+
+
+def _rows(
+    pod: Pod,
+    wishes: tuple[Wish, ...],
+    known: tuple[ContainerStatus, ...],
+    seen: PodContainers,
+    facts: Facts,
+    phase: str,
+) -> tuple[ContainerStatus, ...]:
+    before = {row.name: row for row in known}
+    return tuple(_container(pod, wish, before.get(wish.name), seen, facts, phase) for wish in wishes)
+
+
+def rejected(pod: Pod, reason: str, message: str) -> PodStatus:
+    """The status of a pod that the node does not take; it is never tried again."""
+    told = f"Pod was rejected: {message}"
+    return replace(pod.status, phase="Failed", reason=reason, message=told, observed_generation=pod.metadata.generation)
 
 
 def merged(ours: PodStatus, current: PodStatus) -> PodStatus:
@@ -81,6 +112,12 @@ def _phase(pod: Pod, seen: PodContainers, facts: Facts) -> str:
     if pod.status.phase in FINAL_PHASES:
         return pod.status.phase
     histories = [seen.containers.get(wish.name, ()) for wish in pod.spec.containers]
+    began = [history for history in histories if history and not (history[0].unborn and len(history) == 1)]
+    lasting = "Running" if len(began) == len(histories) else "Pending"
+    if any(one.running for group in seen.containers.values() for one in group):
+        return lasting
+    if failed_for_good(pod, seen):
+        return "Failed"
     tried = [history for history in histories if history and (history[0].ended or history[0].running)]
     ended = [history[0] for history in tried if history[0].ended]
     over = facts.terminating or all(not may_restart(pod.spec.restart_policy, one) for one in ended)
@@ -88,17 +125,18 @@ def _phase(pod: Pod, seen: PodContainers, facts: Facts) -> str:
         return "Succeeded" if all(exit_code(one) == 0 for one in ended) else "Failed"
     if facts.terminating and len(ended) == len(tried):
         return "Failed"
-    began = [history for history in histories if history and not (history[0].unborn and len(history) == 1)]
-    return "Running" if len(began) == len(histories) else "Pending"
+    return lasting
 
 
-def _container(pod: Pod, wish: Wish, history: tuple[Container, ...], facts: Facts) -> ContainerStatus:
-    known = next((row for row in pod.status.container_statuses if row.name == wish.name), None)
+def _container(
+    pod: Pod, wish: Wish, known: ContainerStatus | None, seen: PodContainers, facts: Facts, phase: str
+) -> ContainerStatus:
+    history = seen.containers.get(wish.name, ())
     if facts.terminating and not history and known is not None:
         return replace(known, ready=False, started=False)
     newest = history[0] if history else None
     earlier = history[1] if len(history) > 1 else None
-    state = _state(pod, wish, newest, facts)
+    state = _state(pod, wish, seen, facts, phase)
     last = _terminated(earlier) if earlier is not None else None
     if state.waiting is not None and newest is not None and newest.ended:
         last = _terminated(newest)
@@ -106,7 +144,7 @@ def _container(pod: Pod, wish: Wish, history: tuple[Container, ...], facts: Fact
         name=wish.name,
         state=state,
         last_state=ContainerState(terminated=last),
-        ready=state.running is not None and not facts.terminating,
+        ready=_is_ready(pod, wish, state) and not facts.terminating,
         restart_count=newest.restarts if newest is not None else 0,
         image=wish.image,
         image_id=f"docker://{newest.image_id}" if newest is not None else "",
@@ -115,7 +153,15 @@ def _container(pod: Pod, wish: Wish, history: tuple[Container, ...], facts: Fact
     )
 
 
-def _state(pod: Pod, wish: Wish, newest: Container | None, facts: Facts) -> ContainerState:
+def _is_ready(pod: Pod, wish: Wish, state: ContainerState) -> bool:
+    """An init container is ready when it has done its work, all others while they run."""
+    if ends_before_others(pod, wish):
+        return state.terminated is not None and state.terminated.exit_code == 0
+    return state.running is not None
+
+
+def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) -> ContainerState:
+    newest = next(iter(seen.containers.get(wish.name, ())), None)
     if newest is not None and newest.running:
         started = times.text(newest.started_at) if newest.started_at else None
         return ContainerState(running=ContainerStateRunning(started_at=started))
@@ -123,9 +169,12 @@ def _state(pod: Pod, wish: Wish, newest: Container | None, facts: Facts) -> Cont
         reason, message = facts.troubles[wish.name]
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
     if newest is None or newest.unborn:
-        return ContainerState(waiting=ContainerStateWaiting(reason="ContainerCreating"))
-    held = may_restart(pod.spec.restart_policy, newest) and not facts.terminating
-    if held and pod.status.phase not in FINAL_PHASES and facts.now < due(newest, facts.now):
+        reason = "PodInitializing" if pod.spec.init_containers else "ContainerCreating"
+        return ContainerState(waiting=ContainerStateWaiting(reason=reason))
+    held = may_restart(restart_policy(pod, wish), newest) and not facts.terminating and phase not in FINAL_PHASES
+    if held and wish in pod.spec.containers and not stage(pod, seen, seen.sandbox).initialized:
+        return ContainerState(waiting=ContainerStateWaiting(reason="PodInitializing"))
+    if held and facts.now < due(newest, facts.now):
         meta, delay = pod.metadata, crash_delay(crashes_before(newest))
         message = (
             f"back-off {int(delay.total_seconds())}s restarting failed container={wish.name} "
@@ -156,15 +205,21 @@ def _terminated(dead: Container) -> ContainerStateTerminated:
 
 
 def _conditions(
-    pod: Pod, seen: PodContainers, rows: tuple[ContainerStatus, ...], phase: str, facts: Facts
+    pod: Pod,
+    seen: PodContainers,
+    groups: tuple[tuple[ContainerStatus, ...], tuple[ContainerStatus, ...]],
+    phase: str,
+    facts: Facts,
 ) -> tuple[Condition, ...]:
+    init_rows, own = groups
+    beside = {wish.name for wish in sidecars(pod)}
+    rows = (*(row for row in init_rows if row.name in beside), *own)
     connected = seen.sandbox is not None and seen.sandbox.running and bool(facts.address)
     ready = phase not in FINAL_PHASES and connected and all(row.ready for row in rows)
     reason, message = ("", "") if ready else _why_unready(phase, rows)
-    completed = "PodCompleted" if phase == "Succeeded" else ""
     states = (
         (connected, "", ""),
-        (True, completed, ""),
+        _initialized(pod, seen, groups, phase),
         (ready, reason, message),
         (ready, reason, message),
         (True, "", ""),
@@ -182,6 +237,22 @@ def _conditions(
         for kind, (holds, reason, message) in wishes.items()
     )
     return ours + tuple(condition for condition in pod.status.conditions if condition.type not in wishes)
+
+
+def _initialized(
+    pod: Pod,
+    seen: PodContainers,
+    groups: tuple[tuple[ContainerStatus, ...], tuple[ContainerStatus, ...]],
+    phase: str,
+) -> tuple[bool, str, str]:
+    init_rows, own = groups
+    if phase == "Succeeded":
+        return True, "PodCompleted", ""
+    began = phase in FINAL_PHASES and any(row.container_id for row in own)
+    incomplete = " ".join(row.name for row in init_rows if not row.ready)
+    if began or not incomplete or has_begun(pod, seen, seen.sandbox):
+        return True, "", ""
+    return False, "ContainersNotInitialized", f"containers with incomplete status: [{incomplete}]"
 
 
 def _why_unready(phase: str, rows: tuple[ContainerStatus, ...]) -> tuple[str, str]:

@@ -18,7 +18,8 @@ def nat_table(cluster: Cluster) -> str:
     """Replace our table as a whole.
 
     What pods send to the outside leaves with the node's address; answers come back, but nothing new comes in from the
-    outside. A packet of a pod that belongs to no connection (a late FIN) is dropped rather than let out unmasked.
+    outside, except what the host itself has directed to a pod, as it does for host ports. A packet of a pod that
+    belongs to no connection (a late FIN) is dropped rather than let out unmasked.
     """
     networks = ", ".join(str(network) for network in sorted(cluster.networks))
     return f"""\
@@ -37,6 +38,7 @@ table ip {TABLE} {{
 		type filter hook forward priority filter; policy accept;
 		iifname "{GATEWAY_PORT}" ip saddr @cluster ct state invalid drop
 		oifname "{GATEWAY_PORT}" ct state established,related accept
+		oifname "{GATEWAY_PORT}" ct status dnat accept
 		oifname "{GATEWAY_PORT}" iifname != "{GATEWAY_PORT}" drop
 	}}
 }}

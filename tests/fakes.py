@@ -1,7 +1,7 @@
 """A Docker in memory: the only fake there is. tests/contract/test_docker_driver.py holds it against the real one.
 
 It knows four programs: `exit N` ends at once, `trap 'exit N' TERM` ends with N when asked to, a path that begins with
-/nowhere cannot be started, everything else runs until it is killed.
+/nowhere cannot be started, everything else runs until it is killed. Run inside a container, `echo` is a fifth.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import count
+from pathlib import Path
 from typing import TypeVar
 
 from node_agent.containers import ContainerSpec
 from node_agent.drivers.docker import Docker
+from node_agent.drivers.docker_exec import MOST_OUTPUT, NOT_STARTED, Executed
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, Container
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
@@ -45,9 +47,11 @@ class FakeDocker(Docker):
     """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
 
     `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers.
+    Every sandbox has the file `null` in `root` as its resolv.conf.
     """
 
-    def __init__(self, *images: str) -> None:
+    def __init__(self, *images: str, root: Path = Path("/dev")) -> None:
+        self._resolv_conf = str(root / "null")
         self.images = set(images)
         self.pulls: dict[str, DriverError | None] = {}
         self.trouble: DriverError | None = None
@@ -56,6 +60,7 @@ class FakeDocker(Docker):
         self.held: dict[str, _Held] = {}
         self.started: list[str] = []
         self.signals: list[tuple[str, str]] = []
+        self.executed: list[tuple[str, str]] = []
         self._listeners: list[Callable[[str], None]] = []
         self._numbers = count(1)
         self._clock = datetime.now(UTC)
@@ -83,6 +88,9 @@ class FakeDocker(Docker):
             raise Gone(f"Docker: No such image: {name}")
         return self._called("sha256:" + sha256(name.encode()).hexdigest())
 
+    async def image_user(self, image: str) -> str:
+        return self._called("")
+
     async def pull(self, name: str) -> None:
         self._ready()
         error = self.pulls.get(name, NotReady("Docker: dial tcp 127.0.0.1:9: connect: connection refused"))
@@ -109,6 +117,7 @@ class FakeDocker(Docker):
             created_at=self._now(),
             image=spec.image,
             image_id=f"sha256:{'0' * 64}",
+            resolv_conf=self._resolv_conf,
         )
         self.held[identity] = _Held(spec, seen)
         return self._called(identity)
@@ -144,6 +153,23 @@ class FakeDocker(Docker):
             elif handled is not None:
                 self.end(container, int(handled.group(1)))
         self._called(None)
+
+    async def execute(self, container: str, command: tuple[str, ...], seconds: float) -> Executed:
+        self._ready()
+        held, program = self._held(container), " ".join(command)
+        if not held.seen.running:
+            raise Refused(f"Docker: Container {container} is not running")
+        self.executed.append((held.seen.name, program))
+        if program.startswith("/nowhere"):
+            return self._called(Executed(NOT_STARTED, f'exec: "{program}": no such file or directory'))
+        said = re.fullmatch(r"echo (.*)", program)
+        if said is not None:
+            return self._called(Executed(0, f"{said[1]}\n"[:MOST_OUTPUT]))
+        ends = re.search(r"exit (\d+)", program)
+        if ends is None:
+            await asyncio.sleep(seconds)
+            return self._called(Executed(None))
+        return self._called(Executed(int(ends[1])))
 
     async def remove(self, container: str) -> None:
         self._ready()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from master.kinds.cluster_network import CLUSTER_NETWORK
+from master.kinds.config_map import CONFIG_MAP
+from master.kinds.event import EVENT
 from master.kinds.host_subnet import HOST_SUBNET
 from master.kinds.kind import AnyKind
 from master.kinds.namespace import NAMESPACE
@@ -10,8 +12,20 @@ from master.kinds.net_namespace import NET_NAMESPACE
 from master.kinds.node import NODE
 from master.kinds.node_query import NODE_QUERY
 from master.kinds.pod import POD
+from master.kinds.secret import SECRET
 
-ALL: tuple[AnyKind, ...] = (NAMESPACE, NODE, POD, CLUSTER_NETWORK, HOST_SUBNET, NET_NAMESPACE, NODE_QUERY)
+ALL: tuple[AnyKind, ...] = (
+    NAMESPACE,
+    NODE,
+    POD,
+    CLUSTER_NETWORK,
+    HOST_SUBNET,
+    NET_NAMESPACE,
+    NODE_QUERY,
+    EVENT,
+    CONFIG_MAP,
+    SECRET,
+)
 
 BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
 BY_NAME = {kind.name: kind for kind in ALL}

@@ -8,7 +8,11 @@ from typing import Any
 import msgspec
 
 from api.objects import ContainerStatus, Pod, PodStatus
+from api.resources import is_sidecar
 from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
+
+EPHEMERAL = "ephemeralcontainers"
+"""The subresource through which a pod that runs gets more containers."""
 
 ENDED = frozenset(("Succeeded", "Failed"))
 
@@ -51,11 +55,25 @@ def _container_reason(item: Pod, reason: str) -> str:
     return reason
 
 
+def _sidecars(item: Pod) -> frozenset[str]:
+    return frozenset(one.name for one in item.spec.init_containers if is_sidecar(one))
+
+
+def _lasting(item: Pod) -> list[ContainerStatus]:
+    """Of the containers that are to keep running: the pod's own, and sidecars."""
+    sidecars = _sidecars(item)
+    beside = [row for row in item.status.init_container_statuses if row.name in sidecars]
+    return [*beside, *item.status.container_statuses]
+
+
 def _init_reason(item: Pod) -> str:
     """What holds up the start, while init containers have not all ended well."""
-    total = len(item.spec.init_containers or ())
+    total = len(item.spec.init_containers)
+    sidecars = _sidecars(item)
     for index, status in enumerate(item.status.init_container_statuses):
         ended, waiting = status.state.terminated, status.state.waiting
+        if status.name in sidecars and status.started:
+            continue
         if ended is not None and ended.exit_code == 0:
             continue
         if ended is not None:
@@ -75,10 +93,9 @@ def state(item: Pod) -> str:
 
 
 def _restarts(item: Pod, now: datetime.datetime) -> str:
-    total = sum(status.restart_count for status in item.status.container_statuses)
-    ends = [
-        row.last_state.terminated.finished_at for row in item.status.container_statuses if row.last_state.terminated
-    ]
+    rows = _lasting(item)
+    total = sum(status.restart_count for status in rows)
+    ends = [row.last_state.terminated.finished_at for row in rows if row.last_state.terminated]
     last = max((end for end in ends if end), default=None)
     return f"{total} ({age(last, now)} ago)" if total and last else str(total)
 
@@ -92,10 +109,10 @@ def _gates(item: Pod) -> str:
 
 
 def _cells(item: Pod, now: datetime.datetime) -> tuple[object, ...]:
-    ready = sum(row.ready and row.state.running is not None for row in item.status.container_statuses)
+    ready = sum(row.ready and row.state.running is not None for row in _lasting(item))
     return (
         item.metadata.name,
-        f"{ready}/{len(item.spec.containers)}",
+        f"{ready}/{len(item.spec.containers) + len(_sidecars(item))}",
         state(item),
         _restarts(item, now),
         age(item.metadata.creation_timestamp, now),

@@ -20,6 +20,7 @@ from docker.types import LogConfig
 
 from api import times
 from node_agent.containers import CPU_PERIOD, ContainerSpec
+from node_agent.drivers.docker_exec import Executed, execute
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
 from reconcile.errors import Gone, NotReady, Refused
 
@@ -73,6 +74,10 @@ class Docker:
         """The id of an image that is here. Raises Gone."""
         return str((await self._call(lambda client: client.inspect_image(name)))["Id"])
 
+    async def image_user(self, image: str) -> str:
+        """The USER of an image that is here, empty if it has none. Raises Gone."""
+        return str((await self._call(lambda client: client.inspect_image(image)))["Config"].get("User") or "")
+
     async def pull(self, name: str) -> None:
         """Fetch an image. Raises Refused or NotReady with the registry's words."""
         repository, tag = _reference(name)
@@ -94,6 +99,10 @@ class Docker:
         """Send a signal; one that does not run is no error."""
         with contextlib.suppress(Gone, Refused):
             await self._call(lambda client: client.kill(container, signal=name))
+
+    async def execute(self, container: str, command: tuple[str, ...], seconds: float) -> Executed:
+        """Run a program in a running container and wait for its end, so many seconds at most."""
+        return await execute(self._socket, container, command, seconds)
 
     async def remove(self, container: str) -> None:
         """Kill and delete it; one that is not there is no error."""
@@ -220,6 +229,7 @@ def _container(answer: dict[str, Any]) -> Container:
         finished_at=_time(state["FinishedAt"]),
         image=config["Image"],
         image_id=answer["Image"],
+        resolv_conf=answer["ResolvConfPath"],
         stop_signal=config.get("StopSignal") or "SIGTERM",
     )
 
@@ -229,9 +239,12 @@ def _time(written: str) -> datetime | None:
 
 
 def _create(spec: ContainerSpec, client: Any) -> str:
+    rights = spec.rights
     host = client.create_host_config(
         network_mode=spec.network,
         ipc_mode=spec.ipc,
+        pid_mode=spec.pid or None,
+        uts_mode=spec.uts or None,
         binds=list(spec.binds),
         cpu_shares=spec.cpu_shares,
         cpu_period=CPU_PERIOD if spec.cpu_quota else None,
@@ -239,16 +252,26 @@ def _create(spec: ContainerSpec, client: Any) -> str:
         mem_limit=spec.memory or None,
         memswap_limit=spec.memory or None,
         oom_score_adj=spec.oom_score_adj,
-        security_opt=list(spec.security) or None,
+        security_opt=list(rights.options) or None,
+        group_add=list(map(str, rights.groups)) or None,
+        privileged=rights.privileged,
+        cap_add=list(rights.cap_add) or None,
+        cap_drop=list(rights.cap_drop) or None,
+        read_only=rights.read_only,
+        sysctls=dict(spec.sysctls) or None,
         log_config=LogConfig(type=LogConfig.types.JSON, config=LOG_LIMITS),
     )
+    if rights.unmasked:
+        host |= {"MaskedPaths": [], "ReadonlyPaths": []}
     config = client.create_container_config(
         image=spec.image,
+        user=rights.user or None,
         command=None,
         labels=dict(spec.labels),
         environment=list(spec.environment),
         working_dir=spec.working_dir or None,
         hostname=spec.hostname or None,
+        domainname=spec.domain or None,
         tty=spec.tty,
         stdin_open=spec.stdin,
         host_config=host,

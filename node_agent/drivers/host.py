@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -12,12 +11,14 @@ from pathlib import Path
 
 import psutil
 
-from api import quantity
-from api.objects import Pod, Volume
-from node_agent.containers import Host, empty_dir, hosts_file, hosts_text, pod_dir
+from api.objects import Pod
+from node_agent.containers import Host, hosts_file, pod_dir
+from node_agent.naming import hosts_text
 from node_agent.node import HostFacts
+from node_agent.resolver import parse, resolver
 from reconcile.errors import DriverError, NotReady, Refused
 
+HOSTS = Path("/etc/hosts")
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
@@ -41,7 +42,19 @@ def facts(state_dir: Path, docker_version: str) -> HostFacts:
 
 def host(state_dir: Path) -> Host:
     """What containers need to know of this host."""
-    return Host(str(state_dir / "pods"), psutil.virtual_memory().total, least_oom_score())
+    return Host(str(state_dir / "pods"), psutil.virtual_memory().total, least_oom_score(), psutil.cpu_count() or 1)
+
+
+def seccomp_profile(where: Host, name: str) -> str:
+    """The content of a profile that an administrator has put into `seccomp` beside the pods. Raises Refused."""
+    path = Path(where.pods_dir).parent / "seccomp" / name
+    with _mapped(Refused, f"seccomp profile {path}"):
+        return path.read_text()
+
+
+def has_apparmor() -> bool:
+    """Whether the kernel enforces AppArmor profiles."""
+    return _line("/sys/module/apparmor/parameters/enabled") == "Y"
 
 
 def least_oom_score() -> int:
@@ -79,44 +92,33 @@ def _mapped(kind: type[DriverError], what: Path | str) -> Iterator[None]:
         raise Refused(f"{what}: {error}") from None
 
 
-def prepare(pod: Pod, where: Host) -> None:
-    """Make the pod's directory and volumes.
-
-    Raises Refused when a hostPath is not what the manifest says it is, NotReady when there is no room.
-    """
-    uid = pod.metadata.uid
+def prepare(where: Host, uid: str) -> None:
+    """Make the pod's directory. Raises NotReady when there is no room."""
     with _mapped(NotReady, pod_dir(where, uid)):
         Path(pod_dir(where, uid)).mkdir(mode=0o750, parents=True, exist_ok=True)
-    for volume in pod.spec.volumes:
-        if volume.empty_dir is not None:
-            path = Path(empty_dir(where, uid, volume.name))
-            with _mapped(NotReady, path):
-                _make_empty_dir(volume, path)
-        elif volume.host_path is not None:
-            with _mapped(Refused, f"hostPath {volume.host_path.path!r}"):
-                _check_host_path(Path(volume.host_path.path), volume.host_path.type or "")
 
 
 def write_hosts(pod: Pod, where: Host, address: str) -> None:
     """Write the pod's /etc/hosts, in place so that running containers see it. Raises NotReady."""
     path = Path(hosts_file(where, pod.metadata.uid))
-    text = hosts_text(pod, address)
     with _mapped(NotReady, path):
+        text = hosts_text(pod, address, where.cluster_domain, HOSTS.read_text() if pod.spec.host_network else "")
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
             path.chmod(0o644)
 
 
-def forget(where: Host, uid: str) -> None:
-    """Delete the pod's directory with its volumes. Raises NotReady while something in it is in use."""
-    root = Path(pod_dir(where, uid))
-    with _mapped(NotReady, root):
-        if not root.exists():
-            return
-        for folder in sorted(root.glob("volumes/kubernetes.io~empty-dir/*")):
-            if folder.is_mount():
-                _run("umount", str(folder))
-        shutil.rmtree(root)
+def write_resolver(pod: Pod, where: Host, path: str) -> str:
+    """Write a sandbox's resolv.conf, in place so that its containers see it. Raises NotReady.
+
+    Returns which limit the pod's wishes exceed, empty if none.
+    """
+    with _mapped(NotReady, where.resolv_conf):
+        of_host = parse(Path(where.resolv_conf).read_text())
+    wished, exceeded = resolver(pod, of_host, where.cluster_dns, where.cluster_domain)
+    with _mapped(NotReady, path):
+        Path(path).write_text(str(wished))
+    return exceeded
 
 
 def known_pods(where: Host) -> set[str]:
@@ -124,37 +126,3 @@ def known_pods(where: Host) -> set[str]:
     root = Path(where.pods_dir)
     with _mapped(NotReady, root):
         return {entry.name for entry in root.iterdir()} if root.exists() else set()
-
-
-def _make_empty_dir(volume: Volume, path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    if volume.empty_dir is not None and volume.empty_dir.medium == "Memory" and not path.is_mount():
-        limit = volume.empty_dir.size_limit
-        options = f"size={quantity.whole(limit)}" if limit else "size=50%"
-        _run("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path))
-    path.chmod(0o777)
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NotReady(f"{' '.join(command)} (exit {done.returncode}): {done.stderr.strip()}")
-
-
-def _check_host_path(path: Path, kind: str) -> None:
-    if kind == "DirectoryOrCreate":
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    if kind == "FileOrCreate" and not path.exists() and path.parent.is_dir():
-        path.touch(mode=0o644)
-    holds = {
-        "": lambda: True,
-        "Directory": path.is_dir,
-        "DirectoryOrCreate": path.is_dir,
-        "File": path.is_file,
-        "FileOrCreate": path.is_file,
-        "Socket": path.is_socket,
-        "CharDevice": path.is_char_device,
-        "BlockDevice": path.is_block_device,
-    }
-    if not holds[kind]():
-        raise Refused(f"hostPath type check failed: {path} is not a {kind}")

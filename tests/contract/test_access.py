@@ -13,6 +13,7 @@ from msgspec.structs import replace as changed
 
 from api.certificates import node_kubeconfig
 from api.client import Client, ClientError, Forbidden, Unreachable
+from api.configuration import ConfigMap, Secret
 from api.kubeconfig import Kubeconfig
 from api.objects import (
     Condition,
@@ -27,6 +28,7 @@ from api.objects import (
     PodSpec,
     PodStatus,
 )
+from api.volumes import ConfigMapVolumeSource, Volume
 from tests.contract.apiserver import ApiServer
 
 SPEC = PodSpec(containers=(Container(name="main", image="toolbox"),))
@@ -117,6 +119,43 @@ async def test_a_node_writes_its_own_node_and_the_status_of_its_own_pods(callers
     pod = await callers.mine.get(Pod, "mine", "default")
     written = await callers.mine.update_status(changed(pod, status=PodStatus(phase="Running")))
     assert written.status.phase == "Running"
+
+
+async def test_a_node_reads_one_by_one_what_its_own_pods_refer_to(callers: Callers) -> None:
+    master, mine, other = callers.administrator, callers.mine, callers.other
+    config = ConfigMap(metadata=ObjectMeta(name="settings", namespace="default"), data={"a": "1"})
+    secret = Secret(metadata=ObjectMeta(name="settings", namespace="default"), data={"a": b"1"})
+    for item in (config, secret):
+        await master.create(item)
+    volume = Volume(name="v", config_map=ConfigMapVolumeSource(name="settings"))
+    spec = changed(SPEC, node_name="mine", volumes=(volume,))
+    await master.create(Pod(metadata=ObjectMeta(name="reader", namespace="default"), spec=spec))
+    one = "metadata.name=settings"
+    try:
+        assert (await mine.get(ConfigMap, "settings", "default")).data == {"a": "1"}
+        listed = await mine.list(ConfigMap, "default", field_selector=one)
+        assert [item.metadata.name for item in listed.items] == ["settings"]
+        revision = str(int(listed.metadata.resource_version))
+        await master.update(changed(await master.get(ConfigMap, "settings", "default"), data={"a": "2"}))
+        event = await anext(aiter(mine.watch(ConfigMap, revision, "default", field_selector=one)))
+        assert event.object.data == {"a": "2"}
+        for act in (
+            lambda: other.get(ConfigMap, "settings", "default"),
+            lambda: other.list(ConfigMap, "default", field_selector=one),
+            lambda: mine.list(ConfigMap, "default"),
+            lambda: mine.list(ConfigMap, field_selector=one),
+            lambda: mine.get(Secret, "settings", "default"),
+            lambda: mine.update(changed(config, data={})),
+            lambda: mine.delete(ConfigMap, "settings", "default"),
+        ):
+            with pytest.raises(Forbidden):
+                await act()
+    finally:
+        await master.delete(Pod, "reader", "default", grace_seconds=0)
+    with pytest.raises(Forbidden):
+        await mine.get(ConfigMap, "settings", "default")
+    for kind in (ConfigMap, Secret):
+        await master.delete(kind, "settings", "default")
 
 
 async def test_a_node_may_not_touch_what_is_not_its_own(callers: Callers) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -23,7 +25,9 @@ from lab import images
 from node_agent import observed as label
 from node_agent.containers import ContainerSpec
 from node_agent.drivers.docker import Docker
+from node_agent.drivers.docker_exec import MOST_OUTPUT, Executed
 from node_agent.observed import Container
+from node_agent.security import Rights
 from reconcile.errors import Gone, NotReady, Refused
 from tests.fakes import FakeDocker
 
@@ -301,6 +305,32 @@ async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: D
     following.cancel()
 
 
+async def test_a_program_run_inside_says_what_it_has_to_say_and_how_it_ended(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, DEAF)
+    assert await driver.execute(identity, ("echo", "all", "is well"), 10) == Executed(0, "all is well\n")
+    assert (await driver.execute(identity, ("sh", "-c", "exit 3"), 10)).code == 3
+    absent = await driver.execute(identity, ("/nowhere",), 10)
+    assert absent.code in {126, 127}
+    assert "/nowhere" in absent.output
+    assert (await driver.inspect(identity)).running
+
+
+async def test_a_program_run_inside_that_does_not_end_is_left_alone_in_time(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, DEAF)
+    assert (await driver.execute(identity, DEAF, 0.3)).code is None
+    assert (await driver.inspect(identity)).running
+
+
+async def test_nothing_is_run_inside_what_does_not_run(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, ("sh", "-c", "exit 0"))
+    await until(driver, identity, lambda one: not one.running)
+    with pytest.raises(Refused, match="not running"):
+        await driver.execute(identity, ("echo",), 10)
+    await driver.remove(identity)
+    with pytest.raises(Gone):
+        await driver.execute(identity, ("echo",), 10)
+
+
 # --- what only the real one can show ----------------------------------------------------------------------------------
 
 
@@ -341,6 +371,18 @@ async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tupl
     real.close()
 
 
+async def test_of_a_program_that_talks_too_much_the_beginning_is_kept(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    identity = await started(real, uid, DEAF)
+    chatty = await real.execute(identity, ("sh", "-c", "yes | head -c 1000000; echo end >&2; exit 4"), 20)
+    assert (chatty.code, len(chatty.output), chatty.output[:4]) == (4, MOST_OUTPUT, "y\ny\n")
+    both = await real.execute(identity, ("sh", "-c", "echo out; echo err >&2; printf '\\377'"), 10)
+    assert sorted(both.output) == sorted("out\nerr\n\ufffd")
+    partly = await real.execute(identity, ("sh", "-c", "echo begun; sleep 60"), 1)
+    assert partly == Executed(None, "begun\n")
+    real.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     environment: set[str]
@@ -349,6 +391,21 @@ class Process:
     said: str
     hostname: str
     namespaces: tuple[str, str]
+
+
+def proc(pid: int, name: str) -> str:
+    return Path(f"/proc/{pid}/{name}").read_text()
+
+
+def inspected(dockerd: Dockerd, identity: str) -> dict[str, Any]:
+    client = dockerd.client()
+    found: dict[str, Any] = client.inspect_container(identity)
+    client.close()
+    return found
+
+
+def namespace(pid: int, kind: str) -> str:
+    return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
 
 
 def read_process(pid: int) -> Process:
@@ -396,6 +453,68 @@ async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid
     assert (config["Memory"], config["MemorySwap"], config["CpuQuota"]) == (8 << 20, 8 << 20, 1_000)
     assert config["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "5"}}
     assert config["RestartPolicy"]["Name"] in {"", "no"}
+    real.close()
+
+
+async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    image = await real.image_id(images.TOOLBOX)
+    assert await real.image_user(image) == ""
+    box = await real.create(replace(sandbox(uid), sysctls=(("net.ipv4.ip_unprivileged_port_start", "80"),)))
+    await real.start(box)
+    rights = Rights(
+        user="1000:1001",
+        groups=(7, 8),
+        cap_add=("NET_ADMIN",),
+        cap_drop=("ALL",),
+        read_only=True,
+        unmasked=True,
+        options=("no-new-privileges", "seccomp=unconfined"),
+    )
+    identity = await real.create(replace(container(uid, image, box, DEAF), rights=rights))
+    await real.start(identity)
+    pid = (await real.inspect(identity)).pid
+    read_process(pid)
+    told = dict(line.split(":\t", 1) for line in proc(pid, "status").splitlines())
+    assert (told["Uid"].split()[1], told["Gid"].split()[1], told["Groups"].split()) == (
+        "1000",
+        "1001",
+        ["7", "8", "1001"],
+    )
+    assert int(told["CapBnd"], 16) == 1 << 12
+    assert (told["NoNewPrivs"], told["Seccomp"]) == ("1", "0")
+    assert " /proc/sys " not in proc(pid, "mountinfo")
+    assert re.search(r" / / ro,", proc(pid, "mountinfo"))
+    assert "net.ipv4.ip_unprivileged_port_start" in json.dumps(inspected(dockerd, box)["HostConfig"]["Sysctls"])
+    real.close()
+
+
+async def test_a_privileged_container_runs_or_tells_why_not(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    box = await running_sandbox(real, uid)
+    spec = container(uid, await real.image_id(images.TOOLBOX), box, DEAF)
+    identity = await real.create(replace(spec, rights=Rights(privileged=True)))
+    assert inspected(dockerd, identity)["HostConfig"]["Privileged"]
+    try:
+        await real.start(identity)
+        assert (await real.inspect(identity)).running
+    except Refused:  # a machine that itself lacks capabilities cannot give them, and Docker says so
+        assert "operation not permitted" in (await real.inspect(identity)).error
+        assert (await real.inspect(identity)).ended
+    real.close()
+
+
+async def test_a_container_may_see_the_processes_of_another(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    network = await running_sandbox(real, uid)
+    image = await real.image_id(images.TOOLBOX)
+    first = await real.create(container(uid, image, network, DEAF))
+    await real.start(first)
+    guest = replace(container(uid, image, network, DEAF), name=f"k8s_guest_web_red_{uid}_0", pid=f"container:{first}")
+    second = await real.create(guest)
+    await real.start(second)
+    pids = [(await real.inspect(one)).pid for one in (first, second)]
+    assert namespace(pids[0], "pid") == namespace(pids[1], "pid")
     real.close()
 
 
@@ -451,4 +570,6 @@ async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
     real = Docker(str(tmp_path / "docker.sock"))
     with pytest.raises(NotReady, match="does not answer"):
         await real.version()
+    with pytest.raises(NotReady, match="does not answer"):
+        await real.execute("any", ("true",), 5)
     real.close()

@@ -35,7 +35,7 @@ WRONG = """\
 apiVersion: v1
 kind: Pod
 metadata: {name: Bad_Name, namespace: default}
-spec: {restartPolicy: Sometimes, hostNetwork: true, containers: [{name: a, image: b, ports: [{containerPort: 99999}]}]}
+spec: {restartPolicy: Sometimes, subdomain: A.B, containers: [{name: a, image: b, ports: [{containerPort: 99999}]}]}
 """
 
 
@@ -133,11 +133,31 @@ def test_a_wrong_manifest_is_refused_with_all_its_problems(kubectl: Kubectl) -> 
     for path in (
         "metadata.name",
         "spec.restartPolicy",
-        "spec.hostNetwork",
+        "spec.subdomain",
         "spec.containers[0].ports[0].containerPort",
     ):
         assert path in told, told
     kubectl("-n", "default", "get", "pod", "Bad_Name", code=1)
+
+
+def test_configuration_as_people_make_it(kubectl: Kubectl, project: str) -> None:
+    kubectl("create", "namespace", project)
+    on = ("-n", project)
+    kubectl(*on, "create", "configmap", "c", "--from-literal=a=1", "--from-literal=b=two\nlines")
+    kubectl(*on, "create", "secret", "generic", "s", "--from-literal=password=hidden")
+    assert kubectl(*on, "get", "cm", "c", "-o", "jsonpath={.data.b}").stdout == "two\nlines"
+    assert kubectl(*on, "get", "cm", "c").stdout.splitlines()[1].split()[:2] == ["c", "2"]
+    assert kubectl(*on, "get", "secret", "s").stdout.splitlines()[1].split()[:3] == ["s", "Opaque", "1"]
+    assert kubectl(*on, "get", "secrets", "--field-selector=type=Opaque", "-o", "name").stdout == "secret/s\n"
+    kubectl(*on, "patch", "secret", "s", "-p", '{"stringData": {"user": "me"}}')
+    seen = json.loads(kubectl(*on, "get", "secret", "s", "-o", "json").stdout)
+    assert seen["data"] == {"password": "aGlkZGVu", "user": "bWU="}
+    kubectl(*on, "patch", "configmap", "c", "-p", '{"immutable": true}')
+    told = kubectl(*on, "patch", "configmap", "c", "-p", '{"data": {"a": "2"}}', code=1).stderr
+    assert "field is immutable when `immutable` is set" in told
+    assert 'configmap "c" deleted' in kubectl(*on, "delete", "configmap", "c").stdout
+    kubectl("delete", "namespace", project, "--timeout=30s")
+    assert "not found" in kubectl(*on, "get", "secret", "s", code=1).stderr
 
 
 def test_two_writers_are_told_of_each_other(kubectl: Kubectl, project: str) -> None:
@@ -153,3 +173,38 @@ def test_what_kubectl_asks_first(kubectl: Kubectl) -> None:
     assert "podlane" in kubectl("version", "-o", "json").stdout
     words = kubectl("api-resources", "-o", "name").stdout.split()
     assert {"pods", "nodes", "namespaces", "hostsubnets.network.openshift.io"} <= set(words)
+
+
+def test_events_stand_under_what_they_are_about(kubectl: Kubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=MANIFEST.replace("PROJECT", project))
+    pod = json.loads(kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)
+    about = {"kind": "Pod", "apiVersion": "v1", "name": "web", "namespace": project, "uid": pod["metadata"]["uid"]}
+    for name, reason, kind in (("web.1", "Started", "Normal"), ("web.2", "BackOff", "Warning")):
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": project},
+            "involvedObject": {**about, "fieldPath": "spec.containers{main}"},
+            "reason": reason,
+            "message": f"the {reason} of it",
+            "type": kind,
+            "count": 3,
+            "firstTimestamp": "2026-01-01T00:00:00Z",
+            "lastTimestamp": "2099-01-01T00:00:00Z",
+            "source": {"component": "podlane-node-agent", "host": "elsewhere"},
+        }
+        kubectl("apply", "-f", "-", text=json.dumps(event))
+    told = kubectl("-n", project, "describe", "pod", "web").stdout.partition("Events:")[2]
+    assert "podlane-node-agent" in told
+    assert "the Started of it" in told
+    assert "Warning  BackOff" in told
+    header, *rows = kubectl("-n", project, "get", "events").stdout.splitlines()
+    assert header.split() == ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
+    assert {row.split()[2]: row.split()[3] for row in rows} == {"Started": "pod/web", "BackOff": "pod/web"}
+    (only,) = kubectl("-n", project, "get", "ev", "--field-selector=type=Warning", "-o", "name").stdout.splitlines()
+    assert only == "event/web.2"
+    assert "BackOff" in kubectl("-n", project, "events", "--for", "pod/web", "--types=Warning").stdout
+    kubectl("delete", "namespace", project, "--timeout=30s", "--wait=false")
+    kubectl("-n", project, "delete", "pod", "web", "--grace-period=0", "--force", "--ignore-not-found")
+    kubectl("wait", "--for=delete", f"namespace/{project}", "--timeout=30s")
+    assert "No resources found" in kubectl("-n", project, "get", "events").stderr

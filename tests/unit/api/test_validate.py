@@ -10,11 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api import manifest
-from api.defaults import default, qos_class
+from api.defaults import default
 from api.kinds import KINDS
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Pod
 from api.queries import NodeQuery
+from api.resources import qos_class
 from api.validate import decode, immutable
+
+HOOK = {"preStop": {"sleep": {"seconds": 1}}}
+INIT = {"name": "i", "image": "b:1"}
 
 
 def pod(**spec: Any) -> dict[str, Any]:
@@ -39,11 +43,12 @@ def test_a_good_pod_has_no_problems() -> None:
         ({"command": "sh"}, "command"),
         ({"ports": [{"containerPort": "x"}]}, "ports[0].containerPort"),
         ({"ports": [{}]}, "ports[0].containerPort"),
-        ({"ports": [{"containerPort": 80, "hostPort": 80}]}, "ports[0].hostPort"),
+        ({"ports": [{"containerPort": 80, "hostPort": 1}] * 2}, "ports[1].hostPort"),
+        ({"ports": [{"containerPort": 80, "hostIP": "x"}]}, "ports[0].hostIP"),
         ({"workingDir": "x"}, "workingDir"),
         ({"env": [{"name": "a=b"}]}, "env[0].name"),
         ({"env": [{"name": "a", "valueFrom": {}}]}, "env[0].valueFrom"),
-        ({"env": [{"name": "a", "valueFrom": {"secretKeyRef": {}}}]}, "env[0].valueFrom.secretKeyRef"),
+        ({"env": [{"name": "a", "valueFrom": {"secretKeyRef": {}}}]}, "env[0].valueFrom.secretKeyRef.key"),
         ({"env": [{"name": "a", "valueFrom": {"fieldRef": {}}}]}, "env[0].valueFrom.fieldRef.fieldPath"),
         (
             {"env": [{"name": "a", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]},
@@ -51,7 +56,7 @@ def test_a_good_pod_has_no_problems() -> None:
         ),
         ({"resources": {"limits": {"cpu": "-1"}}}, "resources.limits[cpu]"),
         ({"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}, "resources.requests[cpu]"),
-        ({"securityContext": {"privileged": True}}, "securityContext.privileged"),
+        ({"securityContext": {"runAsUser": -1}}, "securityContext.runAsUser"),
     ],
 )
 def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str) -> None:
@@ -69,12 +74,27 @@ def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str)
         ({"containers": [{"name": "a", "image": "b"}] * 2}, "spec.containers[1].name"),
         ({"containers": "a"}, "spec.containers"),
         ({"restartPolicy": "Sometimes"}, "spec.restartPolicy"),
-        ({"hostNetwork": True}, "spec.hostNetwork"),
-        ({"hostPID": True}, "spec.hostPID"),
+        ({"hostPID": True, "shareProcessNamespace": True}, "spec.shareProcessNamespace"),
+        ({"subdomain": "A"}, "spec.subdomain"),
+        ({"hostAliases": [{"ip": "x"}]}, "spec.hostAliases[0].ip"),
+        ({"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["A_B"]}]}, "spec.hostAliases[0].hostnames[0]"),
+        ({"dnsPolicy": "None"}, "spec.dnsConfig.nameservers"),
+        ({"dnsConfig": {"nameservers": ["a"]}}, "spec.dnsConfig.nameservers[0]"),
+        ({"dnsConfig": {"nameservers": ["10.0.0.1"] * 4}}, "spec.dnsConfig.nameservers"),
+        ({"dnsConfig": {"searches": ["a b"]}}, "spec.dnsConfig.searches[0]"),
+        ({"dnsConfig": {"searches": ["a"] * 33}}, "spec.dnsConfig.searches"),
+        ({"dnsConfig": {"options": [{"value": "1"}]}}, "spec.dnsConfig.options[0].name"),
         ({"nodeName": "A_B"}, "spec.nodeName"),
         ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds"),
-        ({"initContainers": [{}]}, "spec.initContainers"),
-        ({"volumes": [{"name": "v", "configMap": {"name": "x"}}]}, "spec.volumes[0].configMap"),
+        ({"initContainers": [INIT | {"restartPolicy": "Never"}]}, "spec.initContainers[0].restartPolicy"),
+        ({"initContainers": [INIT | {"lifecycle": HOOK}]}, "spec.initContainers[0].lifecycle"),
+        ({"initContainers": [INIT | {"name": "a"}]}, "spec.initContainers[0].name"),
+        ({"initContainers": [{"name": "i"}]}, "spec.initContainers[0].image"),
+        ({"containers": [INIT | {"restartPolicy": "Always"}]}, "spec.containers[0].restartPolicy"),
+        ({"ephemeralContainers": [INIT | {"ports": [{"containerPort": 1}]}]}, "spec.ephemeralContainers[0].ports"),
+        ({"ephemeralContainers": [INIT | {"targetContainerName": "x"}]},
+         "spec.ephemeralContainers[0].targetContainerName"),
+        ({"volumes": [{"name": "v", "csi": {"driver": "x"}}]}, "spec.volumes[0].csi"),
         ({"volumes": [{"name": "v"}]}, "spec.volumes[0]"),
         ({"volumes": [{"name": "v", "hostPath": {"path": "/a/../b"}}]}, "spec.volumes[0].hostPath.path"),
         ({"volumes": [{"name": "v", "hostPath": {"path": "/a", "type": "Folder"}}]}, "spec.volumes[0].hostPath.type"),
@@ -87,14 +107,16 @@ def test_one_problem_has_one_path(spec: dict[str, Any], path: str) -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    document = pod(restartPolicy="Sometimes", containers=[{"name": "a", "ports": [{"containerPort": 0}]}], hostIPC=True)
+    document = pod(
+        restartPolicy="Sometimes", containers=[{"name": "a", "ports": [{"containerPort": 0}]}], subdomain="A.B"
+    )
     document["metadata"] = {"name": "Bad_Name", "labels": {"a b": "c d"}}
     assert set(paths(document)) == {
         "metadata.name",
         "metadata.labels",
         "metadata.labels[a b]",
         "spec.restartPolicy",
-        "spec.hostIPC",
+        "spec.subdomain",
         "spec.containers[0].image",
         "spec.containers[0].ports[0].containerPort",
     }
@@ -111,11 +133,12 @@ def test_null_means_absent() -> None:
 
 
 def test_what_is_kept_but_not_acted_on_is_told() -> None:
-    document = pod(
-        containers=[{"name": "a", "image": "b", "livenessProbe": {"tcpSocket": {"port": 1}}}], dnsConfig={"a": 1}
-    )
+    document = pod(containers=[{"name": "a", "image": "b", "resizePolicy": [1]}], overhead={"a": 1})
     warnings = decode(Pod, document)[2]
-    assert [warning.partition(":")[0] for warning in warnings] == ["spec.dnsConfig", "spec.containers[0].livenessProbe"]
+    assert [warning.partition(":")[0] for warning in warnings] == [
+        "spec.overhead",
+        "spec.containers[0].resizePolicy",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,12 @@ ALLOWED_TO_NODES = [
     Attributes("patch", resource="pods", namespace="red", name="p", subresource="status", bound_to="n1"),
     Attributes("update", resource="pods", namespace="red", name="p", subresource="status", bound_to="n1"),
     Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n1", grace=0),
+    Attributes("create", resource="events", namespace="red", body_name="p.1", body_host="n1"),
+    Attributes("patch", resource="events", namespace="red", name="p.1", bound_to="n1"),
+    Attributes("patch", resource="events", namespace="red", name="gone", bound_to=None),
+    Attributes("get", resource="configmaps", namespace="red", name="c", needed=True),
+    Attributes("list", resource="configmaps", namespace="red", needed=True),
+    Attributes("watch", resource="secrets", namespace="red", needed=True),
 ]
 
 REFUSED_TO_NODES = [
@@ -91,6 +97,17 @@ REFUSED_TO_NODES = [
     Attributes("patch", NETWORK, "netnamespaces", name="red"),
     Attributes("create", NETWORK, "hostsubnets", body_name="n1"),
     Attributes("list", resource="secrets"),
+    Attributes("create", resource="events", namespace="red", body_name="p.1", body_host="n2"),
+    Attributes("create", resource="events", namespace="red", body_name="p.1"),
+    Attributes("patch", resource="events", namespace="red", name="p.1", bound_to="n2"),
+    Attributes("patch", resource="events", namespace="red", name="p.1", bound_to=""),
+    Attributes("list", resource="events"),
+    Attributes("delete", resource="events", namespace="red", name="p.1", bound_to="n1"),
+    Attributes("get", resource="secrets", namespace="red", name="s"),
+    Attributes("watch", resource="configmaps", namespace="red"),
+    Attributes("update", resource="configmaps", namespace="red", name="c", needed=True),
+    Attributes("create", resource="secrets", namespace="red", body_name="s", needed=True),
+    Attributes("deletecollection", resource="secrets", namespace="red", needed=True),
 ]
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from api.events import Event
 from api.objects import ClusterNetwork, NamespaceSpec, Node
 from master import controllers
 from master.controllers import Change
@@ -32,6 +33,13 @@ def test_an_ending_namespace_takes_its_pods_along_and_then_goes() -> None:
     ]
     assert lines(controllers.ending_namespaces([ending], [going])) == []
     assert lines(controllers.ending_namespaces([ending, namespace("blue")], [])) == ["- Namespace red"]
+
+
+def test_what_else_is_in_an_ending_namespace_goes_at_once() -> None:
+    ending = namespace("red", deletion_timestamp="2026-01-01T00:00:00Z")
+    inside, outside = (Event(metadata=meta(name, namespace=place)) for name, place in (("in", "red"), ("out", "blue")))
+    assert lines(controllers.ending_namespaces([ending], [pod("a")], [inside, outside])) == ["- Event in", "end Pod a"]
+    assert lines(controllers.ending_namespaces([ending], [], [inside])) == ["- Event in", "- Namespace red"]
 
 
 def test_a_namespace_held_by_somebody_else_is_only_let_go() -> None:

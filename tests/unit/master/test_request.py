@@ -28,7 +28,7 @@ PATHS = [
     ("/api/v1/nodes/n1/status", ("Node", "", "n1", "status")),
     ("/apis/network.openshift.io/v1/hostsubnets/n1", ("HostSubnet", "", "n1", "")),
     ("/api/v1", None),
-    ("/api/v1/secrets", None),
+    ("/api/v1/songs", None),
     ("/api/v2/pods", None),
     ("/api/v1/pods/p", None),
     ("/api/v1/namespaces/red/pods/p/status/x", None),
@@ -93,7 +93,7 @@ def test_aggregated_discovery_is_given_to_those_who_prefer_it() -> None:
     assert discovery.aggregated_version(beta) == "v2beta1"
     assert discovery.aggregated_version("application/json") == ""
     names = [row["resource"] for row in discovery.aggregated(True, "v2")["items"][0]["versions"][0]["resources"]]
-    assert names == ["namespaces", "nodes", "pods"]
+    assert names == ["namespaces", "nodes", "pods", "events", "configmaps", "secrets"]
 
 
 # What `kubectl create namespace red` of 1.32 sends.
@@ -104,7 +104,7 @@ CREATE_NAMESPACE = (
 
 
 def test_the_protobuf_of_kubectl_create_namespace() -> None:
-    assert protobuf.namespace(CREATE_NAMESPACE) == {
+    assert protobuf.document(CREATE_NAMESPACE) == {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {"name": "red"},
@@ -115,6 +115,6 @@ def test_the_protobuf_of_kubectl_create_namespace() -> None:
 def test_other_bytes_are_refused(data: bytes) -> None:
     for body in (data, protobuf.MAGIC + data, CREATE_NAMESPACE[: len(data)], CREATE_NAMESPACE[:20] + data):
         try:
-            protobuf.namespace(body)
+            protobuf.document(body)
         except protobuf.Unreadable:
             pass

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from api.configuration import ConfigMap, Secret
 from api.objects import (
     Condition,
+    Container,
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
@@ -48,6 +50,9 @@ COLUMNS = [
     ("Pod", "Name Ready Status Restarts Age IP* Node* Nominated_Node* Readiness_Gates*"),
     ("Node", "Name Status Roles Age Version Internal-IP* External-IP* OS-Image* Kernel-Version* Container-Runtime*"),
     ("Namespace", "Name Status Age"),
+    ("Event", "Last_Seen Type Reason Object Subobject* Source* Message First_Seen* Count* Name*"),
+    ("ConfigMap", "Name Data Age"),
+    ("Secret", "Name Type Data Age"),
 ]
 
 
@@ -55,7 +60,7 @@ COLUMNS = [
 def test_columns_are_those_of_the_reference(kind: str, columns: str) -> None:
     found = [f"{row['name']}".replace(" ", "_") + "*" * (row["priority"] == 1) for row in tables.columns(BY_NAME[kind])]
     assert " ".join(found) == columns
-    assert tables.columns(BY_NAME[kind])[0]["format"] == "name"
+    assert sum(row["format"] == "name" for row in tables.columns(BY_NAME[kind])) == 1
 
 
 def container(name: str = "c", ready: bool = False, restarts: int = 0, **state: Any) -> ContainerStatus:
@@ -89,7 +94,7 @@ STATES = [
      "Running"),
     (with_containers(phase="Failed", reason="Evicted"), "Evicted"),
     (pod("p", deleted="2026-01-01T00:00:00Z"), "Terminating"),
-    (replace(pod("p"), spec=PodSpec(init_containers=[{}, {}]),
+    (replace(pod("p"), spec=PodSpec(init_containers=(Container(name="c"), Container(name="d"))),
              status=PodStatus(phase="Pending", init_container_statuses=(
                  container(terminated=COMPLETED), container(running=RUNNING)))), "Init:1/2"),
 ]  # fmt: skip
@@ -140,6 +145,13 @@ def test_the_network_kinds_in_rows() -> None:
     ]  # fmt: skip
     assert table("NetNamespace", lane("red", 10))["rows"][0]["cells"] == ["red", 10, ""]
     assert table("Namespace", namespace("red"))["rows"][0]["cells"] == ["red", "Active", "2m21s"]
+
+
+def test_configuration_in_rows() -> None:
+    config = ConfigMap(metadata=meta("c"), data={"a": "1"}, binary_data={"b": b"2"})
+    assert table("ConfigMap", config)["rows"][0]["cells"] == ["c", 2, "2m21s"]
+    secret = Secret(metadata=meta("s"), data={"a": b"1"}, type="Opaque")
+    assert table("Secret", secret)["rows"][0]["cells"] == ["s", "Opaque", 1, "2m21s"]
 
 
 def test_what_of_the_object_goes_with_a_row() -> None:

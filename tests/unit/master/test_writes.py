@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from api.objects import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
 from master.answers import Failure
-from master.request import target
-from master.writes import read
+from master.request import is_kept, target
+from master.writes import created, debugged, read, updated
 
 GOOD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
 TWO_UNKNOWN = {**GOOD, "spec": {"contaners": [], "comand": "x", **GOOD["spec"]}}
@@ -41,3 +44,34 @@ def test_wrong_fields_are_refused_by_path_whatever_becomes_of_unknown_ones(stric
     assert "spec.nodeName" in words
     assert "spec.volumes" in words
     assert words.count("Invalid value") + words.count("unknown field") == told
+
+
+POD = Pod(metadata=ObjectMeta(name="web", generation=1), spec=PodSpec(containers=(Container(name="main", image="a"),)))
+SHELL = EphemeralContainer(name="shell", image="b")
+
+
+def extended(*extras: EphemeralContainer, **other: Any) -> Pod:
+    return replace(POD, spec=replace(POD.spec, ephemeral_containers=extras, **other))
+
+
+def test_a_pod_gets_ephemeral_containers_and_nothing_else_through_their_subresource() -> None:
+    where = target("/api/v1/namespaces/red/pods/web/ephemeralcontainers")
+    assert where is not None
+    assert is_kept(where)
+    new = debugged(where.kind, extended(SHELL, host_network=True), POD)
+    assert new.spec == extended(SHELL).spec
+    assert new.metadata.generation == 2
+    for changed in ((), (replace(SHELL, image="c"),)):
+        with pytest.raises(Failure) as caught:
+            debugged(where.kind, extended(*changed), extended(SHELL))
+        assert "may not be changed or removed" in str(caught.value.status.message)
+
+
+def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_update() -> None:
+    where = target("/api/v1/namespaces/red/pods")
+    assert where is not None
+    with pytest.raises(Failure) as caught:
+        created(where.kind, extended(SHELL), "uid", datetime(2026, 1, 1, tzinfo=UTC))
+    assert "spec.ephemeralContainers" in str(caught.value.status.message)
+    with pytest.raises(Failure):
+        updated(where.kind, extended(SHELL), POD)

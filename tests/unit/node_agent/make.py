@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from api import manifest
 from api.defaults import default
 from api.objects import Pod, PodStatus
+from api.resources import containers_of
 from node_agent import observed as label
 from node_agent.containers import spec_hash
 from node_agent.observed import Container, PodContainers, group
@@ -54,7 +55,7 @@ def container(
     inside: str = SANDBOX,
 ) -> Container:
     """A container of that pod; it ended so many seconds ago and had run for so many."""
-    wish = next(one for one in of.spec.containers if one.name == name)
+    wish = next(one for one in containers_of(of) if one.name == name)
     marks = {
         label.TYPE: label.CONTAINER_TYPE,
         label.CONTAINER_NAME: name,

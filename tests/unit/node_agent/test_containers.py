@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.objects import PodStatus
-from node_agent.containers import Host, container_spec, cpu_quota, cpu_shares, hosts_text, sandbox_spec
-from node_agent.environment import environment, expand
+from node_agent.containers import Host, container_spec, cpu_quota, cpu_shares, sandbox_spec
+from node_agent.environment import Sources, environment, expand
+from node_agent.security import Rights
 from tests.unit.node_agent.make import SANDBOX, UID, pod, with_status
 
 HOST = Host("/pods", 8 << 30, -1000)
@@ -31,7 +32,17 @@ POD = with_status(
 
 
 def test_a_container_is_asked_for_as_its_manifest_says() -> None:
-    spec = container_spec(POD, POD.spec.containers[0], "sha256:1", SANDBOX, 2, 1, HOST)
+    spec = container_spec(
+        POD,
+        POD.spec.containers[0],
+        "sha256:1",
+        SANDBOX,
+        2,
+        1,
+        HOST,
+        Rights(),
+        environment(POD, POD.spec.containers[0], Sources()),
+    )
     assert spec.name == f"k8s_main_web_red_{UID}_2"
     assert (spec.entrypoint, spec.command) == (("sh", "-c"), ("echo web $(WHO) $(NOBODY)",))
     assert spec.environment == (
@@ -54,13 +65,13 @@ def test_a_container_is_asked_for_as_its_manifest_says() -> None:
 
 def test_args_alone_keep_the_image_entrypoint() -> None:
     wish = pod("[{name: main, image: a, args: [x]}]")
-    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST)
+    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights(), {})
     assert (spec.entrypoint, spec.command) == (None, ("x",))
 
 
 def test_a_command_alone_drops_the_image_arguments() -> None:
     wish = pod("[{name: main, image: a, command: [x]}]")
-    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST)
+    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights(), {})
     assert (spec.entrypoint, spec.command) == (("x",), ())
 
 
@@ -98,7 +109,7 @@ def test_every_field_that_is_accepted_has_a_value() -> None:
     )
     wish = pod(f"[{{name: main, image: a, env: [{rows}]}}]", meta=", annotations: {note: kept}")
     known = with_status(wish, POD.status)
-    assert list(environment(known, known.spec.containers[0]).values()) == list(wishes.values())
+    assert list(environment(known, known.spec.containers[0], Sources()).values()) == list(wishes.values())
 
 
 @pytest.mark.parametrize(
@@ -122,7 +133,3 @@ def test_shares(milli: int, shares: int) -> None:
 @pytest.mark.parametrize(("milli", "quota"), [(0, 0), (1, 1000), (500, 50_000), (2000, 200_000)])
 def test_quota(milli: int, quota: int) -> None:
     assert cpu_quota(milli) == quota
-
-
-def test_a_pod_knows_its_own_name() -> None:
-    assert hosts_text(POD, "10.128.0.2").splitlines()[-1] == "10.128.0.2\tweb"

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.objects import Condition, Pod, PodStatus
+from api.resources import containers_of
 from node_agent import observed as label
 from node_agent.observed import PodContainers, group
-from node_agent.plan import PodActions, crash_delay, plan, terminate
+from node_agent.plan import PodActions, Termination, crash_delay, plan, terminate
 from node_agent.status import Facts, merged, summarise
 from tests.unit.node_agent.make import NOW, container, held, pod, sandbox, with_status
 
@@ -129,23 +130,26 @@ def test_a_pod_of_final_phase_never_starts_again() -> None:
     actions = plan(with_status(WEB, PodStatus(phase="Failed")), held(container(WEB)), NOW)
     assert actions.finished
     assert not actions.start
-    assert [one.name for one in actions.kill] == ["main", "POD"]
+    assert [one.name for one in actions.kill] == ["POD"]
 
 
-def test_termination_asks_once_then_kills_at_the_deadline_then_removes() -> None:
+def test_termination_asks_once_then_kills_at_the_deadline() -> None:
     main, side = container(PAIR), container(PAIR, "side", state="exited")
     deadline = NOW + timedelta(seconds=30)
-    first = terminate(held(main, side), frozenset(), deadline, NOW)
-    assert (first.signal, first.kill, first.remove, first.deadline) == ((main,), (), (), deadline)
-    second = terminate(held(main, side), frozenset({main.id}), deadline, NOW)
+    first = terminate(PAIR, held(main, side), frozenset(), deadline, NOW)
+    assert (first.signal, first.kill, first.deadline) == ((main,), (), deadline)
+    second = terminate(PAIR, held(main, side), frozenset({main.id}), deadline, NOW)
     assert (second.signal, second.deadline) == ((), deadline)
-    assert terminate(held(main, side), frozenset({main.id}), deadline, deadline).kill == (main,)
-    gone = terminate(held(replace(main, state="exited"), side), frozenset({main.id}), deadline, NOW)
-    assert [one.name for one in gone.remove] == ["main", "side", "POD"]
+    assert terminate(PAIR, held(main, side), frozenset({main.id}), deadline, deadline).kill == (main,)
+    gone = terminate(PAIR, held(replace(main, state="exited"), side), frozenset({main.id}), deadline, NOW)
+    assert gone == Termination()
 
 
 def states() -> st.SearchStrategy[str]:
     return st.sampled_from(["running", "exited", "created"])
+
+
+INIT = "  initContainers: [{name: first, image: i}, {name: proxy, image: p, restartPolicy: Always}]"
 
 
 @st.composite
@@ -153,7 +157,8 @@ def situations(draw: st.DrawFn) -> tuple[Pod, PodContainers]:
     """Any pod of one or two containers, and anything that may lie in Docker of it."""
     wish = pod(
         draw(st.sampled_from(["[{name: main, image: a}]", "[{name: main, image: a}, {name: side, image: b}]"])),
-        f"  restartPolicy: {draw(st.sampled_from(['Always', 'OnFailure', 'Never']))}",
+        f"  restartPolicy: {draw(st.sampled_from(['Always', 'OnFailure', 'Never']))}\n"
+        + draw(st.sampled_from(["", INIT])),
     )
     boxes = [sandbox(number, draw(states()), f"box-{number}") for number in range(draw(st.integers(0, 2)))]
     found = [
@@ -167,7 +172,7 @@ def situations(draw: st.DrawFn) -> tuple[Pod, PodContainers]:
             ended=draw(st.sampled_from([0.0, 5.0, 9999.0])),
             inside=draw(st.sampled_from(["box-0", "box-1"])),
         )
-        for one in wish.spec.containers
+        for one in containers_of(wish)
         for number in range(draw(st.integers(0, 3)))
     ]
     return wish, group([*boxes, *found])

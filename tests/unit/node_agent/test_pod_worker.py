@@ -17,9 +17,11 @@ from node_agent.containers import Host
 from node_agent.drivers.network import PodNetwork
 from node_agent.observed import SANDBOX_ID
 from node_agent.pod_worker import PodWorker, Tools
-from reconcile.errors import NotReady
+from node_agent.references import References
+from reconcile.errors import NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
+from tests.unit.node_agent.object_server import ObjectServer
 
 SECONDS = 20.0
 
@@ -82,12 +84,16 @@ class World:
     def __init__(self, root: Path) -> None:
         self.docker = FakeDocker("pause", "toolbox", "toolbox:2")
         self.switch = Switch()
+        self.objects = ObjectServer()
         self.status = PodStatus()
         self.gone = False
+        self.told: list[tuple[str, str, str]] = []
         self.taken: set[str] = set()
         root.mkdir(parents=True)
         self.host = Host(str(root / "pods"), 8 << 30, -1000)
         self.network: PodNetwork
+        self.references: References
+        self._worker: PodWorker | None = None
 
     def worker(self, wish: Pod) -> PodWorker:
         """As a fresh agent takes the pod up: with the status that the master has."""
@@ -99,18 +105,28 @@ class World:
             pause_image="pause",
             report=self._report,
             gone=self._gone,
+            event=self._event,
+            references=self.references,
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
+    def wake(self) -> None:
+        """Something that the pod refers to has changed."""
+        if self._worker is not None:
+            self._worker.wake()
+
     def _report(self, _: str, status: PodStatus) -> None:
         self.status = status
+
+    def _event(self, _: Pod, reason: str, message: str, container: str) -> None:
+        self.told.append((reason, message, container))
 
     def _gone(self, _: str) -> None:
         self.gone = True
 
     async def live(self, wish: Pod, until: Callable[[], bool], *, leave: bool = False) -> None:
         """Run a worker until something is true and nothing is left to do. Raises AgentKilled."""
-        worker = self.worker(wish)
+        worker = self._worker = self.worker(wish)
         if leave:
             worker.leave()
         events = asyncio.create_task(self.docker.follow(lambda _: worker.wake(), worker.wake))
@@ -165,13 +181,34 @@ class World:
 async def world(root: Path) -> AsyncIterator[World]:
     """A fresh host."""
     one = World(root)
-    async with one.switch.serving(root / "s"), PodNetwork(str(root / "s")) as one.network:
+    async with (
+        one.switch.serving(root / "s"),
+        PodNetwork(str(root / "s")) as one.network,
+        one.objects.client() as client,
+    ):
+        one.references = References(client, asyncio.create_task, lambda _: one.wake())
         yield one
 
 
 PAIR = pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]", "  volumes: [{name: v, emptyDir: {}}]")
 SOON = pod(spec="  terminationGracePeriodSeconds: 0")
 ONCE = pod('[{name: main, image: toolbox, command: ["exit 0"]}]', "  restartPolicy: Never")
+STEPS = pod(
+    spec="""\
+  initContainers:
+  - {name: first, image: toolbox, command: ["exit 0"]}
+  - {name: side, image: toolbox, restartPolicy: Always}
+  - {name: second, image: toolbox, command: ["exit 0"]}
+"""
+)
+STEPS_ONCE = pod(
+    '[{name: main, image: toolbox, command: ["exit 0"]}]',
+    """\
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 0
+  initContainers: [{name: side, image: toolbox, restartPolicy: Always}]
+""",
+)
 NEWER = replace(SOON, spec=replace(SOON.spec, containers=(replace(SOON.spec.containers[0], image="toolbox:2"),)))
 
 
@@ -200,6 +237,23 @@ async def done(here: World) -> None:
     await here.live(ONCE, lambda: here.status.phase == "Succeeded")
 
 
+async def initialized(here: World) -> None:
+    """Init containers end one after the other, the sidecar stays."""
+    await here.live(STEPS, lambda: here.status.phase == "Running")
+
+
+async def initialized_anew(here: World) -> None:
+    """The sandbox is killed from outside: init begins again."""
+    await here.once("runs", lambda: initialized(here))
+    await here.once("lost", lambda: here.end("POD", 137))
+    await here.live(STEPS, lambda: here.restarts() == [1, 1])
+
+
+async def done_beside_a_sidecar(here: World) -> None:
+    """The work is done, the sidecar is stopped."""
+    await here.live(STEPS_ONCE, lambda: here.status.phase == "Succeeded")
+
+
 async def changed_image(here: World) -> None:
     """The pod gets another image while it runs."""
     await here.once("runs", lambda: here.live(SOON, lambda: here.status.phase == "Running"))
@@ -213,7 +267,20 @@ async def deleted(here: World) -> None:
         await here.live(SOON, lambda: here.gone, leave=True)
 
 
-@pytest.mark.parametrize("scenario", [started, crashed, sandbox_lost, done, changed_image, deleted])
+SCENARIOS = [
+    started,
+    crashed,
+    sandbox_lost,
+    done,
+    initialized,
+    initialized_anew,
+    done_beside_a_sidecar,
+    changed_image,
+    deleted,
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_an_agent_killed_anywhere_ends_where_one_that_lives_ends(
     scenario: Callable[[World], Awaitable[None]], tmp_path: Path
 ) -> None:
@@ -255,6 +322,25 @@ async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> 
         assert here.left() == before
 
 
+async def test_a_pod_that_must_not_run_here_has_failed(tmp_path: Path) -> None:
+    wish = pod(spec="  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        assert here.status.reason == "SysctlForbidden"
+        assert here.status.message == 'Pod was rejected: forbidden sysctl: "kernel.msgmax" not allowlisted'
+        assert not here.docker.held
+
+
+async def test_a_container_that_must_not_be_root_waits_with_a_reason(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: toolbox, securityContext: {runAsNonRoot: true}}]")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: bool(here.status.container_statuses))
+        waiting = here.status.container_statuses[0].state.waiting
+        assert waiting is not None
+        assert waiting.reason == "CreateContainerConfigError"
+        assert "image will run as root" in waiting.message
+
+
 async def test_a_container_gets_its_grace_and_is_asked_once(tmp_path: Path) -> None:
     wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""")
     async with world(tmp_path / "w") as here:
@@ -288,3 +374,54 @@ async def test_a_sandbox_that_lost_its_place_in_the_network_is_replaced(tmp_path
         assert [one.attempt for one in here.docker.find("POD")] == [1]
         assert here.status.phase == "Running"
         assert len(here.switch.attached) == 1
+
+
+HERE = pod("[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}]", "  terminationGracePeriodSeconds: 0")
+PRESENT = ("Pulled", 'Container image "toolbox" already present on machine', "main")
+BEGUN = [PRESENT, ("Created", "Created container: main", "main"), ("Started", "Started container main", "main")]
+
+
+async def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        await here.live(HERE, lambda: here.status.phase == "Running")
+        assert here.told == BEGUN
+        here.told.clear()
+        await here.end("POD", 137)
+        await here.live(HERE, lambda: here.restarts() == [1])
+        assert here.told == [("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.", ""), *BEGUN]
+        here.told.clear()
+        await here.live(HERE, lambda: here.gone, leave=True)
+        assert here.told == [("Killing", "Stopping container main", "main")]
+
+
+async def test_a_wait_after_a_crash_is_told_once_for_each_crash(tmp_path: Path) -> None:
+    wish = pod('[{name: main, image: toolbox, command: ["exit 1"], imagePullPolicy: Never}]')
+    async with world(tmp_path / "w") as here:
+        waiting = ("BackOff", "Back-off restarting failed container main in pod web_red(0b7c)", "main")
+        await here.live(wish, lambda: waiting in here.told)
+        assert here.told == [*BEGUN, *BEGUN, waiting]
+
+
+async def test_an_image_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: nowhere, imagePullPolicy: IfNotPresent}]")
+    async with world(tmp_path / "w") as here:
+        here.docker.pulls["nowhere"] = Refused("Docker: pull access denied")
+        await here.live(wish, lambda: ("Failed", "Error: ErrImagePull", "main") in here.told)
+        assert [(reason, message) for reason, message, _ in here.told[:3]] == [
+            ("Pulling", 'Pulling image "nowhere"'),
+            ("Failed", 'Failed to pull image "nowhere": Docker: pull access denied'),
+            ("Failed", "Error: ErrImagePull"),
+        ]
+
+
+async def test_a_program_that_is_not_there_and_a_network_that_is_away_are_told(tmp_path: Path) -> None:
+    wish = pod('[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]')
+    async with world(tmp_path / "w") as here:
+        here.switch.away = True
+        words = "Failed to create pod sandbox: network: sdn: no subnet yet"
+        await here.live(wish, lambda: ("FailedCreatePodSandBox", words, "") in here.told)
+        here.switch.away = False
+        here.told.clear()
+        await here.live(wish, lambda: any(reason == "Failed" for reason, _, _ in here.told))
+        assert [reason for reason, _, _ in here.told[:3]] == ["Pulled", "Created", "Failed"]
+        assert "/nowhere: no such file or directory" in here.told[2][1]

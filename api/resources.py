@@ -1,0 +1,72 @@
+"""What a pod asks for as a whole: requests, limits and class of service, from those of its containers. Pure.
+
+Init containers run one after the other, each beside the sidecars that were started before it; so a pod needs the larger
+of what its containers and sidecars need together and what its most demanding init step needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from api import quantity
+from api.objects import Container, Pod, PodSpec
+
+Amount = Callable[[Container], int]
+
+
+def is_sidecar(container: Container) -> bool:
+    """Whether an init container keeps running beside the others."""
+    return container.restart_policy == "Always"
+
+
+def requested_cpu(container: Container) -> int:
+    """Thousandths of a core; a limit without a request is one."""
+    resources = container.resources
+    return quantity.milli(resources.requests.get("cpu", resources.limits.get("cpu", 0)))
+
+
+def requested_memory(container: Container) -> int:
+    """Bytes; a limit without a request is one."""
+    resources = container.resources
+    return quantity.whole(resources.requests.get("memory", resources.limits.get("memory", 0)))
+
+
+def limited_cpu(container: Container) -> int:
+    """Thousandths of a core, 0 without a limit."""
+    return quantity.milli(container.resources.limits.get("cpu", 0))
+
+
+def limited_memory(container: Container) -> int:
+    """Bytes, 0 without a limit."""
+    return quantity.whole(container.resources.limits.get("memory", 0))
+
+
+def needed(spec: PodSpec, amount: Amount) -> int:
+    """The pod's need of one resource, `amount` being that of a container."""
+    beside = highest = 0
+    for container in spec.init_containers:
+        if is_sidecar(container):
+            beside += amount(container)
+            highest = max(highest, beside)
+        else:
+            highest = max(highest, beside + amount(container))
+    return max(beside + sum(map(amount, spec.containers)), highest)
+
+
+def allowed(spec: PodSpec, amount: Amount) -> int:
+    """The pod's limit of one resource; 0, which is no limit, unless every container has one."""
+    return needed(spec, amount) if all(amount(one) for one in (*spec.init_containers, *spec.containers)) else 0
+
+
+def qos_class(containers: Iterable[Container]) -> str:
+    """Guaranteed, Burstable or BestEffort, from the defaulted resources of all containers."""
+    wished = [container.resources for container in containers]
+    if not any(resources.limits or resources.requests for resources in wished):
+        return "BestEffort"
+    full = all({"cpu", "memory"} <= set(r.limits) and r.requests == r.limits for r in wished)
+    return "Guaranteed" if full else "Burstable"
+
+
+def containers_of(pod: Pod) -> tuple[Container, ...]:
+    """Every container of a pod, in the order in which they start."""
+    return (*pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers)

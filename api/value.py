@@ -1,0 +1,41 @@
+"""The base of everything that travels as JSON, and the small values that several parts of a Pod share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+Json = Any
+"""A piece of JSON that is kept as it came."""
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of every part of an object."""
+
+
+class ObjectFieldSelector(Value, frozen=True):
+    """A field of the pod itself; `api.fields` knows which there are."""
+
+    field_path: str
+    api_version: str = ""
+
+
+class ResourceFieldSelector(Value, frozen=True):
+    """A limit or request of one container, such as `limits.memory`, in units of `divisor`."""
+
+    resource: str
+    container_name: str = ""
+    divisor: str | int | float | None = None
+
+
+class ObjectReference(Value, frozen=True):
+    """Another object, as far as it is named."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""

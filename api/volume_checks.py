@@ -1,0 +1,239 @@
+"""What is wrong with the volumes of a Pod and with its containers' mounts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec.structs import asdict
+
+from api import names, quantity, resource_fields
+from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, choices, duplicates, shown
+from api.volumes import (
+    DownwardAPIVolumeFile,
+    HostPathVolumeSource,
+    KeyToPath,
+    NFSVolumeSource,
+    Volume,
+    VolumeMount,
+    VolumeProjection,
+)
+
+MEDIUMS = ("Memory",)
+HOST_PATH_TYPES = ("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice")
+
+
+PROPAGATIONS = ("None", "HostToContainer", "Bidirectional")
+
+LEAST_TOKEN_SECONDS = 600
+LONGEST_PATH = 4096
+
+FILE_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")
+"""Fields of the pod that may become a file; besides, metadata.labels['KEY'] and metadata.annotations['KEY']."""
+
+ACCEPTED = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected")
+ACCEPTED_PROJECTIONS = ("configMap", "secret", "downwardAPI")
+
+
+def check(volumes: tuple[Volume, ...]) -> Iterator[Problem]:
+    """Every problem of a pod's volumes, by path."""
+    yield from duplicates("spec.volumes[{}].name", [volume.name for volume in volumes])
+    for number, volume in enumerate(volumes):
+        path = f"spec.volumes[{number}]"
+        if names.dns_label(volume.name):
+            yield Problem(f"{path}.name", shown(volume.name), names.dns_label(volume.name))
+        yield from _one_of(path, volume, ACCEPTED, "name")
+        yield from _of_the_host(path, volume)
+        yield from _of_files(path, volume)
+        yield from _of_storage(path, volume)
+
+
+def _one_of(path: str, holder: Volume | VolumeProjection, accepted: tuple[str, ...], *but: str) -> Iterator[Problem]:
+    wire = {field.name: field.encode_name for field in msgspec.structs.fields(type(holder))}
+    named = [wire[field] for field, value in asdict(holder).items() if field not in but and value is not None]
+    if len(named) != 1:
+        yield Problem(path, shown(named), f"exactly one of {', '.join(accepted)} is required", MISSING)
+    for name in named:
+        if name not in accepted:
+            yield Problem(f"{path}.{name}", "given", f"{', '.join(accepted)} are accepted", FORBIDDEN)
+
+
+def _of_the_host(path: str, volume: Volume) -> Iterator[Problem]:
+    if volume.empty_dir is not None:
+        yield from choices((f"{path}.emptyDir.medium", volume.empty_dir.medium, MEDIUMS))
+        if volume.empty_dir.size_limit is not None:
+            yield from _size(f"{path}.emptyDir.sizeLimit", volume.empty_dir.size_limit)
+    if volume.host_path is not None:
+        yield from check_host_path(f"{path}.hostPath", volume.host_path)
+
+
+def check_host_path(path: str, source: HostPathVolumeSource) -> Iterator[Problem]:
+    """Every problem of a file or directory of the host."""
+    yield from _absolute(f"{path}.path", source.path)
+    yield from choices((f"{path}.type", source.type or "", HOST_PATH_TYPES))
+
+
+def check_nfs(path: str, source: NFSVolumeSource) -> Iterator[Problem]:
+    """Every problem of a directory of an NFS server."""
+    if not source.server or source.server.startswith("-") or any(c.isspace() for c in source.server):
+        yield Problem(f"{path}.server", shown(source.server), "the name or address of an NFS server is accepted")
+    yield from _absolute(f"{path}.path", source.path)
+
+
+def _absolute(path: str, text: str) -> Iterator[Problem]:
+    if not text.startswith("/") or ".." in text.split("/") or ":" in text:
+        yield Problem(path, shown(text), 'an absolute path without ".." and ":" is accepted')
+
+
+def _size(path: str, text: str | float) -> Iterator[Problem]:
+    try:
+        if quantity.parse(text) < 0:
+            yield Problem(path, shown(text), "0 or more bytes are accepted")
+    except quantity.BadQuantity as error:
+        yield Problem(path, shown(text), str(error))
+
+
+def _of_storage(path: str, volume: Volume) -> Iterator[Problem]:
+    if volume.nfs is not None:
+        yield from check_nfs(f"{path}.nfs", volume.nfs)
+    if volume.persistent_volume_claim is not None:
+        claim = volume.persistent_volume_claim.claim_name
+        yield from _name(f"{path}.persistentVolumeClaim.claimName", claim)
+
+
+def _of_files(path: str, volume: Volume) -> Iterator[Problem]:
+    if volume.config_map is not None:
+        yield from _name(f"{path}.configMap.name", volume.config_map.name)
+        yield from _items(f"{path}.configMap", volume.config_map.items)
+        yield from _mode(f"{path}.configMap.defaultMode", volume.config_map.default_mode)
+    if volume.secret is not None:
+        yield from _name(f"{path}.secret.secretName", volume.secret.secret_name)
+        yield from _items(f"{path}.secret", volume.secret.items)
+        yield from _mode(f"{path}.secret.defaultMode", volume.secret.default_mode)
+    if volume.downward_api is not None:
+        yield from _downward(f"{path}.downwardAPI", volume.downward_api.items)
+        yield from _mode(f"{path}.downwardAPI.defaultMode", volume.downward_api.default_mode)
+    if volume.projected is not None:
+        yield from _mode(f"{path}.projected.defaultMode", volume.projected.default_mode)
+        for number, source in enumerate(volume.projected.sources):
+            yield from _one_projection(f"{path}.projected.sources[{number}]", source)
+        yield from _collisions(f"{path}.projected.sources", volume.projected.sources)
+
+
+def _one_projection(path: str, source: VolumeProjection) -> Iterator[Problem]:
+    yield from _one_of(path, source, ACCEPTED_PROJECTIONS)
+    if source.config_map is not None:
+        yield from _name(f"{path}.configMap.name", source.config_map.name)
+        yield from _items(f"{path}.configMap", source.config_map.items)
+    if source.secret is not None:
+        yield from _name(f"{path}.secret.name", source.secret.name)
+        yield from _items(f"{path}.secret", source.secret.items)
+    if source.downward_api is not None:
+        yield from _downward(f"{path}.downwardAPI", source.downward_api.items)
+    token = source.service_account_token
+    if token is not None:
+        yield from check_file(f"{path}.serviceAccountToken.path", token.path)
+        seconds = token.expiration_seconds
+        if seconds is not None and not LEAST_TOKEN_SECONDS <= seconds <= 1 << 32:
+            found, wanted = shown(seconds), f"{LEAST_TOKEN_SECONDS} to {1 << 32} seconds are accepted"
+            yield Problem(f"{path}.serviceAccountToken.expirationSeconds", found, wanted)
+
+
+def _collisions(path: str, sources: tuple[VolumeProjection, ...]) -> Iterator[Problem]:
+    named: dict[str, int] = {}
+    for number, source in enumerate(sources):
+        for file in _named_files(source):
+            if named.setdefault(file, number) != number:
+                yield Problem(
+                    f"{path}[{number}]", shown(file), "a path that no other source has is accepted", DUPLICATE
+                )
+
+
+def _named_files(source: VolumeProjection) -> Iterable[str]:
+    token = source.service_account_token
+    items: tuple[KeyToPath | DownwardAPIVolumeFile, ...] = (
+        *(source.config_map.items if source.config_map else ()),
+        *(source.secret.items if source.secret else ()),
+        *(source.downward_api.items if source.downward_api else ()),
+    )
+    return (*(item.path for item in items), *((token.path,) if token else ()))
+
+
+def _items(path: str, items: tuple[KeyToPath, ...]) -> Iterator[Problem]:
+    for number, item in enumerate(items):
+        if not item.key:
+            yield Problem(f"{path}.items[{number}].key", '""', "a key is required", MISSING)
+        yield from check_file(f"{path}.items[{number}].path", item.path)
+        yield from _mode(f"{path}.items[{number}].mode", item.mode)
+    yield from duplicates(path + ".items[{}].path", [item.path for item in items])
+
+
+def _downward(path: str, items: tuple[DownwardAPIVolumeFile, ...]) -> Iterator[Problem]:
+    for number, item in enumerate(items):
+        place = f"{path}.items[{number}]"
+        yield from check_file(f"{place}.path", item.path)
+        yield from _mode(f"{place}.mode", item.mode)
+        if (item.field_ref is None) == (item.resource_field_ref is None):
+            yield Problem(place, "given", "exactly one of fieldRef and resourceFieldRef is required", MISSING)
+        if item.field_ref is not None and not _is_file_field(item.field_ref.field_path):
+            wanted = f"{', '.join(FILE_FIELDS)}, metadata.labels['KEY'] and metadata.annotations['KEY'] are accepted"
+            yield Problem(f"{place}.fieldRef.fieldPath", shown(item.field_ref.field_path), wanted, NOT_SUPPORTED)
+        if item.resource_field_ref is not None:
+            yield from resource_fields.check(f"{place}.resourceFieldRef", item.resource_field_ref)
+            if not item.resource_field_ref.container_name:
+                yield Problem(f"{place}.resourceFieldRef.containerName", '""', "a container is required", MISSING)
+    yield from duplicates(path + ".items[{}].path", [item.path for item in items])
+
+
+def _is_file_field(path: str) -> bool:
+    by_key = path.startswith(("metadata.labels['", "metadata.annotations['")) and path.endswith("']")
+    return path in FILE_FIELDS or (by_key and path.count("'") == 2)
+
+
+def check_file(path: str, text: str) -> Iterator[Problem]:
+    """What is wrong with the path of a file in a volume."""
+    parts = text.split("/")
+    if not text or text.startswith("/") or ".." in parts or parts[0].startswith("..") or len(text) > LONGEST_PATH:
+        wanted = 'a relative path is accepted, without ".." and not beginning with it, up to 4096 characters'
+        yield Problem(path, shown(text), wanted)
+
+
+def _name(path: str, text: str) -> Iterator[Problem]:
+    if not text:
+        yield Problem(path, '""', "a name is required", MISSING)
+    elif names.dns_subdomain(text):
+        yield Problem(path, shown(text), names.dns_subdomain(text))
+
+
+def _mode(path: str, mode: int | None) -> Iterator[Problem]:
+    if mode is not None and not 0 <= mode <= 0o777:
+        yield Problem(path, shown(mode), "0 to 511 (0777 in octal) is accepted")
+
+
+def check_mounts(path: str, mounts: tuple[VolumeMount, ...], volumes: set[str]) -> Iterator[Problem]:
+    """Every problem of a container's mounts, `volumes` being the names there are."""
+    for number, mount in enumerate(mounts):
+        place = f"{path}[{number}]"
+        if mount.name not in volumes:
+            known = ", ".join(sorted(volumes)) or "none"
+            yield Problem(f"{place}.name", shown(mount.name), f"a volume of this pod is accepted: {known}")
+        if not mount.mount_path.startswith("/") or ":" in mount.mount_path:
+            yield Problem(f"{place}.mountPath", shown(mount.mount_path), "an absolute path is accepted")
+        for field, value in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
+            if value.startswith("/") or ".." in value.split("/"):
+                yield Problem(f"{place}.{field}", shown(value), 'a relative path without ".." is accepted')
+        if mount.sub_path and mount.sub_path_expr:
+            found = shown(mount.sub_path_expr)
+            yield Problem(f"{place}.subPathExpr", found, "a subPath or a subPathExpr is accepted, not both")
+        yield from _propagation(place, mount)
+    yield from duplicates(path + "[{}].mountPath", [mount.mount_path for mount in mounts])
+
+
+def _propagation(path: str, mount: VolumeMount) -> Iterator[Problem]:
+    yield from choices((f"{path}.mountPropagation", mount.mount_propagation or "", PROPAGATIONS))
+    if mount.mount_propagation == "Bidirectional":
+        wanted = "None and HostToContainer are accepted: what a container mounts does not reach the host"
+        yield Problem(f"{path}.mountPropagation", shown("Bidirectional"), wanted, FORBIDDEN)
+    if mount.recursive_read_only not in (None, "Disabled"):
+        found = shown(mount.recursive_read_only)
+        yield Problem(f"{path}.recursiveReadOnly", found, '"Disabled" is accepted', FORBIDDEN)

@@ -1,0 +1,101 @@
+"""Programs run inside containers, through Docker's exec API. Each is a socket of its own and takes no thread."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from reconcile.errors import Gone, NotReady, Refused
+
+MOST_OUTPUT = 10 << 10
+HEADER_BYTES = 8
+NOT_STARTED = 126
+ENDING_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """How a program ended: its exit code, None when it had not ended in time, and the first 10 KiB of what it said."""
+
+    code: int | None
+    output: str = ""
+
+
+async def execute(socket: str, container: str, command: tuple[str, ...], seconds: float) -> Executed:
+    """Run a program. One that does not end in time is left alone: Docker has no way to end it.
+
+    Raises Gone without the container, Refused when it does not run, NotReady when Docker is away.
+    """
+    connector = aiohttp.UnixConnector(socket)
+    output = bytearray()
+    try:
+        async with (
+            asyncio.timeout(seconds),
+            aiohttp.ClientSession("http://docker", connector=connector, timeout=aiohttp.ClientTimeout()) as session,
+        ):
+            wish = {"AttachStdout": True, "AttachStderr": True, "Cmd": list(command)}
+            identity = (await _json(session, "POST", f"/containers/{container}/exec", wish))["Id"]
+            refusal = await _run(session, identity, output)
+            if refusal:
+                return Executed(NOT_STARTED, refusal)
+            return Executed(await _exit_code(session, identity), _text(output))
+    except TimeoutError:
+        return Executed(None, _text(output))
+    except (aiohttp.ClientError, OSError) as error:
+        raise NotReady(f"Docker does not answer: {error}") from None
+
+
+async def _run(session: aiohttp.ClientSession, identity: str, output: bytearray) -> str:
+    """Start the program and listen until it ends; why it could not be started, or nothing.
+
+    The stream is cut into frames: a header of eight bytes, the last four being the length, and the payload.
+    """
+    async with session.post(f"/exec/{identity}/start", json={"Detach": False, "Tty": False}) as answer:
+        if answer.status >= 400:
+            words = await _words(answer)
+            if answer.status in {404, 409}:
+                raise (Gone if answer.status == 404 else Refused)(f"Docker: {words}")
+            return words
+        while True:
+            try:
+                header = await answer.content.readexactly(HEADER_BYTES)
+                left = int.from_bytes(header[4:])
+                while left:
+                    piece = await answer.content.read(min(left, 1 << 16))
+                    if not piece:
+                        return ""
+                    left -= len(piece)
+                    output += piece[: MOST_OUTPUT - len(output)]
+            except asyncio.IncompleteReadError:
+                return ""
+
+
+async def _exit_code(session: aiohttp.ClientSession, identity: str) -> int:
+    """The stream ends a moment before Docker knows the exit code, and long before when the program has closed it."""
+    while True:
+        seen = await _json(session, "GET", f"/exec/{identity}/json")
+        if not seen["Running"] and seen["ExitCode"] is not None:
+            return int(seen["ExitCode"])
+        await asyncio.sleep(ENDING_SECONDS)
+
+
+async def _json(session: aiohttp.ClientSession, method: str, path: str, body: object = None) -> Any:
+    async with session.request(method, path, json=body) as answer:
+        if answer.status < 400:
+            return await answer.json()
+        words = f"Docker: {await _words(answer)}"
+        raise Gone(words) if answer.status == 404 else (NotReady if answer.status >= 500 else Refused)(words)
+
+
+async def _words(answer: aiohttp.ClientResponse) -> str:
+    try:
+        return str((await answer.json(content_type=None))["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {answer.status}"
+
+
+def _text(output: bytearray) -> str:
+    return output.decode(errors="replace")

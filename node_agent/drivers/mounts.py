@@ -1,0 +1,59 @@
+"""Mounts of the host: what is mounted below a directory, mounting and unmounting."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+from reconcile.errors import NotReady
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+COMMAND_SECONDS = 60.0
+
+
+def points(below: Path) -> list[Path]:
+    """Where something is mounted, on the directory or below it, the newest first (proc_pid_mountinfo(5))."""
+    lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
+    found = (Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line.split(" ")[4])) for line in lines)
+    root = below.resolve()
+    return [point for point in found if point.is_relative_to(root)][::-1]
+
+
+def is_mounted(path: Path) -> bool:
+    """Whether something is mounted there."""
+    return path.resolve() in points(path)
+
+
+def mount(kind: str, source: str, target: Path, options: tuple[str, ...] = ()) -> None:
+    """Mount a filesystem. Raises NotReady with the command's own words."""
+    _run("mount", "-t", kind, *(("-o", ",".join(options)) if options else ()), source, str(target))
+
+
+def bind(opened: int, target: Path) -> None:
+    """Mount an opened file or directory at another place. Raises NotReady."""
+    # mount(8) has a process of its own, and must not look where the link leads before the kernel does.
+    _run("mount", "--no-canonicalize", "--bind", f"/proc/{os.getpid()}/fd/{opened}", str(target))
+
+
+def tmpfs(target: Path, *options: str) -> None:
+    """Mount memory, which is not swapped out where the kernel can be told so (6.4). Raises NotReady."""
+    numbers = [int(number) for number in re.findall(r"\d+", platform.release())[:2]]
+    mount("tmpfs", "tmpfs", target, (*options, *(("noswap",) if numbers >= [6, 4] else ())))
+
+
+def unmount_all(below: Path) -> None:
+    """Unmount everything on the directory and below it. Raises NotReady while something is in use."""
+    for point in points(below):
+        _run("umount", str(point))
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise NotReady(f"{' '.join(command)}: not done after {COMMAND_SECONDS:.0f} s") from None
+    if done.returncode:
+        raise NotReady(f"{' '.join(command)} (exit {done.returncode}): {done.stderr.strip()}")

@@ -1,0 +1,211 @@
+"""Asks containers how they are, and carries out their hooks: HTTP, TCP, gRPC, programs.
+
+Everything goes to the pod's own address, from the node, which reaches every lane. Source: facts/node.md 11 and 12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from multidict import CIMultiDict
+from yarl import URL
+
+from api.probes import GRPCAction, HTTPGetAction, LifecycleHandler, Probe
+from node_agent.drivers.docker import Docker
+from reconcile.errors import DriverError
+
+PROBE_AGENT, HOOK_AGENT = "kube-probe/1.36", "kube-lifecycle/1.36"
+MOST_REDIRECTS = 10
+MOST_BODY = 10 << 10
+REDIRECTS = frozenset((301, 302, 303, 307, 308))
+GRPC_CHECK = "/grpc.health.v1.Health/Check"
+SERVING = b"\x08\x01"  # field 1 of HealthCheckResponse, a varint: 1
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom to ask: the container's id, its pod's address, its named ports."""
+
+    container: str
+    address: str
+    ports: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether it went well, and in words why not; None when nothing was learnt, as when Docker is away."""
+
+    success: bool | None
+    words: str = ""
+
+
+class Prober:
+    """A client for all containers of the node; no connection is kept for a second question."""
+
+    def __init__(self, docker: Docker) -> None:
+        self._docker = docker
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(force_close=True, limit=0, ssl=False),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
+            timeout=aiohttp.ClientTimeout(),
+            auto_decompress=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def ask(self, probe: Probe, target: Target) -> Answer:
+        """One question, with the probe's timeout."""
+        seconds = probe.timeout_seconds
+        if probe.exec is not None:
+            return await self._execute(probe.exec.command, target, seconds)
+        if probe.http_get is not None:
+            return await self._get(probe.http_get, target, seconds, PROBE_AGENT)
+        if probe.grpc is not None:
+            return await _check(probe.grpc, target.address, seconds)
+        assert probe.tcp_socket is not None
+        return await _connect(target.address, _port(probe.tcp_socket.port, target), seconds)
+
+    async def carry_out(self, hook: LifecycleHandler, target: Target, seconds: float) -> Answer:
+        """A hook, which has so many seconds; one of `tcpSocket` does nothing."""
+        if hook.exec is not None:
+            return await self._execute(hook.exec.command, target, seconds)
+        if hook.sleep is not None:
+            await asyncio.sleep(min(hook.sleep.seconds, seconds))
+        if hook.http_get is None:
+            return Answer(True)
+        done = await self._get(hook.http_get, target, seconds, HOOK_AGENT)
+        if done.success is False and hook.http_get.scheme == "HTTPS" and "WRONG_VERSION_NUMBER" in done.words:
+            plain = HTTPGetAction(
+                port=hook.http_get.port, path=hook.http_get.path, http_headers=hook.http_get.http_headers, scheme="HTTP"
+            )
+            return await self._get(plain, target, seconds, HOOK_AGENT)
+        return done
+
+    async def _execute(self, command: tuple[str, ...], target: Target, seconds: float) -> Answer:
+        try:
+            done = await self._docker.execute(target.container, command, seconds)
+        except DriverError as error:
+            return Answer(None, str(error))
+        if done.code is None:
+            return Answer(False, f'command "{" ".join(command)}" timed out after {seconds:g}s')
+        return Answer(done.code == 0, done.output.strip() or f"exit code {done.code}")
+
+    async def _get(self, action: HTTPGetAction, target: Target, seconds: float, agent: str) -> Answer:
+        start = URL.build(scheme=action.scheme.lower(), host=target.address, port=_port(action.port, target))
+        url = start.join(URL(f"/{action.path.lstrip('/')}"))
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._follow(url, _headers(action, agent))
+        except TimeoutError:
+            return Answer(False, f'Get "{url}": no answer within {seconds:g}s')
+        except aiohttp.ClientConnectorError as error:
+            return Answer(False, f'Get "{url}": {_reason(error.os_error)}')
+        except (aiohttp.ClientError, ValueError) as error:
+            return Answer(False, f'Get "{url}": {error}')
+
+    async def _follow(self, url: URL, headers: CIMultiDict[str]) -> Answer:
+        for _ in range(MOST_REDIRECTS + 1):
+            async with self._session.get(url, headers=headers, allow_redirects=False) as answer:
+                await _read(answer)
+                status, elsewhere = answer.status, answer.headers.get("Location", "")
+            if status not in REDIRECTS or not elsewhere:
+                return Answer(200 <= status < 400, f"HTTP probe failed with statuscode: {status}")
+            to = url.join(URL(elsewhere))
+            if to.host != url.host or to.scheme not in {"http", "https"}:
+                return Answer(True, f"is redirected to {to}, which is not asked")
+            url = to
+        return Answer(False, f'Get "{url}": stopped after {MOST_REDIRECTS} redirects')
+
+
+async def _read(answer: aiohttp.ClientResponse) -> None:
+    """Take the body, or as much of it as one may be expected to take."""
+    size = 0
+    while size < MOST_BODY and (piece := await answer.content.read(MOST_BODY)):
+        size += len(piece)
+
+
+def _headers(action: HTTPGetAction, agent: str) -> CIMultiDict[str]:
+    """Ours, but for those that the probe sets itself; an empty one is not sent."""
+    own = CIMultiDict((header.name, header.value) for header in action.http_headers)
+    ours = {name: value for name, value in (("User-Agent", agent), ("Accept", "*/*")) if name not in own}
+    return CIMultiDict([*((name, value) for name, value in own.items() if value), *ours.items()])
+
+
+def _port(port: int | str, target: Target) -> int:
+    return port if isinstance(port, int) else target.ports[port]
+
+
+def _reason(error: OSError) -> str:
+    """The system's own words, without asyncio's."""
+    return os.strerror(error.errno) if error.errno and not isinstance(error, ssl.SSLError) else str(error)
+
+
+async def _connect(address: str, port: int, seconds: float) -> Answer:
+    try:
+        async with asyncio.timeout(seconds):
+            _, writer = await asyncio.open_connection(address, port)
+    except TimeoutError:
+        return Answer(False, f"dial tcp {address}:{port}: no answer within {seconds:g}s")
+    except OSError as error:
+        return Answer(False, f"dial tcp {address}:{port}: {_reason(error)}")
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return Answer(True)
+
+
+class _Plain(CodecBase):
+    """Messages are the bytes that they are: two fields need no generated code."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: Any, message_type: Any) -> bytes:
+        return bytes(message)
+
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        return data
+
+
+async def _check(action: GRPCAction, address: str, seconds: float) -> Answer:
+    """https://github.com/grpc/grpc/blob/master/doc/health-checking.md"""
+    name = (action.service or "").encode()
+    question = b"\x0a" + _varint(len(name)) + name if name else b""
+    channel = Channel(address, action.port, codec=_Plain())
+    try:
+        async with asyncio.timeout(seconds):
+            answer = await UnaryUnaryMethod[bytes, bytes](channel, GRPC_CHECK, bytes, bytes)(question)
+    except TimeoutError:
+        return Answer(False, f"timeout: no answer from {address}:{action.port} within {seconds:g}s")
+    except GRPCError as error:
+        return Answer(False, f"error: health rpc failed: {error.status.name} {error.message or ''}".rstrip())
+    except OSError as error:
+        return Answer(False, f"error: no health rpc with {address}:{action.port}: {_reason(error)}")
+    except (ProtocolError, StreamTerminatedError) as error:
+        return Answer(False, f"error: no health rpc with {address}:{action.port}: {error}")
+    finally:
+        channel.close()
+    return Answer(answer == SERVING, "service unhealthy (responded with something else than SERVING)")
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits in each byte, the lowest first."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)

@@ -1,0 +1,109 @@
+"""Makes the volumes of pods on the host: directories, mounts in memory, files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from api.volumes import EmptyDirVolumeSource, Volume
+from node_agent.drivers import atomic, mounts
+from node_agent.payload import File, is_in_memory
+from node_agent.volume_paths import volume_dir
+from reconcile.errors import DriverError, NotReady, Refused
+
+EMPTY_DIR_MODE, GROUP_EMPTY_DIR_MODE = 0o777, 0o2777
+FILES_MODE = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The group that owns a volume; of one made of files its files; of one in memory the most bytes it may hold."""
+
+    group: int | None = None
+    files: Mapping[str, File] | None = None
+    size: int = 0
+
+
+def set_up(volume: Volume, pod_dir: str, wish: Wish) -> None:
+    """Make the volume, or bring it up to date.
+
+    Raises Refused when a hostPath is not what the pod says it is, NotReady when the host cannot.
+    """
+    if volume.host_path is not None:
+        with _mapped(Refused, f"hostPath {volume.host_path.path!r}"):
+            _check_host_path(Path(volume.host_path.path), volume.host_path.type or "")
+        return
+    path = Path(volume_dir(pod_dir, volume))
+    with _mapped(NotReady, path):
+        path.mkdir(parents=True, exist_ok=True)
+        if volume.empty_dir is not None:
+            _make_empty_dir(volume.empty_dir, path, wish)
+        if wish.files is not None:
+            _write(volume, path, wish.files, wish.group)
+
+
+def is_set_up(volume: Volume, pod_dir: str) -> bool:
+    """Whether a volume made of files has been written before."""
+    return (Path(volume_dir(pod_dir, volume)) / atomic.CURRENT).is_dir()
+
+
+def forget(pod_dir: Path) -> None:
+    """Delete a pod's directory. Raises NotReady while something in it is mounted: what is mounted is not ours."""
+    with _mapped(NotReady, pod_dir):
+        mounts.unmount_all(pod_dir)
+        if mounts.points(pod_dir):
+            raise NotReady(f"{pod_dir}: something is still mounted in it")
+        if pod_dir.exists():
+            shutil.rmtree(pod_dir)
+
+
+def _write(volume: Volume, path: Path, files: Mapping[str, File], group: int | None) -> None:
+    if is_in_memory(volume) and not mounts.is_mounted(path):
+        mounts.tmpfs(path, f"mode={FILES_MODE:o}")
+    atomic.write(path, files, group)
+
+
+def _make_empty_dir(source: EmptyDirVolumeSource, path: Path, wish: Wish) -> None:
+    group = wish.group
+    if source.medium == "Memory" and not mounts.is_mounted(path):
+        mounts.tmpfs(path, f"size={wish.size}")
+    mode = EMPTY_DIR_MODE if group is None else GROUP_EMPTY_DIR_MODE
+    seen = path.stat()
+    if group is not None and seen.st_gid != group:
+        os.chown(path, -1, group)
+    if stat.S_IMODE(seen.st_mode) != mode:
+        path.chmod(mode)
+
+
+def _check_host_path(path: Path, kind: str) -> None:
+    if kind == "DirectoryOrCreate":
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if kind == "FileOrCreate" and not path.exists() and path.parent.is_dir():
+        path.touch(mode=0o644)
+    holds = {
+        "": lambda: True,
+        "Directory": path.is_dir,
+        "DirectoryOrCreate": path.is_dir,
+        "File": path.is_file,
+        "FileOrCreate": path.is_file,
+        "Socket": path.is_socket,
+        "CharDevice": path.is_char_device,
+        "BlockDevice": path.is_block_device,
+    }
+    if not holds[kind]():
+        raise Refused(f"hostPath type check failed: {path} is not a {kind}")
+
+
+@contextmanager
+def _mapped(kind: type[DriverError], what: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise Refused(f"{what}: {error}") from None

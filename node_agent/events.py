@@ -1,0 +1,114 @@
+"""The node agent's Events: which reasons are warnings, what repeats, how much is told of one object. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from api import times
+from api.events import NORMAL, WARNING, Event, EventSource, event, reference
+from api.objects import Pod
+from api.value import ObjectReference
+
+COMPONENT = "podlane-node-agent"
+
+WARNINGS = frozenset(
+    (
+        "BackOff", "ContainerGCFailed", "DNSConfigForming", "ErrImageNeverPull", "Evicted", "EvictionThresholdMet",
+        "ExceededGracePeriod", "Failed", "FailedCreatePodContainer", "FailedCreatePodSandBox", "FailedKillPod",
+        "FailedMount", "FailedPostStartHook", "FailedPreStopHook", "FailedSync", "FailedToRetrieveImagePullSecret",
+        "FailedValidation", "FreeDiskSpaceFailed", "HostPortConflict", "ImageGCFailed", "InspectFailed",
+        "InvalidDiskCapacity", "InvalidEnvironmentVariableNames", "MissingClusterDNS", "NetworkNotReady",
+        "NodeAffinity", "OutOfcpu", "OutOfmemory", "OutOfpods", "PodOSNotSupported", "ProbeWarning", "Rebooted",
+        "SysctlForbidden", "SystemOOM", "UnexpectedAdmissionError", "Unhealthy",
+    )
+)  # fmt: skip
+"""Reasons that somebody should look at; all others are Normal."""
+
+FRESH = timedelta(hours=1)
+"""An event that was told longer ago is not counted up but told anew: the master has forgotten it."""
+
+BURST, REFILL = 25.0, timedelta(minutes=5)
+"""Of one object so many events at once are told, and one more after each such time."""
+
+MOST_SIMILAR, SIMILAR_WINDOW = 10, timedelta(minutes=10)
+COMBINED = "(combined from similar events): "
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What makes two events the same."""
+
+    uid: str
+    kind: str
+    name: str
+    field_path: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Similar:
+    """The sentences with which one thing was told of one object, in a window of time that began at `since`."""
+
+    since: datetime
+    messages: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How many more events of an object may be told; what has come back since `at` is not in it."""
+
+    tokens: float
+    at: datetime
+
+
+def about_pod(pod: Pod, container: str) -> ObjectReference:
+    """The pod, or one of its containers."""
+    if not container:
+        return reference(pod)
+    groups = {"initContainers": pod.spec.init_containers, "ephemeralContainers": pod.spec.ephemeral_containers}
+    place = next((name for name, group in groups.items() if any(one.name == container for one in group)), "containers")
+    return reference(pod, f"spec.{place}{{{container}}}")
+
+
+def key_of(about: ObjectReference, reason: str, message: str) -> Key:
+    """The key of an event; all that are combined have the same."""
+    text = COMBINED if message.startswith(COMBINED) else message
+    return Key(about.uid, about.kind, about.name, about.field_path, reason, text)
+
+
+def first(about: ObjectReference, reason: str, message: str, node: str, now: datetime) -> Event:
+    """An event that was not told before."""
+    kind = WARNING if reason in WARNINGS else NORMAL
+    return event(about, kind, reason, message, EventSource(component=COMPONENT, host=node), now)
+
+
+def again(known: Event, message: str, now: datetime) -> Event:
+    """The same event once more."""
+    return replace(known, count=known.count + 1, last_timestamp=times.text(now), message=message)
+
+
+def is_fresh(known: Event, now: datetime) -> bool:
+    """Whether the master still has it."""
+    return known.last_timestamp is not None and now - times.parse(known.last_timestamp) < FRESH
+
+
+def combine(before: Similar | None, message: str, now: datetime) -> tuple[Similar, str]:
+    """The message as it is told: when the same thing is told in ever other words, they become one event."""
+    if before is None or now - before.since > SIMILAR_WINDOW:
+        before = Similar(now)
+    after = Similar(before.since, before.messages | {message})
+    if len(after.messages) <= MOST_SIMILAR:
+        return after, message
+    return before, COMBINED + message
+
+
+def spend(before: Allowance | None, now: datetime) -> tuple[Allowance, bool]:
+    """What is left after one more event, and whether it may be told."""
+    known = before or Allowance(BURST, now)
+    back = max((now - known.at) / REFILL, 0.0)
+    tokens = min(known.tokens + back, BURST)
+    return (Allowance(tokens - 1, now), True) if tokens >= 1 else (Allowance(tokens, now), False)

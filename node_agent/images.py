@@ -1,0 +1,93 @@
+"""The images of one pod's containers: looked for here, fetched if need be, with longer and longer waits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from api.objects import Container
+from node_agent.drivers.docker import Docker
+from reconcile.errors import Gone, NotReady, Refused
+
+log = logging.getLogger(__name__)
+
+FIRST_PULL_DELAY, LAST_PULL_DELAY = timedelta(seconds=10), timedelta(seconds=300)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a container has no image (reason and message of its state), and when to ask again if not at any change."""
+
+    reason: str
+    message: str
+    due: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """How often in a row an image could not be fetched, when the next attempt is due, and what was said."""
+
+    failures: int
+    due: datetime
+    words: str
+
+
+class Images:
+    """`tell` tells an event: (reason, message, container)."""
+
+    def __init__(self, docker: Docker, tell: Callable[[str, str, str], None]) -> None:
+        self._docker = docker
+        self._tell = tell
+        self._failures: dict[str, _Failure] = {}
+
+    async def get(self, wish: Container) -> str | Missing:
+        """The id of the container's image. Raises NotReady while Docker is away."""
+        image = wish.image
+        try:
+            here: str | None = await self._docker.image_id(image)
+        except Gone:
+            here = None
+        except Refused as error:
+            self._tell("InspectFailed", f'Failed to inspect image "{image}": {error}', wish.name)
+            return Missing("InvalidImageName", str(error))
+        if wish.image_pull_policy == "Never" and here is None:
+            words = f'Container image "{image}" is not present with pull policy of Never'
+            self._tell("ErrImageNeverPull", words, wish.name)
+            return Missing("ErrImageNeverPull", words)
+        if here is not None and wish.image_pull_policy in ("IfNotPresent", "Never"):
+            self._tell("Pulled", f'Container image "{image}" already present on machine', wish.name)
+            return here
+        return await self._pull(wish.name, image, here)
+
+    async def _pull(self, container: str, image: str, here: str | None) -> str | Missing:
+        earlier, began = self._failures.get(image), datetime.now(UTC)
+        if earlier is not None and began < earlier.due and here is None:
+            self._tell("BackOff", f'Back-off pulling image "{image}"', container)
+            self._tell("Failed", "Error: ImagePullBackOff", container)
+            words = f'Back-off pulling image "{image}": {earlier.words}'
+            return Missing("ImagePullBackOff", words, earlier.due)
+        self._tell("Pulling", f'Pulling image "{image}"', container)
+        try:
+            await self._docker.pull(image)
+            self._failures.pop(image, None)
+            took = (datetime.now(UTC) - began).total_seconds()
+            self._tell("Pulled", f'Successfully pulled image "{image}" in {took:.3f}s', container)
+            return await self._docker.image_id(image)
+        except NotReady as error:
+            if here is not None:
+                log.warning("registry away, using the image that is here", extra={"image": image, "error": error})
+                words = f'Container image "{image}" already present on machine, and no registry answers'
+                self._tell("Pulled", words, container)
+                return here
+            words = str(error)
+        except (Refused, Gone) as error:
+            words = str(error)
+        failures = earlier.failures + 1 if earlier is not None else 1
+        delay = min(FIRST_PULL_DELAY * float(2 ** min(failures - 1, 10)), LAST_PULL_DELAY)
+        due = datetime.now(UTC) + delay
+        self._failures[image] = _Failure(failures, due, words)
+        self._tell("Failed", f'Failed to pull image "{image}": {words}', container)
+        self._tell("Failed", "Error: ErrImagePull", container)
+        return Missing("ErrImagePull", words, due)

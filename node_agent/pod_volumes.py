@@ -1,0 +1,99 @@
+"""The volumes of one pod: set up before its containers, and kept up to date while they run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from api.objects import Pod
+from api.references import references, references_of
+from api.volumes import Volume
+from node_agent.containers import Host, pod_dir
+from node_agent.drivers import host as directories
+from node_agent.drivers import volumes as driver
+from node_agent.payload import File, Material, files, group_of, is_made_of_files
+from node_agent.references import References, Unread
+from node_agent.volume_paths import memory_size
+from reconcile.errors import DriverError
+
+FIRST_DELAY, LAST_DELAY = timedelta(milliseconds=500), timedelta(seconds=122)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    count: int
+    due: datetime
+
+
+class PodVolumes:
+    """Forgets nothing that matters when the agent dies: what is set up is seen on the host.
+
+    `tell` tells an event: (reason, message).
+    """
+
+    def __init__(self, uid: str, references: References, host: Host, tell: Callable[[str, str], None]) -> None:
+        self._uid = uid
+        self._references = references
+        self._host = host
+        self._tell = tell
+        self._directory = pod_dir(host, uid)
+        self._failures: dict[str, _Failure] = {}
+
+    async def set_up(self, pod: Pod, now: datetime) -> tuple[str, datetime | None]:
+        """Make every volume that can be made; one that cannot be brought up to date stays as it was.
+
+        Returns what containers still wait for, empty if nothing, and when to try again if nothing happens before.
+        """
+        await asyncio.to_thread(directories.prepare, self._host, self._uid)
+        self._references.need(self._uid, references(pod))
+        lacking = [words for volume in pod.spec.volumes if (words := await self._attempt(volume, pod, now))]
+        due = min((failure.due for failure in self._failures.values()), default=None)
+        return (lacking[0] if lacking else ""), due
+
+    async def _attempt(self, volume: Volume, pod: Pod, now: datetime) -> str:
+        """Why containers cannot start without this volume; empty when they can."""
+        try:
+            await self._set_up(volume, pod)
+        except Unread as error:
+            words = str(error)
+        except DriverError as error:
+            words = f'MountVolume.SetUp failed for volume "{volume.name}" : {error}'
+            self._count(volume, words, now)
+        else:
+            self._failures.pop(volume.name, None)
+            return ""
+        return "" if self._is_there(volume) else words
+
+    async def forget(self) -> None:
+        """The pod is gone: nothing of it is left on the host. Raises NotReady while something in it is in use."""
+        self.let_go()
+        await asyncio.to_thread(driver.forget, Path(self._directory))
+
+    def let_go(self) -> None:
+        """The pod needs no objects any more."""
+        self._references.need(self._uid, ())
+
+    async def _set_up(self, volume: Volume, pod: Pod) -> None:
+        made = self._files(volume, pod) if is_made_of_files(volume) else None
+        wish = driver.Wish(group_of(pod), made, memory_size(volume, pod, self._host.memory))
+        await asyncio.to_thread(driver.set_up, volume, self._directory, wish)
+
+    def _files(self, volume: Volume, pod: Pod) -> dict[str, File]:
+        found = self._references.found(references_of(volume, pod.metadata.namespace))
+        return files(volume, pod, Material(found, self._host.allocatable))
+
+    def _is_there(self, volume: Volume) -> bool:
+        return is_made_of_files(volume) and driver.is_set_up(volume, self._directory)
+
+    def _count(self, volume: Volume, words: str, now: datetime) -> None:
+        """Tell of a failure when an attempt was due; those that events brought about in between are not told."""
+        earlier = self._failures.get(volume.name)
+        if earlier is not None and now < earlier.due:
+            return
+        count = earlier.count + 1 if earlier is not None else 1
+        delay = min(FIRST_DELAY * float(2 ** min(count - 1, 10)), LAST_DELAY)
+        self._failures[volume.name] = _Failure(count, now + delay)
+        self._tell("FailedMount", words)

@@ -1,0 +1,117 @@
+"""Tells events to the master: repeats are counted up, what is too much is left out, nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from api.client import AlreadyExists, ApiError, Client, ClientError, NotFound
+from api.events import Event
+from api.objects import Pod
+from api.value import ObjectReference
+from node_agent.events import Allowance, Key, Similar, about_pod, again, combine, first, is_fresh, key_of, spend
+from reconcile.errors import NotReady
+from reconcile.loop import Loop, Pace
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+MOST_WAITING, MOST_KNOWN = 1000, 4096
+RESYNC_SECONDS = 3600.0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Recorder:
+    """While the master is away events wait, the newest MOST_WAITING of them; `dropped` counts what was not told."""
+
+    def __init__(self, client: Client, node: str, clock: Callable[[], datetime] = _now) -> None:
+        self.dropped = 0
+        self.loop = Loop("events", self._write, Pace(resync=RESYNC_SECONDS))
+        self._client = client
+        self._node = node
+        self._clock = clock
+        self._waiting: dict[Key, Event] = {}
+        self._known: dict[Key, Event] = {}
+        self._similar: dict[Key, Similar] = {}
+        self._allowances: dict[tuple[str, str], Allowance] = {}
+
+    def about_pod(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
+        """Something happened to a pod, or to one of its containers."""
+        self.about(about_pod(pod, container), reason, message)
+
+    def about(self, item: ObjectReference, reason: str, message: str) -> None:
+        """Something happened to any object."""
+        now = self._clock()
+        kin = key_of(item, reason, "")
+        similar, message = combine(self._similar.get(kin), message, now)
+        self._drop_beyond(self._similar, kin, similar, MOST_KNOWN)
+        allowance, allowed = spend(self._allowances.get((item.kind, item.uid)), now)
+        self._drop_beyond(self._allowances, (item.kind, item.uid), allowance, MOST_KNOWN)
+        if not allowed:
+            self.dropped += 1
+            return
+        key = key_of(item, reason, message)
+        known = self._waiting.get(key) or self._known.get(key)
+        if known is not None and is_fresh(known, now):
+            self._waiting[key] = again(known, message, now)
+        else:
+            self._waiting[key] = first(item, reason, message, self._node, now)
+        while len(self._waiting) > MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+            self.dropped += 1
+        self.loop.wake()
+
+    @staticmethod
+    def _drop_beyond(held: dict[K, V], key: K, value: V, most: int) -> None:
+        """Keep the value as the newest, and no more than `most` of them."""
+        held.pop(key, None)
+        held[key] = value
+        if len(held) > most:
+            del held[next(iter(held))]
+
+    async def _write(self) -> None:
+        """Oldest first. Raises NotReady while the master is away."""
+        while self._waiting:
+            key, event = next(iter(self._waiting.items()))
+            written = await self._told(event)
+            newest = self._waiting.get(key)
+            if newest is event:
+                del self._waiting[key]
+            elif newest is not None and written is not None:
+                self._waiting[key] = replace(newest, metadata=written.metadata)
+            if written is not None:
+                self._drop_beyond(self._known, key, written, MOST_KNOWN)
+
+    async def _told(self, event: Event) -> Event | None:
+        """The event as the master has it; None when the master does not want it."""
+        try:
+            if event.metadata.resource_version:
+                return await self._counted(event)
+            try:
+                return await self._client.create(event)
+            except AlreadyExists:  # An earlier attempt of ours came through after all.
+                return await self._counted(event)
+        except ApiError as error:
+            if error.status.code >= 500:
+                raise NotReady(str(error)) from None
+            log.warning("the master refused an event", extra={"reason": event.reason, "error": error})
+            return None
+        except ClientError as error:
+            raise NotReady(str(error)) from None
+
+    async def _counted(self, event: Event) -> Event:
+        meta = event.metadata
+        change = {"count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message}
+        try:
+            return await self._client.patch(Event, meta.name, meta.namespace, change)
+        except NotFound:
+            return await self._client.create(replace(event, metadata=replace(meta, uid="", resource_version="")))

@@ -1,0 +1,94 @@
+"""The API objects that this node's pods refer to: each followed by a watch of its own while a pod needs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from api.client import Client
+from api.mirror import Mirror
+from api.objects import Object
+from api.references import Reference
+from reconcile.errors import NotReady
+
+Found = Mapping[Reference, Object]
+"""Those of the objects asked for that there are."""
+
+
+class Unread(NotReady):
+    """The master has not yet been heard of an object."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    mirror: Mirror[Object]
+    task: asyncio.Task[None]
+    users: set[str]
+
+
+class References:
+    """`on_change` is called with the UID of a pod of which an object has changed; `spawn` starts a task."""
+
+    def __init__(
+        self,
+        client: Client,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._spawn = spawn
+        self._on_change = on_change
+        self._followed: dict[Reference, _Followed] = {}
+
+    def need(self, uid: str, wanted: Iterable[Reference]) -> None:
+        """Follow these for a pod, and of those it needed before no others."""
+        wanted = frozenset(wanted)
+        for reference in wanted:
+            self._follow(reference).users.add(uid)
+        for reference, followed in tuple(self._followed.items()):
+            if reference not in wanted and uid in followed.users:
+                followed.users.discard(uid)
+                if not followed.users:
+                    followed.task.cancel()
+                    del self._followed[reference]
+
+    def found(self, wanted: Iterable[Reference]) -> Found:
+        """What there is of these, all of them needed before.
+
+        Raises Unread while the master has not yet said of each whether there is such an object, NotReady if it
+        refuses to say or does not answer.
+        """
+        found: dict[Reference, Object] = {}
+        for reference in wanted:
+            mirror = self._followed[reference].mirror
+            if not mirror.synced and mirror.trouble:
+                raise NotReady(f"{reference}: {mirror.trouble}")
+            if not mirror.synced:
+                raise Unread(f"{reference} is being read from the master")
+            item = mirror.items.get((reference.namespace, reference.name))
+            if item is not None:
+                found[reference] = item
+        return found
+
+    def _follow(self, reference: Reference) -> _Followed:
+        if reference not in self._followed:
+            mirror: Mirror[Object] = Mirror(
+                self._client,
+                reference.kind,
+                namespace=reference.namespace,
+                field_selector=f"metadata.name={reference.name}",
+                on_change=lambda: self._changed(reference),
+            )
+            self._followed[reference] = _Followed(mirror, self._spawn(mirror.run()), set())
+        return self._followed[reference]
+
+    def _changed(self, reference: Reference) -> None:
+        followed = self._followed.get(reference)
+        if followed is None:
+            return
+        if any(getattr(item, "immutable", None) for item in followed.mirror.items.values()):
+            followed.task.cancel()
+        for uid in followed.users:
+            self._on_change(uid)

@@ -1,0 +1,161 @@
+"""Security contexts → the rights that Docker is asked to give a container. Pure.
+
+A field that neither container nor pod has set is left to Docker, whose own seccomp profile and capabilities then hold.
+Source: facts/node.md 4 and 5.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from api.objects import Container, Pod
+from api.security import Capabilities, PodSecurityContext, Profile, SecurityContext, SELinuxOptions
+from reconcile.errors import Refused
+
+SAFE_SYSCTLS = frozenset((
+    "kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_wmem",
+))  # fmt: skip
+"""They are a pod's own and cannot harm its neighbours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a container's processes are and may do, in Docker's words; `unmasked`: nothing of /proc is hidden."""
+
+    user: str = ""
+    groups: tuple[int, ...] = ()
+    privileged: bool = False
+    cap_add: tuple[str, ...] = ()
+    cap_drop: tuple[str, ...] = ()
+    read_only: bool = False
+    unmasked: bool = False
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What a container's rights depend on besides its pod.
+
+    `image_user` is the image's USER; `seccomp` the content of the Localhost profile; `apparmor`: the kernel has it.
+    """
+
+    image_user: str = ""
+    seccomp: str = ""
+    apparmor: bool = False
+
+
+def container_rights(pod: Pod, container: Container, grounds: Grounds) -> Rights:
+    """Raises Refused when the container must not, or cannot, run as it is asked for."""
+    own = container.security_context or SecurityContext()
+    shared = pod.spec.security_context or PodSecurityContext()
+    capabilities = own.capabilities or Capabilities()
+    return Rights(
+        user=_user(pod, container, grounds.image_user),
+        groups=_groups(shared),
+        privileged=bool(own.privileged),
+        cap_add=tuple(map(_bare, capabilities.add)),
+        cap_drop=tuple(map(_bare, capabilities.drop)),
+        read_only=bool(own.read_only_root_filesystem),
+        unmasked=own.proc_mount == "Unmasked",
+        options=(
+            *(("no-new-privileges",) if own.allow_privilege_escalation is False else ()),
+            *_seccomp(seccomp_profile(pod, container), grounds),
+            *_apparmor(own.app_armor_profile or shared.app_armor_profile, grounds),
+            *_selinux(own.se_linux_options or shared.se_linux_options),
+        ),
+    )
+
+
+def sandbox_rights(pod: Pod) -> Rights:
+    """The sandbox does nothing, so it may do nothing; it runs as the pod's user."""
+    shared = pod.spec.security_context or PodSecurityContext()
+    user, group = shared.run_as_user, shared.run_as_group
+    return Rights(
+        user="" if user is None else str(user) if group is None else f"{user}:{group}",
+        groups=_groups(shared),
+        options=("no-new-privileges", *_selinux(shared.se_linux_options)),
+    )
+
+
+def seccomp_profile(pod: Pod, container: Container) -> Profile | None:
+    """The profile that holds for a container."""
+    own = container.security_context or SecurityContext()
+    shared = pod.spec.security_context or PodSecurityContext()
+    return own.seccomp_profile or shared.seccomp_profile
+
+
+def sysctls(pod: Pod) -> tuple[tuple[str, str], ...]:
+    """Kernel parameters of the sandbox, by their names with dots."""
+    shared = pod.spec.security_context or PodSecurityContext()
+    return tuple((one.name.replace("/", "."), one.value) for one in shared.sysctls)
+
+
+def forbidden_sysctl(pod: Pod) -> str:
+    """Why a node does not take the pod, empty if it does: only what belongs to the pod's own namespaces is safe."""
+    for name, _ in sysctls(pod):
+        if name not in SAFE_SYSCTLS:
+            return f'forbidden sysctl: "{name}" not allowlisted'
+        if pod.spec.host_network and name.startswith("net."):
+            return f'forbidden sysctl: "{name}" not allowed with host net enabled'
+        if pod.spec.host_ipc and name.startswith("kernel."):
+            return f'forbidden sysctl: "{name}" not allowed with host ipc enabled'
+    return ""
+
+
+def _user(pod: Pod, container: Container, image_user: str) -> str:
+    own = container.security_context or SecurityContext()
+    shared = pod.spec.security_context or PodSecurityContext()
+    wished = own.run_as_user if own.run_as_user is not None else shared.run_as_user
+    group = own.run_as_group if own.run_as_group is not None else shared.run_as_group
+    non_root = own.run_as_non_root if own.run_as_non_root is not None else shared.run_as_non_root
+    by_image, _, _ = image_user.partition(":")
+    user = str(wished) if wished is not None else by_image or "0"
+    meta = pod.metadata
+    where = f'(pod: "{meta.name}_{meta.namespace}({meta.uid})", container: {container.name})'
+    if non_root and wished == 0:
+        raise Refused(f"container's runAsUser breaks non-root policy {where}")
+    if non_root and not user.isdecimal():
+        why = f"container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
+        raise Refused(f"{why} {where}")
+    if non_root and int(user) == 0:
+        raise Refused(f"container has runAsNonRoot and image will run as root {where}")
+    if group is not None:
+        if not user.isdecimal():
+            raise Refused(f"runAsGroup without runAsUser, and the image has a non-numeric user ({user}) {where}")
+        return f"{user}:{group}"
+    return user if wished is not None else image_user or "0"
+
+
+def _groups(shared: PodSecurityContext) -> tuple[int, ...]:
+    own = () if shared.fs_group is None else (shared.fs_group,)
+    return tuple(dict.fromkeys((*shared.supplemental_groups, *own)))
+
+
+def _bare(capability: str) -> str:
+    return capability.removeprefix("CAP_")
+
+
+def _seccomp(profile: Profile | None, grounds: Grounds) -> tuple[str, ...]:
+    if profile is None or profile.type == "RuntimeDefault":
+        return ()
+    return ("seccomp=unconfined",) if profile.type == "Unconfined" else (f"seccomp={grounds.seccomp}",)
+
+
+def _apparmor(profile: Profile | None, grounds: Grounds) -> tuple[str, ...]:
+    if profile is None or profile.type == "RuntimeDefault":
+        return ()
+    if profile.type == "Unconfined":
+        return ("apparmor=unconfined",)
+    if not grounds.apparmor:
+        raise Refused("cannot enforce AppArmor: AppArmor is not enabled on the host")
+    return (f"apparmor={profile.localhost_profile}",)
+
+
+def _selinux(options: SELinuxOptions | None) -> tuple[str, ...]:
+    if options is None:
+        return ()
+    rows = (("user", options.user), ("role", options.role), ("type", options.type), ("level", options.level))
+    return tuple(f"label={name}:{value}" for name, value in rows if value)

@@ -1,0 +1,75 @@
+"""What a pod's sandbox and containers need from this host: network, images' users, profiles, other containers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from api import bandwidth
+from api.attach import NODE_AGENT, AttachRequest
+from api.objects import Pod
+from api.references import variables_of
+from node_agent.containers import ContainerSpec, Host, container_spec, pod_dir
+from node_agent.drivers import host as directories
+from node_agent.drivers import sub_paths as sub_path_driver
+from node_agent.drivers.docker import Docker
+from node_agent.drivers.network import PodNetwork
+from node_agent.environment import Sources, environment
+from node_agent.observed import Container, PodContainers
+from node_agent.plan import Start
+from node_agent.references import References
+from node_agent.security import Grounds, container_rights, seccomp_profile
+from node_agent.stages import target_of
+from node_agent.volume_paths import sub_paths
+
+
+async def connected(pod: Pod, sandbox: Container, network: PodNetwork, node_address: str) -> str:
+    """The pod's address, at which it can be reached when this returns: its own, or the node's with hostNetwork.
+
+    Raises what the network raises.
+    """
+    if pod.spec.host_network:
+        return node_address
+    meta = pod.metadata
+    ingress, egress = bandwidth.limits(meta.annotations)
+    request = AttachRequest(
+        sandbox=sandbox.id,
+        netns=f"/proc/{sandbox.pid}/ns/net",
+        namespace=meta.namespace,
+        name=meta.name,
+        runtime=NODE_AGENT,
+        uid=meta.uid,
+        ingress_bandwidth=ingress,
+        egress_bandwidth=egress,
+    )
+    return (await network.attach(request)).ip.partition("/")[0]
+
+
+async def surrounded(
+    docker: Docker,
+    references: References,
+    host: Host,
+    pod: Pod,
+    start: Start,
+    image: str,
+    sandbox: str,
+    seen: PodContainers,
+) -> ContainerSpec:
+    """The container as Docker is asked for it; the pod's status has its addresses.
+
+    Raises Refused, with what is wrong in the pod or missing, Unread while the master has not spoken.
+    """
+    wish = start.wish
+    objects = references.found(variables_of(wish, pod.metadata.namespace))
+    known = environment(pod, wish, Sources(objects, host.allocatable))
+    profile = seccomp_profile(pod, wish)
+    named = profile.localhost_profile if profile is not None else ""
+    grounds = Grounds(
+        image_user=await docker.image_user(image),
+        seccomp=await asyncio.to_thread(directories.seccomp_profile, host, named) if named else "",
+        apparmor=directories.has_apparmor(),
+    )
+    parts = tuple(sub_paths(pod, wish, pod_dir(host, pod.metadata.uid), known))
+    await asyncio.to_thread(sub_path_driver.prepare, parts)
+    rights = container_rights(pod, wish, grounds)
+    pid = target_of(wish, seen)
+    return container_spec(pod, wish, image, sandbox, start.restarts, start.crashes, host, rights, known, pid)

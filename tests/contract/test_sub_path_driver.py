@@ -1,0 +1,99 @@
+"""Parts of volumes on a real host: nothing leads out, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node_agent.drivers import atomic, mounts, volumes
+from node_agent.drivers.sub_paths import prepare
+from node_agent.payload import File
+from node_agent.volume_paths import SubPath
+from reconcile.errors import Refused
+
+
+@pytest.fixture
+def pod_dir(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "a pod"
+    (place / "volume").mkdir(parents=True)
+    (place / "volume").chmod(0o2770)
+    yield place
+    volumes.forget(place)
+    assert mounts.points(place) == []
+    assert not place.exists()
+
+
+def part(pod_dir: Path, path: str, *, may_make: bool = True) -> SubPath:
+    return SubPath(str(pod_dir / "volume"), path, str(pod_dir / "volume-subpaths" / "v" / "main" / "0"), may_make)
+
+
+def test_a_directory_is_made_with_the_mode_of_its_volume(pod_dir: Path) -> None:
+    one = part(pod_dir, "a/b")
+    before = os.umask(0o077)
+    try:
+        prepare((one,))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((pod_dir / "volume" / "a" / "b").stat().st_mode) == 0o2770
+    (pod_dir / "volume" / "a" / "b" / "file").write_text("seen")
+    assert Path(one.target, "file").read_text() == "seen"
+    prepare((one,))
+    assert len(mounts.points(pod_dir)) == 1
+
+
+def test_a_file_stays_what_it_was_until_its_container_is_made_anew(pod_dir: Path) -> None:
+    one = part(pod_dir, "key", may_make=False)
+    atomic.write(pod_dir / "volume", {"key": File(b"1", 0o644)})
+    prepare((one,))
+    atomic.write(pod_dir / "volume", {"key": File(b"2", 0o644)})
+    assert Path(one.target).read_bytes() == b"1"
+    prepare((one,))
+    assert Path(one.target).read_bytes() == b"2"
+    assert len(mounts.points(pod_dir)) == 1
+
+
+def test_what_is_not_in_a_volume_of_files_is_refused(pod_dir: Path) -> None:
+    with pytest.raises(Refused, match="subPath 'none': No such file"):
+        prepare((part(pod_dir, "none", may_make=False),))
+    assert not (pod_dir / "volume" / "none").exists()
+
+
+@pytest.mark.parametrize("path", ["out", "out/etc", "up/outside", "deep/../../outside"])
+def test_no_link_leads_out_of_the_volume(pod_dir: Path, path: str) -> None:
+    (pod_dir / "volume" / "out").symlink_to("/")
+    (pod_dir / "volume" / "up").symlink_to("..")
+    (pod_dir / "volume" / "deep").mkdir()
+    (pod_dir / "outside").mkdir()
+    with pytest.raises(Refused, match="leads out of the volume"):
+        prepare((part(pod_dir, path),))
+    assert mounts.points(pod_dir) == []
+
+
+def test_a_link_within_the_volume_is_followed(pod_dir: Path) -> None:
+    (pod_dir / "volume" / "real").mkdir()
+    (pod_dir / "volume" / "link").symlink_to("real")
+    one = part(pod_dir, "link")
+    prepare((one,))
+    assert os.path.samefile(one.target, pod_dir / "volume" / "real")
+
+
+def test_a_link_put_in_the_way_meanwhile_is_not_followed(pod_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = pod_dir / "volume" / "a"
+    place.mkdir()
+    resolve = Path.resolve
+
+    def resolved_too_early(path: Path, strict: bool = False) -> Path:
+        found = resolve(path, strict)
+        if path.name == "a" and place.is_dir() and not place.is_symlink():
+            place.rmdir()
+            place.symlink_to("/etc")
+        return found
+
+    monkeypatch.setattr(Path, "resolve", resolved_too_early)
+    with pytest.raises(Refused, match="was changed while it was opened"):
+        prepare((part(pod_dir, "a"),))
+    assert place.is_symlink(), "the test has put the link in the way"

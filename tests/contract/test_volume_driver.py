@@ -1,0 +1,107 @@
+"""Volumes on a real host: what is mounted, what it looks like, and that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from api.volumes import Volume
+from node_agent.drivers import mounts, volumes
+from node_agent.drivers.volumes import Wish
+from node_agent.payload import File
+from node_agent.volume_paths import volume_dir
+from reconcile.errors import NotReady, Refused
+from tests.unit.node_agent.make import pod
+
+FILES = {"key": File(b"hidden", 0o400)}
+
+
+def volume(source: str) -> Volume:
+    return pod(spec=f"  volumes: [{{name: v, {source}}}]").spec.volumes[0]
+
+
+@pytest.fixture
+def pod_dir(tmp_path: Path) -> str:
+    return str(tmp_path / "a pod")
+
+
+def place(pod_dir: str, one: Volume) -> Path:
+    return Path(volume_dir(pod_dir, one))
+
+
+@pytest.mark.parametrize("source", ["secret: {secretName: s}", "projected: {sources: []}"])
+def test_secrets_are_in_memory_only_and_leave_with_the_pod(pod_dir: str, source: str) -> None:
+    one = volume(source)
+    assert not volumes.is_set_up(one, pod_dir)
+    for _ in range(2):
+        volumes.set_up(one, pod_dir, Wish(files=FILES))
+        assert mounts.points(Path(pod_dir)) == [place(pod_dir, one)]
+    assert volumes.is_set_up(one, pod_dir)
+    assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
+    assert stat.S_IMODE((place(pod_dir, one) / "key").stat().st_mode) == 0o400
+    volumes.forget(Path(pod_dir))
+    assert mounts.points(Path(pod_dir)) == []
+    assert not Path(pod_dir).exists()
+    volumes.forget(Path(pod_dir))
+
+
+def test_what_is_mounted_and_cannot_be_unmounted_is_not_deleted(pod_dir: str) -> None:
+    one = volume("secret: {secretName: s}")
+    volumes.set_up(one, pod_dir, Wish(files=FILES))
+    with (place(pod_dir, one) / "key").open(), pytest.raises(NotReady, match="busy"):
+        volumes.forget(Path(pod_dir))
+    assert (place(pod_dir, one) / "key").exists()
+    volumes.forget(Path(pod_dir))
+    assert not Path(pod_dir).exists()
+
+
+def test_a_config_map_is_on_the_disk(pod_dir: str) -> None:
+    one = volume("configMap: {name: c}")
+    volumes.set_up(one, pod_dir, Wish(files=FILES))
+    assert mounts.points(Path(pod_dir)) == []
+    assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
+    volumes.forget(Path(pod_dir))
+
+
+@pytest.mark.parametrize(("group", "mode"), [(None, 0o777), (2000, 0o2777)])
+@pytest.mark.parametrize("source", ["emptyDir: {}", "emptyDir: {medium: Memory, sizeLimit: 1Mi}"])
+def test_an_empty_directory_is_everybodys(pod_dir: str, source: str, group: int | None, mode: int) -> None:
+    one = volume(source)
+    before = os.umask(0o077)
+    try:
+        volumes.set_up(one, pod_dir, Wish(group, size=1 << 20))
+    finally:
+        os.umask(before)
+    seen = place(pod_dir, one).stat()
+    assert (stat.S_IMODE(seen.st_mode), seen.st_gid) == (mode, group or 0)
+    (place(pod_dir, one) / "kept").touch()
+    volumes.set_up(one, pod_dir, Wish(group, size=1 << 20))
+    assert (place(pod_dir, one) / "kept").exists()
+    if "Memory" in source:
+        assert os.statvfs(place(pod_dir, one)).f_blocks * os.statvfs(place(pod_dir, one)).f_frsize == 1 << 20
+    volumes.forget(Path(pod_dir))
+    assert not Path(pod_dir).exists()
+
+
+def test_a_path_of_the_host_is_what_the_pod_says_it_is(pod_dir: str, tmp_path: Path) -> None:
+    there = {"Directory": tmp_path, "File": tmp_path / "file", "CharDevice": Path("/dev/null")}
+    there["File"].touch()
+    for kind in ("Directory", "File", "Socket", "CharDevice", "BlockDevice"):
+        for what, path in there.items():
+            one = volume(f"hostPath: {{path: {path}, type: {kind}}}")
+            if what == kind:
+                volumes.set_up(one, pod_dir, Wish())
+            else:
+                with pytest.raises(Refused, match=f"hostPath type check failed: {path} is not a {kind}"):
+                    volumes.set_up(one, pod_dir, Wish())
+    volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/none}}"), pod_dir, Wish())
+    assert not (tmp_path / "none").exists()
+    volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/d/e, type: DirectoryOrCreate}}"), pod_dir, Wish())
+    assert stat.S_IMODE((tmp_path / "d" / "e").stat().st_mode) == 0o755
+    volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/d/f, type: FileOrCreate}}"), pod_dir, Wish())
+    assert stat.S_IMODE((tmp_path / "d" / "f").stat().st_mode) == 0o644
+    with pytest.raises(Refused):
+        volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/none/f, type: FileOrCreate}}"), pod_dir, Wish())

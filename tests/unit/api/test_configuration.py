@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from api.configuration import MOST_BYTES, ConfigMap, Secret, bytes_of
+from api.defaults import default
+from api.objects import Object, ObjectMeta
+from api.validate import decode, immutable
+
+META = {"name": "x", "namespace": "red"}
+
+
+def paths(kind: type[Object], **fields: Any) -> list[str]:
+    return [problem.path for problem in decode(kind, {"metadata": META, **fields})[1]]
+
+
+def coded(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize("key", ["a", "a.b-c_D9", ".hidden", ".x", "x" * 253])
+def test_keys_that_may_be_file_names(key: str) -> None:
+    assert paths(ConfigMap, data={key: "1"}) == []
+    assert paths(Secret, stringData={key: "1"}) == []
+
+
+@pytest.mark.parametrize("key", ["", ".", "..", "..data", "a/b", "a b", "ä", "x" * 254])
+def test_keys_that_may_not(key: str) -> None:
+    assert paths(ConfigMap, data={key: "1"}) == [f"data[{key}]"]
+    assert paths(ConfigMap, binaryData={key: "MQ=="}) == [f"binaryData[{key}]"]
+    assert paths(Secret, data={key: "MQ=="}) == [f"data[{key}]"]
+    assert paths(Secret, stringData={key: "1"}) == [f"stringData[{key}]"]
+
+
+def test_a_key_stands_once_and_all_together_are_no_more_than_a_mebibyte() -> None:
+    assert paths(ConfigMap, data={"a": "1"}, binaryData={"a": "MQ=="}) == ["binaryData[a]"]
+    assert paths(ConfigMap, data={"a": "x" * (MOST_BYTES - 1)}, binaryData={"b": "MQ=="}) == []
+    assert paths(ConfigMap, data={"a": "x" * MOST_BYTES}, binaryData={"b": "MQ=="}) == ["data"]
+    assert paths(Secret, data={"a": coded("x" * MOST_BYTES)}, stringData={"b": "1"}) == ["data"]
+    assert paths(Secret, data={"a": coded("x" * MOST_BYTES)}, stringData={"a": "1"}) == []
+
+
+def test_bytes_are_base64() -> None:
+    assert paths(Secret, data={"a": "not base64!"}) == ["data[a]"]
+    assert paths(ConfigMap, binaryData={"a": "a"}) == ["binaryData[a]"]
+    config, _, _ = decode(ConfigMap, {"metadata": META, "data": {"t": "ü"}, "binaryData": {"b": "AAE="}})
+    assert config is not None
+    assert bytes_of(config) == {"t": "ü".encode(), "b": b"\0\1"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "wrong"),
+    [
+        ("kubernetes.io/tls", {"tls.crt": "c"}, ["data[tls.key]"]),
+        ("kubernetes.io/tls", {"tls.crt": "c", "tls.key": ""}, []),
+        ("kubernetes.io/dockerconfigjson", {".dockerconfigjson": "{"}, ["data[.dockerconfigjson]"]),
+        ("kubernetes.io/dockerconfigjson", {".dockerconfigjson": "{}"}, []),
+        ("kubernetes.io/ssh-auth", {}, ["data[ssh-privatekey]"]),
+        ("kubernetes.io/basic-auth", {"username": "u"}, []),
+        ("kubernetes.io/basic-auth", {"user": "u"}, ["data"]),
+        ("kubernetes.io/service-account-token", {}, ["metadata.annotations[kubernetes.io/service-account.name]"]),
+        ("Opaque", {}, []),
+        ("example.com/own", {}, []),
+    ],
+)
+def test_a_type_says_which_keys_there_must_be(kind: str, data: dict[str, str], wrong: list[str]) -> None:
+    assert paths(Secret, type=kind, stringData=data) == wrong
+
+
+def test_a_secret_is_kept_with_its_strings_as_data() -> None:
+    written = Secret(metadata=ObjectMeta(name="x"), data={"a": b"old", "b": b"2"}, string_data={"a": "new"})
+    kept = default(written)
+    assert (kept.data, kept.string_data, kept.type) == ({"a": b"new", "b": b"2"}, {}, "Opaque")
+    assert default(kept) == kept
+
+
+def test_what_is_immutable_stays() -> None:
+    def changed(old: Object, **fields: Any) -> list[str]:
+        return [problem.path for problem in immutable(old, replace(old, **fields))]
+
+    config = ConfigMap(data={"a": "1"}, immutable=True)
+    assert changed(config, metadata=ObjectMeta(labels={"a": "b"})) == []
+    assert changed(config, data={"a": "2"}) == ["data"]
+    assert changed(config, binary_data={"b": b"2"}) == ["data"]
+    assert changed(config, immutable=None) == ["immutable"]
+    assert changed(replace(config, immutable=None), data={}, immutable=True) == []
+    secret = Secret(data={"a": b"1"}, type="Opaque")
+    assert changed(secret, data={}) == []
+    assert changed(secret, type="other") == ["type"]
+    assert changed(replace(secret, immutable=True), data={}) == ["data"]

@@ -1,0 +1,48 @@
+"""What a pod needs as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from api.objects import Container, PodSpec, ResourceRequirements
+from api.resources import allowed, limited_cpu, needed, qos_class, requested_cpu
+
+
+def needs(cpu: str, *, sidecar: bool = False, limit: bool = False) -> Container:
+    amounts: dict[str, str | int | float] = {"cpu": cpu} if cpu else {}
+    resources = ResourceRequirements(limits=amounts) if limit else ResourceRequirements(requests=amounts)
+    return Container(name="c", image="i", resources=resources, restart_policy="Always" if sidecar else None)
+
+
+@pytest.mark.parametrize(
+    ("init", "own", "wanted"),
+    [
+        ([], ["100m", "200m"], 300),
+        ([needs("500m")], ["100m", "200m"], 500),
+        ([needs("250m")], ["100m", "200m"], 300),
+        ([needs("100m", sidecar=True)], ["100m", "200m"], 400),
+        ([needs("500m"), needs("100m", sidecar=True)], ["100m"], 500),
+        ([needs("100m", sidecar=True), needs("500m")], ["100m"], 600),
+    ],
+)
+def test_init_steps_and_sidecars_count(init: list[Container], own: list[str], wanted: int) -> None:
+    spec = PodSpec(init_containers=tuple(init), containers=tuple(map(needs, own)))
+    assert needed(spec, requested_cpu) == wanted
+
+
+def test_a_pod_has_a_limit_only_when_every_container_has_one() -> None:
+    one, two = needs("100m", limit=True), needs("200m", limit=True)
+    assert allowed(PodSpec(containers=(one, two)), limited_cpu) == 300
+    assert allowed(PodSpec(containers=(one, needs(""))), limited_cpu) == 0
+    assert allowed(PodSpec(init_containers=(needs(""),), containers=(one,)), limited_cpu) == 0
+
+
+def test_a_limit_without_a_request_is_one() -> None:
+    assert requested_cpu(needs("100m", limit=True)) == 100
+
+
+def test_init_containers_count_for_the_class_of_service() -> None:
+    full = Container(resources=ResourceRequirements(limits={"cpu": 1, "memory": 1}, requests={"cpu": 1, "memory": 1}))
+    assert qos_class([full]) == "Guaranteed"
+    assert qos_class([full, needs("")]) == "Burstable"
+    assert qos_class([needs("")]) == "BestEffort"

@@ -1,0 +1,152 @@
+"""All files of a volume change at once, and whoever is killed in between leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent.drivers.atomic import write
+from node_agent.payload import File
+from tests.fakes import AgentKilled
+
+ACTS = {"open", "os.chmod", "os.chown", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink"}
+
+
+class Killer:
+    """Counts what is done to files and ends it after so many acts (PEP 578)."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+        self.acts = 0
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, _: tuple[Any, ...]) -> None:
+        if self.left is not None and event in ACTS:
+            self.acts += 1
+            self.left -= 1
+            if self.left < 0:
+                self.left = None
+                raise AgentKilled
+
+    @contextmanager
+    def after(self, acts: int) -> Iterator[None]:
+        self.left, self.acts = acts, 0
+        try:
+            yield
+        finally:
+            self.left = None
+
+
+KILLER = Killer()
+
+
+def made(**texts: str) -> dict[str, File]:
+    return {name.replace("__", "/"): File(text.encode(), 0o640) for name, text in texts.items()}
+
+
+def seen(root: Path) -> dict[str, str]:
+    """As a container sees it: what the names that it is shown lead to."""
+    entries = [entry for entry in root.iterdir() if not entry.name.startswith("..")]
+    paths = [Path(folder, name) for entry in entries for folder, _, names in os.walk(entry) for name in names]
+    paths += [entry for entry in entries if entry.is_file()]
+    return {str(path.relative_to(root)): path.read_text() for path in paths}
+
+
+def texts(files: Mapping[str, File]) -> dict[str, str]:
+    return {path: file.content.decode() for path, file in files.items()}
+
+
+OLD = made(a="1", b="1", d__x="1", d__deep__y="1")
+NEW = made(a="2", c="2", d__x="2")
+
+
+def test_the_links_are_those_of_the_kubelet(tmp_path: Path) -> None:
+    assert write(tmp_path, OLD)
+    current = os.readlink(tmp_path / "..data")
+    assert re.fullmatch(r"\.\.\d{4}(_\d\d){5}\.\d+", current)
+    assert sorted(os.listdir(tmp_path)) == sorted(["..data", current, "a", "b", "d"])
+    assert {name: os.readlink(tmp_path / name) for name in "abd"} == {name: f"..data/{name}" for name in "abd"}
+    assert stat.S_IMODE((tmp_path / current).stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / current / "d" / "deep").stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "d" / "x").stat().st_mode) == 0o640
+    assert seen(tmp_path) == texts(OLD)
+
+
+def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
+    write(tmp_path, OLD)
+    before = os.readlink(tmp_path / "..data")
+    assert not write(tmp_path, dict(OLD))
+    assert os.readlink(tmp_path / "..data") == before
+    assert write(tmp_path, {**OLD, "a": File(b"1", 0o600)}), "a mode counts"
+    assert not write(tmp_path, {**OLD, "a": File(b"1", 0o600)})
+    (tmp_path / "..data" / "a").write_text("by hand")
+    assert write(tmp_path, OLD)
+    assert seen(tmp_path) == texts(OLD)
+    assert len([name for name in os.listdir(tmp_path) if name.startswith("..")]) == 2
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="giving a file to a group needs root")
+def test_a_group_owns_files_and_directories(tmp_path: Path) -> None:
+    write(tmp_path, OLD, group=2000)
+    for path in (tmp_path / "a", tmp_path / "..data" / "d", tmp_path / "d" / "deep" / "y", tmp_path / "..data"):
+        assert path.stat().st_gid == 2000
+    assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o2755
+    assert not write(tmp_path, OLD, group=2000)
+    assert write(tmp_path, OLD, group=2001)
+
+
+def test_an_empty_volume_is_a_volume(tmp_path: Path) -> None:
+    assert write(tmp_path, {})
+    assert not write(tmp_path, {})
+    assert write(tmp_path, OLD)
+    assert write(tmp_path, {})
+    assert seen(tmp_path) == {}
+
+
+def test_killed_anywhere_it_shows_all_of_the_old_or_all_of_the_new(tmp_path: Path) -> None:
+    (tmp_path / "count").mkdir()
+    write(tmp_path / "count", OLD)
+    with KILLER.after(10_000):
+        write(tmp_path / "count", NEW)
+    acts = KILLER.acts
+    assert acts > 10
+    for number in range(acts):
+        root = tmp_path / str(number)
+        root.mkdir()
+        write(root, OLD)
+        with pytest.raises(AgentKilled), KILLER.after(number):
+            write(root, NEW)
+        behind = {str(path.relative_to(root / "..data")): path.read_text() for path in _files(root / "..data")}
+        assert behind in (texts(OLD), texts(NEW)), f"killed after {number} of {acts}"
+        write(root, NEW)
+        assert seen(root) == texts(NEW)
+        assert len([name for name in os.listdir(root) if name.startswith("..")]) == 2
+
+
+def _files(root: Path) -> list[Path]:
+    return [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
+
+
+NAMES = st.sampled_from(["a", "b", "d/x", "d/y", "e/f/g"])
+CONTENTS = st.dictionaries(NAMES, st.builds(File, st.binary(max_size=4), st.sampled_from([0o644, 0o600])))
+
+
+@given(st.lists(CONTENTS, min_size=1, max_size=5))
+def test_only_the_last_state_counts(tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, File]]) -> None:
+    root = tmp_path_factory.mktemp("volume")
+    for state in states:
+        write(root, state)
+    found = {str(path.relative_to(root / "..data")): path.read_bytes() for path in _files(root / "..data")}
+    assert found == {path: file.content for path, file in states[-1].items()}
+    shown = {name for name in os.listdir(root) if not name.startswith("..")}
+    assert shown == {path.split("/")[0] for path in states[-1]}

@@ -1,0 +1,179 @@
+"""A pod's names, its resolver, and the ports of its host that lead to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from api.objects import Pod, PodStatus
+from node_agent.containers import Host, container_spec, sandbox_spec
+from node_agent.host_ports import table
+from node_agent.naming import hosts_text, kernel_name, too_long
+from node_agent.resolver import Resolver, parse, resolver
+from node_agent.security import Rights
+from tests.unit.node_agent.make import SANDBOX, pod, with_status
+
+DOMAIN = "cluster.local"
+HOST = Host("/pods", 8 << 30, -1000)
+LAN = parse("# a comment\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch lan example.com\noptions rotate ndots:2\n")
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("", "web"),
+        ("  hostname: shop", "shop"),
+        ("  subdomain: shops", "web"),
+        ("  {hostname: shop, subdomain: shops, setHostnameAsFQDN: true}", "shop.shops.red.svc.cluster.local"),
+        ("  setHostnameAsFQDN: true", "web"),
+        ("  hostNetwork: true", ""),
+    ],
+)
+def test_the_name_of_a_pod(spec: str, name: str) -> None:
+    flat = "\n".join(f"  {part}" for part in spec.strip().strip("{}").split(", ")) if spec else ""
+    assert kernel_name(pod(spec=flat), DOMAIN) == name
+
+
+def test_a_name_that_no_kernel_takes_is_told() -> None:
+    wish = pod(spec=f"  subdomain: {'s' * 60}\n  setHostnameAsFQDN: true")
+    assert "longer than 64" in too_long(wish, DOMAIN)
+    assert not too_long(pod(), DOMAIN)
+
+
+def test_the_hosts_file_of_a_pod() -> None:
+    wish = pod(spec="  subdomain: shops\n  hostAliases: [{ip: 192.0.2.9, hostnames: [a, b.example]}]")
+    lines = hosts_text(wish, "10.128.0.2", DOMAIN, "").splitlines()
+    assert lines[:2] == ["# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost"]
+    assert lines[-4:] == [
+        "10.128.0.2\tweb.shops.red.svc.cluster.local\tweb",
+        "",
+        "# Entries added by HostAliases.",
+        "192.0.2.9\ta\tb.example",
+    ]
+    assert hosts_text(pod(), "10.128.0.2", DOMAIN, "").splitlines()[-1] == "10.128.0.2\tweb"
+
+
+def test_a_pod_on_the_hosts_network_has_the_hosts_file_as_well() -> None:
+    text = hosts_text(pod(spec="  hostNetwork: true"), "10.245.2.3", DOMAIN, "127.0.0.1 localhost\n127.0.1.1 node")
+    assert text == "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n127.0.1.1 node\n"
+
+
+def resolved(spec: str, dns: tuple[str, ...] = ("10.0.0.53",)) -> Resolver:
+    return resolver(pod(spec=spec), LAN, dns, DOMAIN)[0]
+
+
+CLUSTER = Resolver(
+    ("10.0.0.53",), ("red.svc.cluster.local", "svc.cluster.local", "cluster.local", "lan", "example.com"), ("ndots:5",)
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("", CLUSTER),
+        ("  dnsPolicy: Default", LAN),
+        ("  hostNetwork: true", LAN),
+        ("  hostNetwork: true\n  dnsPolicy: ClusterFirstWithHostNet", CLUSTER),
+        (
+            "  dnsPolicy: None\n  dnsConfig: {nameservers: [192.0.2.7], searches: [x], options: [{name: edns0}]}",
+            Resolver(("192.0.2.7",), ("x",), ("edns0",)),
+        ),
+        (
+            "  dnsPolicy: Default\n  dnsConfig: {nameservers: [192.0.2.2, 192.0.2.7], searches: [lan, x], "
+            "options: [{name: ndots, value: '1'}, {name: edns0}]}",
+            Resolver(
+                ("192.0.2.1", "192.0.2.2", "192.0.2.7"), ("lan", "example.com", "x"), ("rotate", "ndots:1", "edns0")
+            ),
+        ),
+    ],
+)
+def test_policies(spec: str, wanted: Resolver) -> None:
+    assert resolved(spec) == wanted
+
+
+def test_without_a_cluster_dns_pods_ask_as_their_host() -> None:
+    assert resolved("", ()) == LAN
+
+
+def test_what_no_resolver_reads_is_left_out_and_told() -> None:
+    wish = pod(spec="  dnsConfig: {nameservers: [192.0.2.5, 192.0.2.6, 192.0.2.7]}")
+    kept, exceeded = resolver(wish, LAN, (), DOMAIN)
+    assert kept.nameservers == ("192.0.2.1", "192.0.2.2", "192.0.2.5")
+    assert exceeded == (
+        "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "
+        "192.0.2.1 192.0.2.2 192.0.2.5"
+    )
+    long = Resolver(searches=tuple(f"{number:03}.{'x' * 60}" for number in range(40)))
+    kept, exceeded = resolver(pod(), long, (), DOMAIN)
+    assert len(" ".join(kept.searches)) <= 2048
+    assert exceeded.startswith("Search limits were exceeded")
+
+
+def test_a_resolver_is_written_as_it_is_read() -> None:
+    assert parse(str(CLUSTER)) == CLUSTER
+    assert str(Resolver()) == ""
+
+
+MODES = ("network", "ipc", "pid", "uts")
+
+
+@pytest.mark.parametrize(
+    ("spec", "box", "inside"),
+    [
+        ("", ("none", "shareable", "", ""), ("S", "S", "", "")),
+        ("  hostNetwork: true", ("host", "shareable", "", "host"), ("S", "S", "", "host")),
+        ("  hostIPC: true", ("none", "host", "", ""), ("S", "host", "", "")),
+        ("  hostPID: true", ("none", "shareable", "host", ""), ("S", "S", "host", "")),
+        ("  shareProcessNamespace: true", ("none", "shareable", "", ""), ("S", "S", "S", "")),
+    ],
+)
+def test_namespaces(spec: str, box: tuple[str, ...], inside: tuple[str, ...]) -> None:
+    wish = pod(spec=spec)
+    outer = sandbox_spec(wish, "pause", 0, HOST)
+    assert tuple(getattr(outer, mode) for mode in MODES) == box
+    inner = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights(), {})
+    assert tuple(getattr(inner, mode).replace(f"container:{SANDBOX}", "S") for mode in MODES) == inside
+
+
+def published(name: str, ports: str, address: str = "10.128.0.2", spec: str = "") -> Pod:
+    wish = pod(f"[{{name: {name}, image: a, ports: {ports}}}]", spec)
+    return with_status(wish, PodStatus(pod_ip=address))
+
+
+def test_host_ports_lead_to_their_pods() -> None:
+    web = published("web", "[{containerPort: 80, hostPort: 8080}, {containerPort: 53, hostPort: 53, protocol: UDP}]")
+    bound = published("bound", "[{containerPort: 80, hostPort: 80, hostIP: 192.0.2.1}]", "10.128.0.3")
+    assert (
+        table([web, bound])
+        == """\
+add table ip podlane-hostports
+delete table ip podlane-hostports
+table ip podlane-hostports {
+	chain prerouting {
+		type nat hook prerouting priority -100; policy accept;
+		ip daddr 127.0.0.0/8 return
+		fib daddr type local tcp dport 8080 dnat to 10.128.0.2:80
+		fib daddr type local udp dport 53 dnat to 10.128.0.2:53
+		ip daddr 192.0.2.1 tcp dport 80 dnat to 10.128.0.3:80
+	}
+	chain output {
+		type nat hook output priority -100; policy accept;
+		ip daddr 127.0.0.0/8 return
+		fib daddr type local tcp dport 8080 dnat to 10.128.0.2:80
+		fib daddr type local udp dport 53 dnat to 10.128.0.2:53
+		ip daddr 192.0.2.1 tcp dport 80 dnat to 10.128.0.3:80
+	}
+}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        published("web", "[{containerPort: 80}]"),
+        published("web", "[{containerPort: 80, hostPort: 80}]", address=""),
+        published("web", "[{containerPort: 80}]", spec="  hostNetwork: true"),
+    ],
+)
+def test_no_ports_no_table(wish: Pod) -> None:
+    assert table([wish]) == "add table ip podlane-hostports\ndelete table ip podlane-hostports\n"

@@ -1,0 +1,267 @@
+"""Probes and hooks over the wire, against servers on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Server, Stream
+
+from api.probes import (
+    ExecAction,
+    GRPCAction,
+    HTTPGetAction,
+    HTTPHeader,
+    LifecycleHandler,
+    Probe,
+    SleepAction,
+    TCPSocketAction,
+)
+from node_agent.containers import ContainerSpec
+from node_agent.drivers.probe import GRPC_CHECK, MOST_BODY, Answer, Prober, Target, _Plain
+from reconcile.errors import NotReady
+from tests.fakes import FakeDocker
+
+HERE = "127.0.0.1"
+
+
+@pytest.fixture
+async def docker() -> FakeDocker:
+    fake = FakeDocker("toolbox")
+    identity = await fake.create(ContainerSpec("one", "toolbox", {}))
+    await fake.start(identity)
+    return fake
+
+
+@pytest.fixture
+async def prober(docker: FakeDocker) -> AsyncIterator[Prober]:
+    async with Prober(docker) as one:
+        yield one
+
+
+def target(port: int = 0) -> Target:
+    return Target(f"{1:064x}", HERE, {"web": port})
+
+
+def http(**fields: Any) -> Probe:
+    return Probe(http_get=HTTPGetAction(**{"port": "web", "path": "/", "scheme": "HTTP"} | fields), timeout_seconds=5)
+
+
+@asynccontextmanager
+async def serving(
+    handle: Callable[[web.Request], Awaitable[web.StreamResponse]], context: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, HERE, 0, ssl_context=context).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("status", "success"),
+    [(200, True), (204, True), (304, True), (399, True), (400, False), (404, False), (503, False)],
+)
+async def test_200_to_399_is_success(prober: Prober, status: int, success: bool) -> None:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    async with serving(handle) as port:
+        answer = await prober.ask(http(), target(port))
+    assert answer.success is success
+    assert success or answer.words == f"HTTP probe failed with statuscode: {status}"
+
+
+async def test_a_request_has_the_usual_headers_and_those_that_were_asked_for(prober: Prober) -> None:
+    seen: list[tuple[str, dict[str, str]]] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        seen.append((request.raw_path, dict(request.headers)))
+        return web.Response()
+
+    async with serving(handle) as port:
+        assert (await prober.ask(http(path="/a?b=c"), target(port))).success
+        headers = (HTTPHeader(name="host", value="web.example"), HTTPHeader(name="Accept", value="text/plain"))
+        own = (*headers, HTTPHeader(name="user-agent", value=""), HTTPHeader(name="X", value="1"))
+        assert (await prober.ask(http(http_headers=own, path="x"), target(port))).success
+    close = {"Connection": "close"}
+    assert seen[0] == ("/a?b=c", {"Host": f"{HERE}:{port}", "User-Agent": "kube-probe/1.36", "Accept": "*/*"} | close)
+    assert seen[1] == ("/x", {"Host": "web.example", "Accept": "text/plain", "X": "1"} | close)
+
+
+async def test_a_redirect_is_followed_on_the_same_host_only(prober: Prober) -> None:
+    asked: list[str] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        to = {"/here": "/bad", "/there": "http://elsewhere.example/", "/round": "/round", "/file": "file:///etc/passwd"}
+        if request.path in to:
+            return web.Response(status=302, headers={"Location": to[request.path]})
+        return web.Response(status=500)
+
+    async with serving(handle) as port:
+        here = await prober.ask(http(path="/here"), target(port))
+        there = await prober.ask(http(path="/there"), target(port))
+        file = await prober.ask(http(path="/file"), target(port))
+        rounds = await prober.ask(http(path="/round"), target(port))
+    assert here == Answer(False, "HTTP probe failed with statuscode: 500")
+    assert there == Answer(True, "is redirected to http://elsewhere.example/, which is not asked")
+    assert file.success
+    assert rounds.success is False
+    assert "stopped after 10 redirects" in rounds.words
+    assert asked.count("/round") == 11
+
+
+async def test_a_body_without_an_end_is_cut_and_one_that_does_not_come_is_waited_for(prober: Prober) -> None:
+    gone = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        try:
+            if request.path == "/endless":
+                while True:
+                    await answer.write(b"x" * MOST_BODY)
+            await gone.wait()
+        except ConnectionError:
+            gone.set()
+        return answer
+
+    async with serving(handle) as port:
+        assert (await prober.ask(http(path="/endless"), target(port))).success
+        await gone.wait()
+        gone.clear()
+        slow = Probe(http_get=http(path="/slow").http_get, timeout_seconds=1)
+        answer = await prober.ask(slow, target(port))
+        gone.set()
+    assert answer == Answer(False, f'Get "http://{HERE}:{port}/slow": no answer within 1s')
+
+
+async def test_nobody_there_and_nonsense_there_are_failures(prober: Prober) -> None:
+    port = free_port()
+    assert await prober.ask(http(), target(port)) == Answer(False, f'Get "http://{HERE}:{port}/": Connection refused')
+
+    async def nonsense(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-nonsense\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(nonsense, HERE, 0)
+    async with server:
+        answer = await prober.ask(http(), target(server.sockets[0].getsockname()[1]))
+    assert answer.success is False
+
+
+async def test_a_certificate_is_not_verified_and_a_hook_may_fall_back_to_plain_http(
+    prober: Prober, tmp_path: Path
+) -> None:
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response()
+
+    async with serving(handle, self_signed(tmp_path)) as port:
+        assert (await prober.ask(http(scheme="HTTPS"), target(port))).success
+    async with serving(handle) as port:
+        assert (await prober.ask(http(scheme="HTTPS"), target(port))).success is False
+        hook = LifecycleHandler(http_get=http(scheme="HTTPS").http_get)
+        assert (await prober.carry_out(hook, target(port), 5)).success
+
+
+async def test_tcp_is_whether_one_can_connect(prober: Prober) -> None:
+    probe = Probe(tcp_socket=TCPSocketAction(port="web"), timeout_seconds=5)
+    with socket.create_server((HERE, 0)) as server:
+        port = server.getsockname()[1]
+        assert (await prober.ask(probe, target(port))).success
+    assert await prober.ask(probe, target(port)) == Answer(False, f"dial tcp {HERE}:{port}: Connection refused")
+
+
+class Health:
+    """A health service: `web` serves, `db` does not, nothing else is known."""
+
+    async def check(self, stream: Stream[bytes, bytes]) -> None:
+        question = await stream.recv_message()
+        name = question[2:] if question else b""
+        if name not in {b"", b"web", b"db", b"n" * 200}:
+            raise GRPCError(Status.NOT_FOUND, "unknown service")
+        await stream.send_message(b"\x08\x02" if name == b"db" else b"\x08\x01")
+
+    def __mapping__(self) -> dict[str, Handler]:
+        return {GRPC_CHECK: Handler(self.check, Cardinality.UNARY_UNARY, bytes, bytes)}
+
+
+async def test_grpc_is_the_health_check_of_a_service(prober: Prober) -> None:
+    server, port = Server([Health()], codec=_Plain()), free_port()
+    await server.start(HERE, port)
+
+    async def ask(service: str) -> Answer:
+        return await prober.ask(Probe(grpc=GRPCAction(port=port, service=service), timeout_seconds=5), target())
+
+    assert (await ask("")).success
+    assert (await ask("web")).success
+    assert (await ask("db")).success is False
+    assert await ask("nobody") == Answer(False, "error: health rpc failed: NOT_FOUND unknown service")
+    server.close()
+    await server.wait_closed()
+    assert (await ask("")).success is False
+
+
+async def test_a_grpc_server_that_says_nothing_is_waited_for(prober: Prober) -> None:
+    with socket.create_server((HERE, 0)) as server:
+        port = server.getsockname()[1]
+        answer = await prober.ask(Probe(grpc=GRPCAction(port=port), timeout_seconds=1), target())
+    assert answer.success is False
+
+
+async def test_a_program_says_by_its_exit_code(prober: Prober, docker: FakeDocker) -> None:
+    async def ask(*command: str) -> Answer:
+        return await prober.ask(Probe(exec=ExecAction(command=command), timeout_seconds=1), target())
+
+    assert (await ask("exit 0")).success
+    assert await ask("exit 3") == Answer(False, "exit code 3")
+    assert await ask("echo all is well") == Answer(True, "all is well")
+    assert await ask("sleep") == Answer(False, 'command "sleep" timed out after 1s')
+    docker.trouble = NotReady("Docker does not answer")
+    assert await ask("exit 0") == Answer(None, "Docker does not answer")
+
+
+async def test_hooks_that_sleep_and_hooks_that_do_nothing(prober: Prober) -> None:
+    assert (await prober.carry_out(LifecycleHandler(sleep=SleepAction(seconds=60)), target(), 0)).success
+    assert (await prober.carry_out(LifecycleHandler(tcp_socket=TCPSocketAction(port=1)), target(), 5)).success
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind((HERE, 0))
+        return int(one.getsockname()[1])
+
+
+def self_signed(directory: Path) -> ssl.SSLContext:
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    day, now = timedelta(days=1), datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("another.example")]), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = directory / "pem"
+    plain = serialization.NoEncryption()
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pem.write_bytes(key.private_bytes(encoding, form, plain) + certificate.public_bytes(encoding))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    return context

@@ -1,0 +1,127 @@
+"""Objects that pods refer to are followed one by one, and no longer than needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.configuration import ConfigMap, Secret
+from api.objects import ObjectMeta
+from api.references import Reference
+from node_agent.references import References
+from node_agent.sources import Manifests
+from reconcile.errors import NotReady
+from tests.unit.node_agent.object_server import ObjectServer
+
+SETTINGS = Reference(ConfigMap, "red", "settings")
+PASSWORD = Reference(Secret, "red", "password")
+PATH = "/api/v1/namespaces/red/configmaps?metadata.name=settings"
+
+
+def config(text: str, *, immutable: bool | None = None) -> ConfigMap:
+    return ConfigMap(metadata=ObjectMeta(name="settings", namespace="red"), data={"a": text}, immutable=immutable)
+
+
+@dataclass
+class Node:
+    server: ObjectServer
+    references: References
+    woken: list[str] = field(default_factory=list)
+
+    def seen(self) -> object:
+        """What is known of the settings: their text, None if there are none, the reason if that is not known."""
+        try:
+            found = self.references.found((SETTINGS,)).get(SETTINGS)
+        except NotReady as error:
+            return error
+        assert found is None or isinstance(found, ConfigMap)
+        return found and found.data["a"]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    server, tasks = ObjectServer(), list[asyncio.Task[None]]()
+    async with server.client() as client:
+
+        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            tasks.append(asyncio.create_task(work))
+            return tasks[-1]
+
+        one = Node(server, References(client, spawn, lambda uid: one.woken.append(uid)))
+        yield one
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_object_is_known_when_the_master_has_spoken_and_its_pods_are_woken(node: Node) -> None:
+    node.references.need("one", (SETTINGS,))
+    assert isinstance(node.seen(), NotReady)
+    await until(lambda: node.seen() is None)
+    await until(lambda: node.server.watched == [PATH])
+    node.server.put(config("first"))
+    await until(lambda: node.seen() == "first")
+    node.references.need("two", (SETTINGS, PASSWORD))
+    node.woken.clear()
+    node.server.put(config("second"))
+    await until(lambda: node.seen() == "second")
+    assert {"one", "two"} <= set(node.woken)
+    assert node.server.watched.count(PATH) == 1
+    node.server.drop(config(""))
+    await until(lambda: node.seen() is None)
+
+
+async def test_what_no_pod_needs_is_not_followed(node: Node) -> None:
+    node.references.need("one", (SETTINGS,))
+    node.references.need("two", (SETTINGS,))
+    await until(lambda: node.server.watched == [PATH])
+    node.references.need("one", ())
+    node.server.put(config("first"))
+    await until(lambda: node.seen() == "first")
+    node.references.need("two", (PASSWORD,))
+    await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
+
+
+async def test_what_never_changes_is_not_watched(node: Node) -> None:
+    node.server.put(config("for ever", immutable=True))
+    node.references.need("one", (SETTINGS,))
+    await until(lambda: node.seen() == "for ever")
+    node.references.need("two", (PASSWORD,))
+    await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
+    assert node.seen() == "for ever"
+
+
+async def test_a_refusal_is_told(node: Node) -> None:
+    node.server.refusal = 403
+    node.references.need("one", (SETTINGS,))
+    await until(lambda: str(node.seen()) == 'configmap "settings": not for you')
+
+
+STATIC = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: red}
+spec:
+  containers: [{name: main, image: toolbox}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("volumes", "count"), [("[{name: v, emptyDir: {}}]", 1), ("[{name: v, configMap: {name: c}}]", 0)]
+)
+def test_a_static_pod_refers_to_no_object(volumes: str, count: int, tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(f"{STATIC}  volumes: {volumes}\n")
+    manifests = Manifests(tmp_path, "node-1", lambda: None)
+    manifests.read()
+    assert len(manifests.pods) == count

@@ -1,0 +1,174 @@
+"""Security contexts in Docker's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from api.objects import Container, Pod
+from api.schema import Problem
+from api.security import check_container, check_pod
+from api.validate import decode
+from node_agent.security import Grounds, Rights, container_rights, forbidden_sysctl, sandbox_rights, sysctls
+from reconcile.errors import Refused
+
+
+def secured(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = None, **spec: Any) -> Pod:
+    container = {"name": "main", "image": "i:1", "securityContext": own or {}}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "namespace": "red", "uid": "u"},
+        "spec": {"containers": [container], "securityContext": shared or {}} | spec,
+    }
+    pod, problems, _ = decode(Pod, document)
+    assert pod is not None, problems
+    return pod
+
+
+def rights(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = None, **grounds: Any) -> Rights:
+    pod = secured(own, shared)
+    return container_rights(pod, pod.spec.containers[0], Grounds(**grounds))
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "image", "user"),
+    [
+        ({}, {}, "", "0"),
+        ({}, {}, "1000", "1000"),
+        ({}, {}, "1000:1001", "1000:1001"),
+        ({}, {}, "app", "app"),
+        ({}, {"runAsUser": 5}, "1000", "5"),
+        ({"runAsUser": 0}, {"runAsUser": 5}, "1000", "0"),
+        ({"runAsGroup": 7}, {"runAsUser": 5, "runAsGroup": 6}, "", "5:7"),
+        ({"runAsGroup": 7}, {}, "1000:1001", "1000:7"),
+        ({"runAsNonRoot": True}, {}, "1000", "1000"),
+        ({"runAsNonRoot": False}, {"runAsNonRoot": True}, "", "0"),
+    ],
+)
+def test_who_a_container_is(own: dict[str, Any], shared: dict[str, Any], image: str, user: str) -> None:
+    assert rights(own, shared, image_user=image).user == user
+
+
+@pytest.mark.parametrize(
+    ("own", "image", "why"),
+    [
+        ({"runAsUser": 0}, "1000", "container's runAsUser breaks non-root policy"),
+        ({}, "", "container has runAsNonRoot and image will run as root"),
+        ({}, "0:0", "container has runAsNonRoot and image will run as root"),
+        ({}, "app", r"non-numeric user \(app\), cannot verify user is non-root"),
+    ],
+)
+def test_root_is_refused_where_it_must_not_be(own: dict[str, Any], image: str, why: str) -> None:
+    with pytest.raises(Refused, match=why) as caught:
+        rights({"runAsNonRoot": True} | own, image_user=image)
+    assert '(pod: "web_red(u)", container: main)' in str(caught.value)
+
+
+def test_a_group_needs_a_user_that_is_a_number() -> None:
+    with pytest.raises(Refused, match="runAsGroup without runAsUser"):
+        rights({"runAsGroup": 7}, image_user="app")
+
+
+def test_what_a_container_may_do() -> None:
+    own = {
+        "capabilities": {"add": ["CAP_NET_ADMIN", "SYS_TIME"], "drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "procMount": "Unmasked",
+        "seLinuxOptions": {"level": "s0:c1", "type": "t"},
+    }
+    got = rights(own, {"supplementalGroups": [3, 4], "fsGroup": 4})
+    assert (got.cap_add, got.cap_drop, got.read_only) == (("NET_ADMIN", "SYS_TIME"), ("ALL",), True)
+    assert (got.unmasked, got.groups, got.privileged) == (True, (3, 4), False)
+    assert got.options == ("no-new-privileges", "label=type:t", "label=level:s0:c1")
+    assert rights({"privileged": True}).privileged
+
+
+@pytest.mark.parametrize(
+    ("own", "shared", "options"),
+    [
+        (None, None, ()),
+        ("RuntimeDefault", "Unconfined", ()),
+        (None, "Unconfined", ("seccomp=unconfined", "apparmor=unconfined")),
+        ("Localhost", None, ("seccomp={}", "apparmor=p")),
+    ],
+)
+def test_profiles(own: str | None, shared: str | None, options: tuple[str, ...]) -> None:
+    def profiles(kind: str | None) -> dict[str, Any]:
+        if kind is None:
+            return {}
+        profile = {"type": kind} | ({"localhostProfile": "p"} if kind == "Localhost" else {})
+        return {"seccompProfile": profile, "appArmorProfile": profile}
+
+    assert rights(profiles(own), profiles(shared), seccomp="{}", apparmor=True).options == options
+
+
+def test_a_profile_that_nobody_would_enforce_is_refused() -> None:
+    with pytest.raises(Refused, match="AppArmor is not enabled"):
+        rights({"appArmorProfile": {"type": "Localhost", "localhostProfile": "p"}})
+
+
+def test_the_sandbox_is_the_pods_user_and_may_do_nothing() -> None:
+    pod = secured(
+        shared={"runAsUser": 5, "runAsGroup": 6, "sysctls": [{"name": "kernel/shm_rmid_forced", "value": "1"}]}
+    )
+    assert sandbox_rights(pod) == Rights(user="5:6", options=("no-new-privileges",))
+    assert sysctls(pod) == (("kernel.shm_rmid_forced", "1"),)
+    assert forbidden_sysctl(pod) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "why"),
+    [
+        ("kernel.msgmax", {}, 'forbidden sysctl: "kernel.msgmax" not allowlisted'),
+        ("net.ipv4.tcp_rmem", {"hostNetwork": True}, "not allowed with host net enabled"),
+        ("kernel.shm_rmid_forced", {"hostIPC": True}, "not allowed with host ipc enabled"),
+    ],
+)
+def test_sysctls_of_the_host_are_not_for_pods(name: str, spec: dict[str, Any], why: str) -> None:
+    assert why in forbidden_sysctl(secured(shared={"sysctls": [{"name": name, "value": "1"}]}, **spec))
+
+
+@pytest.mark.parametrize(
+    ("context", "path"),
+    [
+        ({"fsGroup": -1}, "fsGroup"),
+        ({"supplementalGroups": [1, 1 << 31]}, "supplementalGroups[1]"),
+        ({"supplementalGroupsPolicy": "Strict"}, "supplementalGroupsPolicy"),
+        ({"seccompProfile": {"type": "Localhost"}}, "seccompProfile.localhostProfile"),
+        ({"seccompProfile": {"type": "Localhost", "localhostProfile": "../x"}}, "seccompProfile.localhostProfile"),
+        ({"appArmorProfile": {"type": "Strict"}}, "appArmorProfile.type"),
+        ({"sysctls": [{"name": "a.b", "value": "1"}, {"name": "a/b", "value": "2"}]}, "sysctls[1].name"),
+        ({"sysctls": [{"name": "A b", "value": "1"}]}, "sysctls[0].name"),
+        ({"fsGroupChangePolicy": "Never"}, "fsGroupChangePolicy"),
+    ],
+)
+def test_a_wrong_pod_context_is_refused_by_path(context: dict[str, Any], path: str) -> None:
+    assert wrong(securityContext=context) == [f"spec.securityContext.{path}"]
+
+
+@pytest.mark.parametrize(
+    ("context", "path"),
+    [
+        ({"allowPrivilegeEscalation": False, "privileged": True}, "allowPrivilegeEscalation"),
+        ({"allowPrivilegeEscalation": False, "capabilities": {"add": ["SYS_ADMIN"]}}, "allowPrivilegeEscalation"),
+        ({"capabilities": {"drop": ["net admin"]}}, "capabilities.drop[0]"),
+        ({"procMount": "None"}, "procMount"),
+    ],
+)
+def test_a_wrong_container_context_is_refused_by_path(context: dict[str, Any], path: str) -> None:
+    container = {"name": "a", "image": "b:1", "securityContext": context}
+    assert wrong(containers=[container]) == [f"spec.containers[0].securityContext.{path}"]
+
+
+def wrong(**spec: Any) -> list[str]:
+    base = {"containers": [{"name": "a", "image": "b:1"}]}
+    return [row.path for row in decode(Pod, {"metadata": {"name": "p"}, "spec": base | spec})[1]]
+
+
+def test_no_context_is_no_problem() -> None:
+    found: list[Problem] = [*check_container("c", None), *check_pod("p", None)]
+    assert not found
+    assert Container(name="a").security_context is None

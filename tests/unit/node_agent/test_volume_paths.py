@@ -1,0 +1,77 @@
+"""Where volumes are on the host, and what of them a container gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from node_agent.volume_paths import SubPath, binds, memory_size, sub_paths
+from reconcile.errors import Refused
+from tests.unit.node_agent.make import pod
+
+VOLUMES = (
+    "  volumes: [{name: e, emptyDir: {}}, {name: h, hostPath: {path: /srv}}, {name: c, configMap: {name: x}},"
+    " {name: s, secret: {secretName: x}}, {name: d, downwardAPI: {}}, {name: p, projected: {}}]"
+)
+PLACE = "/pods/u/volumes/kubernetes.io~"
+
+BINDS = [
+    ("name: e", f"{PLACE}empty-dir/e:/m"),
+    ("name: e, readOnly: true", f"{PLACE}empty-dir/e:/m:ro"),
+    ("name: h", "/srv:/m"),
+    ("name: h, mountPropagation: HostToContainer", "/srv:/m:rslave"),
+    ("name: h, mountPropagation: None", "/srv:/m"),
+    ("name: h, readOnly: true, mountPropagation: HostToContainer", "/srv:/m:ro,rslave"),
+    ("name: c", f"{PLACE}configmap/c:/m:ro"),
+    ("name: s", f"{PLACE}secret/s:/m:ro"),
+    ("name: d", f"{PLACE}downward-api/d:/m:ro"),
+    ("name: p", f"{PLACE}projected/p:/m:ro"),
+    ("name: e, subPath: a/b", "/pods/u/volume-subpaths/e/main/0:/m"),
+    ("name: c, subPathExpr: $(N)", "/pods/u/volume-subpaths/c/main/0:/m:ro"),
+]
+
+
+@pytest.mark.parametrize(("mount", "wanted"), BINDS)
+def test_a_mount_as_docker_wants_it(mount: str, wanted: str) -> None:
+    one = pod(f"[{{name: main, image: i, volumeMounts: [{{mountPath: /m, {mount}}}]}}]", VOLUMES)
+    assert binds(one, one.spec.containers[0], "/pods/u") == (wanted,)
+
+
+PARTS = [
+    ("name: e, subPath: a/b", SubPath(f"{PLACE}empty-dir/e", "a/b", "/pods/u/volume-subpaths/e/main/1", may_make=True)),
+    ("name: h, subPath: x", SubPath("/srv", "x", "/pods/u/volume-subpaths/h/main/1", may_make=True)),
+    ("name: c, subPath: key",
+     SubPath(f"{PLACE}configmap/c", "key", "/pods/u/volume-subpaths/c/main/1", may_make=False)),
+    ("name: e, subPathExpr: $(N)/$$(N)",
+     SubPath(f"{PLACE}empty-dir/e", "web/$(N)", "/pods/u/volume-subpaths/e/main/1", may_make=True)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mount", "wanted"), PARTS)
+def test_a_part_of_a_volume(mount: str, wanted: SubPath) -> None:
+    mounts = f"[{{name: e, mountPath: /whole}}, {{mountPath: /m, {mount}}}]"
+    one = pod(f"[{{name: main, image: i, volumeMounts: {mounts}}}]", VOLUMES)
+    assert list(sub_paths(one, one.spec.containers[0], "/pods/u", {"N": "web"})) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [("$(NONE)", "the container has no variable NONE"), ("$(UP)/x", "a relative path"), ("$(ROOT)", "a relative path"),
+     ("$(EMPTY)", "a relative path")],
+)  # fmt: skip
+def test_a_part_that_its_variables_make_impossible(expression: str, words: str) -> None:
+    mount = f"[{{name: e, mountPath: /m, subPathExpr: {expression}}}]"
+    one = pod(f"[{{name: main, image: i, volumeMounts: {mount}}}]", VOLUMES)
+    known = {"UP": "a/..", "ROOT": "/etc", "EMPTY": ""}
+    with pytest.raises(Refused, match=words):
+        list(sub_paths(one, one.spec.containers[0], "/pods/u", known))
+
+
+@pytest.mark.parametrize(
+    ("limit", "resources", "wanted"),
+    [("", "{}", 1000), ("sizeLimit: 10, ", "{}", 10), ("sizeLimit: 2000, ", "{}", 1000),
+     ("", "{limits: {memory: 500}}", 500), ("sizeLimit: 10, ", "{limits: {memory: 500}}", 10)],
+)  # fmt: skip
+def test_memory_is_never_more_than_anybody_allows(limit: str, resources: str, wanted: int) -> None:
+    volumes = f"  volumes: [{{name: e, emptyDir: {{{limit}medium: Memory}}}}]"
+    one = pod(f"[{{name: main, image: i, resources: {resources}}}]", volumes)
+    assert memory_size(one.spec.volumes[0], one, 1000) == wanted
