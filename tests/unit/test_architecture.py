@@ -43,6 +43,7 @@ PURE = (
     "api/security.py",
     "api/selectors.py",
     "api/times.py",
+    "api/tokens.py",
     "api/validate.py",
     "api/value.py",
     "api/volume_checks.py",
