@@ -33,6 +33,7 @@ from api.objects import (
     Pod,
     Status,
 )
+from api.tokens import TokenRequest, TokenRequestStatus
 from api.value import ObjectReference
 
 O = TypeVar("O", bound=Object)
@@ -218,6 +219,12 @@ class Client:
         )
         path = path_of(Pod, pod.metadata.namespace, pod.metadata.name, "binding")
         await self.request("POST", path, msgspec.json.encode(binding))
+
+    async def request_token(self, namespace: str, account: str, wish: TokenRequest) -> TokenRequestStatus:
+        """A token of a service account."""
+        path = f"/api/v1/namespaces/{quote(namespace)}/serviceaccounts/{quote(account)}/token"
+        data = await self.request("POST", path, msgspec.json.encode(wish))
+        return msgspec.json.decode(data, type=TokenRequest).status
 
     async def _send(self, method: str, path: str, obj: O) -> O:
         named = msgspec.structs.replace(obj, api_version=obj.API_VERSION, kind=obj.KIND)

@@ -14,6 +14,8 @@ from api.resources import containers_of
 from api.schema import FORBIDDEN, Problem
 from api.volumes import Volume
 
+STATIC = "a static pod refers to no object of the API"
+
 
 class Reference(NamedTuple):
     """One object; `namespace` is empty for kinds that have none."""
@@ -62,4 +64,8 @@ def references_of(volume: Volume, namespace: str) -> Iterator[Reference]:
 def static_problems(pod: Pod) -> Iterator[Problem]:
     """What the manifest of a pod that runs without a master may not have: objects that only the master knows."""
     for reference in sorted(references(pod), key=str):
-        yield Problem("spec", f"given {reference}", "a static pod refers to no object of the API", FORBIDDEN)
+        yield Problem("spec", f"given {reference}", STATIC, FORBIDDEN)
+    for volume in pod.spec.volumes:
+        sources = volume.projected.sources if volume.projected is not None else ()
+        if any(source.service_account_token is not None for source in sources):
+            yield Problem("spec", "given a token of a service account", STATIC, FORBIDDEN)

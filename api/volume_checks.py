@@ -32,7 +32,7 @@ FILE_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.
 """Fields of the pod that may become a file; besides, metadata.labels['KEY'] and metadata.annotations['KEY']."""
 
 ACCEPTED = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected")
-ACCEPTED_PROJECTIONS = ("configMap", "secret", "downwardAPI")
+ACCEPTED_PROJECTIONS = ("configMap", "secret", "downwardAPI", "serviceAccountToken")
 
 
 def check(volumes: tuple[Volume, ...]) -> Iterator[Problem]:

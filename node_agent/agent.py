@@ -32,6 +32,7 @@ from node_agent.references import References
 from node_agent.settings import Settings
 from node_agent.sources import Manifests
 from node_agent.status import merged
+from node_agent.tokens import Tokens
 from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, Pace
 
@@ -75,6 +76,7 @@ class Agent:
             gone=self._pod_gone,
             event=self.recorder.about_pod,
             references=References(client, spawn, self._wake_worker),
+            tokens=Tokens(client),
         )
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))

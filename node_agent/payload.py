@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from api import fields, resource_fields
 from api.configuration import ConfigMap, Secret, bytes_of
 from api.objects import Object, Pod
 from api.references import Reference
-from api.volumes import DEFAULT_MODE, DownwardAPIVolumeFile, KeyToPath, Volume, VolumeProjection
+from api.volumes import (
+    DEFAULT_MODE,
+    DownwardAPIVolumeFile,
+    KeyToPath,
+    ServiceAccountTokenProjection,
+    Volume,
+    VolumeProjection,
+)
 from reconcile.errors import NotReady, Refused
+
+PRIVATE_MODE = 0o600
+"""Of a token that one user or group reads."""
 
 READABLE = 0o440
 """What the group of a volume may do with its files, beyond their modes."""
@@ -21,18 +31,20 @@ O = TypeVar("O", bound=Object)
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """`mode` are its permissions."""
+    """`mode` are its permissions, `owner` is a uid."""
 
     content: bytes
     mode: int
+    owner: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What files are made of besides the pod: the objects there are, and what the node can give."""
+    """What files are made of besides the pod: the objects there are, what the node can give, tokens."""
 
     objects: Mapping[Reference, Object]
     allocatable: Mapping[str, str]
+    tokens: Mapping[ServiceAccountTokenProjection, str] = field(default_factory=dict)
 
 
 def is_made_of_files(volume: Volume) -> bool:
@@ -49,6 +61,22 @@ def group_of(pod: Pod) -> int | None:
     """The group that owns the pod's volumes (`securityContext.fsGroup`)."""
     context = pod.spec.security_context
     return None if context is None else context.fs_group
+
+
+def user_of(pod: Pod) -> int | None:
+    """The uid under which every container of the pod runs, if the pod names one for all."""
+    context = pod.spec.security_context
+    given = None if context is None else context.run_as_user
+    containers = (*pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers)
+    own = [one.security_context.run_as_user if one.security_context is not None else None for one in containers]
+    users = {given if user is None else user for user in own}
+    return users.pop() if len(users) == 1 else None
+
+
+def tokens_of(volume: Volume) -> tuple[ServiceAccountTokenProjection, ...]:
+    """The tokens that the volume holds."""
+    sources = volume.projected.sources if volume.projected is not None else ()
+    return tuple(source.service_account_token for source in sources if source.service_account_token is not None)
 
 
 def files(volume: Volume, pod: Pod, material: Material) -> dict[str, File]:
@@ -98,6 +126,11 @@ def _projected(source: VolumeProjection, pod: Pod, material: Material, mode: int
         yield from _secret(secret.name, secret.items, pod, material, mode, optional=secret.optional)
     if source.downward_api is not None:
         yield from _downward(source.downward_api.items, pod, material, mode)
+    if source.service_account_token is not None:
+        token, user = source.service_account_token, user_of(pod)
+        shared = user is None and group_of(pod) is None
+        content = material.tokens[token].encode()
+        yield token.path, File(content, mode if shared else PRIVATE_MODE, user or 0)
 
 
 def _config_map(

@@ -14,8 +14,9 @@ from api.volumes import Volume
 from node_agent.containers import Host, pod_dir
 from node_agent.drivers import host as directories
 from node_agent.drivers import volumes as driver
-from node_agent.payload import File, Material, files, group_of, is_made_of_files
+from node_agent.payload import File, Material, files, group_of, is_made_of_files, tokens_of
 from node_agent.references import References, Unread
+from node_agent.tokens import Tokens
 from node_agent.volume_paths import memory_size
 from reconcile.errors import DriverError
 
@@ -34,9 +35,12 @@ class PodVolumes:
     `tell` tells an event: (reason, message).
     """
 
-    def __init__(self, uid: str, references: References, host: Host, tell: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, uid: str, references: References, tokens: Tokens, host: Host, tell: Callable[[str, str], None]
+    ) -> None:
         self._uid = uid
         self._references = references
+        self._tokens = tokens
         self._host = host
         self._tell = tell
         self._directory = pod_dir(host, uid)
@@ -75,15 +79,17 @@ class PodVolumes:
     def let_go(self) -> None:
         """The pod needs no objects any more."""
         self._references.need(self._uid, ())
+        self._tokens.forget(self._uid)
 
     async def _set_up(self, volume: Volume, pod: Pod) -> None:
-        made = self._files(volume, pod) if is_made_of_files(volume) else None
+        made = await self._files(volume, pod) if is_made_of_files(volume) else None
         wish = driver.Wish(group_of(pod), made, memory_size(volume, pod, self._host.memory))
         await asyncio.to_thread(driver.set_up, volume, self._directory, wish)
 
-    def _files(self, volume: Volume, pod: Pod) -> dict[str, File]:
+    async def _files(self, volume: Volume, pod: Pod) -> dict[str, File]:
         found = self._references.found(references_of(volume, pod.metadata.namespace))
-        return files(volume, pod, Material(found, self._host.allocatable))
+        tokens = {token: await self._tokens.get(pod, token) for token in tokens_of(volume)}
+        return files(volume, pod, Material(found, self._host.allocatable, tokens))
 
     def _is_there(self, volume: Volume) -> bool:
         return is_made_of_files(volume) and driver.is_set_up(volume, self._directory)

@@ -24,6 +24,7 @@ from node_agent.references import References, Unread
 from node_agent.security import forbidden_sysctl
 from node_agent.status import Facts, rejected, summarise
 from node_agent.surroundings import connected, surrounded
+from node_agent.tokens import Tokens
 from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
 
@@ -46,6 +47,7 @@ class Tools:
     gone: Callable[[str], None]
     event: Callable[[Pod, str, str, str], None]
     references: References
+    tokens: Tokens
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ class PodWorker:
         self._tools = tools
         self._memory = _Memory(_now())
         self._images = Images(tools.docker, self._tell)
-        self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.host, self._tell)
+        self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.tokens, tools.host, self._tell)
         self._timer: asyncio.TimerHandle | None = None
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()

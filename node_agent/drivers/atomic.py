@@ -37,17 +37,17 @@ def write(root: Path, files: Mapping[str, File], group: int | None = None) -> bo
     return changed
 
 
-def _wanted(files: Mapping[str, File], group: int | None) -> dict[str, tuple[bytes, int, int]]:
-    return {path: (file.content, file.mode, group or 0) for path, file in files.items()}
+def _wanted(files: Mapping[str, File], group: int | None) -> dict[str, tuple[bytes, int, int, int]]:
+    return {path: (file.content, file.mode, file.owner, group or 0) for path, file in files.items()}
 
 
-def _held(directory: Path) -> Iterator[tuple[str, tuple[bytes, int, int]]]:
+def _held(directory: Path) -> Iterator[tuple[str, tuple[bytes, int, int, int]]]:
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder, name)
             seen = path.lstat()
             content = path.read_bytes()
-            yield str(path.relative_to(directory)), (content, stat.S_IMODE(seen.st_mode), seen.st_gid)
+            yield str(path.relative_to(directory)), (content, stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid)
 
 
 def _new_directory(root: Path) -> Path:
@@ -62,6 +62,8 @@ def _fill(root: Path, files: Mapping[str, File], group: int | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.content)
         path.chmod(file.mode)
+        if file.owner:
+            os.chown(path, file.owner, -1)
     for folder, _, names in os.walk(root):
         if group is not None:
             for name in names:

@@ -44,6 +44,7 @@ PURE = (
     "api/security.py",
     "api/selectors.py",
     "api/times.py",
+    "api/tokens.py",
     "api/validate.py",
     "api/variable_checks.py",
     "api/variables.py",

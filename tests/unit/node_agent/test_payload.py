@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from api.configuration import ConfigMap, Secret
 from api.objects import ObjectMeta
 from api.references import Reference
+from api.volumes import ServiceAccountTokenProjection
 from node_agent.payload import Material, files, lines
 from reconcile.errors import DriverError, NotReady, Refused
 from tests.unit.node_agent.make import pod
@@ -19,7 +20,8 @@ OBJECTS = {
     ),
     Reference(Secret, "red", "s"): Secret(metadata=ObjectMeta(name="s", namespace="red"), data={"key": b"hidden"}),
 }
-MATERIAL = Material(OBJECTS, {"cpu": "4", "memory": "1000"})
+TOKEN = ServiceAccountTokenProjection(path="token", expiration_seconds=3600)
+MATERIAL = Material(OBJECTS, {"cpu": "4", "memory": "1000"}, {TOKEN: "jwt"})
 LIMITS = "{limits: {cpu: 1500m}, requests: {memory: 3Mi}}"
 
 
@@ -90,6 +92,19 @@ def test_a_group_may_read_what_is_its_own() -> None:
     spec = "  securityContext: {fsGroup: 2000}"
     assert made("configMap: {name: c, defaultMode: 256, items: [{key: a, path: x}]}", spec) == {"x": ("1", "440")}
     assert made("secret: {secretName: s, defaultMode: 420}", spec) == {"key": ("hidden", "644")}
+
+
+@pytest.mark.parametrize(
+    ("context", "main", "wanted"),
+    [("{}", "{}", (0o644, 0)), ("{fsGroup: 2000}", "{}", (0o640, 0)), ("{runAsUser: 1000}", "{}", (0o600, 1000)),
+     ("{runAsUser: 1000}", "{runAsUser: 1001}", (0o644, 0)), ("{fsGroup: 2000, runAsUser: 1000}", "{}", (0o640, 1000))],
+)  # fmt: skip
+def test_a_token_is_read_by_those_it_is_for(context: str, main: str, wanted: tuple[int, int]) -> None:
+    containers = f"[{{name: main, image: i, securityContext: {main}}}, {{name: side, image: i}}]"
+    volume = "{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}"
+    one = pod(containers, f"  volumes: [{volume}]\n  securityContext: {context}")
+    file = files(one.spec.volumes[0], one, MATERIAL)["token"]
+    assert (file.content, file.mode, file.owner) == (b"jwt", *wanted)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from node_agent.drivers.network import PodNetwork
 from node_agent.observed import SANDBOX_ID
 from node_agent.pod_worker import PodWorker, Tools
 from node_agent.references import References
+from node_agent.tokens import Tokens
 from reconcile.errors import NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
@@ -93,6 +94,7 @@ class World:
         self.host = Host(str(root / "pods"), 8 << 30, -1000)
         self.network: PodNetwork
         self.references: References
+        self.tokens: Tokens
         self._worker: PodWorker | None = None
 
     def worker(self, wish: Pod) -> PodWorker:
@@ -107,6 +109,7 @@ class World:
             gone=self._gone,
             event=self._event,
             references=self.references,
+            tokens=self.tokens,
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
@@ -187,6 +190,7 @@ async def world(root: Path) -> AsyncIterator[World]:
         one.objects.client() as client,
     ):
         one.references = References(client, asyncio.create_task, lambda _: one.wake())
+        one.tokens = Tokens(client)
         yield one
 
 

@@ -118,7 +118,12 @@ spec:
 
 
 @pytest.mark.parametrize(
-    ("volumes", "count"), [("[{name: v, emptyDir: {}}]", 1), ("[{name: v, configMap: {name: c}}]", 0)]
+    ("volumes", "count"),
+    [
+        ("[{name: v, emptyDir: {}}]", 1),
+        ("[{name: v, configMap: {name: c}}]", 0),
+        ("[{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", 0),
+    ],
 )
 def test_a_static_pod_refers_to_no_object(volumes: str, count: int, tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(f"{STATIC}  volumes: {volumes}\n")

@@ -1,0 +1,109 @@
+"""Tokens are asked for as a kubelet asks, and renewed in time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from api import times
+from api.client import Client
+from api.kubeconfig import Kubeconfig
+from api.tokens import TokenRequestStatus
+from api.volumes import ServiceAccountTokenProjection
+from node_agent.tokens import Tokens, life
+from reconcile.errors import NotReady
+from tests.unit.node_agent.make import NOW, UID, pod
+
+HOUR = timedelta(hours=1)
+PATH = "/api/v1/namespaces/red/serviceaccounts/{account}/token"
+
+
+class Issuer:
+    """Gives a new token for each question, good for an hour from `now`; `away`: it refuses."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.now = NOW
+        self.away = False
+
+    @asynccontextmanager
+    async def tokens(self) -> AsyncIterator[Tokens]:
+        app = web.Application()
+        app.router.add_post(PATH, self._issue)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with Client(Kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", b"")) as client:
+            yield Tokens(client, lambda: self.now)
+        await runner.cleanup()
+
+    async def _issue(self, request: web.Request) -> web.Response:
+        if self.away:
+            return web.json_response({"kind": "Status", "code": 403, "message": "not for you"}, status=403)
+        self.asked.append((request.match_info["account"], await request.json()))
+        expires = times.text(self.now + HOUR)
+        status = {"token": f"token-{len(self.asked)}", "expirationTimestamp": expires}
+        body = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {"name": "default"}}
+        return web.Response(status=201, text=json.dumps(body | {"status": status}), content_type="application/json")
+
+
+WISH = ServiceAccountTokenProjection(path="token", expiration_seconds=3607)
+
+
+async def test_a_token_is_bound_to_its_pod_and_asked_for_once() -> None:
+    issuer = Issuer()
+    async with issuer.tokens() as tokens:
+        assert [await tokens.get(pod(), WISH) for _ in range(2)] == ["token-1", "token-1"]
+        assert issuer.asked == [
+            (
+                "default",
+                {
+                    "kind": "TokenRequest",
+                    "apiVersion": "authentication.k8s.io/v1",
+                    "spec": {
+                        "expirationSeconds": 3607,
+                        "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "web", "uid": UID},
+                    },
+                },
+            )
+        ]
+        other = ServiceAccountTokenProjection(path="token", audience="vault")
+        assert await tokens.get(pod(spec="  serviceAccountName: robot"), other) == "token-2"
+        assert issuer.asked[1][0] == "robot"
+        assert issuer.asked[1][1]["spec"]["audiences"] == ["vault"]
+        assert issuer.asked[1][1]["spec"]["expirationSeconds"] == 3600
+        tokens.forget(UID)
+        assert await tokens.get(pod(), WISH) == "token-3"
+
+
+async def test_a_token_is_renewed_and_the_old_one_serves_while_it_is_good() -> None:
+    issuer = Issuer()
+    async with issuer.tokens() as tokens:
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.now += 0.7 * HOUR
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.now += 0.2 * HOUR
+        issuer.away = True
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.away = False
+        assert await tokens.get(pod(), WISH) == "token-2"
+        issuer.away = True
+        issuer.now += 2 * HOUR
+        with pytest.raises(NotReady, match='token of serviceaccount "default": not for you'):
+            await tokens.get(pod(), WISH)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "renewed"),
+    [(3600, timedelta(seconds=2880)), (600, timedelta(seconds=480)), (900_000, timedelta(days=1))],
+)
+def test_a_token_is_renewed_at_four_fifths_of_its_life(seconds: int, renewed: timedelta) -> None:
+    expires = NOW + timedelta(seconds=seconds)
+    answer = TokenRequestStatus(token="t", expiration_timestamp=times.text(expires))
+    assert life(answer, NOW) == (expires, NOW + renewed)
