@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from pyroute2 import AsyncIPRoute
 
 from api.attach import CNI, AttachRequest
-from bench.bare import BareCluster, inside
+from bench.bare import BareCluster, bench_lab, inside
 from bench.figures import Figure
 from lab.topology import LabNode
 from node_agent.drivers.network import PodNetwork
@@ -32,13 +32,13 @@ FLOOR = "veth + port, bare"
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """One at a time and many in flight, on an empty node and on a full one."""
-    with BareCluster(2, 1) as cluster:
+    with BareCluster(bench_lab(2), with_sdn=1) as cluster:
         names = [f"one{number}" for number in range(IN_FLIGHT)] + [f"crowd{number}" for number in range(CROWD)]
         say(f"{len(names)} network namespaces")
         spaces = cluster.add_namespaces(names)
         figures = asyncio.run(_measure(*cluster.lab.nodes, spaces[:IN_FLIGHT], spaces[IN_FLIGHT:], say))
         say(f"{IDLE_SECONDS} s of idleness with {CROWD} pods")
-        daemon = cluster.process(cluster.lab.nodes[0])
+        daemon = cluster.process(f"{cluster.lab.nodes[0].name} sdn")
         before = daemon.cpu_times()
         time.sleep(IDLE_SECONDS)
         after = daemon.cpu_times()

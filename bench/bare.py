@@ -7,15 +7,16 @@ import contextlib
 import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import TypeVar
+from signal import Signals
+from typing import Self, TypeVar
 
 import psutil
 
@@ -42,7 +43,6 @@ from reconcile.errors import NotReady
 
 T = TypeVar("T")
 
-SITE = Site("podbnch", IPv4Network("10.245.33.0/24"))
 DEADLINE_SECONDS = 60.0
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -62,28 +62,31 @@ def inside(namespace: str) -> Iterator[None]:
         os.close(there)
 
 
-def wait_until(holds: Callable[[], T], what: str, pause: float = 0.02) -> T:
+def wait_until(holds: Callable[[], T], what: str, seconds: float = DEADLINE_SECONDS, pause: float = 0.02) -> T:
     """Look again and again until something is true, and return it. Raises TimeoutError."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + seconds
     while not (found := holds()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {DEADLINE_SECONDS:.0f} s")
+            raise TimeoutError(f"{what}: not within {seconds:.0f} s")
         time.sleep(pause)
     return found
 
 
 class BareCluster:
-    """Use as a context manager. The first `with_sdn` of `size` nodes get an sdn daemon, the others only a switch."""
+    """Use as a context manager. The first `with_sdn` nodes, or all, get an sdn daemon, the others a switch only."""
 
-    def __init__(self, size: int, with_sdn: int, *master_flags: str) -> None:
-        self._state = Path(f"/tmp/{SITE.prefix}-{os.getpid()}")
-        self.lab = Lab(SITE, self._state, Path(sys.executable).parent, size, "ovs-multitenant")
-        self._with_sdn = self.lab.nodes[:with_sdn]
-        self._master_flags = master_flags
+    def __init__(self, lab: Lab, with_sdn: int | None = None, master_flags: tuple[str, ...] = ()) -> None:
+        self.lab = lab
+        self._with_sdn = lab.nodes[:with_sdn]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        master = master_process(lab)
+        processes = [replace(master, command=(*master.command, *master_flags))]
+        for node in lab.nodes:
+            processes += [*switch_processes(node), daemon_processes(lab, node)[0]]
+        self._specifications = {process.name: process for process in processes}
 
-    def __enter__(self) -> BareCluster:
-        bring_down(self._state, SITE)
+    def __enter__(self) -> Self:
+        self._sweep()
         try:
             self._build()
         except BaseException:
@@ -95,76 +98,89 @@ class BareCluster:
         for process in self._running.values():
             process.kill()
             process.wait()
-        for entry in list(Path("/run/netns").glob(f"{SITE.prefix}-pod-*")):
-            run("ip", "netns", "del", entry.name)
-        bring_down(self._state, SITE)
-        shutil.rmtree(self._state, ignore_errors=True)
+        self._sweep()
+        shutil.rmtree(self.lab.state, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Also what a run has left behind that was killed."""
+        for namespace in Path("/run/netns").glob(f"{self.pod_namespace('')}*"):
+            run("ip", "netns", "del", namespace.name)
+        bring_down(self.lab.state, self.lab.site)
 
     def _build(self) -> None:
-        self._state.mkdir()
-        self.lab.root.symlink_to(self._state)
+        self.lab.state.mkdir()
+        self.lab.root.symlink_to(self.lab.state)
         (self.lab.root / "master").mkdir()
         underlay.make(self.lab)
-        master = master_process(self.lab)
-        self._start(replace(master, command=(*master.command, *self._master_flags)))
+        self.start("master")
         for node in self.lab.nodes:
-            self._start_switch(node)
-        wait_until(self._master_answers, "the master")
+            node.ovs.mkdir(parents=True)
+            (node.root / "log").mkdir()
+            run("ovsdb-tool", "create", str(node.ovs / "conf.db"), OVS_SCHEMA)
+            self.start(f"{node.name} ovsdb-server")
+            wait_until((node.ovs / "db.sock").exists, "ovsdb-server")
+            self.start_switch(node.name)
+        wait_until(self.master_answers, "the master")
         self.ask(self._register)
         for node in self._with_sdn:
-            self.start_sdn(node)
-            wait_until(lambda node=node: self.is_ready(node), f"{node.name}'s network")  # type: ignore[misc]
+            self.start(f"{node.name} sdn")
+        for node in self._with_sdn:
+            wait_until(partial(self.network_ready, node.name), f"{node.name}'s network")
 
-    def _start_switch(self, node: LabNode) -> None:
-        node.ovs.mkdir(parents=True)
-        (node.root / "log").mkdir()
-        run("ovsdb-tool", "create", str(node.ovs / "conf.db"), OVS_SCHEMA)
-        database, switch = switch_processes(node)
-        self._start(database)
-        wait_until((node.ovs / "db.sock").exists, "ovsdb-server")
-        self._start(switch)
-        underlay.connect(node, time.monotonic() + DEADLINE_SECONDS)
+    @property
+    def nodes(self) -> dict[str, LabNode]:
+        """By name."""
+        return {node.name: node for node in self.lab.nodes}
 
-    def _start(self, process: Process) -> None:
+    def specification(self, name: str) -> Process:
+        """How a process of this cluster is started."""
+        return self._specifications[name]
+
+    def start(self, name: str, instead: Process | None = None) -> None:
+        """Start a process of this cluster by name, for example `node-1 sdn`, or another one in its place."""
+        process = instead or self._specifications[name]
         with process.log_file.open("ab") as log:
-            self._running[process.name] = subprocess.Popen(
+            self._running[name] = subprocess.Popen(
                 ["nsenter", f"--net=/run/netns/{process.namespace}", *process.command],
-                env={**os.environ, **dict(process.environment), MARK: str(SITE.short)},
+                env={**os.environ, **dict(process.environment), MARK: str(self.lab.site.short)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
-    def kill_switch(self, node: LabNode) -> None:
-        """SIGKILL a node's ovs-vswitchd."""
-        process = self._running[f"{node.name} ovs-vswitchd"]
-        process.kill()
-        process.wait()
-        (node.ovs / "br0.mgmt").unlink(missing_ok=True)
-
-    def start_switch_again(self, node: LabNode) -> float:
-        """Start it; when its bridge answered for the first time (steady clock)."""
-        self._start(switch_processes(node)[1])
-        wait_until((node.ovs / "br0.mgmt").exists, "br0", pause=0.001)
+    def start_switch(self, node: str) -> float:
+        """Start ovs-vswitchd and give the node its address again; when br0, if it had one, answered (steady clock)."""
+        here = self.nodes[node]
+        had_bridge = (here.ovs / "br0.mgmt").exists()
+        (here.ovs / "br0.mgmt").unlink(missing_ok=True)
+        self.start(f"{node} ovs-vswitchd")
+        if had_bridge:
+            wait_until((here.ovs / "br0.mgmt").exists, "br0", pause=0.001)
         answers = time.monotonic()
-        underlay.connect(node, time.monotonic() + DEADLINE_SECONDS)
+        underlay.connect(here, time.monotonic() + DEADLINE_SECONDS)
         return answers
 
-    def start_sdn(self, node: LabNode) -> None:
-        """Start a node's sdn daemon."""
-        self._start(daemon_processes(self.lab, node)[0])
+    def signal(self, name: str, number: Signals) -> None:
+        """Send a signal to a process of this cluster."""
+        self._running[name].send_signal(number)
 
-    def signal_sdn(self, node: LabNode, number: signal.Signals) -> None:
-        """Send a signal to a node's sdn daemon; wait for its end if it is SIGKILL."""
-        process = self._running[f"{node.name} sdn"]
-        process.send_signal(number)
-        if number is signal.SIGKILL:
-            process.wait()
+    def kill(self, name: str) -> None:
+        """SIGKILL a process of this cluster, and wait for its end."""
+        self._running[name].kill()
+        self._running[name].wait()
 
-    def process(self, node: LabNode) -> psutil.Process:
-        """A node's sdn daemon."""
-        return psutil.Process(self._running[f"{node.name} sdn"].pid)
+    def lives(self, name: str) -> bool:
+        """Whether a process of this cluster runs."""
+        return self._running[name].poll() is None
+
+    def is_running_as(self, name: str, word: str) -> bool:
+        """Whether it runs with this word in its command."""
+        return self.lives(name) and word in map(str, self._running[name].args)  # type: ignore[arg-type]
+
+    def process(self, name: str) -> psutil.Process:
+        """A process of this cluster, to be measured."""
+        return psutil.Process(self._running[name].pid)
 
     def ask(self, act: Callable[[Client], Awaitable[T]]) -> T:
         """Do something as the administrator."""
@@ -175,7 +191,8 @@ class BareCluster:
 
         return asyncio.run(asking())
 
-    def _master_answers(self) -> bool:
+    def master_answers(self) -> bool:
+        """Whether it does."""
         try:
             return bool(self.ask(lambda client: client.get(Namespace, "default")))
         except (ClientError, BadKubeconfig):
@@ -188,21 +205,40 @@ class BareCluster:
             status = NodeStatus(addresses=(NodeAddress(type="InternalIP", address=str(node.address)),))
             await client.create(Node(metadata=ObjectMeta(name=node.name), status=status))
 
-    def is_ready(self, node: LabNode) -> bool:
-        """Whether a node's sdn daemon says that pods can be attached."""
+    def on_socket(self, node: str, act: Callable[[PodNetwork], Awaitable[T]]) -> T:
+        """Ask a node's sdn daemon something."""
 
-        async def asking() -> bool:
-            async with PodNetwork(f"{node.root}/sdn.sock") as network:
-                return (await network.status()).ready
+        async def asking() -> T:
+            async with PodNetwork(str(self.nodes[node].sdn_socket)) as network:
+                return await act(network)
 
+        return asyncio.run(asking())
+
+    def network_ready(self, node: str) -> bool:
+        """Whether the sdn daemon says that pods can be attached."""
         try:
-            return asyncio.run(asking())
+            return self.on_socket(node, lambda network: network.status()).ready
         except NotReady:
             return False
 
+    def pod_namespace(self, name: str) -> str:
+        """The network namespace of a pod."""
+        return f"{self.lab.site.prefix}-pod-{name}"
+
     def add_namespaces(self, names: list[str]) -> list[str]:
         """Network namespaces for pods; their full names."""
-        full = [f"{SITE.prefix}-pod-{name}" for name in names]
+        full = [self.pod_namespace(name) for name in names]
         for name in full:
             run("ip", "netns", "add", name)
         return full
+
+
+def bare_lab(prefix: str, third_octet: int, size: int, plugin: str = "ovs-multitenant") -> Lab:
+    """A lab of its own: names, addresses and state meet those of no other."""
+    site = Site(prefix, IPv4Network(f"10.245.{third_octet}.0/24"))
+    return Lab(site, Path(f"/tmp/{prefix}-{os.getpid()}"), Path(sys.executable).parent, size, plugin)
+
+
+def bench_lab(size: int) -> Lab:
+    """The one in which things are measured."""
+    return bare_lab("podbnch", 33, size)

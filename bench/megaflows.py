@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 
 from bench.attach import Pods
-from bench.bare import BareCluster, inside
+from bench.bare import BareCluster, bench_lab, inside
 from bench.figures import Figure
 from lab.topology import LabNode
 
@@ -29,7 +29,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 
 def _count(pods: tuple[int, ...], name: str, pairs: int, say: Callable[[str], None]) -> list[Figure]:
     """So many pods on each node; the flows of the first, which sees `pairs` ordered pairs."""
-    with BareCluster(len(pods), len(pods)) as cluster:
+    with BareCluster(bench_lab(len(pods))) as cluster:
         nodes, spaces, addresses = cluster.lab.nodes, list[str](), list[IPv4Address]()
         for node, count in zip(nodes, pods, strict=True):
             here = cluster.add_namespaces([f"m{len(spaces) + number}" for number in range(count)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 import struct
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 
 from bench.attach import Pods, echo_request
-from bench.bare import BareCluster, inside, wait_until
+from bench.bare import BareCluster, bench_lab, inside, wait_until
 from bench.figures import Figure
 
 ROUNDS, PODS = 5, 20
@@ -21,7 +20,7 @@ INTERVAL_SECONDS = 0.01
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """From the moment at which the switch answers until packets flow; and daemon kills, in packets lost."""
-    with BareCluster(1, 1) as cluster:
+    with BareCluster(bench_lab(1)) as cluster:
         (node,) = cluster.lab.nodes
         spaces = cluster.add_namespaces([f"o{number}" for number in range(PODS)])
         addresses = Pods.attach_all(node, spaces)
@@ -29,16 +28,16 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
         for number in range(ROUNDS):
             say(f"ovs-vswitchd killed, {number + 1} of {ROUNDS}")
             with Stream(spaces[0], addresses[1]) as stream:
-                cluster.kill_switch(node)
-                answers = cluster.start_switch_again(node)
+                cluster.kill(f"{node.name} ovs-vswitchd")
+                answers = cluster.start_switch(node.name)
                 after.append(stream.first_answer_after(answers) - answers)
         for number in range(ROUNDS):
             say(f"podlane-sdn killed, {number + 1} of {ROUNDS}")
             with Stream(spaces[0], addresses[1]) as stream:
                 stream.first_answer_after(time.monotonic())
-                cluster.signal_sdn(node, signal.SIGKILL)
-                cluster.start_sdn(node)
-                wait_until(lambda: cluster.is_ready(node), "the daemon")
+                cluster.kill(f"{node.name} sdn")
+                cluster.start(f"{node.name} sdn")
+                wait_until(lambda: cluster.network_ready(node.name), "the daemon")
                 stream.first_answer_after(time.monotonic())
                 lost.append(float(stream.lost()))
     return [

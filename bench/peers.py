@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from api.client import Client
 from api.objects import HostSubnet, ObjectMeta
-from bench.bare import BareCluster, wait_until
+from bench.bare import BareCluster, bench_lab, wait_until
 from bench.figures import Figure
 from lab.topology import LabNode
 
@@ -25,7 +25,7 @@ HOST_ROUTES = IPv4Network("10.32.0.0/16")
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """The daemon sleeps while the objects are made, so that they arrive at once; then it is started among many."""
-    with BareCluster(1, 1, *FLAGS) as cluster:
+    with BareCluster(bench_lab(1), master_flags=FLAGS) as cluster:
         (node,) = cluster.lab.nodes
         base = _flows(node)
         arriving, leaving = [], []
@@ -41,7 +41,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
             say(f"start among {AT_START}, {number + 1} of {ROUNDS}")
             restarting.append(_restarted(cluster, node, base + _rows(AT_START), emptied=False))
             starting.append(_restarted(cluster, node, base + _rows(AT_START), emptied=True))
-        memory = cluster.process(node).memory_info().rss / 1e6
+        memory = cluster.process(f"{node.name} sdn").memory_info().rss / 1e6
     return [
         Figure(f"{AT_ONCE} HostSubnets at once, last flow in", "s", tuple(arriving), "0.5 s"),
         Figure(f"{AT_ONCE} HostSubnets gone at once, last flow out", "s", tuple(leaving)),
@@ -67,22 +67,22 @@ def _flows(node: LabNode) -> int:
 
 def _woken(cluster: BareCluster, node: LabNode, change: Callable[[Client], Awaitable[None]], wanted: int) -> float:
     """Seconds from when the daemon can see the change until the switch has all flows."""
-    cluster.signal_sdn(node, signal.SIGSTOP)
+    cluster.signal(f"{node.name} sdn", signal.SIGSTOP)
     cluster.ask(change)
     begin = time.perf_counter()
-    cluster.signal_sdn(node, signal.SIGCONT)
+    cluster.signal(f"{node.name} sdn", signal.SIGCONT)
     wait_until(lambda: _flows(node) == wanted, "the flows", pause=0.002)
     return time.perf_counter() - begin
 
 
 def _restarted(cluster: BareCluster, node: LabNode, wanted: int, emptied: bool) -> float:
     """Seconds from the start of the process until it is ready and the switch has all flows."""
-    cluster.signal_sdn(node, signal.SIGKILL)
+    cluster.kill(f"{node.name} sdn")
     if emptied:
         subprocess.run(["ovs-ofctl", "-O", "OpenFlow14", "del-flows", str(node.ovs / "br0.mgmt")], check=True)
     begin = time.perf_counter()
-    cluster.start_sdn(node)
-    wait_until(lambda: cluster.is_ready(node) and _flows(node) == wanted, "the flows", pause=0.01)
+    cluster.start(f"{node.name} sdn")
+    wait_until(lambda: cluster.network_ready(node.name) and _flows(node) == wanted, "the flows", pause=0.01)
     return time.perf_counter() - begin
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from api.attach import CNI, AttachRequest
 from bench.attach import ROUNDS, device_in
-from bench.bare import BareCluster
+from bench.bare import BareCluster, bench_lab
 from bench.figures import Figure
 from lab.topology import LabNode
 from node_agent.drivers.network import PodNetwork
@@ -25,7 +25,7 @@ PLUGINS = Path("/usr/lib/cni")
 
 def measure(say: Callable[[str], None]) -> list[Figure]:
     """One pod at a time, each way in each round."""
-    with BareCluster(2, 1) as cluster:
+    with BareCluster(bench_lab(2), with_sdn=1) as cluster:
         ours, bare = cluster.lab.nodes
         spaces = cluster.add_namespaces([f"r{number}" for number in range(ROUNDS)])
         script, bridge = Script(bare), BridgePlugin(bare)

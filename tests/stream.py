@@ -6,7 +6,7 @@ import socket
 import threading
 from ipaddress import IPv4Address
 
-from tests.net.wire import inside
+from bench.bare import inside
 
 SECONDS = 10.0
 

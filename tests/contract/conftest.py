@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from bench.bare import inside
 from lab.command import run
-from tests.net.wire import inside
 from tests.switch.switch import DummySwitch
 
 

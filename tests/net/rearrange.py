@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from api.client import Client
 from api.lanes import CHANGE_NETWORK, LaneRequest
 from api.objects import NetNamespace
+from bench.bare import wait_until
 from lab.command import run
-from tests.net.cluster import NetCluster, wait_until
+from tests.net.cluster import NetCluster
 
 POLL_SECONDS = 0.005
 _SOURCE_ROW = re.compile(r"nw_src=([0-9.]+) actions=set_field:(\w+)->reg0")

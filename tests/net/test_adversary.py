@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.bare import wait_until
 from tests.holes import HOLES, LEFTOVERS
 from tests.net.adversary import Adversary
-from tests.net.cluster import NetCluster, inhabited, wait_until
+from tests.net.cluster import NetCluster, inhabited
 from tests.net.rearrange import forget_packets, rearrange
 from tests.world import Place
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from api.attach import NODE_AGENT, AttachRequest
+from bench.bare import wait_until
 from lab.command import run
 from sdn.plan import device_of
-from tests.net.cluster import NetCluster, wait_until
+from tests.net.cluster import NetCluster
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.bare import wait_until
 from lab.command import run
 from lab.images import toolbox
-from tests.net.cluster import NetCluster, wait_until
+from tests.net.cluster import NetCluster
 from tests.world import Place
 
 PODS = (

@@ -15,12 +15,13 @@ from typing import Any
 import docker
 import pytest
 
+from bench.bare import wait_until
 from lab import images
 from lab.topology import docker_process
 from sdn.flow import mac_number
 from sdn.view import mac_of
 from tests import packets
-from tests.net.cluster import NetCluster, inhabited, wait_until
+from tests.net.cluster import NetCluster, inhabited
 from tests.ping import Ping
 from tests.world import Place, arrives, reaches
 

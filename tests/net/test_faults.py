@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.bare import wait_until
 from reconcile.errors import NotReady
-from tests.net.cluster import NetCluster, inhabited, wait_until
+from tests.net.cluster import NetCluster, inhabited
 from tests.ping import Ping
 from tests.world import Place, reaches
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench.bare import wait_until
 from tests.command import podlane_network
-from tests.net.cluster import NetCluster, inhabited, wait_until
+from tests.net.cluster import NetCluster, inhabited
 from tests.ping import Ping
 from tests.world import arrives, reaches
 

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from api.objects import HostSubnet, Namespace, NetNamespace, Node, NodeAddress, NodeStatus, ObjectMeta
+from bench.bare import wait_until
 from reconcile.errors import NotReady
 from sdn.plan import device_of
-from tests.net.cluster import NetCluster, wait_until
+from tests.net.cluster import NetCluster
 from tests.ping import Ping
 from tests.world import Place, arrives, reaches
 

@@ -8,8 +8,9 @@ from ipaddress import IPv4Address
 import pytest
 
 from api.objects import NetNamespace
+from bench.bare import wait_until
 from sdn.view import MULTICAST_ENABLED
-from tests.net.cluster import NetCluster, inhabited, wait_until
+from tests.net.cluster import NetCluster, inhabited
 from tests.world import Place, arrives
 
 GROUP, GROUP_MAC = IPv4Address("239.1.2.3"), 0x01005E010203

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench.bare import wait_until
 from lab.command import run
-from tests.net.cluster import NetCluster, wait_until
+from tests.net.cluster import NetCluster
 from tests.world import Place, reaches
 
 

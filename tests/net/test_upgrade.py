@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.net.cluster import NetCluster, inhabited, wait_until
+from bench.bare import wait_until
+from tests.net.cluster import NetCluster, inhabited
 from tests.ping import Ping
 from tests.stream import Stream
 from tests.world import reaches

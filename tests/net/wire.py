@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 import socket
-from collections.abc import Iterator
+
+from bench.bare import inside
 
 PACKET_HOST_OUTGOING = 4
 SO_RCVBUFFORCE = 33
 ROOM_BYTES = 8 << 20
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-@contextlib.contextmanager
-def inside(namespace: str) -> Iterator[None]:
-    """Run the body in a network namespace."""
-    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{namespace}", os.O_RDONLY)
-    try:
-        assert _LIBC.setns(there, 0) == 0
-        yield
-    finally:
-        assert _LIBC.setns(home, 0) == 0
-        os.close(home)
-        os.close(there)
 
 
 class Wire:
