@@ -6,11 +6,12 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from api import configuration, probes, volumes
+from api import configuration, probes, storage, volumes
 from api.configuration import Secret
 from api.objects import Container, ContainerPort, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
 from api.resources import qos_class
 from api.security import PodSecurityContext
+from api.storage import PersistentVolume, PersistentVolumeClaim
 
 O = TypeVar("O", bound=Object)
 C = TypeVar("C", bound=Container)
@@ -27,6 +28,10 @@ def default(obj: O) -> O:
         return _namespace(named)  # type: ignore[return-value]
     if isinstance(named, Secret):
         return configuration.defaulted(named)  # type: ignore[return-value]
+    if isinstance(named, PersistentVolume):
+        return storage.defaulted_volume(named)  # type: ignore[return-value]
+    if isinstance(named, PersistentVolumeClaim):
+        return storage.defaulted_claim(named)  # type: ignore[return-value]
     return named
 
 

@@ -6,6 +6,7 @@ from api.configuration import ConfigMap, Secret
 from api.events import Event
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
 from api.queries import NodeQuery
+from api.storage import PersistentVolume, PersistentVolumeClaim
 
 PLURALS: dict[type[Object], str] = {
     Namespace: "namespaces",
@@ -13,6 +14,8 @@ PLURALS: dict[type[Object], str] = {
     Pod: "pods",
     ConfigMap: "configmaps",
     Secret: "secrets",
+    PersistentVolume: "persistentvolumes",
+    PersistentVolumeClaim: "persistentvolumeclaims",
     ClusterNetwork: "clusternetworks",
     HostSubnet: "hostsubnets",
     NetNamespace: "netnamespaces",
@@ -22,4 +25,4 @@ PLURALS: dict[type[Object], str] = {
 
 KINDS = tuple(PLURALS)
 
-NAMESPACED: frozenset[type[Object]] = frozenset({Pod, ConfigMap, Secret, Event})
+NAMESPACED: frozenset[type[Object]] = frozenset({Pod, ConfigMap, Secret, Event, PersistentVolumeClaim})

@@ -12,6 +12,7 @@ from api.configuration import ConfigMap, Secret
 from api.objects import Container, Object, Pod
 from api.resources import containers_of
 from api.schema import FORBIDDEN, Problem
+from api.storage import PersistentVolumeClaim
 from api.volumes import Volume
 
 STATIC = "a static pod refers to no object of the API"
@@ -54,6 +55,8 @@ def references_of(volume: Volume, namespace: str) -> Iterator[Reference]:
         yield Reference(ConfigMap, namespace, volume.config_map.name)
     if volume.secret is not None:
         yield Reference(Secret, namespace, volume.secret.secret_name)
+    if volume.persistent_volume_claim is not None:
+        yield Reference(PersistentVolumeClaim, namespace, volume.persistent_volume_claim.claim_name)
     for source in volume.projected.sources if volume.projected is not None else ():
         if source.config_map is not None:
             yield Reference(ConfigMap, namespace, source.config_map.name)

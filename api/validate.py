@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api import configuration, events, lanes, names, pods
+from api import configuration, events, lanes, names, pods, storage
 from api.configuration import ConfigMap, Secret
 from api.objects import (
     ASSIGN_SUBNET,
@@ -35,6 +35,7 @@ from api.schema import (
     shown,
     without_nulls,
 )
+from api.storage import PersistentVolume, PersistentVolumeClaim
 
 O = TypeVar("O", bound=Object)
 
@@ -77,6 +78,10 @@ def immutable(old: O, new: O) -> Iterator[Problem]:
         yield from events.immutable(old, new)
     if isinstance(old, ConfigMap | Secret) and isinstance(new, ConfigMap | Secret):
         yield from configuration.immutable(old, new)
+    if isinstance(old, PersistentVolume) and isinstance(new, PersistentVolume):
+        yield from storage.immutable_volume(old, new)
+    if isinstance(old, PersistentVolumeClaim) and isinstance(new, PersistentVolumeClaim):
+        yield from storage.immutable_claim(old, new)
     if isinstance(old, NetNamespace) and isinstance(new, NetNamespace) and old.netname != new.netname:
         yield Problem("netname", shown(new.netname), "field is immutable", FORBIDDEN)
     if isinstance(old, HostSubnet) and isinstance(new, HostSubnet) and old.subnet != new.subnet:
@@ -226,6 +231,8 @@ _RULES: dict[type[Object], Callable[[Any], Iterator[Problem]]] = {
     Pod: pods.check,
     ConfigMap: configuration.check_config_map,
     Secret: configuration.check_secret,
+    PersistentVolume: storage.check_volume,
+    PersistentVolumeClaim: storage.check_claim,
     HostSubnet: _check_host_subnet,
     NetNamespace: _check_net_namespace,
     ClusterNetwork: _check_cluster_network,

@@ -31,7 +31,7 @@ LONGEST_PATH = 4096
 FILE_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")
 """Fields of the pod that may become a file; besides, metadata.labels['KEY'] and metadata.annotations['KEY']."""
 
-ACCEPTED = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected")
+ACCEPTED = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim", "nfs")
 ACCEPTED_PROJECTIONS = ("configMap", "secret", "downwardAPI", "serviceAccountToken")
 
 

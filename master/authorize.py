@@ -25,7 +25,7 @@ SHARED_WITH_NODES = frozenset(
 )
 """(group, plural) of what every node reads, whole."""
 
-FOR_PODS = frozenset((("", "configmaps"), ("", "secrets")))
+FOR_PODS = frozenset(("", name) for name in ("configmaps", "secrets", "persistentvolumes", "persistentvolumeclaims"))
 """(group, plural) of what a node reads one by one, while a pod that is bound to it refers to it."""
 
 READS = frozenset(("get", "list", "watch"))

@@ -19,7 +19,7 @@ import msgspec
 
 from api.defaults import default
 from api.objects import Condition, Namespace, Object, ObjectMeta, Pod
-from master import controllers, happenings, lanes, subnets, writes
+from master import claims, controllers, happenings, lanes, subnets, writes
 from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice, Outcome
 from master.kinds import ALL, BY_NAME
 from master.kinds.kind import show_time
@@ -67,6 +67,7 @@ class Controllers:
         self._loops = (
             (Loop("network", self._network, Pace()), network),
             (Loop("scheduler", self._schedule, Pace()), ("Pod", "Node")),
+            (Loop("claims", self._claims, Pace()), ("PersistentVolume", "PersistentVolumeClaim")),
             (Loop("namespaces", self._namespaces, Pace()), ("Namespace", "Pod")),
             (Loop("nodes", self._nodes, Pace(resync=look)), ("Node",)),
             (Loop("expiry", self._expiry, Pace(resync=EXPIRY_SECONDS)), ()),
@@ -97,6 +98,10 @@ class Controllers:
             ],
         )
         self.first_pass.set()
+
+    async def _claims(self) -> None:
+        found = claims.bindings(self._all("PersistentVolume"), self._all("PersistentVolumeClaim"))
+        await self._carry_out("claims", found)
 
     async def _namespaces(self) -> None:
         namespaces: list[Namespace] = self._all("Namespace")

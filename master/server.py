@@ -17,9 +17,11 @@ from api.events import Event
 from api.objects import Object, Pod
 from api.queries import NodeQuery
 from api.references import Reference, references
+from api.storage import PersistentVolume, PersistentVolumeClaim
 from master import answers, certificates, pages, request, watch
 from master.authorize import FOR_PODS, MASTERS, Attributes, User, may_read_path, refusal
 from master.pki import Authority
+from master.records import Key
 from master.request import Target
 from master.rest import Answer, Ask, Clock, Objects
 from master.store import Store
@@ -217,8 +219,14 @@ class Server:
             return False
         name = where.name or request.selection(where, ask.query).fields.asks_exactly("metadata.name")
         pods: Iterable[Pod] = (record.object for record in self._store.scan_latest(Pod.KIND, where.namespace))
-        own = (pod for pod in pods if pod.spec.node_name == node)
-        return any(Reference(where.kind.type, where.namespace, name or "") in references(pod) for pod in own)
+        named = (one for pod in pods if pod.spec.node_name == node for one in references(pod))
+        if where.kind.type is PersistentVolume:
+            return any(self._has_storage(claim, name or "") for claim in named if claim.kind is PersistentVolumeClaim)
+        return Reference(where.kind.type, where.namespace, name or "") in named
+
+    def _has_storage(self, claim: Reference, volume: str) -> bool:
+        record = self._store.latest(Key(claim.kind.KIND, claim.namespace, claim.name))
+        return record is not None and record.object.spec.volume_name == volume
 
     # --- what is no object -------------------------------------------------------------------------------------------
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from api.objects import Pod
 from api.references import references, references_of
 from api.volumes import Volume
+from node_agent.claims import resolved, storage_of
 from node_agent.containers import Host, pod_dir
 from node_agent.drivers import host as directories
 from node_agent.drivers import volumes as driver
@@ -25,8 +28,11 @@ FIRST_DELAY, LAST_DELAY = timedelta(milliseconds=500), timedelta(seconds=122)
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
+    """How often in a row a volume could not be set up, when the next attempt is due, and what was said."""
+
     count: int
     due: datetime
+    words: str
 
 
 class PodVolumes:
@@ -45,6 +51,7 @@ class PodVolumes:
         self._tell = tell
         self._directory = pod_dir(host, uid)
         self._failures: dict[str, _Failure] = {}
+        self._resolved: dict[str, Volume] = {}
 
     async def set_up(self, pod: Pod, now: datetime) -> tuple[str, datetime | None]:
         """Make every volume that can be made; one that cannot be brought up to date stays as it was.
@@ -52,13 +59,17 @@ class PodVolumes:
         Returns what containers still wait for, empty if nothing, and when to try again if nothing happens before.
         """
         await asyncio.to_thread(directories.prepare, self._host, self._uid)
-        self._references.need(self._uid, references(pod))
+        named = references(pod)
+        self._references.need(self._uid, named | frozenset(storage_of(self._references.known(named))))
         lacking = [words for volume in pod.spec.volumes if (words := await self._attempt(volume, pod, now))]
         due = min((failure.due for failure in self._failures.values()), default=None)
         return (lacking[0] if lacking else ""), due
 
     async def _attempt(self, volume: Volume, pod: Pod, now: datetime) -> str:
         """Why containers cannot start without this volume; empty when they can."""
+        earlier = self._failures.get(volume.name)
+        if earlier is not None and now < earlier.due and not is_made_of_files(volume):
+            return earlier.words
         try:
             await self._set_up(volume, pod)
         except Unread as error:
@@ -81,10 +92,23 @@ class PodVolumes:
         self._references.need(self._uid, ())
         self._tokens.forget(self._uid)
 
-    async def _set_up(self, volume: Volume, pod: Pod) -> None:
+    def with_storage(self, pod: Pod) -> Pod:
+        """The pod with the storage of its claims for their sources, as it was set up."""
+        volumes = tuple(self._resolved.get(volume.name, volume) for volume in pod.spec.volumes)
+        return replace(pod, spec=replace(pod.spec, volumes=volumes))
+
+    async def _set_up(self, wished: Volume, pod: Pod) -> None:
+        volume, options = self._with_storage(wished, pod.metadata.namespace)
         made = await self._files(volume, pod) if is_made_of_files(volume) else None
-        wish = driver.Wish(group_of(pod), made, memory_size(volume, pod, self._host.memory))
+        wish = driver.Wish(group_of(pod), made, memory_size(volume, pod, self._host.memory), options)
         await asyncio.to_thread(driver.set_up, volume, self._directory, wish)
+        self._resolved[volume.name] = volume
+
+    def _with_storage(self, volume: Volume, namespace: str) -> tuple[Volume, tuple[str, ...]]:
+        if volume.persistent_volume_claim is None:
+            return volume, ()
+        claims = self._references.found(references_of(volume, namespace))
+        return resolved(volume, namespace, {**claims, **self._references.found(storage_of(claims))})
 
     async def _files(self, volume: Volume, pod: Pod) -> dict[str, File]:
         found = self._references.found(references_of(volume, pod.metadata.namespace))
@@ -101,5 +125,5 @@ class PodVolumes:
             return
         count = earlier.count + 1 if earlier is not None else 1
         delay = min(FIRST_DELAY * float(2 ** min(count - 1, 10)), LAST_DELAY)
-        self._failures[volume.name] = _Failure(count, now + delay)
+        self._failures[volume.name] = _Failure(count, now + delay, words)
         self._tell("FailedMount", words)

@@ -273,7 +273,7 @@ class PodWorker:
                 self._wake_at(image.due)
             return
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
-        pod = replace(self.pod, status=addresses)
+        pod = self._volumes.with_storage(replace(self.pod, status=addresses))
         try:
             tools = self._tools
             spec = await surrounded(tools.docker, tools.references, tools.host, pod, start, image, sandbox.id, seen)

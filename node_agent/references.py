@@ -72,6 +72,11 @@ class References:
                 found[reference] = item
         return found
 
+    def known(self, wanted: Iterable[Reference]) -> Found:
+        """What is known of these; nothing of those of which the master has not been heard."""
+        heard = (one for one in wanted if one in self._followed and self._followed[one].mirror.synced)
+        return self.found(heard)
+
     def _follow(self, reference: Reference) -> _Followed:
         if reference not in self._followed:
             mirror: Mirror[Object] = Mirror(

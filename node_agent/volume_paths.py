@@ -19,6 +19,7 @@ PLUGINS = {
     "secret": "kubernetes.io~secret",
     "downward_api": "kubernetes.io~downward-api",
     "projected": "kubernetes.io~projected",
+    "nfs": "kubernetes.io~nfs",
 }
 """Source of a volume → directory of its kind in the pod's directory."""
 
@@ -49,7 +50,8 @@ def source_of(pod_dir: str, volume: Volume) -> str:
 
 def is_read_only(volume: Volume) -> bool:
     """Whether no container may write it, whatever its mounts say."""
-    return is_made_of_files(volume)
+    claim, nfs = volume.persistent_volume_claim, volume.nfs
+    return is_made_of_files(volume) or bool(claim and claim.read_only) or bool(nfs and nfs.read_only)
 
 
 def memory_size(volume: Volume, pod: Pod, memory: int) -> int:

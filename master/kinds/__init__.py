@@ -11,6 +11,8 @@ from master.kinds.namespace import NAMESPACE
 from master.kinds.net_namespace import NET_NAMESPACE
 from master.kinds.node import NODE
 from master.kinds.node_query import NODE_QUERY
+from master.kinds.persistent_volume import PERSISTENT_VOLUME
+from master.kinds.persistent_volume_claim import PERSISTENT_VOLUME_CLAIM
 from master.kinds.pod import POD
 from master.kinds.secret import SECRET
 
@@ -25,6 +27,8 @@ ALL: tuple[AnyKind, ...] = (
     EVENT,
     CONFIG_MAP,
     SECRET,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
 )
 
 BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}

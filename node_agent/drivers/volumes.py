@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.volumes import EmptyDirVolumeSource, Volume
+from api.volumes import EmptyDirVolumeSource, NFSVolumeSource, Volume
 from node_agent.drivers import atomic, mounts
 from node_agent.payload import File, is_in_memory
 from node_agent.volume_paths import volume_dir
@@ -18,15 +18,20 @@ from reconcile.errors import DriverError, NotReady, Refused
 
 EMPTY_DIR_MODE, GROUP_EMPTY_DIR_MODE = 0o777, 0o2777
 FILES_MODE = 0o755
+NFS_MODE = 0o750
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The group that owns a volume; of one made of files its files; of one in memory the most bytes it may hold."""
+    """The group that owns a volume; of one made of files its files; of one in memory the most bytes it may hold.
+
+    Of one that is mounted the options.
+    """
 
     group: int | None = None
     files: Mapping[str, File] | None = None
     size: int = 0
+    options: tuple[str, ...] = ()
 
 
 def set_up(volume: Volume, pod_dir: str, wish: Wish) -> None:
@@ -39,6 +44,10 @@ def set_up(volume: Volume, pod_dir: str, wish: Wish) -> None:
             _check_host_path(Path(volume.host_path.path), volume.host_path.type or "")
         return
     path = Path(volume_dir(pod_dir, volume))
+    if volume.nfs is not None:
+        with _mapped(NotReady, path):
+            _mount_nfs(volume.nfs, path, wish.options)
+        return
     with _mapped(NotReady, path):
         path.mkdir(parents=True, exist_ok=True)
         if volume.empty_dir is not None:
@@ -78,6 +87,14 @@ def _make_empty_dir(source: EmptyDirVolumeSource, path: Path, wish: Wish) -> Non
         os.chown(path, -1, group)
     if stat.S_IMODE(seen.st_mode) != mode:
         path.chmod(mode)
+
+
+def _mount_nfs(source: NFSVolumeSource, path: Path, options: tuple[str, ...]) -> None:
+    # What is mounted is not touched: a server that is away would hold us up.
+    if not mounts.is_mounted(path):
+        path.mkdir(mode=NFS_MODE, parents=True, exist_ok=True)
+        server = f"[{source.server}]" if ":" in source.server else source.server
+        mounts.mount("nfs", f"{server}:{source.path}", path, (*(("ro",) if source.read_only else ()), *options))
 
 
 def _check_host_path(path: Path, kind: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -105,3 +106,45 @@ def test_a_path_of_the_host_is_what_the_pod_says_it_is(pod_dir: str, tmp_path: P
     assert stat.S_IMODE((tmp_path / "d" / "f").stat().st_mode) == 0o644
     with pytest.raises(Refused):
         volumes.set_up(volume(f"hostPath: {{path: {tmp_path}/none/f, type: FileOrCreate}}"), pod_dir, Wish())
+
+
+FAKE_MOUNT = """\
+#!/bin/sh
+echo "$@" >> {folder}/calls
+[ -e {folder}/away ] && {{ echo "mount.nfs: Connection refused" >&2; exit 32; }}
+for target; do :; done
+exec {mount} --bind {folder}/export "$target"
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "command"),
+    [
+        ("nfs: {server: files, path: /srv}", (), "-t nfs files:/srv TARGET"),
+        ("nfs: {server: 'fd00::1', path: /, readOnly: true}", ("nolock", "vers=4"),
+         "-t nfs -o ro,nolock,vers=4 [fd00::1]:/ TARGET"),
+    ],
+)  # fmt: skip
+def test_nfs_is_mounted_once_and_its_files_stay(
+    tmp_path: Path, pod_dir: str, monkeypatch: pytest.MonkeyPatch, source: str, options: tuple[str, ...], command: str
+) -> None:
+    """There is no NFS client in the kernel here: the command that mounts is another, which keeps what it is asked."""
+    mount = shutil.which("mount")
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "file").write_text("theirs")
+    (tmp_path / "away").touch()
+    (tmp_path / "mount").write_text(FAKE_MOUNT.format(folder=tmp_path, mount=mount))
+    (tmp_path / "mount").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    one = volume(source)
+    with pytest.raises(NotReady, match=r"mount -t nfs .* \(exit 32\): mount.nfs: Connection refused"):
+        volumes.set_up(one, pod_dir, Wish(options=options))
+    (tmp_path / "away").unlink()
+    for _ in range(2):
+        volumes.set_up(one, pod_dir, Wish(options=options))
+    wanted = command.replace("TARGET", str(place(pod_dir, one)))
+    assert (tmp_path / "calls").read_text().splitlines() == [wanted] * 2
+    assert (place(pod_dir, one) / "file").read_text() == "theirs"
+    volumes.forget(Path(pod_dir))
+    assert not Path(pod_dir).exists()
+    assert (tmp_path / "export" / "file").read_text() == "theirs"

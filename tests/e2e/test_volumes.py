@@ -50,6 +50,7 @@ spec:
   - {name: scratch, emptyDir: {}}
   - {name: memory, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
   - {name: host, hostPath: {path: HOST/made, type: DirectoryOrCreate}}
+  - {name: data, persistentVolumeClaim: {claimName: data}}
   containers:
   - name: main
     image: podlane/toolbox
@@ -67,6 +68,23 @@ spec:
     - {name: scratch, mountPath: /mine, subPathExpr: of/$(WHO)}
     - {name: memory, mountPath: /memory}
     - {name: host, mountPath: /host, readOnly: true}
+    - {name: data, mountPath: /data}
+"""
+STORAGE = """\
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: e2e-disk}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  hostPath: {path: HOST/disk, type: DirectoryOrCreate}
+  claimRef: {namespace: PROJECT, name: data}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: PROJECT}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 """
 
 
@@ -75,6 +93,7 @@ def project(cluster: Cluster) -> Iterator[str]:
     cluster.apply(namespace("volumes"))
     yield "volumes"
     cluster.kubectl("delete", "namespace", "volumes", "--timeout=60s")
+    cluster.kubectl("delete", "persistentvolume", "e2e-disk", "--ignore-not-found")
 
 
 class Reader:
@@ -112,7 +131,7 @@ def test_a_pod_sees_its_volumes_and_leaves_nothing(cluster: Cluster, project: st
 
     wait_until(waits, "the pod says what it lacks")
     wait_until(lambda: "FailedMount" in cluster.kubectl("-n", project, "get", "events").stdout, "an event says it too")
-    cluster.apply(OBJECTS.replace("PROJECT", project))
+    cluster.apply((OBJECTS + STORAGE).replace("PROJECT", project).replace("HOST", str(tmp_path)))
     cluster.wait_running(project, "reader")
     reader = Reader(cluster, project)
     first = cluster.container(project, "reader")
@@ -130,6 +149,9 @@ def test_a_pod_sees_its_volumes_and_leaves_nothing(cluster: Cluster, project: st
     assert "Read-only file system" in reader.runs("touch", "/host/x")
     assert reader.runs("sh", "-c", "echo kept > /mine/file; cat /scratch/of/reader/file") == "kept"
     assert (tmp_path / "made").is_dir()
+    assert reader.runs("sh", "-c", "echo saved > /data/file; cat /data/file") == "saved"
+    table = cluster.kubectl("-n", project, "get", "pv,pvc").stdout
+    assert table.count("Bound") == 2, table
 
     cluster.kill(cluster.nodes["node-1"].root / "node-agent.pid")
     cluster.kubectl("-n", project, "patch", "configmap", "settings", "-p", '{"data": {"color": "green"}}')
@@ -145,3 +167,4 @@ def test_a_pod_sees_its_volumes_and_leaves_nothing(cluster: Cluster, project: st
     wait_until(lambda: cluster.pod(project, "reader") is None, "the pod goes")
     wait_until(lambda: cluster.traces("node-1") == before, "the node is as before")
     assert mounted(cluster) == mounted_before
+    assert (tmp_path / "disk" / "file").read_text() == "saved\n", "storage outlives the pod"

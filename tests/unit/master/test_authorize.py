@@ -64,6 +64,8 @@ ALLOWED_TO_NODES = [
     Attributes("get", resource="configmaps", namespace="red", name="c", needed=True),
     Attributes("list", resource="configmaps", namespace="red", needed=True),
     Attributes("watch", resource="secrets", namespace="red", needed=True),
+    Attributes("get", resource="persistentvolumes", name="disk", needed=True),
+    Attributes("watch", resource="persistentvolumeclaims", namespace="red", needed=True),
 ]
 
 REFUSED_TO_NODES = [
@@ -104,6 +106,10 @@ REFUSED_TO_NODES = [
     Attributes("list", resource="events"),
     Attributes("delete", resource="events", namespace="red", name="p.1", bound_to="n1"),
     Attributes("get", resource="secrets", namespace="red", name="s"),
+    Attributes("list", resource="persistentvolumes"),
+    Attributes(
+        "patch", resource="persistentvolumeclaims", namespace="red", name="c", subresource="status", needed=True
+    ),
     Attributes("watch", resource="configmaps", namespace="red"),
     Attributes("update", resource="configmaps", namespace="red", name="c", needed=True),
     Attributes("create", resource="secrets", namespace="red", body_name="s", needed=True),

@@ -93,7 +93,16 @@ def test_aggregated_discovery_is_given_to_those_who_prefer_it() -> None:
     assert discovery.aggregated_version(beta) == "v2beta1"
     assert discovery.aggregated_version("application/json") == ""
     names = [row["resource"] for row in discovery.aggregated(True, "v2")["items"][0]["versions"][0]["resources"]]
-    assert names == ["namespaces", "nodes", "pods", "events", "configmaps", "secrets"]
+    assert names == [
+        "namespaces",
+        "nodes",
+        "pods",
+        "events",
+        "configmaps",
+        "secrets",
+        "persistentvolumes",
+        "persistentvolumeclaims",
+    ]
 
 
 # What `kubectl create namespace red` of 1.32 sends.

@@ -53,6 +53,15 @@ COLUMNS = [
     ("Event", "Last_Seen Type Reason Object Subobject* Source* Message First_Seen* Count* Name*"),
     ("ConfigMap", "Name Data Age"),
     ("Secret", "Name Type Data Age"),
+    (
+        "PersistentVolume",
+        "Name Capacity Access_Modes Reclaim_Policy Status Claim StorageClass VolumeAttributesClass "
+        "Reason Age VolumeMode*",
+    ),
+    (
+        "PersistentVolumeClaim",
+        "Name Status Volume Capacity Access_Modes StorageClass VolumeAttributesClass Age VolumeMode*",
+    ),
 ]
 
 

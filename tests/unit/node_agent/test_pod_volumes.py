@@ -10,6 +10,15 @@ from msgspec.structs import replace
 
 from api.configuration import ConfigMap
 from api.objects import ObjectMeta
+from api.storage import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimStatus,
+    PersistentVolumeSpec,
+)
+from api.value import ObjectReference
+from api.volumes import HostPathVolumeSource
 from tests.fakes import AgentKilled
 from tests.unit.node_agent.make import pod
 from tests.unit.node_agent.test_pod_worker import World, world
@@ -62,6 +71,42 @@ async def test_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> N
         await here.live(FILES, lambda: bool(mount_events(here)))
         assert text(here) == "2", "what runs keeps what it has"
         assert here.restarts() == [0]
+
+
+async def test_a_claim_leads_to_its_storage(tmp_path: Path) -> None:
+    claim = PersistentVolumeClaim(
+        metadata=ObjectMeta(name="data", namespace="red", uid="u1"),
+        spec=PersistentVolumeClaimSpec(volume_name="disk"),
+        status=PersistentVolumeClaimStatus(phase="Bound"),
+    )
+    spec = PersistentVolumeSpec(claim_ref=ObjectReference(uid="u1"), host_path=HostPathVolumeSource(path=str(tmp_path)))
+    wish = pod(
+        "[{name: main, image: toolbox, volumeMounts: [{name: v, mountPath: /v}]}]",
+        "  terminationGracePeriodSeconds: 0\n"
+        "  volumes: [{name: v, persistentVolumeClaim: {claimName: data, readOnly: true}}]",
+    )
+    async with world(tmp_path / "w") as here:
+        here.objects.put(replace(claim, status=PersistentVolumeClaimStatus(phase="Pending")))
+        await here.live(wish, lambda: bool(mount_events(here)))
+        assert "is not bound to a volume: it is Pending" in mount_events(here)[0]
+        here.objects.put(claim)
+        here.objects.put(PersistentVolume(metadata=ObjectMeta(name="disk"), spec=spec))
+        await here.live(wish, lambda: here.status.phase == "Running")
+        assert here.docker.spec_of(here.docker.find("main")[0]).binds[0] == f"{tmp_path}:/v:ro"
+        assert sorted(here.objects.watched) == [
+            "/api/v1/namespaces/red/persistentvolumeclaims?metadata.name=data",
+            "/api/v1/persistentvolumes?metadata.name=disk",
+        ]
+        await here.live(wish, lambda: here.gone, leave=True)
+
+
+async def test_a_token_that_cannot_be_had_is_waited_for_with_the_reason(tmp_path: Path) -> None:
+    wish = pod(spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}]")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: bool(mount_events(here)))
+        (words, *_) = mount_events(here)
+        assert words.startswith('MountVolume.SetUp failed for volume "v" : token of serviceaccount "default": ')
+        assert not here.docker.held
 
 
 async def _comes_changes_and_goes(here: World) -> None:

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from api.defaults import default
+from api.objects import Object
+from api.storage import PersistentVolume, PersistentVolumeClaim
+from api.validate import decode, immutable
+
+DISK: dict[str, Any] = {
+    "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "nfs": {"server": "files", "path": "/srv"}
+}  # fmt: skip
+CLAIM: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+
+
+def paths(kind: type[Object], spec: dict[str, Any]) -> list[str]:
+    document = {"metadata": {"name": "x", "namespace": "red"}, "spec": spec}
+    return [problem.path for problem in decode(kind, document)[1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({}, []),
+        ({"nfs": None, "hostPath": {"path": "/srv"}}, []),
+        ({"claimRef": {"namespace": "red", "name": "c"}, "mountOptions": ["nolock", "vers=4"]}, []),
+        ({"nfs": None}, ["spec"]),
+        ({"hostPath": {"path": "/srv"}}, ["spec"]),
+        ({"nfs": None, "csi": {"driver": "x"}}, ["spec.csi"]),
+        ({"nfs": {"server": "", "path": "/srv"}}, ["spec.nfs.server"]),
+        ({"nfs": {"server": "-o", "path": "/srv"}}, ["spec.nfs.server"]),
+        ({"nfs": {"server": "files", "path": "srv"}}, ["spec.nfs.path"]),
+        ({"capacity": {}}, ["spec.capacity[storage]"]),
+        ({"capacity": {"storage": "much"}}, ["spec.capacity[storage]"]),
+        ({"accessModes": []}, ["spec.accessModes"]),
+        ({"accessModes": ["ReadWrite"]}, ["spec.accessModes[0]"]),
+        ({"persistentVolumeReclaimPolicy": "Delete"}, ["spec.persistentVolumeReclaimPolicy"]),
+        ({"volumeMode": "Block"}, ["spec.volumeMode"]),
+        ({"nodeAffinity": {"required": {}}}, ["spec.nodeAffinity"]),
+        ({"claimRef": {"name": "c"}}, ["spec.claimRef"]),
+        ({"mountOptions": ["ro,suid", "-o"]}, ["spec.mountOptions[0]", "spec.mountOptions[1]"]),
+    ],
+)
+def test_a_wrong_volume_is_refused_by_path(change: dict[str, Any], wanted: list[str]) -> None:
+    assert paths(PersistentVolume, DISK | change) == wanted
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({}, []),
+        ({"volumeName": "disk", "storageClassName": ""}, []),
+        ({"volumeName": "A"}, ["spec.volumeName"]),
+        ({"resources": {}}, ["spec.resources.requests[storage]"]),
+        ({"resources": {"requests": {"storage": "0"}}}, ["spec.resources.requests[storage]"]),
+        ({"accessModes": []}, ["spec.accessModes"]),
+        ({"dataSource": {"kind": "x"}}, ["spec.dataSource"]),
+    ],
+)
+def test_a_wrong_claim_is_refused_by_path(change: dict[str, Any], wanted: list[str]) -> None:
+    assert paths(PersistentVolumeClaim, CLAIM | change) == wanted
+
+
+def made(kind: type[Any], spec: dict[str, Any]) -> Any:
+    obj, problems, _ = decode(kind, {"metadata": {"name": "x", "namespace": "red"}, "spec": spec})
+    assert obj is not None, problems
+    assert default(default(obj)) == default(obj)
+    return default(obj)
+
+
+def test_where_storage_is_and_what_a_claim_asks_for_stay() -> None:
+    disk, claim = made(PersistentVolume, DISK), made(PersistentVolumeClaim, CLAIM)
+    elsewhere = made(PersistentVolume, DISK | {"nfs": {"server": "other", "path": "/srv"}})
+    assert [problem.path for problem in immutable(disk, elsewhere)] == ["spec.persistentvolumesource"]
+    assert not list(immutable(disk, made(PersistentVolume, DISK | {"mountOptions": ["ro"]})))
+    named = made(PersistentVolumeClaim, CLAIM | {"volumeName": "disk"})
+    assert not list(immutable(claim, named))
+    for other in (claim, made(PersistentVolumeClaim, CLAIM | {"volumeName": "other"})):
+        assert [problem.path for problem in immutable(named, other)] == ["spec"]
