@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,6 +26,9 @@ from node_agent.volume_paths import memory_size
 from reconcile.errors import DriverError
 
 FIRST_DELAY, LAST_DELAY = timedelta(milliseconds=500), timedelta(seconds=122)
+
+_MOUNTERS = ThreadPoolExecutor(16, thread_name_prefix="mount")
+"""Threads of their own: a file server that is away must not hold up what has nothing to do with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ class PodVolumes:
     async def forget(self) -> None:
         """The pod is gone: nothing of it is left on the host. Raises NotReady while something in it is in use."""
         self.let_go()
-        await asyncio.to_thread(driver.forget, Path(self._directory))
+        await asyncio.get_running_loop().run_in_executor(_MOUNTERS, driver.forget, Path(self._directory))
 
     def let_go(self) -> None:
         """The pod needs no objects any more."""
@@ -101,7 +106,9 @@ class PodVolumes:
         volume, options = self._with_storage(wished, pod.metadata.namespace)
         made = await self._files(volume, pod) if is_made_of_files(volume) else None
         wish = driver.Wish(group_of(pod), made, memory_size(volume, pod, self._host.memory), options)
-        await asyncio.to_thread(driver.set_up, volume, self._directory, wish)
+        threads = None if volume.nfs is None else _MOUNTERS
+        set_up = partial(driver.set_up, volume, self._directory, wish)
+        await asyncio.get_running_loop().run_in_executor(threads, set_up)
         self._resolved[volume.name] = volume
 
     def _with_storage(self, volume: Volume, namespace: str) -> tuple[Volume, tuple[str, ...]]:

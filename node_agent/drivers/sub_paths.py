@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 from node_agent.drivers import mounts
@@ -52,7 +54,7 @@ def _opened(one: SubPath) -> Iterator[int]:
     mode = stat.S_IMODE(os.fstat(here).st_mode)
     try:
         for name in real.relative_to(root).parts:
-            below = _step(here, name, mode, may_make=one.may_make)
+            below = _step(here, name, mode, one)
             os.close(here)
             here = below
             if stat.S_ISLNK(os.fstat(here).st_mode):
@@ -62,14 +64,21 @@ def _opened(one: SubPath) -> Iterator[int]:
         os.close(here)
 
 
-def _step(here: int, name: str, mode: int, *, may_make: bool) -> int:
+def _step(here: int, name: str, mode: int, one: SubPath) -> int:
     """What is missing is a directory with the mode of the volume's own."""
     try:
         return os.open(name, ELEMENT, dir_fd=here)
     except FileNotFoundError:
-        if not may_make:
+        if not one.may_make:
             raise
-    os.mkdir(name, dir_fd=here)
-    below = os.open(name, ELEMENT | os.O_DIRECTORY, dir_fd=here)
-    os.chmod(f"/proc/self/fd/{below}", mode)
+    # It gets its name with its mode: whoever is killed before finds it again under a name that is this part's alone.
+    unfinished = f".podlane-{sha256(one.target.encode()).hexdigest()[:12]}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(unfinished, dir_fd=here)
+    with contextlib.ExitStack() as on_error:
+        below = os.open(unfinished, ELEMENT | os.O_DIRECTORY, dir_fd=here)
+        on_error.callback(os.close, below)
+        os.chmod(f"/proc/self/fd/{below}", mode)
+        os.rename(unfinished, name, src_dir_fd=here, dst_dir_fd=here)
+        on_error.pop_all()
     return below

@@ -74,6 +74,8 @@ def forget(pod_dir: Path) -> None:
 def _write(volume: Volume, path: Path, files: Mapping[str, File], group: int | None) -> None:
     if is_in_memory(volume) and not mounts.is_mounted(path):
         mounts.tmpfs(path, f"mode={FILES_MODE:o}")
+    if stat.S_IMODE(path.stat().st_mode) != FILES_MODE:
+        path.chmod(FILES_MODE)
     atomic.write(path, files, group)
 
 

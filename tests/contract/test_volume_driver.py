@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from api.volumes import Volume
 from node_agent.drivers import mounts, volumes
+from node_agent.drivers.sub_paths import prepare
 from node_agent.drivers.volumes import Wish
-from node_agent.payload import File
-from node_agent.volume_paths import volume_dir
+from node_agent.payload import File, is_made_of_files
+from node_agent.volume_paths import SubPath, volume_dir
 from reconcile.errors import NotReady, Refused
+from tests.fakes import AgentKilled
+from tests.killer import KILLER
 from tests.unit.node_agent.make import pod
 
 FILES = {"key": File(b"hidden", 0o400)}
@@ -22,6 +28,12 @@ FILES = {"key": File(b"hidden", 0o400)}
 
 def volume(source: str) -> Volume:
     return pod(spec=f"  volumes: [{{name: v, {source}}}]").spec.volumes[0]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
+    yield
+    mounts.unmount_all(tmp_path)
 
 
 @pytest.fixture
@@ -61,7 +73,12 @@ def test_what_is_mounted_and_cannot_be_unmounted_is_not_deleted(pod_dir: str) ->
 
 def test_a_config_map_is_on_the_disk(pod_dir: str) -> None:
     one = volume("configMap: {name: c}")
-    volumes.set_up(one, pod_dir, Wish(files=FILES))
+    before = os.umask(0o077)
+    try:
+        volumes.set_up(one, pod_dir, Wish(files=FILES))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(place(pod_dir, one).stat().st_mode) == 0o755
     assert mounts.points(Path(pod_dir)) == []
     assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
     volumes.forget(Path(pod_dir))
@@ -148,3 +165,57 @@ def test_nfs_is_mounted_once_and_its_files_stay(
     volumes.forget(Path(pod_dir))
     assert not Path(pod_dir).exists()
     assert (tmp_path / "export" / "file").read_text() == "theirs"
+
+
+KINDS = (
+    volume("secret: {secretName: s}"),
+    volume("configMap: {name: c}"),
+    volume("emptyDir: {medium: Memory}"),
+    volume("emptyDir: {}"),
+)
+
+
+def set_everything_up(pod_dir: str) -> None:
+    for number, one in enumerate(KINDS):
+        named = replace(one, name=f"v{number}")
+        files = FILES if is_made_of_files(one) else None
+        volumes.set_up(named, pod_dir, Wish(2000, files, size=1 << 20))
+        path = "key" if files else "deep/part"
+        target = f"{pod_dir}/volume-subpaths/{named.name}/main/0"
+        prepare((SubPath(volume_dir(pod_dir, named), path, target, may_make=not files),))
+
+
+def live_and_go(pod_dir: str) -> None:
+    set_everything_up(pod_dir)
+    volumes.forget(Path(pod_dir))
+
+
+def seen(pod_dir: str) -> list[tuple[str, int, int, int]]:
+    """Everything that is mounted or written, but for the names of the directories that files are written to."""
+    found = [Path(folder, name) for folder, folders, names in os.walk(pod_dir) for name in (*folders, *names)]
+    plain = [path for path in found if "/.." not in str(path)]
+    stats = [(str(path.relative_to(pod_dir)), path.stat()) for path in sorted(plain)]
+    return [(name, stat.S_IMODE(one.st_mode), one.st_uid, one.st_gid) for name, one in stats]
+
+
+def test_an_agent_killed_anywhere_sets_up_and_forgets_as_if_it_had_lived(tmp_path: Path) -> None:
+    whole = str(tmp_path / "whole")
+    with KILLER.after(10_000):
+        live_and_go(whole)
+    acts = KILLER.acts
+    set_everything_up(whole)
+    wanted, mounted = seen(whole), len(mounts.points(Path(whole)))
+    volumes.forget(Path(whole))
+    assert mounted == 2 + len(KINDS)
+    for number in range(acts):
+        pod_dir = str(tmp_path / str(number))
+        with pytest.raises(AgentKilled), KILLER.after(number):
+            live_and_go(pod_dir)
+        set_everything_up(pod_dir)
+        assert seen(pod_dir) == wanted, f"killed after {number} of {acts}"
+        assert len(mounts.points(Path(pod_dir))) == mounted
+        with contextlib.suppress(AgentKilled), KILLER.after(number):
+            volumes.forget(Path(pod_dir))
+        volumes.forget(Path(pod_dir))
+        assert mounts.points(Path(pod_dir)) == []
+        assert not Path(pod_dir).exists()

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,36 +15,7 @@ from hypothesis import strategies as st
 from node_agent.drivers.atomic import write
 from node_agent.payload import File
 from tests.fakes import AgentKilled
-
-ACTS = {"open", "os.chmod", "os.chown", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink"}
-
-
-class Killer:
-    """Counts what is done to files and ends it after so many acts (PEP 578)."""
-
-    def __init__(self) -> None:
-        self.left: int | None = None
-        self.acts = 0
-        sys.addaudithook(self._hear)
-
-    def _hear(self, event: str, _: tuple[Any, ...]) -> None:
-        if self.left is not None and event in ACTS:
-            self.acts += 1
-            self.left -= 1
-            if self.left < 0:
-                self.left = None
-                raise AgentKilled
-
-    @contextmanager
-    def after(self, acts: int) -> Iterator[None]:
-        self.left, self.acts = acts, 0
-        try:
-            yield
-        finally:
-            self.left = None
-
-
-KILLER = Killer()
+from tests.killer import KILLER
 
 
 def made(**texts: str) -> dict[str, File]:
