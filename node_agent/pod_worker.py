@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -16,14 +17,14 @@ from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.images import Images, Missing
-from node_agent.naming import too_long
+from node_agent.last_words import LastWords
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
 from node_agent.pod_volumes import PodVolumes
 from node_agent.references import References, Unread
 from node_agent.security import forbidden_sysctl
 from node_agent.status import Facts, rejected, summarise
-from node_agent.surroundings import connected, surrounded
+from node_agent.surroundings import connected, credentials_for, surrounded
 from node_agent.tokens import Tokens
 from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
@@ -73,6 +74,8 @@ class PodWorker:
         self.leaving = False
         self._tools = tools
         self._memory = _Memory(_now())
+        self._last_words = LastWords(tools.docker, tools.host)
+        self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
         self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.tokens, tools.host, self._tell)
         self._timer: asyncio.TimerHandle | None = None
@@ -134,7 +137,9 @@ class PodWorker:
             self._tools.report(self._uid, self.pod.status)
 
     async def _observe(self) -> PodContainers:
-        return group(await self._tools.docker.pod_containers(self._uid))
+        seen = group(await self._tools.docker.pod_containers(self._uid))
+        self._messages = await self._last_words.learn(self.pod, seen)
+        return seen
 
     async def _sync(self, seen: PodContainers) -> None:
         retired = frozenset(self._memory.retired)
@@ -179,7 +184,8 @@ class PodWorker:
         await self._attach(sandbox)
         self._memory.troubles.clear()
         for start in actions.start:
-            await self._start(start, sandbox, seen)
+            with contextlib.suppress(Unread):  # its change wakes us
+                await self._start(start, sandbox, seen)
 
     async def _set_up_volumes(self) -> bool:
         """Whether every volume is there; without, no container starts."""
@@ -222,9 +228,6 @@ class PodWorker:
     async def _new_sandbox(self, attempt: int, earlier: tuple[Container, ...]) -> Container:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
         try:
-            unnamed = too_long(self.pod, self._tools.host.cluster_domain)
-            if unnamed:
-                raise Refused(unnamed)
             spec = sandbox_spec(self.pod, self._tools.pause_image, attempt, self._tools.host)
             identity = await self._tools.docker.create(spec)
             await self._drop(earlier)
@@ -266,7 +269,8 @@ class PodWorker:
 
     async def _start(self, start: Start, sandbox: Container, seen: PodContainers) -> None:
         name = start.wish.name
-        image = await self._images.get(start.wish)
+        credentials = credentials_for(start.wish, self.pod, self._tools.references, self._tell)
+        image = await self._images.get(start.wish, credentials)
         if isinstance(image, Missing):
             self._memory.troubles[name] = (image.reason, image.message)
             if image.due is not None:
@@ -277,8 +281,6 @@ class PodWorker:
         try:
             tools = self._tools
             spec = await surrounded(tools.docker, tools.references, tools.host, pod, start, image, sandbox.id, seen)
-        except Unread:
-            return
         except Refused as error:
             self._cannot(name, "CreateContainerConfigError", error)
             return
@@ -367,6 +369,7 @@ class PodWorker:
             troubles=dict(memory.troubles),
             trouble=memory.trouble,
             terminating=terminating,
+            messages=self._messages,
         )
         status = summarise(self.pod, seen, facts)
         if status != self.pod.status:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from api import bandwidth
 from api.attach import NODE_AGENT, AttachRequest
+from api.configuration import Secret
+from api.objects import Container as Wish
 from api.objects import Pod
-from api.references import variables_of
-from node_agent.containers import ContainerSpec, Host, container_spec, pod_dir
+from api.references import passwords_of, variables_of
+from node_agent.containers import ContainerSpec, Host, container_spec, message_file, pod_dir
+from node_agent.credentials import Credential, fitting
 from node_agent.drivers import host as directories
 from node_agent.drivers import sub_paths as sub_path_driver
 from node_agent.drivers.docker import Docker
@@ -44,6 +48,22 @@ async def connected(pod: Pod, sandbox: Container, network: PodNetwork, node_addr
     return (await network.attach(request)).ip.partition("/")[0]
 
 
+def credentials_for(
+    wish: Wish, pod: Pod, references: References, tell: Callable[[str, str, str], None]
+) -> tuple[Credential, ...]:
+    """What the pod may show to the registry of a container's image; a secret that is missing is told and does without.
+
+    Raises Unread while the master has not spoken.
+    """
+    wanted = passwords_of(pod)
+    found = references.found(wanted)
+    for missing in (one for one in wanted if one not in found):
+        words = f"Unable to retrieve some image pull secrets ({missing.name}); "
+        words += "attempting to pull the image may not succeed."
+        tell("FailedToRetrieveImagePullSecret", words, wish.name)
+    return fitting(wish.image, (one for one in found.values() if isinstance(one, Secret)))
+
+
 async def surrounded(
     docker: Docker,
     references: References,
@@ -70,6 +90,8 @@ async def surrounded(
     )
     parts = tuple(sub_paths(pod, wish, pod_dir(host, pod.metadata.uid), known))
     await asyncio.to_thread(sub_path_driver.prepare, parts)
+    path = message_file(host, pod.metadata.uid, wish.name, start.restarts)
+    await asyncio.to_thread(directories.make_message_file, path)
     rights = container_rights(pod, wish, grounds)
     pid = target_of(wish, seen)
     return container_spec(pod, wish, image, sandbox, start.restarts, start.crashes, host, rights, known, pid)

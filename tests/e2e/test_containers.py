@@ -249,3 +249,30 @@ def test_an_environment_is_taken_from_objects_and_waits_for_them(cluster: Cluste
     cluster.kubectl("-n", project, "create", "secret", "generic", "words", "--from-literal=word=sesame")
     cluster.wait_running(project, "web")
     assert {"color=red", "WORD=sesame", "CORES=2"} <= set(cluster.execute(project, "web", "env").stdout.split())
+
+
+def test_last_words_stand_in_the_status(cluster: Cluster, project: str) -> None:
+    spec = """\
+  restartPolicy: Never
+  containers:
+  - {name: main, image: podlane/toolbox, command: [sh, -c, "echo farewell > /dev/termination-log"]}
+  - name: side
+    image: podlane/toolbox
+    command: [sh, -c, "echo adieu; exit 3"]
+    terminationMessagePolicy: FallbackToLogsOnError
+"""
+    cluster.apply(pod("ends", project, spec))
+    wait_until(lambda: cluster.status(project, "ends").get("phase") == "Failed", "both have ended")
+    rows = cluster.status(project, "ends")["containerStatuses"]
+    assert [one["state"]["terminated"]["message"] for one in rows] == ["farewell\n", "adieu\n"]
+
+
+def test_a_runtime_that_docker_does_not_have_is_waited_for_with_a_reason(cluster: Cluster, project: str) -> None:
+    main = "  containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null]}]\n"
+    cluster.apply(
+        pod("odd", project, "  runtimeClassName: gvisor\n" + main)
+        + pod("plain", project, "  runtimeClassName: runc\n" + main)
+    )
+    cluster.wait_running(project, "plain")
+    wait_until(lambda: cluster.status(project, "odd").get("reason") == "FailedCreatePodSandBox", "odd says why")
+    assert "gvisor" in cluster.status(project, "odd")["message"]

@@ -61,6 +61,7 @@ PURE = (
     "master/scheduler.py",
     "master/subnets.py",
     "node_agent/containers.py",
+    "node_agent/credentials.py",
     "node_agent/environment.py",
     "node_agent/events.py",
     "node_agent/host_ports.py",
