@@ -56,6 +56,7 @@ class ContainerSpec:
     rights: Rights = field(default_factory=Rights)
     sysctls: tuple[tuple[str, str], ...] = ()
     runtime: str = ""
+    cgroup_parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,9 @@ class FakeDocker(Docker):
     async def version(self) -> str:
         return self._called("20.10.24")
 
+    async def cgroup_driver(self) -> str:
+        return self._called("none")
+
     async def pod_containers(self, uid: str) -> list[Container]:
         return self._called([one.seen for one in self.held.values() if one.seen.uid == uid])
 

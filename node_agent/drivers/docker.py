@@ -52,6 +52,10 @@ class Docker:
         """Docker's version, for example 20.10.24."""
         return str((await self._call(lambda client: client.version()))["Version"])
 
+    async def cgroup_driver(self) -> str:
+        """How Docker makes control groups: cgroupfs or systemd."""
+        return str((await self._call(lambda client: client.info()))["CgroupDriver"])
+
     async def pod_containers(self, uid: str) -> list[Container]:
         """Every container of one pod, running or not."""
         return await self._call(functools.partial(_inspect_all, filters={"label": f"{POD_UID}={uid}"}))
@@ -269,6 +273,7 @@ def _create(spec: ContainerSpec, client: Any) -> str:
         read_only=rights.read_only,
         sysctls=dict(spec.sysctls) or None,
         runtime=spec.runtime or None,
+        cgroup_parent=spec.cgroup_parent or None,
         log_config=LogConfig(type=LogConfig.types.JSON, config=LOG_LIMITS),
     )
     if rights.unmasked:

@@ -60,6 +60,7 @@ PURE = (
     "master/lanes.py",
     "master/scheduler.py",
     "master/subnets.py",
+    "node_agent/cgroups.py",
     "node_agent/containers.py",
     "node_agent/credentials.py",
     "node_agent/environment.py",

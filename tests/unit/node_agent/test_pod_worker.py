@@ -17,11 +17,14 @@ from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
 from node_agent.containers import Host
 from node_agent.credentials import Credential
+from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
 from node_agent.observed import SANDBOX_ID
-from node_agent.pod_worker import PodWorker, Tools
+from node_agent.pod_cgroups import PodCgroups
+from node_agent.pod_worker import PodWorker
 from node_agent.references import References
 from node_agent.tokens import Tokens
+from node_agent.tools import Tools
 from reconcile.errors import NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
@@ -96,6 +99,9 @@ class World:
         root.mkdir(parents=True)
         self.host = Host(str(root / "pods"), 8 << 30, -1000)
         self.network: PodNetwork
+        self.groups = root / "cgroup"
+        (self.groups / "cpu").mkdir(parents=True)
+        (self.groups / "memory").mkdir()
         self.references: References
         self.tokens: Tokens
         self._worker: PodWorker | None = None
@@ -113,6 +119,7 @@ class World:
             event=self._event,
             references=self.references,
             tokens=self.tokens,
+            cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/"),
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
