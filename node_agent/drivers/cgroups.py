@@ -28,11 +28,15 @@ class Cgroups:
         try:
             for top in self._hierarchies():
                 _make(top, path, self.version)
-            for value in values:
-                top = self._mount / value.controller if self.version == 1 else self._mount
-                (top / path.lstrip("/") / value.file).write_text(value.text)
         except OSError as error:
-            raise NotReady(f"control group {path}: {error.filename}: {error.strerror}") from None
+            raise NotReady(f"control group {path}: {error.filename or 'cpuset'}: {error.strerror}") from None
+        for value in values:
+            top = self._mount / value.controller if self.version == 1 else self._mount
+            file = top / path.lstrip("/") / value.file
+            try:
+                file.write_text(value.text)
+            except OSError as error:
+                raise NotReady(f"{file} does not take {value.text!r}: {error.strerror}") from None
 
     def remove(self, path: str) -> None:
         """The group with all below it, which must be empty of processes. Raises NotReady while it is not."""
