@@ -17,7 +17,7 @@ import msgspec
 from api.pod_network import HostAlias, PodDNSConfig
 from api.probes import Lifecycle, Probe
 from api.security import PodSecurityContext, SecurityContext
-from api.value import Json, ObjectReference, Value
+from api.value import Json, LocalObjectReference, ObjectReference, Value
 from api.variables import EnvFromSource, EnvVar
 from api.volumes import Volume, VolumeMount
 
@@ -242,7 +242,7 @@ class PodSpec(Value, frozen=True):
     host_users: bool | None = None
     share_process_namespace: bool | None = None
     security_context: PodSecurityContext | None = None
-    image_pull_secrets: Json = None
+    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     hostname: str = ""
     subdomain: str = ""
     affinity: Json = None

@@ -40,8 +40,8 @@ UNMET_IN_CONTAINER = ("volume_devices",)
 """Without these the pod could not run as it is meant to, so it is refused."""
 
 IDLE_IN_SPEC = (
-    "active_deadline_seconds", "affinity", "image_pull_secrets", "overhead",
-    "readiness_gates", "runtime_class_name",
+    "active_deadline_seconds", "affinity", "overhead",
+    "readiness_gates",
     "topology_spread_constraints",
 )  # fmt: skip
 IDLE_IN_CONTAINER = ("resize_policy",)
@@ -57,6 +57,9 @@ def check(pod: Pod) -> Iterator[Problem]:
     )
     yield from _unmet("spec", asdict(spec), UNMET_IN_SPEC)
     yield from pod_network.check(spec)
+    for number, secret in enumerate(spec.image_pull_secrets):
+        if names.dns_subdomain(secret.name):
+            yield Problem(f"spec.imagePullSecrets[{number}].name", shown(secret.name), names.dns_subdomain(secret.name))
     if (spec.termination_grace_period_seconds or 0) < 0:
         found = shown(spec.termination_grace_period_seconds)
         yield Problem("spec.terminationGracePeriodSeconds", found, "0 or more seconds are accepted")

@@ -34,7 +34,12 @@ def references(pod: Pod) -> frozenset[Reference]:
     namespace = pod.metadata.namespace
     of_volumes = {found for volume in pod.spec.volumes for found in references_of(volume, namespace)}
     of_containers = {found for one in containers_of(pod) for found in variables_of(one, namespace)}
-    return frozenset(of_volumes | of_containers)
+    return frozenset((*of_volumes, *of_containers, *passwords_of(pod)))
+
+
+def passwords_of(pod: Pod) -> tuple[Reference, ...]:
+    """Where the passwords for the images of a pod stand."""
+    return tuple(Reference(Secret, pod.metadata.namespace, one.name) for one in pod.spec.image_pull_secrets)
 
 
 def variables_of(container: Container, namespace: str) -> Iterator[Reference]:

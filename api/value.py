@@ -29,6 +29,12 @@ class ResourceFieldSelector(Value, frozen=True):
     divisor: str | int | float | None = None
 
 
+class LocalObjectReference(Value, frozen=True):
+    """An object of the same namespace."""
+
+    name: str = ""
+
+
 class ObjectReference(Value, frozen=True):
     """Another object, as far as it is named."""
 

@@ -57,6 +57,7 @@ def remove(state: Path, site: Site, keep_logs: bool = False) -> None:
     for namespace in _namespaces(site):
         run("ip", "netns", "del", namespace)
     _remove_cgroups(groups)
+    _remove_pod_cgroups(site)
     site.short.unlink(missing_ok=True)
     for each in directories:
         _remove_tree(each, keep_logs)
@@ -161,6 +162,15 @@ def _unmount(directories: tuple[Path, ...]) -> None:
 def _remove_cgroups(containers: set[str]) -> None:
     for group in (*CGROUPS.glob("docker/*"), *CGROUPS.glob("*/docker/*")):
         if group.name in containers:
+            with contextlib.suppress(OSError):
+                group.rmdir()
+
+
+def _remove_pod_cgroups(site: Site) -> None:
+    """Those that node agents made, below a group with the name of their node."""
+    for top in (*CGROUPS.glob(f"{site.node_namespace}*"), *CGROUPS.glob(f"*/{site.node_namespace}*")):
+        below = sorted((group for group in top.rglob("*") if group.is_dir()), reverse=True)
+        for group in (*below, top):
             with contextlib.suppress(OSError):
                 group.rmdir()
 

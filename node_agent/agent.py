@@ -21,18 +21,21 @@ from node_agent import observed as label
 from node_agent.containers import Host
 from node_agent.drivers import host as directories
 from node_agent.drivers import nft
+from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.node import new_node, node_status
 from node_agent.plan import FINAL_PHASES
-from node_agent.pod_worker import PodWorker, Tools
+from node_agent.pod_cgroups import PodCgroups
+from node_agent.pod_worker import PodWorker
 from node_agent.recorder import Recorder
 from node_agent.references import References
 from node_agent.settings import Settings
 from node_agent.sources import Manifests
 from node_agent.status import merged
 from node_agent.tokens import Tokens
+from node_agent.tools import Tools
 from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, Pace
 
@@ -77,6 +80,7 @@ class Agent:
             event=self.recorder.about_pod,
             references=References(client, spawn, self._wake_worker),
             tokens=Tokens(client),
+            cgroups=PodCgroups(docker, Cgroups(), settings.cgroup_root),
         )
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))

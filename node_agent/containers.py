@@ -55,6 +55,8 @@ class ContainerSpec:
     stdin_once: bool = False
     rights: Rights = field(default_factory=Rights)
     sysctls: tuple[tuple[str, str], ...] = ()
+    runtime: str = ""
+    cgroup_parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,11 @@ def hosts_file(host: Host, uid: str) -> str:
     return f"{pod_dir(host, uid)}/etc-hosts"
 
 
+def message_file(host: Host, uid: str, container: str, restarts: int) -> str:
+    """Where a container, at the start of this number, leaves its last words on the host."""
+    return f"{pod_dir(host, uid)}/containers/{container}/{restarts:08x}"
+
+
 def _pod_labels(pod: Pod) -> dict[str, str]:
     return {
         label.POD_NAME: pod.metadata.name,
@@ -102,7 +109,7 @@ def _docker_name(container: str, pod: Pod, attempt: int) -> str:
 
 
 def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpec:
-    """The container that holds the pod's namespaces; its network is made by the sdn daemon."""
+    """The container that holds the pod's namespaces; its network is made by the sdn daemon. Raises Refused."""
     annotations = {f"annotation.{key}": value for key, value in pod.metadata.annotations.items()}
     own = {
         label.TYPE: label.SANDBOX_TYPE,
@@ -123,6 +130,7 @@ def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpe
         oom_score_adj=max(-998, host.least_oom_score),
         rights=sandbox_rights(pod),
         sysctls=sysctls(pod),
+        runtime=pod.spec.runtime_class_name or "",
     )
 
 
@@ -153,7 +161,7 @@ def container_spec(
         command=args or (() if command else None),
         working_dir=container.working_dir,
         environment=tuple(f"{name}={value}" for name, value in known.items()),
-        binds=_binds(pod, container, host),
+        binds=_binds(pod, container, host, restarts),
         network=f"container:{sandbox}",
         ipc="host" if pod.spec.host_ipc else f"container:{sandbox}",
         pid=_pid_mode(pod, sandbox, pid),
@@ -166,6 +174,7 @@ def container_spec(
         stdin=container.stdin,
         stdin_once=container.stdin_once,
         rights=rights,
+        runtime=pod.spec.runtime_class_name or "",
     )
 
 
@@ -214,11 +223,13 @@ def oom_score(pod: Pod, container: Container, memory: int) -> int:
     return min(max(1000 - 1000 * wish // max(memory, 1), 3), 999)
 
 
-def _binds(pod: Pod, container: Container, host: Host) -> tuple[str, ...]:
-    own = binds(pod, container, pod_dir(host, pod.metadata.uid))
-    if any(normpath(mount.mount_path) == HOSTS for mount in container.volume_mounts):
-        return own
-    return (*own, f"{hosts_file(host, pod.metadata.uid)}:{HOSTS}")
+def _binds(pod: Pod, container: Container, host: Host, restarts: int) -> tuple[str, ...]:
+    uid = pod.metadata.uid
+    ours = {container.termination_message_path: message_file(host, uid, container.name, restarts)}
+    ours[HOSTS] = hosts_file(host, uid)
+    taken = {normpath(mount.mount_path) for mount in container.volume_mounts}
+    managed = (f"{source}:{path}" for path, source in ours.items() if path and normpath(path) not in taken)
+    return (*binds(pod, container, pod_dir(host, uid)), *managed)
 
 
 def static_uid(pod: Pod, node: str, path: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from api.objects import Container
+from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
 from reconcile.errors import Gone, NotReady, Refused
 
@@ -42,8 +43,11 @@ class Images:
         self._tell = tell
         self._failures: dict[str, _Failure] = {}
 
-    async def get(self, wish: Container) -> str | Missing:
-        """The id of the container's image. Raises NotReady while Docker is away."""
+    async def get(self, wish: Container, credentials: tuple[Credential, ...]) -> str | Missing:
+        """The id of the container's image. Raises NotReady while Docker is away.
+
+        A registry is shown one of the credentials after the other, and then none.
+        """
         image = wish.image
         try:
             here: str | None = await self._docker.image_id(image)
@@ -59,9 +63,11 @@ class Images:
         if here is not None and wish.image_pull_policy in ("IfNotPresent", "Never"):
             self._tell("Pulled", f'Container image "{image}" already present on machine', wish.name)
             return here
-        return await self._pull(wish.name, image, here)
+        return await self._pull(wish.name, image, here, (*credentials, None))
 
-    async def _pull(self, container: str, image: str, here: str | None) -> str | Missing:
+    async def _pull(
+        self, container: str, image: str, here: str | None, credentials: tuple[Credential | None, ...]
+    ) -> str | Missing:
         earlier, began = self._failures.get(image), datetime.now(UTC)
         if earlier is not None and began < earlier.due and here is None:
             self._tell("BackOff", f'Back-off pulling image "{image}"', container)
@@ -70,7 +76,7 @@ class Images:
             return Missing("ImagePullBackOff", words, earlier.due)
         self._tell("Pulling", f'Pulling image "{image}"', container)
         try:
-            await self._docker.pull(image)
+            await self._fetch(image, credentials)
             self._failures.pop(image, None)
             took = (datetime.now(UTC) - began).total_seconds()
             self._tell("Pulled", f'Successfully pulled image "{image}" in {took:.3f}s', container)
@@ -91,3 +97,14 @@ class Images:
         self._tell("Failed", f'Failed to pull image "{image}": {words}', container)
         self._tell("Failed", "Error: ErrImagePull", container)
         return Missing("ErrImagePull", words, due)
+
+    async def _fetch(self, image: str, credentials: tuple[Credential | None, ...]) -> None:
+        """Raises Refused with all that the registry said, NotReady when there is none."""
+        said: dict[str, None] = {}
+        for credential in credentials:
+            try:
+                await self._docker.pull(image, credential)
+                return
+            except (Refused, Gone) as error:
+                said[str(error)] = None
+        raise Refused("; ".join(said))

@@ -6,6 +6,7 @@ Source: facts/node.md 4 and 5.2.
 from __future__ import annotations
 
 from api.objects import Pod
+from reconcile.errors import Refused
 
 LONGEST_NAME = 64
 """What the kernel takes as a host name."""
@@ -32,21 +33,20 @@ def domain(pod: Pod, cluster_domain: str) -> str:
 
 
 def kernel_name(pod: Pod, cluster_domain: str) -> str:
-    """What `hostname` prints in the pod; empty, which is the host's own, with hostNetwork."""
+    """What `hostname` prints in the pod; empty, which is the host's own, with hostNetwork.
+
+    Raises Refused when the kernel does not take the name.
+    """
     if pod.spec.host_network:
         return ""
     long = domain(pod, cluster_domain)
     if not (pod.spec.set_hostname_as_fqdn and long):
         return hostname(pod)
-    return f"{hostname(pod)}.{long}"
-
-
-def too_long(pod: Pod, cluster_domain: str) -> str:
-    """Why the pod cannot have its name, empty if it can."""
-    name = kernel_name(pod, cluster_domain)
-    if len(name) <= LONGEST_NAME:
-        return ""
-    return f"Failed to construct FQDN from pod hostname and cluster domain: {name} is longer than {LONGEST_NAME}"
+    name = f"{hostname(pod)}.{long}"
+    if len(name) > LONGEST_NAME:
+        why = "Failed to construct FQDN from pod hostname and cluster domain"
+        raise Refused(f"{why}: {name} is longer than {LONGEST_NAME}")
+    return name
 
 
 def hosts_text(pod: Pod, address: str, cluster_domain: str, of_host: str) -> str:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from api.objects import Pod, PodStatus
-from node_agent.containers import Host, sandbox_spec
+from api.objects import Pod
 from node_agent.drivers import host as directories
-from node_agent.drivers.docker import Docker
-from node_agent.drivers.network import PodNetwork
 from node_agent.images import Images, Missing
-from node_agent.naming import too_long
+from node_agent.last_words import LastWords
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
 from node_agent.pod_volumes import PodVolumes
-from node_agent.references import References, Unread
+from node_agent.references import Unread
 from node_agent.security import forbidden_sysctl
 from node_agent.status import Facts, rejected, summarise
-from node_agent.surroundings import connected, surrounded
-from node_agent.tokens import Tokens
+from node_agent.surroundings import boxed, connected, credentials_for, surrounded
+from node_agent.tools import Tools
 from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
 
@@ -32,22 +30,6 @@ log = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 60.0
 START_DELAY = timedelta(seconds=10)
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What every worker acts with. `event` tells (pod, reason, message, container or nothing)."""
-
-    docker: Docker
-    network: PodNetwork
-    host: Host
-    node_address: str
-    pause_image: str
-    report: Callable[[str, PodStatus], None]
-    gone: Callable[[str], None]
-    event: Callable[[Pod, str, str, str], None]
-    references: References
-    tokens: Tokens
 
 
 @dataclass(slots=True)
@@ -73,6 +55,8 @@ class PodWorker:
         self.leaving = False
         self._tools = tools
         self._memory = _Memory(_now())
+        self._last_words = LastWords(tools.docker, tools.host)
+        self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
         self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.tokens, tools.host, self._tell)
         self._timer: asyncio.TimerHandle | None = None
@@ -134,7 +118,9 @@ class PodWorker:
             self._tools.report(self._uid, self.pod.status)
 
     async def _observe(self) -> PodContainers:
-        return group(await self._tools.docker.pod_containers(self._uid))
+        seen = group(await self._tools.docker.pod_containers(self._uid))
+        self._messages = await self._last_words.learn(self.pod, seen)
+        return seen
 
     async def _sync(self, seen: PodContainers) -> None:
         retired = frozenset(self._memory.retired)
@@ -179,7 +165,8 @@ class PodWorker:
         await self._attach(sandbox)
         self._memory.troubles.clear()
         for start in actions.start:
-            await self._start(start, sandbox, seen)
+            with contextlib.suppress(Unread):  # its change wakes us
+                await self._start(start, sandbox, seen)
 
     async def _set_up_volumes(self) -> bool:
         """Whether every volume is there; without, no container starts."""
@@ -222,10 +209,7 @@ class PodWorker:
     async def _new_sandbox(self, attempt: int, earlier: tuple[Container, ...]) -> Container:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
         try:
-            unnamed = too_long(self.pod, self._tools.host.cluster_domain)
-            if unnamed:
-                raise Refused(unnamed)
-            spec = sandbox_spec(self.pod, self._tools.pause_image, attempt, self._tools.host)
+            spec = await boxed(self._tools, self.pod, attempt)
             identity = await self._tools.docker.create(spec)
             await self._drop(earlier)
             await self._tools.docker.start(identity)
@@ -266,7 +250,8 @@ class PodWorker:
 
     async def _start(self, start: Start, sandbox: Container, seen: PodContainers) -> None:
         name = start.wish.name
-        image = await self._images.get(start.wish)
+        credentials = credentials_for(start.wish, self.pod, self._tools.references, self._tell)
+        image = await self._images.get(start.wish, credentials)
         if isinstance(image, Missing):
             self._memory.troubles[name] = (image.reason, image.message)
             if image.due is not None:
@@ -275,10 +260,7 @@ class PodWorker:
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
         pod = self._volumes.with_storage(replace(self.pod, status=addresses))
         try:
-            tools = self._tools
-            spec = await surrounded(tools.docker, tools.references, tools.host, pod, start, image, sandbox.id, seen)
-        except Unread:
-            return
+            spec = await surrounded(self._tools, pod, start, image, sandbox.id, seen)
         except Refused as error:
             self._cannot(name, "CreateContainerConfigError", error)
             return
@@ -323,6 +305,7 @@ class PodWorker:
             await self._tools.network.detach(identity)
         for one in seen.everything:
             await self._tools.docker.remove(one.id)
+        await self._tools.cgroups.remove(self._uid)
         await self._volumes.forget()
         log.info("pod gone", extra={"pod": self._loop_name()})
         self._tools.gone(self._uid)
@@ -367,6 +350,7 @@ class PodWorker:
             troubles=dict(memory.troubles),
             trouble=memory.trouble,
             terminating=terminating,
+            messages=self._messages,
         )
         status = summarise(self.pod, seen, facts)
         if status != self.pod.status:

@@ -27,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     cluster_domain: Annotated[str, msgspec.Meta(description="domain of the cluster's names")] = "cluster.local"
     cluster_dns: Annotated[tuple[str, ...], msgspec.Meta(description="nameservers of the cluster, for pods")] = ()
     resolv_conf: Annotated[str, msgspec.Meta(description="resolv.conf of this host, for pods")] = "/etc/resolv.conf"
+    cgroup_root: Annotated[str, msgspec.Meta(pattern="^/", description="control group above those of pods")] = "/"
     heartbeat_seconds: Annotated[float, msgspec.Meta(gt=0, description="time between two words to the master")] = 10.0
     health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
         "127.0.0.1:10248"

@@ -34,7 +34,8 @@ class Facts:
     """What the containers alone do not tell.
 
     `address` is the pod's, empty while it has none; `troubles` says by container why it cannot start (reason, message);
-    `trouble` is the sandbox's own.
+    `trouble` is the sandbox's own. `messages` are the last words of ended
+    containers, by id.
     """
 
     node_address: str
@@ -44,6 +45,7 @@ class Facts:
     troubles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     trouble: tuple[str, str] | None = None
     terminating: bool = False
+    messages: Mapping[str, str] = field(default_factory=dict)
 
 
 def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
@@ -137,9 +139,9 @@ def _container(
     newest = history[0] if history else None
     earlier = history[1] if len(history) > 1 else None
     state = _state(pod, wish, seen, facts, phase)
-    last = _terminated(earlier) if earlier is not None else None
+    last = _terminated(earlier, facts) if earlier is not None else None
     if state.waiting is not None and newest is not None and newest.ended:
-        last = _terminated(newest)
+        last = _terminated(newest, facts)
     return ContainerStatus(
         name=wish.name,
         state=state,
@@ -181,10 +183,10 @@ def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) 
             f"pod={meta.name}_{meta.namespace}({meta.uid})"
         )
         return ContainerState(waiting=ContainerStateWaiting(reason="CrashLoopBackOff", message=message))
-    return ContainerState(terminated=_terminated(newest))
+    return ContainerState(terminated=_terminated(newest, facts))
 
 
-def _terminated(dead: Container) -> ContainerStateTerminated:
+def _terminated(dead: Container, facts: Facts) -> ContainerStateTerminated:
     code = exit_code(dead)
     if dead.oom_killed:
         reason = "OOMKilled"
@@ -197,7 +199,7 @@ def _terminated(dead: Container) -> ContainerStateTerminated:
     return ContainerStateTerminated(
         exit_code=code,
         reason=reason,
-        message=dead.error,
+        message=facts.messages.get(dead.id) or dead.error,
         started_at=times.text(started) if started else None,
         finished_at=times.text(finished) if finished else None,
         container_id=f"docker://{dead.id}",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 
 from api import bandwidth
 from api.attach import NODE_AGENT, AttachRequest
+from api.configuration import Secret
+from api.objects import Container as Wish
 from api.objects import Pod
-from api.references import variables_of
-from node_agent.containers import ContainerSpec, Host, container_spec, pod_dir
+from api.references import passwords_of, variables_of
+from node_agent.containers import ContainerSpec, container_spec, message_file, pod_dir, sandbox_spec
+from node_agent.credentials import Credential, fitting
 from node_agent.drivers import host as directories
 from node_agent.drivers import sub_paths as sub_path_driver
-from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.environment import Sources, environment
 from node_agent.observed import Container, PodContainers
@@ -19,7 +23,14 @@ from node_agent.plan import Start
 from node_agent.references import References
 from node_agent.security import Grounds, container_rights, seccomp_profile
 from node_agent.stages import target_of
+from node_agent.tools import Tools
 from node_agent.volume_paths import sub_paths
+
+
+async def boxed(tools: Tools, pod: Pod, attempt: int) -> ContainerSpec:
+    """The sandbox as Docker is asked for it. Raises Refused, NotReady."""
+    spec = sandbox_spec(pod, tools.pause_image, attempt, tools.host)
+    return replace(spec, cgroup_parent=await tools.cgroups.make(pod))
 
 
 async def connected(pod: Pod, sandbox: Container, network: PodNetwork, node_address: str) -> str:
@@ -44,32 +55,44 @@ async def connected(pod: Pod, sandbox: Container, network: PodNetwork, node_addr
     return (await network.attach(request)).ip.partition("/")[0]
 
 
+def credentials_for(
+    wish: Wish, pod: Pod, references: References, tell: Callable[[str, str, str], None]
+) -> tuple[Credential, ...]:
+    """What the pod may show to the registry of a container's image; a secret that is missing is told and does without.
+
+    Raises Unread while the master has not spoken.
+    """
+    wanted = passwords_of(pod)
+    found = references.found(wanted)
+    for missing in (one for one in wanted if one not in found):
+        words = f"Unable to retrieve some image pull secrets ({missing.name}); "
+        words += "attempting to pull the image may not succeed."
+        tell("FailedToRetrieveImagePullSecret", words, wish.name)
+    return fitting(wish.image, (one for one in found.values() if isinstance(one, Secret)))
+
+
 async def surrounded(
-    docker: Docker,
-    references: References,
-    host: Host,
-    pod: Pod,
-    start: Start,
-    image: str,
-    sandbox: str,
-    seen: PodContainers,
+    tools: Tools, pod: Pod, start: Start, image: str, sandbox: str, seen: PodContainers
 ) -> ContainerSpec:
     """The container as Docker is asked for it; the pod's status has its addresses.
 
     Raises Refused, with what is wrong in the pod or missing, Unread while the master has not spoken.
     """
-    wish = start.wish
-    objects = references.found(variables_of(wish, pod.metadata.namespace))
+    wish, host = start.wish, tools.host
+    objects = tools.references.found(variables_of(wish, pod.metadata.namespace))
     known = environment(pod, wish, Sources(objects, host.allocatable))
     profile = seccomp_profile(pod, wish)
     named = profile.localhost_profile if profile is not None else ""
     grounds = Grounds(
-        image_user=await docker.image_user(image),
+        image_user=await tools.docker.image_user(image),
         seccomp=await asyncio.to_thread(directories.seccomp_profile, host, named) if named else "",
         apparmor=directories.has_apparmor(),
     )
     parts = tuple(sub_paths(pod, wish, pod_dir(host, pod.metadata.uid), known))
     await asyncio.to_thread(sub_path_driver.prepare, parts)
+    path = message_file(host, pod.metadata.uid, wish.name, start.restarts)
+    await asyncio.to_thread(directories.make_message_file, path)
     rights = container_rights(pod, wish, grounds)
     pid = target_of(wish, seen)
-    return container_spec(pod, wish, image, sandbox, start.restarts, start.crashes, host, rights, known, pid)
+    spec = container_spec(pod, wish, image, sandbox, start.restarts, start.crashes, host, rights, known, pid)
+    return replace(spec, cgroup_parent=await tools.cgroups.make(pod))

@@ -1,7 +1,8 @@
 """A Docker in memory: the only fake there is. tests/contract/test_docker_driver.py holds it against the real one.
 
-It knows four programs: `exit N` ends at once, `trap 'exit N' TERM` ends with N when asked to, a path that begins with
-/nowhere cannot be started, everything else runs until it is killed. Run inside a container, `echo` is a fifth.
+It knows five programs: `echo WORD` writes to the log, `exit N` ends at once, `trap 'exit N' TERM` ends with N when
+asked to, a path that begins with /nowhere cannot be started, everything else runs until it is killed. `echo` is also
+known to what is run inside a container.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from node_agent.containers import ContainerSpec
+from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_exec import MOST_OUTPUT, NOT_STARTED, Executed
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, Container
@@ -46,7 +48,8 @@ class _Held:
 class FakeDocker(Docker):
     """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
 
-    `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers.
+    `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers;
+    `passwords` are what it wants for them.
     Every sandbox has the file `null` in `root` as its resolv.conf.
     """
 
@@ -54,12 +57,14 @@ class FakeDocker(Docker):
         self._resolv_conf = str(root / "null")
         self.images = set(images)
         self.pulls: dict[str, DriverError | None] = {}
+        self.passwords: dict[str, Credential] = {}
         self.trouble: DriverError | None = None
         self.calls = 0
         self.die_after: int | None = None
         self.held: dict[str, _Held] = {}
         self.started: list[str] = []
         self.signals: list[tuple[str, str]] = []
+        self.asked: list[str] = []
         self.executed: list[tuple[str, str]] = []
         self._listeners: list[Callable[[str], None]] = []
         self._numbers = count(1)
@@ -69,6 +74,9 @@ class FakeDocker(Docker):
 
     async def version(self) -> str:
         return self._called("20.10.24")
+
+    async def cgroup_driver(self) -> str:
+        return self._called("none")
 
     async def pod_containers(self, uid: str) -> list[Container]:
         return self._called([one.seen for one in self.held.values() if one.seen.uid == uid])
@@ -91,8 +99,12 @@ class FakeDocker(Docker):
     async def image_user(self, image: str) -> str:
         return self._called("")
 
-    async def pull(self, name: str) -> None:
+    async def pull(self, name: str, credential: Credential | None = None) -> None:
         self._ready()
+        self.asked.append(credential.username if credential is not None else "")
+        accepted = self.passwords.get(name, credential)
+        if credential != accepted:
+            raise Refused(f"Docker: pull access denied for {name}")
         error = self.pulls.get(name, NotReady("Docker: dial tcp 127.0.0.1:9: connect: connection refused"))
         if error is not None:
             raise error
@@ -175,6 +187,11 @@ class FakeDocker(Docker):
         self._ready()
         self._drop(container)
         self._called(None)
+
+    async def log_end(self, container: str, lines: int, most: int) -> str:
+        self._ready()
+        said = re.findall(r"echo (\w+)", self._held(container).program)
+        return self._called("".join(f"{word}\n" for word in said[-lines:])[-most:])
 
     async def follow(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
         self._listeners.append(on_event)

@@ -20,6 +20,7 @@ from docker.types import LogConfig
 
 from api import times
 from node_agent.containers import CPU_PERIOD, ContainerSpec
+from node_agent.credentials import Credential
 from node_agent.drivers.docker_exec import Executed, execute
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
 from reconcile.errors import Gone, NotReady, Refused
@@ -43,12 +44,17 @@ class Docker:
         self._socket = socket
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._connecting = threading.Lock()
+        self._pulling = asyncio.Lock()
         self._client: Any = None
         self._events: Any = None
 
     async def version(self) -> str:
         """Docker's version, for example 20.10.24."""
         return str((await self._call(lambda client: client.version()))["Version"])
+
+    async def cgroup_driver(self) -> str:
+        """How Docker makes control groups: cgroupfs or systemd."""
+        return str((await self._call(lambda client: client.info()))["CgroupDriver"])
 
     async def pod_containers(self, uid: str) -> list[Container]:
         """Every container of one pod, running or not."""
@@ -78,10 +84,11 @@ class Docker:
         """The USER of an image that is here, empty if it has none. Raises Gone."""
         return str((await self._call(lambda client: client.inspect_image(image)))["Config"].get("User") or "")
 
-    async def pull(self, name: str) -> None:
-        """Fetch an image. Raises Refused or NotReady with the registry's words."""
+    async def pull(self, name: str, credential: Credential | None = None) -> None:
+        """Fetch an image, one at a time. Raises Refused or NotReady with the registry's words."""
         repository, tag = _reference(name)
-        await self._call(lambda client: _pull(client, repository, tag))
+        async with self._pulling:
+            await self._call(lambda client: _pull(client, repository, tag, credential))
 
     async def create(self, spec: ContainerSpec) -> str:
         """Create a container; a dead one that holds its name is removed first. Returns the id."""
@@ -108,6 +115,11 @@ class Docker:
         """Kill and delete it; one that is not there is no error."""
         with contextlib.suppress(Gone):
             await self._call(lambda client: client.remove_container(container, v=True, force=True))
+
+    async def log_end(self, container: str, lines: int, most: int) -> str:
+        """The last lines of what it has written, and of those the last bytes. Raises Gone."""
+        said: bytes = await self._call(lambda client: client.logs(container, tail=lines))
+        return said[-most:].decode(errors="replace")
 
     async def follow(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
         """Call `on_event` with the pod's UID whenever one of its containers starts, ends or goes, until cancelled.
@@ -193,9 +205,10 @@ def _mapped(act: Callable[[], T]) -> T:
         raise NotReady(f"Docker does not answer: {error}") from None
 
 
-def _pull(client: Any, repository: str, tag: str) -> None:
+def _pull(client: Any, repository: str, tag: str, credential: Credential | None) -> None:
     """An error that comes after the first progress stands in the stream, under a status of 200."""
-    for line in client.pull(repository, tag=tag, stream=True, decode=True):
+    auth = None if credential is None else credential._asdict()
+    for line in client.pull(repository, tag=tag, stream=True, decode=True, auth_config=auth):
         if "error" in line:
             raise (NotReady if _is_passing(line["error"]) else Refused)(f"Docker: {line['error']}")
 
@@ -259,6 +272,8 @@ def _create(spec: ContainerSpec, client: Any) -> str:
         cap_drop=list(rights.cap_drop) or None,
         read_only=rights.read_only,
         sysctls=dict(spec.sysctls) or None,
+        runtime=spec.runtime or None,
+        cgroup_parent=spec.cgroup_parent or None,
         log_config=LogConfig(type=LogConfig.types.JSON, config=LOG_LIMITS),
     )
     if rights.unmasked:

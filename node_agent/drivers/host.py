@@ -121,6 +121,25 @@ def write_resolver(pod: Pod, where: Host, path: str) -> str:
     return exceeded
 
 
+def make_message_file(path: str) -> None:
+    """An empty file that every user may write. Raises NotReady."""
+    with _mapped(NotReady, path):
+        Path(path).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        Path(path).write_bytes(b"")
+        Path(path).chmod(0o666)
+
+
+def read_end(path: str, most: int) -> str:
+    """The last bytes of a file as text, empty when there is none."""
+    try:
+        with Path(path).open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(size - most, 0))
+            return file.read(most).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def known_pods(where: Host) -> set[str]:
     """UIDs of the pods that have a directory. Raises NotReady."""
     root = Path(where.pods_dir)

@@ -24,11 +24,13 @@ from aiohttp import web
 from lab import images
 from node_agent import observed as label
 from node_agent.containers import ContainerSpec
+from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_exec import MOST_OUTPUT, Executed
 from node_agent.observed import Container
 from node_agent.security import Rights
 from reconcile.errors import Gone, NotReady, Refused
+from tests.contract import registry as registry_of_debian
 from tests.fakes import FakeDocker
 
 DEADLINE_SECONDS = 30.0
@@ -331,6 +333,16 @@ async def test_nothing_is_run_inside_what_does_not_run(driver: Docker, uid: str)
         await driver.execute(identity, ("echo",), 10)
 
 
+async def test_the_end_of_what_was_written(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, ("sh", "-c", "echo one; echo two; echo three; exit 1"))
+    await until(driver, identity, lambda one: not one.running)
+    assert await driver.log_end(identity, 80, 2048) == "one\ntwo\nthree\n"
+    assert await driver.log_end(identity, 2, 2048) == "two\nthree\n"
+    assert await driver.log_end(identity, 2, 6) == "three\n"
+    with pytest.raises(Gone):
+        await driver.log_end("nobody", 2, 6)
+
+
 # --- what only the real one can show ----------------------------------------------------------------------------------
 
 
@@ -380,6 +392,36 @@ async def test_of_a_program_that_talks_too_much_the_beginning_is_kept(dockerd: D
     assert sorted(both.output) == sorted("out\nerr\n\ufffd")
     partly = await real.execute(identity, ("sh", "-c", "echo begun; sleep 60"), 1)
     assert partly == Executed(None, "begun\n")
+    real.close()
+
+
+async def test_a_registry_with_a_password_gives_to_who_knows_it(dockerd: Dockerd, tmp_path: Path) -> None:
+    real = Docker(str(dockerd.socket))
+    right = Credential(registry_of_debian.USER, registry_of_debian.PASSWORD)
+    with registry_of_debian.serving(tmp_path) as address:
+        name = f"{address}/private/toolbox:1"
+        client = dockerd.client()
+        client.tag(images.TOOLBOX, name.rpartition(":")[0], "1")
+        said = list(client.push(name, stream=True, decode=True, auth_config=right._asdict()))
+        assert not [line for line in said if "error" in line]
+        client.remove_image(name)
+        client.close()
+        for wrong in (None, Credential("tester", "guess")):
+            with pytest.raises((Refused, Gone), match=r"no basic auth credentials|unauthorized|denied"):
+                await real.pull(name, wrong)
+        with pytest.raises(Gone):
+            await real.image_id(name)
+        await real.pull(name, right)
+        assert await real.image_id(name)
+    real.close()
+
+
+async def test_an_unknown_runtime_is_refused_by_name(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket))
+    with pytest.raises(Refused, match="gvisor"):
+        await real.create(replace(sandbox(uid), runtime="gvisor"))
+    identity = await real.create(replace(sandbox(uid), runtime="runc"))
+    assert inspected(dockerd, identity)["HostConfig"]["Runtime"] == "runc"
     real.close()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lab.command import run
+from lab.down import CGROUPS
 from tests.e2e.cluster import Cluster, wait_until
 from tests.e2e.test_pods import namespace
 
@@ -249,3 +250,49 @@ def test_an_environment_is_taken_from_objects_and_waits_for_them(cluster: Cluste
     cluster.kubectl("-n", project, "create", "secret", "generic", "words", "--from-literal=word=sesame")
     cluster.wait_running(project, "web")
     assert {"color=red", "WORD=sesame", "CORES=2"} <= set(cluster.execute(project, "web", "env").stdout.split())
+
+
+def test_last_words_stand_in_the_status(cluster: Cluster, project: str) -> None:
+    spec = """\
+  restartPolicy: Never
+  containers:
+  - {name: main, image: podlane/toolbox, command: [sh, -c, "echo farewell > /dev/termination-log"]}
+  - name: side
+    image: podlane/toolbox
+    command: [sh, -c, "echo adieu; exit 3"]
+    terminationMessagePolicy: FallbackToLogsOnError
+"""
+    cluster.apply(pod("ends", project, spec))
+    wait_until(lambda: cluster.status(project, "ends").get("phase") == "Failed", "both have ended")
+    rows = cluster.status(project, "ends")["containerStatuses"]
+    assert [one["state"]["terminated"]["message"] for one in rows] == ["farewell\n", "adieu\n"]
+
+
+def test_a_runtime_that_docker_does_not_have_is_waited_for_with_a_reason(cluster: Cluster, project: str) -> None:
+    main = "  containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null]}]\n"
+    cluster.apply(
+        pod("odd", project, "  runtimeClassName: gvisor\n" + main)
+        + pod("plain", project, "  runtimeClassName: runc\n" + main)
+    )
+    cluster.wait_running(project, "plain")
+    wait_until(lambda: cluster.status(project, "odd").get("reason") == "FailedCreatePodSandBox", "odd says why")
+    assert "gvisor" in cluster.status(project, "odd")["message"]
+
+
+def test_a_pod_has_a_control_group_of_its_class_until_it_is_gone(cluster: Cluster, project: str) -> None:
+    small = "resources: {requests: {cpu: 100m}, limits: {cpu: 500m, memory: 64Mi}}"
+    spec = (
+        f"  nodeName: node-1\n  containers: [{{name: main, image: podlane/toolbox, command: [httpd, -f], {small}}}]\n"
+    )
+    cluster.apply(pod("grouped", project, spec))
+    cluster.wait_running(project, "grouped")
+    found = cluster.pod(project, "grouped")
+    assert found is not None
+    wanted = f"/kubepods/burstable/pod{found['metadata']['uid']}/"
+    assert wanted in Path(f"/proc/{cluster.pid(project, 'grouped')}/cgroup").read_text()
+    node = cluster.nodes["node-1"].namespace
+    groups = [group for group in (*CGROUPS.glob(f"*/{node}{wanted}"), CGROUPS / f"{node}{wanted}") if group.exists()]
+    limits = [group / name for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    assert [limit.read_text().strip() for limit in limits if limit.exists()] == [str(64 << 20)]
+    cluster.kubectl("-n", project, "delete", "pod", "grouped", "--timeout=30s")
+    wait_until(lambda: not [group for group in groups if group.exists()], "its groups are gone")

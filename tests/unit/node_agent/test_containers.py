@@ -55,6 +55,7 @@ def test_a_container_is_asked_for_as_its_manifest_says() -> None:
     assert spec.binds == (
         f"/pods/{UID}/volumes/kubernetes.io~empty-dir/scratch:/scratch",
         "/var/log:/logs:ro",
+        f"/pods/{UID}/containers/main/00000002:/dev/termination-log",
         f"/pods/{UID}/etc-hosts:/etc/hosts",
     )
     assert (spec.network, spec.ipc) == (f"container:{SANDBOX}", f"container:{SANDBOX}")
@@ -133,3 +134,10 @@ def test_shares(milli: int, shares: int) -> None:
 @pytest.mark.parametrize(("milli", "quota"), [(0, 0), (1, 1000), (500, 50_000), (2000, 200_000)])
 def test_quota(milli: int, quota: int) -> None:
     assert cpu_quota(milli) == quota
+
+
+def test_files_of_ours_give_way_to_mounts() -> None:
+    mounts = "[{name: v, mountPath: /etc/hosts/}, {name: v, mountPath: /dev/termination-log}]"
+    wish = pod(f"[{{name: main, image: a, volumeMounts: {mounts}}}]", "  volumes: [{name: v, emptyDir: {}}]")
+    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights(), {})
+    assert not [bind for bind in spec.binds if "emptyDir" not in bind and "/v:" not in bind]

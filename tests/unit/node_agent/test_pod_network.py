@@ -7,9 +7,10 @@ import pytest
 from api.objects import Pod, PodStatus
 from node_agent.containers import Host, container_spec, sandbox_spec
 from node_agent.host_ports import table
-from node_agent.naming import hosts_text, kernel_name, too_long
+from node_agent.naming import hosts_text, kernel_name
 from node_agent.resolver import Resolver, parse, resolver
 from node_agent.security import Rights
+from reconcile.errors import Refused
 from tests.unit.node_agent.make import SANDBOX, pod, with_status
 
 DOMAIN = "cluster.local"
@@ -35,8 +36,8 @@ def test_the_name_of_a_pod(spec: str, name: str) -> None:
 
 def test_a_name_that_no_kernel_takes_is_told() -> None:
     wish = pod(spec=f"  subdomain: {'s' * 60}\n  setHostnameAsFQDN: true")
-    assert "longer than 64" in too_long(wish, DOMAIN)
-    assert not too_long(pod(), DOMAIN)
+    with pytest.raises(Refused, match="longer than 64"):
+        kernel_name(wish, DOMAIN)
 
 
 def test_the_hosts_file_of_a_pod() -> None:

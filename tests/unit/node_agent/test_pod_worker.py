@@ -8,17 +8,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from api.objects import Pod, PodStatus
+from api.configuration import Secret
+from api.objects import ObjectMeta, Pod, PodStatus
 from node_agent.containers import Host
+from node_agent.credentials import Credential
+from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
 from node_agent.observed import SANDBOX_ID
-from node_agent.pod_worker import PodWorker, Tools
+from node_agent.pod_cgroups import PodCgroups
+from node_agent.pod_worker import PodWorker
 from node_agent.references import References
 from node_agent.tokens import Tokens
+from node_agent.tools import Tools
 from reconcile.errors import NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
@@ -93,6 +99,9 @@ class World:
         root.mkdir(parents=True)
         self.host = Host(str(root / "pods"), 8 << 30, -1000)
         self.network: PodNetwork
+        self.groups = root / "cgroup"
+        (self.groups / "cpu").mkdir(parents=True)
+        (self.groups / "memory").mkdir()
         self.references: References
         self.tokens: Tokens
         self._worker: PodWorker | None = None
@@ -110,6 +119,7 @@ class World:
             event=self._event,
             references=self.references,
             tokens=self.tokens,
+            cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/"),
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
@@ -343,6 +353,44 @@ async def test_a_container_that_must_not_be_root_waits_with_a_reason(tmp_path: P
         assert waiting is not None
         assert waiting.reason == "CreateContainerConfigError"
         assert "image will run as root" in waiting.message
+
+
+async def test_a_registry_is_shown_the_pods_passwords_and_then_none(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: 'r.io/a:1'}]", "  imagePullSecrets: [{name: p}, {name: missing}]")
+    auths = {"r.io": {"username": "him", "password": "his"}, "other.io": {"username": "her", "password": "x"}}
+    secret = Secret(
+        metadata=ObjectMeta(name="p", namespace="red"),
+        data={".dockerconfigjson": msgspec.json.encode({"auths": auths})},
+    )
+    async with world(tmp_path / "w") as here:
+        here.docker.pulls["r.io/a:1"] = None
+        here.docker.passwords["r.io/a:1"] = Credential("him", "other")
+        here.objects.put(secret)
+        await here.live(wish, lambda: any(reason == "Failed" for reason, _, _ in here.told))
+        assert here.docker.asked == ["him", ""]
+        waiting = here.status.container_statuses[0].state.waiting
+        assert waiting is not None
+        assert waiting.reason in {"ErrImagePull", "ImagePullBackOff"}
+        assert "FailedToRetrieveImagePullSecret" in {reason for reason, _, _ in here.told}
+        here.docker.passwords["r.io/a:1"] = Credential("him", "his")
+        await here.live(wish, lambda: here.status.phase == "Running")
+
+
+LOUD = '{name: NAME, image: toolbox, command: ["echo help; exit 3"], terminationMessagePolicy: POLICY}'
+
+
+async def test_last_words_are_a_file_or_the_end_of_the_log(tmp_path: Path) -> None:
+    rows = (LOUD.replace("NAME", name).replace("POLICY", how) for name, how in WORDS.items())
+    wish = pod(f"[{', '.join(rows)}]", "  restartPolicy: Never")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        told = {
+            row.name: row.state.terminated.message for row in here.status.container_statuses if row.state.terminated
+        }
+        assert told == {"main": "", "side": "help\n"}
+
+
+WORDS = {"main": "File", "side": "FallbackToLogsOnError"}
 
 
 async def test_a_container_gets_its_grace_and_is_asked_once(tmp_path: Path) -> None:

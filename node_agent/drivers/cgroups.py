@@ -1,0 +1,75 @@
+"""Makes and removes control groups, in version 1 (a hierarchy for each controller) and 2 (one for all)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from node_agent.cgroups import Value
+from reconcile.errors import NotReady
+
+MOUNT = Path("/sys/fs/cgroup")
+INHERITED = ("cpuset.cpus", "cpuset.mems")
+"""Empty in a new group of version 1, and nothing can run in it until they are written."""
+
+CONTROLLERS = "+cpu +memory +pids"
+
+
+class Cgroups:
+    """The hierarchies that are mounted under one directory."""
+
+    def __init__(self, mount: Path = MOUNT) -> None:
+        self._mount = mount
+        self.version = 2 if (mount / "cgroup.controllers").exists() else 1
+
+    def make(self, path: str, values: Iterable[Value]) -> None:
+        """The group with its values, and those above it. Raises NotReady where the machine does not allow it."""
+        try:
+            for top in self._hierarchies():
+                _make(top, path, self.version)
+        except OSError as error:
+            raise NotReady(f"control group {path}: {error.filename or 'cpuset'}: {error.strerror}") from None
+        for value in values:
+            top = self._mount / value.controller if self.version == 1 else self._mount
+            file = top / path.lstrip("/") / value.file
+            try:
+                file.write_text(value.text)
+            except OSError as error:
+                raise NotReady(f"{file} does not take {value.text!r}: {error.strerror}") from None
+
+    def remove(self, path: str) -> None:
+        """The group with all below it, which must be empty of processes. Raises NotReady while it is not."""
+        for top in self._hierarchies():
+            group = top / path.lstrip("/")
+            try:
+                for below in sorted((one for one in group.rglob("*") if one.is_dir()), reverse=True):
+                    below.rmdir()
+                if group.is_dir():
+                    group.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise NotReady(f"control group {group}: {error.strerror}") from None
+
+    def _hierarchies(self) -> Iterator[Path]:
+        if self.version == 2:
+            yield self._mount
+            return
+        for entry in sorted(self._mount.iterdir()):
+            if entry.is_dir() and not entry.is_symlink() and entry.name != "unified":
+                yield entry
+
+
+def _make(top: Path, path: str, version: int) -> None:
+    above = top
+    for part in path.strip("/").split("/"):
+        if version == 2:
+            (above / "cgroup.subtree_control").write_text(CONTROLLERS)
+        group = above / part
+        group.mkdir(exist_ok=True)
+        for name in INHERITED if version == 1 else ():
+            with contextlib.suppress(FileNotFoundError):
+                if not (group / name).read_text().strip():
+                    (group / name).write_text((above / name).read_text())
+        above = group

@@ -1,0 +1,31 @@
+"""What the workers of this node's pods act with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from api.objects import Pod, PodStatus
+from node_agent.containers import Host
+from node_agent.drivers.docker import Docker
+from node_agent.drivers.network import PodNetwork
+from node_agent.pod_cgroups import PodCgroups
+from node_agent.references import References
+from node_agent.tokens import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The same for every pod. `event` tells (pod, reason, message, container or nothing)."""
+
+    docker: Docker
+    network: PodNetwork
+    host: Host
+    node_address: str
+    pause_image: str
+    report: Callable[[str, PodStatus], None]
+    gone: Callable[[str], None]
+    event: Callable[[Pod, str, str, str], None]
+    references: References
+    tokens: Tokens
+    cgroups: PodCgroups
