@@ -13,6 +13,9 @@ MOUNT = Path("/sys/fs/cgroup")
 INHERITED = ("cpuset.cpus", "cpuset.mems")
 """Empty in a new group of version 1, and nothing can run in it until they are written."""
 
+UNIFIED = "unified"
+"""Version 2 beside version 1, without controllers: runc makes groups there, we have no use for them."""
+
 CONTROLLERS = "+cpu +memory +pids"
 
 
@@ -27,7 +30,8 @@ class Cgroups:
         """The group with its values, and those above it. Raises NotReady where the machine does not allow it."""
         try:
             for top in self._hierarchies():
-                _make(top, path, self.version)
+                if top.name != UNIFIED:
+                    _make(top, path, self.version)
         except OSError as error:
             raise NotReady(f"control group {path}: {error.filename or 'cpuset'}: {error.strerror}") from None
         for value in values:
@@ -57,7 +61,7 @@ class Cgroups:
             yield self._mount
             return
         for entry in sorted(self._mount.iterdir()):
-            if entry.is_dir() and not entry.is_symlink() and entry.name != "unified":
+            if entry.is_dir() and not entry.is_symlink():
                 yield entry
 
 
