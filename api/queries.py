@@ -13,7 +13,7 @@ class TraceQuestion(Value, frozen=True):
     (from the address `tunnel_source`, with `vnid`) or node (from the node's own network stack). `protocol` is icmp,
     tcp, udp, arp (who has `target`? asks `source`), arp-reply or ipv6, whose packets carry neither `source` nor
     `target`; `port` is the target port of tcp and udp. MACs that are not given follow from sender and target.
-    `vlan` is the number in a tag; None is a frame without one.
+    `vlan` is the number in a tag; None is a frame without one. `fragment` is first, later, or empty for a whole packet.
     """
 
     enters: str
@@ -27,7 +27,7 @@ class TraceQuestion(Value, frozen=True):
     source_mac: str = ""
     target_mac: str = ""
     vlan: int | None = None
-    later_fragment: bool = False
+    fragment: str = ""
 
 
 class TraceStep(Value, frozen=True):

@@ -13,6 +13,7 @@ ENTRANCES = ("pod", "docker", "tunnel", "node")
 PROTOCOLS = ("icmp", "tcp", "udp", "arp", "arp-reply", "ipv6")
 WITH_FRAGMENTS = ("icmp", "tcp", "udp")
 WITH_PORTS = ("tcp", "udp")
+FRAGMENTS = ("first", "later")
 LAST_VNID, LAST_PORT, LAST_VLAN = 0xFFFFFF, 65535, 4095
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.IGNORECASE)
 
@@ -60,10 +61,12 @@ def _check_sense(asked: TraceQuestion) -> Iterator[Problem]:
         yield Problem(
             "port", shown(asked.port), f"{asked.protocol} has no ports, {' and '.join(WITH_PORTS)} have", FORBIDDEN
         )
-    elif asked.port and asked.later_fragment:
+    elif asked.port and asked.fragment == "later":
         yield Problem("port", shown(asked.port), "only the first fragment carries the port", FORBIDDEN)
-    if asked.later_fragment and asked.protocol not in WITH_FRAGMENTS:
-        yield Problem("laterFragment", "true", f"goes with {', '.join(WITH_FRAGMENTS)}", FORBIDDEN)
+    if asked.fragment and asked.fragment not in FRAGMENTS:
+        yield Problem("fragment", shown(asked.fragment), f"{', '.join(FRAGMENTS)} are accepted", NOT_SUPPORTED)
+    elif asked.fragment and asked.protocol not in WITH_FRAGMENTS:
+        yield Problem("fragment", shown(asked.fragment), f"goes with {', '.join(WITH_FRAGMENTS)}", FORBIDDEN)
     if asked.protocol == "ipv6" and asked.sender and asked.source != asked.sender:
         yield Problem("source", shown(asked.source), "an IPv6 packet carries no IPv4 address to borrow", FORBIDDEN)
 

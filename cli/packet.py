@@ -17,7 +17,7 @@ _FLAGS = {
     "vlan": "--vlan",
     "sourceMac": "--source-mac",
     "targetMac": "--target-mac",
-    "laterFragment": "--later-fragment",
+    "fragment": "--fragment",
 }
 
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = kinds.add_argument
     add("--proto", choices=traces.PROTOCOLS, default="icmp", help="protocol (icmp); arp: SRC asks who has DST")
     add("--port", type=int, default=0, metavar="N", help="target port of tcp and udp")
-    add("--later-fragment", action="store_true", help="not the first fragment of a packet: it carries no port")
+    add("--fragment", choices=traces.FRAGMENTS, default="", help="only a part of a packet; later ones carry no port")
     add("--vlan", type=int, metavar="N", help="it carries a VLAN tag")
     add("--source-address", metavar="ADDRESS", default="", help="the address that the packet claims to be from")
     add("--source-mac", metavar="MAC", default="", help="the MAC that the frame claims to be from")
@@ -59,7 +59,7 @@ def packet(arguments: argparse.Namespace, source: End, target: End, known: Map) 
         source_mac=arguments.source_mac,
         target_mac=arguments.target_mac,
         vlan=arguments.vlan,
-        later_fragment=arguments.later_fragment,
+        fragment=arguments.fragment,
     )
     problems = [problem._replace(path=_FLAGS.get(problem.path, problem.path)) for problem in traces.check(asked)]
     if problems:

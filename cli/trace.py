@@ -15,6 +15,9 @@ from cli.verdict import sentence
 from cli.walk import End, Hop, Map, onward
 from lab.tables import BOLD, GREEN, RED, coloured, table
 
+VXLAN_PORT = 4789
+ENDED = {"Succeeded", "Failed"}
+
 
 async def show(client: Client, arguments: argparse.Namespace) -> None:
     """Print every table that the packet meets, and what comes of it."""
@@ -39,29 +42,31 @@ async def _map(client: Client) -> Map:
     cluster = await client.get(ClusterNetwork, "default")
     entries = [entry.cidr for entry in cluster.cluster_networks] or [cluster.network]
     hosts = [one for one in (await client.list(HostSubnet)).items if one.subnet]
+    pods = (await client.list(Pod)).items
     return Map(
-        pods=pods_with_addresses((await client.list(Pod)).items),
+        pods=pods_with_addresses(pods),
         vnids={lane.netname: lane.netid for lane in (await client.list(NetNamespace)).items},
         subnets={one.host: IPv4Network(one.subnet) for one in hosts},
         addresses={one.host: IPv4Address(one.host_ip) for one in hosts},
         nodes=frozenset(node.metadata.name for node in (await client.list(Node)).items),
         networks=tuple(map(IPv4Network, entries)),
         services=IPv4Network(cluster.service_network),
+        vxlan_port=cluster.vxlan_port or VXLAN_PORT,
+        guests={_name(pod): pod.spec.node_name for pod in pods if pod.spec.host_network},
     )
 
 
 def pods_with_addresses(pods: Iterable[Pod]) -> tuple[End, ...]:
-    """Pods as ends of a packet's way; one that has ended has given its address back."""
+    """Pods as ends of a packet's way: not those in their host's network, nor those that have ended."""
     return tuple(
-        End(
-            IPv4Address(pod.status.pod_ip),
-            f"{pod.metadata.namespace}/{pod.metadata.name}",
-            pod.metadata.namespace,
-            node,
-        )
+        End(IPv4Address(pod.status.pod_ip), _name(pod), pod.metadata.namespace, pod.spec.node_name)
         for pod in pods
-        if (node := pod.spec.node_name) and pod.status.pod_ip and pod.status.phase not in {"Succeeded", "Failed"}
+        if pod.spec.node_name and pod.status.pod_ip and not pod.spec.host_network and pod.status.phase not in ENDED
     )
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
 async def _follow(client: Client, node: str, asked: TraceQuestion, known: Map) -> list[Hop]:

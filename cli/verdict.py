@@ -15,12 +15,15 @@ def sentence(source: End, target: End, hops: list[Hop], known: Map) -> str:
     for output in last.answer.outputs:
         if output.startswith("sender "):
             return f"answered: the switch of {last.node} gives {source} the MAC of {target}, {output.split()[1]}"
+    if _is_caught(target, last, known):
+        caught = f"the firewall of {last.node} puts the fragments together and drops them"
+        return f"dropped because {source} may not send VXLAN to the outside: {caught}"
     if target.address.is_multicast:
         arrived = [words for node, output in outputs if (words := _heard(output, node, known))]
     else:
         arrived = [words for node, output in outputs if (words := _reached(output, node, target, known))]
     if arrived:
-        return f"delivered: {source} reaches {', '.join(arrived)}{_if_answer(source, hops[0], known)}"
+        return f"delivered: {source} reaches {', '.join(arrived)}{_if_answer(hops[0], known)}"
     lost = [output.partition(" ")[2] for output in last.answer.outputs if output.startswith("tunnel ")]
     if lost:
         return f"sent on: {', '.join(_unasked(IPv4Address(one), known) for one in lost)}"
@@ -32,9 +35,19 @@ def _reached(output: str, node: str, target: End, known: Map) -> str:
     if output == "docker":
         return f"Docker's bridge on {node}, where a container may have {target.address}"
     if output == "node":
-        own = target.address in {known.gateway(node), known.addresses.get(node)}
-        return f"{node} itself" if own else f"the outside, with the address of {node}"
+        return f"{node} itself" if _is_own(target, node, known) else f"the outside, with the address of {node}"
     return f"{target} on {node}" if output == f"pod {target.address}" else ""
+
+
+def _is_own(target: End, node: str, known: Map) -> bool:
+    return target.address in {known.gateway(node), known.addresses.get(node)}
+
+
+def _is_caught(target: End, last: Hop, known: Map) -> bool:
+    """VXLAN that the switch lets out because it looks at no ports of fragments; the firewall behind it does."""
+    asked = last.asked
+    is_vxlan = asked.protocol == "udp" and asked.port == known.vxlan_port and asked.fragment == "first"
+    return is_vxlan and "node" in last.answer.outputs and not _is_own(target, last.node, known)
 
 
 def _heard(output: str, node: str, known: Map) -> str:
@@ -45,10 +58,12 @@ def _heard(output: str, node: str, known: Map) -> str:
     return f"Docker's bridge on {node}" if kind == "docker" else ""
 
 
-def _if_answer(source: End, first: Hop, known: Map) -> str:
+def _if_answer(first: Hop, known: Map) -> str:
     """The switch takes what the firewall before it lets through."""
     is_outside = first.asked.enters == "node" and not known.is_inside(IPv4Address(first.asked.source))
-    return f", if it is an answer: the firewall of {first.node} lets nothing new in from outside" if is_outside else ""
+    if not is_outside:
+        return ""
+    return f", if it is an answer or for a host port: else the firewall of {first.node} lets nothing in from outside"
 
 
 def _unasked(address: IPv4Address, known: Map) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
 from msgspec.structs import replace
@@ -50,7 +50,7 @@ class Hop:
 class Map:
     """What the API says: pods, VNIDs by project, addresses and subnets by host, and the networks.
 
-    `nodes` are the hosts that have an sdn daemon to ask.
+    `nodes` are the hosts that have an sdn daemon to ask; `guests` are the hosts of pods in their host's network.
     """
 
     pods: tuple[End, ...]
@@ -60,9 +60,15 @@ class Map:
     nodes: frozenset[str]
     networks: tuple[IPv4Network, ...]
     services: IPv4Network
+    vxlan_port: int
+    guests: Mapping[str, str] = field(default_factory=dict)
 
     def end(self, text: str) -> End | None:
-        """Whom PROJECT/POD, a node's name or an address means; None where it is none of these."""
+        """Whom PROJECT/POD, a node's name or an address means; None where it is none of these.
+
+        A pod in its host's network sends and receives as the host.
+        """
+        text = self.guests.get(text, text)
         pod = find_pod(text, self.pods)
         if pod is not None:
             return pod

@@ -29,7 +29,7 @@ SKIPPED = ">> skipping output to input port"
 _TAGGED = 0x1000
 _BROADCAST_MAC = 0xFFFFFFFFFFFF
 _OPERATIONS = {"arp": ARP_REQUEST, "arp-reply": ARP_REPLY}
-_FIRST_OF = {"icmp": "icmp_type=8", "tcp": "tcp_flags=syn,tcp_dst={port}", "udp": "udp_dst={port}"}
+_BEGINS = {"icmp": "icmp_type=8", "tcp": "tcp_flags=syn,tcp_dst={port}", "udp": "udp_dst={port}"}
 
 
 class Unaskable(Exception):
@@ -91,8 +91,10 @@ def _payload(asked: TraceQuestion, source_mac: int, target_mac: int) -> str:
         told = f",arp_tha={mac_text(target_mac)}" if asked.protocol == "arp-reply" else ""
         ends = f"arp_spa={asked.source},arp_tpa={asked.target},arp_sha={mac_text(source_mac)}{told}"
         return f"arp,arp_op={_OPERATIONS[asked.protocol]},{ends}"
-    rest = "nw_frag=later" if asked.later_fragment else _FIRST_OF[asked.protocol].format(port=asked.port)
-    return f"{asked.protocol},nw_src={asked.source},nw_dst={asked.target},nw_ttl=64,{rest}"
+    addresses = f"{asked.protocol},nw_src={asked.source},nw_dst={asked.target},nw_ttl=64"
+    fragment = f",nw_frag={asked.fragment}" if asked.fragment else ""
+    begins = "" if asked.fragment == "later" else f",{_BEGINS[asked.protocol].format(port=asked.port)}"
+    return f"{addresses}{fragment}{begins}"
 
 
 def answer(text: str, view: View) -> TraceAnswer:

@@ -29,6 +29,7 @@ def map_of(world: TraceWorld) -> Map:
         nodes=frozenset(world.views),
         networks=CLUSTER.networks,
         services=CLUSTER.service_network,
+        vxlan_port=CLUSTER.vxlan_port,
     )
 
 

@@ -66,12 +66,16 @@ SENTENCES = {
     "red/red-a red/red-c --target-mac 0a:58:0a:80:00:01": "delivered: red/red-a reaches red/red-c on node-2",
     "red/red-a blue/blue-a --target-mac 0a:58:0a:80:00:01": "dropped because "
     "red (VNID 10) may not reach blue (VNID 11)",
-    "red/red-a red/red-c --proto udp --later-fragment": "delivered: red/red-a reaches red/red-c on node-2",
-    "red/red-a blue/blue-b --proto tcp --later-fragment": "dropped because red (VNID 10) may not reach blue (VNID 11)",
+    "red/red-a red/red-c --proto udp --fragment later": "delivered: red/red-a reaches red/red-c on node-2",
+    "red/red-a blue/blue-b --proto tcp --fragment later": "dropped because red (VNID 10) may not reach blue (VNID 11)",
     "red/red-a red/red-b --vlan 10": "dropped because red/red-a's frames may carry no VLAN tag",
     "red/red-a red/red-b --vlan 0": "dropped because red/red-a's frames may carry no VLAN tag",
     "red/red-a red/red-b --source-mac 0a:58:0a:80:00:03": "dropped because 0a:58:0a:80:00:03 is not red/red-a's MAC",
     "red/red-a red/red-b --source-address 10.128.0.9": "dropped because 10.128.0.9 is not red/red-a's address",
+    "red/red-a 10.245.2.4 --proto udp --port 4789 --fragment first": "dropped because red/red-a may not send VXLAN "
+    "to the outside: the firewall of node-1 puts the fragments together and drops them",
+    "red/red-a 10.245.2.4 --proto udp --port 4790 --fragment first": "delivered: red/red-a reaches the outside, "
+    "with the address of node-1",
     # IPv6 and ARP
     "red/red-a red/red-b --proto ipv6": "dropped because it is IPv6, which the pod network does not carry",
     "red/red-a red/red-b --proto arp": "answered: the switch of node-1 gives red/red-a the MAC of red/red-b, "
@@ -131,7 +135,7 @@ SENTENCES = {
     "node-1 red/red-a --vlan 3": "dropped because node-1's frames may carry no VLAN tag",
     "node-1 red/red-a --proto ipv6": "dropped because it is IPv6, which the pod network does not carry",
     "8.8.8.8 red/red-a --from-outside --proto tcp --port 80": "delivered: 8.8.8.8 reaches red/red-a on node-1, "
-    "if it is an answer: the firewall of node-1 lets nothing new in from outside",
+    "if it is an answer or for a host port: else the firewall of node-1 lets nothing in from outside",
     "8.8.8.8 red/red-a --from-outside --on node-2": "dropped because red/red-a is not in 10.128.2.0/23: "
     "what comes from outside is for node-2 only",
     "red/red-c red/red-a --from-outside": "dropped because 10.128.2.4 is an address of the cluster, "

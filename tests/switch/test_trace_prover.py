@@ -1,4 +1,4 @@
-"""Every question of the prover, asked by the words of the command: the sentence says what the model says."""
+"""Every attempt of the adversary, asked by the words of the command: the sentence says what the model says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from cli.drops import GENERIC
 from sdn.flow import mac_text
 from sdn.view import mac_of
-from tests.switch.prover import STRANGER, Plan, Question, add_ports, load, questions
+from tests.adversary import STRANGER, Attempt, attempts
+from tests.switch.prover import Plan, add_ports, layout_of, load
 from tests.switch.switch import DummySwitch, TraceWorld
 from tests.switch.teller import full_name, told
 from tests.world import Inhabitant, Place
@@ -42,9 +43,9 @@ def world() -> Iterator[TraceWorld]:
 
 
 def in_words(world: TraceWorld, name: str, source: Inhabitant, target: Inhabitant) -> str:
-    """The prover's question as what follows `trace`; fails for one that has got no words yet."""
+    """The adversary's attempt as what follows `trace`; fails for one that has got no words yet."""
     one, other = full_name(source), full_name(target)
-    far, vnid = world.node_address(target.node), world.lanes[source.project]
+    far = world.node_address(target.node)
     everybody, gateway = "ff:ff:ff:ff:ff:ff", mac_text(mac_of(world.gateway(source.node)))
     senders = {node: str(world.node_address(node)) for node in world.views} | {"a stranger": str(STRANGER)}
     forms = {
@@ -53,7 +54,7 @@ def in_words(world: TraceWorld, name: str, source: Inhabitant, target: Inhabitan
         r"ICMP": "{one} {other}",
         r"to the gateway's MAC": "{one} {other} --proto udp --target-mac {gateway}",
         r"to everybody's MAC": "{one} {other} --proto udp --target-mac {everybody}",
-        r"a later fragment": "{one} {other} --proto udp --later-fragment",
+        r"a (first|later) fragment": "{one} {other} --proto udp --fragment {0}",
         r"tagged (\d+)": "{one} {other} --vlan {0}",
         r"from the address (\S+)": "{one} {other} --source-address {0}",
         r"from the MAC and address of (\S+)": "{one} {other} --source-address {0} --source-mac {mac}",
@@ -67,8 +68,7 @@ def in_words(world: TraceWorld, name: str, source: Inhabitant, target: Inhabitan
         r"an ARP lie to it": "{one} {other} --proto arp-reply --source-address {address}",
         r"an ARP lie to all": "{one} {other} --proto arp-reply --source-address {address} --target-mac {everybody}",
         r"VXLAN by hand": "{one} {far} --proto udp --port 4789",
-        r"through a tunnel from (.+) as VNID 0": "{one} {other} --from-tunnel {sender} --vnid 0",
-        r"through a tunnel from (.+)": "{one} {other} --from-tunnel {sender} --vnid {vnid}",
+        r"through a tunnel from (.+) as VNID (\d+)": "{one} {other} --from-tunnel {sender} --vnid {1}",
     }
     for form, words in forms.items():
         found = re.fullmatch(form, name)
@@ -80,7 +80,6 @@ def in_words(world: TraceWorld, name: str, source: Inhabitant, target: Inhabitan
                 one=one,
                 other=other,
                 far=far,
-                vnid=vnid,
                 everybody=everybody,
                 gateway=gateway,
                 mac=mac,
@@ -92,7 +91,7 @@ def in_words(world: TraceWorld, name: str, source: Inhabitant, target: Inhabitan
     raise AssertionError(f"{name!r} has no words")
 
 
-def begins(world: TraceWorld, asked: Question, source: Inhabitant, target: Inhabitant) -> str:
+def begins(world: TraceWorld, asked: Attempt, source: Inhabitant, target: Inhabitant) -> str:
     """What the model makes of it; the gateway is no pod, and the switch answers honest ARP."""
     if asked.name == "to the outside":
         return f"delivered: {full_name(source)} reaches the outside, with the address of {source.node}"
@@ -109,7 +108,7 @@ def begins(world: TraceWorld, asked: Question, source: Inhabitant, target: Inhab
 def test_the_sentence_agrees_with_the_model(world: TraceWorld, one: str, other: str) -> None:
     source, target = world.pods[one], world.pods[other]
     wrong = []
-    for asked in questions(world, source, target):
+    for asked in attempts(layout_of(world), source, target):
         if asked.name.startswith("LLDP"):
             continue  # the command has no other kinds of frames
         words = in_words(world, asked.name, source, target)

@@ -322,7 +322,8 @@ def test_bandwidths_have_a_range(text: str, good: bool) -> None:
         ({"vlan": 4096, "targetMac": "x"}, ["spec.trace.vlan", "spec.trace.targetMac"]),
         ({"vlan": "7"}, ["spec.trace.vlan"]),
         ({"port": 80}, ["spec.trace.port"]),
-        ({"protocol": "ipv6", "laterFragment": True}, ["spec.trace.laterFragment"]),
+        ({"protocol": "ipv6", "fragment": "later"}, ["spec.trace.fragment"]),
+        ({"fragment": "last"}, ["spec.trace.fragment"]),
     ],
 )
 def test_a_packet_that_makes_no_sense_is_refused(fields: dict[str, Any], found: list[str]) -> None:

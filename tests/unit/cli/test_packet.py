@@ -22,6 +22,8 @@ KNOWN = Map(
     nodes=frozenset({"node-1", "node-2", "node-3"}),
     networks=(IPv4Network("10.128.0.0/14"),),
     services=IPv4Network("172.30.0.0/16"),
+    vxlan_port=4789,
+    guests={"red/guest": "node-2"},
 )
 
 
@@ -42,10 +44,10 @@ def read(words: str) -> tuple[str, TraceQuestion]:
         ("red/a blue/b --proto arp --port 80", "--port: is 80; arp has no ports"),
         ("red/a blue/b --proto tcp --port 70000", "--port: is 70000; 0 to 65535 is accepted"),
         (
-            "red/a blue/b --proto udp --port 53 --later-fragment",
+            "red/a blue/b --proto udp --port 53 --fragment later",
             "--port: is 53; only the first fragment carries the port",
         ),
-        ("red/a blue/b --proto arp --later-fragment", "--later-fragment: is true; goes with icmp, tcp, udp"),
+        ("red/a blue/b --proto arp --fragment later", '--fragment: is "later"; goes with icmp, tcp, udp'),
         ("red/a blue/b --proto ipv6 --source-address 10.128.0.9", '--source-address: is "10.128.0.9"; an IPv6 packet'),
         ("red/a blue/b --source-address nobody", '--source-address: is "nobody"; an IPv4 address is accepted'),
         ("red/a blue/b --source-mac 0a:58", '--source-mac: is "0a:58"; a MAC such as 0a:58:0a:80:00:02 is accepted'),
@@ -83,6 +85,7 @@ def test_a_packet_comes_from_outside_or_from_a_tunnel(capsys: pytest.CaptureFixt
         ("10.128.0.2 blue/b", "node-1", "pod", "10.128.0.2"),
         ("node-1 blue/b", "node-1", "node", ""),
         ("10.128.2.1 red/a", "node-2", "node", ""),
+        ("red/guest red/a", "node-2", "node", ""),
         ("10.128.1.130 blue/b", "node-1", "docker", "10.128.1.130"),
         ("8.8.8.8 blue/b --from-outside", "node-2", "node", ""),
         ("8.8.8.8 blue/b --from-outside --on node-1", "node-1", "node", ""),
