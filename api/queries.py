@@ -9,18 +9,25 @@ from api.value import Value
 class TraceQuestion(Value, frozen=True):
     """A packet, and where it enters the switch of a node.
 
-    `enters` is pod (with the address of the pod in `pod`), tunnel (from the node at `tunnel_source`, with `vnid`) or
-    node (from the node's own network stack). `protocol` is icmp, tcp or udp; `port` is its target port.
+    `enters` is pod or docker (from the pod, or the container outside of any pod, with the address `sender`), tunnel
+    (from the address `tunnel_source`, with `vnid`) or node (from the node's own network stack). `protocol` is icmp,
+    tcp, udp, arp (who has `target`? asks `source`), arp-reply or ipv6, whose packets carry neither `source` nor
+    `target`; `port` is the target port of tcp and udp. MACs that are not given follow from sender and target.
+    `vlan` is the number in a tag; None is a frame without one. `fragment` is first, later, or empty for a whole packet.
     """
 
     enters: str
     source: str
     target: str
-    pod: str = ""
+    sender: str = ""
     tunnel_source: str = ""
     vnid: int = 0
     protocol: str = "icmp"
     port: int = 0
+    source_mac: str = ""
+    target_mac: str = ""
+    vlan: int | None = None
+    fragment: str = ""
 
 
 class TraceStep(Value, frozen=True):
@@ -32,12 +39,25 @@ class TraceStep(Value, frozen=True):
     actions: tuple[str, ...] = ()
 
 
+class DockerPart(Value, frozen=True):
+    """The containers outside of any pod of a node: they have addresses of `subnet`, and all the same VNID."""
+
+    subnet: str
+    vnid: int
+
+
 class TraceAnswer(Value, frozen=True):
-    """What the switch would do. `outputs` name where the packet comes out: `pod ADDRESS`, `tunnel ADDRESS`, `node`."""
+    """What the switch would do.
+
+    `outputs` name where the packet comes out: `pod ADDRESS`, `tunnel ADDRESS`, `node`, `docker` (Docker's bridge) and
+    `sender MAC` (an ARP answer that gives this MAC, back to who asked). `vnid` is the sender's, as the switch noted it;
+    `docker` is None where Docker has no bridge.
+    """
 
     steps: tuple[TraceStep, ...] = ()
     outputs: tuple[str, ...] = ()
     vnid: int = 0
+    docker: DockerPart | None = None
 
 
 class NetworkReport(Value, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api import configuration, events, lanes, names, pods, storage
+from api import configuration, events, lanes, names, pods, storage, traces
 from api.configuration import ConfigMap, Secret
 from api.objects import (
     ASSIGN_SUBNET,
@@ -194,19 +194,8 @@ def _check_capture(asked: CaptureQuestion) -> Iterator[Problem]:
 
 
 def _check_trace(asked: TraceQuestion) -> Iterator[Problem]:
-    for path, value, accepted in (
-        ("enters", asked.enters, ("pod", "tunnel", "node")),
-        ("protocol", asked.protocol, ("icmp", "tcp", "udp")),
-    ):
-        if value not in accepted:
-            yield Problem(f"spec.trace.{path}", shown(value), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
-    extra = {"pod": [("pod", asked.pod)], "tunnel": [("tunnelSource", asked.tunnel_source)]}.get(asked.enters, [])
-    for path, text in (("source", asked.source), ("target", asked.target), *extra):
-        yield from _check_address(f"spec.trace.{path}", text)
-    if not 0 <= asked.port <= 65535:
-        yield Problem("spec.trace.port", shown(asked.port), "0 to 65535 is accepted")
-    if not 0 <= asked.vnid <= LAST_VNID:
-        yield Problem("spec.trace.vnid", shown(asked.vnid), f"0 to {LAST_VNID} is accepted")
+    for problem in traces.check(asked):
+        yield problem._replace(path=f"spec.trace.{problem.path}")
 
 
 def _check_address(path: str, text: str) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from api.certificates import node_kubeconfig
 from api.client import Client, ClientError
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from cli import network
-from cli.command import ADMIN, add_command
+from cli.command import ADMIN, WrongUse, add_command
 from lab.command import LabError
 from lab.down import bring_down, has_traces
 from lab.files import write_private
@@ -32,6 +32,9 @@ def main(argv: list[str] | None = None) -> int:
     except (LabError, ClientError, BadKubeconfig, OSError) as error:
         sys.stderr.write(f"podlane: {error}\n")
         return 1
+    except WrongUse as error:
+        sys.stderr.write(f"podlane: {error}\n")
+        return 2
     except KeyboardInterrupt:
         return 130
     return code

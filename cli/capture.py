@@ -11,7 +11,8 @@ from api.client import Client
 from api.objects import Pod
 from api.queries import CaptureQuestion, NodeQuerySpec
 from cli.questions import PATIENCE_SECONDS, Unanswered, ask
-from cli.trace import end_of
+from cli.trace import pods_with_addresses
+from cli.walk import find_pod
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def take(client: Client, arguments: argparse.Namespace) -> None:
     """Write the file."""
-    pod = end_of(arguments.pod, (await client.list(Pod)).items)
-    if not pod.node:
-        raise Unanswered(f"{pod} is not the address of a pod")
+    pod = find_pod(arguments.pod, pods_with_addresses((await client.list(Pod)).items))
+    if pod is None:
+        raise Unanswered(f"{arguments.pod!r} is neither PROJECT/POD of a pod that has an address, nor that address")
     asked = CaptureQuestion(pod=str(pod.address), packets=arguments.packets, seconds=arguments.seconds)
     told = f"at most {asked.packets} packets of {pod} on {pod.node}, for at most {asked.seconds} s"
     print(told, file=sys.stderr, flush=True)

@@ -9,6 +9,10 @@ ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
 """Where a master keeps the administrator's kubeconfig."""
 
 
+class WrongUse(Exception):
+    """What was said on the command line makes no sense together; `str(error)` says what does."""
+
+
 def add_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,

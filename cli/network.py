@@ -14,7 +14,7 @@ from api.kubeconfig import Kubeconfig
 from api.lanes import CHANGE_NETWORK, LaneRequest
 from api.objects import ClusterNetwork, HostSubnet, NetNamespace, Node
 from api.queries import NetworkReport, NodeQuerySpec
-from cli import capture, trace
+from cli import capture, packet, trace
 from cli.command import ADMIN, add_command
 from cli.questions import Unanswered, ask
 from lab.tables import table
@@ -38,7 +38,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     for command in (join, isolate, everywhere):
         command.add_argument("projects", metavar="PROJECT", nargs="+")
     follow = add_command(commands, "trace", "show what becomes of a packet, table by table", _run(trace.show))
-    trace.add_arguments(follow)
+    packet.add_arguments(follow)
     watch = add_command(commands, "capture", "write down what goes over the port of a pod", _run(capture.take))
     capture.add_arguments(watch)
     for command in (status, join, isolate, everywhere, follow, watch):

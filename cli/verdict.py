@@ -2,102 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
-from api.queries import TraceAnswer, TraceQuestion
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Who sends or receives: a pod with its project and node, or nothing but an address."""
-
-    address: IPv4Address
-    name: str = ""
-    project: str = ""
-    node: str = ""
-
-    def __str__(self) -> str:
-        return self.name or str(self.address)
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """One switch: what it was asked and what it said."""
-
-    node: str
-    asked: TraceQuestion
-    answer: TraceAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class Map:
-    """What the API says: VNIDs by project, subnets by node, and the networks of cluster and services."""
-
-    vnids: Mapping[str, int]
-    subnets: Mapping[str, IPv4Network]
-    networks: tuple[IPv4Network, ...]
-    services: IPv4Network
-
-    def lane(self, project: str) -> str:
-        """A project with its VNID."""
-        return f"{project} (VNID {self.vnids[project]})" if project in self.vnids else project
+from cli.drops import reason
+from cli.walk import End, Hop, Map
 
 
 def sentence(source: End, target: End, hops: list[Hop], known: Map) -> str:
-    """Delivered, or dropped and why."""
+    """Delivered, answered, sent on, or dropped and why."""
     last = hops[-1]
-    outputs = last.answer.outputs
-    if f"pod {target.address}" in outputs:
-        return f"delivered: {source} reaches {target} on {last.node}"
-    if "node" in outputs:
-        inside = any(target.address in network for network in known.networks)
-        where = f"{last.node} itself" if inside else f"the outside, with the address of {last.node}"
-        return f"delivered: {source} reaches {where}"
-    if outputs:
-        return f"sent on: {', '.join(outputs)}, behind which no node answers"
-    return f"dropped because {_why(source, target, last, known)}"
-
-
-def _why(source: End, target: End, last: Hop, known: Map) -> str:
-    table = last.answer.steps[-1].table if last.answer.steps else ""
-    if table == "source":
-        return _not_believed(source, last)
-    if table == "route":
-        return _no_way(source, target, known)
-    if table == "deliver":
-        return _not_delivered(source, target, last, known)
-    if table == "outside":
-        return "pods may not send VXLAN to the outside: it would be believed as a node's"
-    return f"no row of the table {table or 'source'} lets it through"
-
-
-def _not_believed(source: End, last: Hop) -> str:
-    if last.asked.enters == "tunnel":
-        return f"{last.node} does not believe {last.asked.source} from a tunnel of {last.asked.tunnel_source}"
-    if last.asked.enters == "node":
-        return f"{last.asked.source} is an address of the cluster, and does not come from outside"
-    if last.asked.source != str(source.address):
-        return f"{last.asked.source} is not {source}'s address"
-    return f"{source} may not send this"
-
-
-def _no_way(source: End, target: End, known: Map) -> str:
-    if target.address in known.services:
-        return f"{target} is a service address, and there are no services"
+    outputs = [(hop.node, output) for hop in hops for output in hop.answer.outputs]
+    for output in last.answer.outputs:
+        if output.startswith("sender "):
+            return f"answered: the switch of {last.node} gives {source} the MAC of {target}, {output.split()[1]}"
+    if _is_caught(target, last, known):
+        caught = f"the firewall of {last.node} puts the fragments together and drops them"
+        return f"dropped because {source} may not send VXLAN to the outside: {caught}"
     if target.address.is_multicast:
-        return f"multicast is switched off for {source.project}"
-    if target.address == IPv4Address("255.255.255.255"):
-        return "nothing is sent to everybody"
-    if target.node and target.node not in known.subnets:
-        return f"{target.node} has no subnet"
-    return f"{target} belongs to no node's subnet"
+        arrived = [words for node, output in outputs if (words := _heard(output, node, known))]
+    else:
+        arrived = [words for node, output in outputs if (words := _reached(output, node, target, known))]
+    if arrived:
+        return f"delivered: {source} reaches {', '.join(arrived)}{_if_answer(hops[0], known)}"
+    lost = [output.partition(" ")[2] for output in last.answer.outputs if output.startswith("tunnel ")]
+    if lost:
+        return f"sent on: {', '.join(_unasked(IPv4Address(one), known) for one in lost)}"
+    return f"dropped because {reason(source, target, last, known)}"
 
 
-def _not_delivered(source: End, target: End, last: Hop, known: Map) -> str:
-    if target.project and source.project != target.project:
-        ours, theirs = known.vnids.get(source.project), known.vnids.get(target.project)
-        if ours != theirs and 0 not in {ours, theirs}:
-            return f"{known.lane(source.project)} may not reach {known.lane(target.project)}"
-    return f"no pod of {last.node} that may be reached has the address {target.address}"
+def _reached(output: str, node: str, target: End, known: Map) -> str:
+    """Who gets the packet at this output; nobody yet, where it is a tunnel."""
+    if output == "docker":
+        return f"Docker's bridge on {node}, where a container may have {target.address}"
+    if output == "node":
+        return f"{node} itself" if _is_own(target, node, known) else f"the outside, with the address of {node}"
+    return f"{target} on {node}" if output == f"pod {target.address}" else ""
+
+
+def _is_own(target: End, node: str, known: Map) -> bool:
+    return target.address in {known.gateway(node), known.addresses.get(node)}
+
+
+def _is_caught(target: End, last: Hop, known: Map) -> bool:
+    """VXLAN that the switch lets out because it looks at no ports of fragments; the firewall behind it does."""
+    asked = last.asked
+    is_vxlan = asked.protocol == "udp" and asked.port == known.vxlan_port and asked.fragment == "first"
+    return is_vxlan and "node" in last.answer.outputs and not _is_own(target, last.node, known)
+
+
+def _heard(output: str, node: str, known: Map) -> str:
+    """Who gets one copy of a multicast packet."""
+    kind, _, address = output.partition(" ")
+    if kind == "pod":
+        return f"{known.end(address) or address} on {node}"
+    return f"Docker's bridge on {node}" if kind == "docker" else ""
+
+
+def _if_answer(first: Hop, known: Map) -> str:
+    """The switch takes what the firewall before it lets through."""
+    is_outside = first.asked.enters == "node" and not known.is_inside(IPv4Address(first.asked.source))
+    if not is_outside:
+        return ""
+    return f", if it is an answer or for a host port: else the firewall of {first.node} lets nothing in from outside"
+
+
+def _unasked(address: IPv4Address, known: Map) -> str:
+    host = known.host_at(address)
+    return (
+        f"to {host} ({address}), which is no node that can be asked" if host else f"to {address}, which is nobody's now"
+    )

@@ -135,7 +135,7 @@ def outside_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """Hand packets for the outside to the node's network stack.
 
     VXLAN packets made by a pod are dropped: masqueraded, they would reach a peer from this node's address and be
-    believed there.
+    believed there. In fragments Open vSwitch sees no ports, not even in the first; those `nat_table` drops.
     """
     return frozenset(
         {

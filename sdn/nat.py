@@ -19,7 +19,8 @@ def nat_table(cluster: Cluster) -> str:
 
     What pods send to the outside leaves with the node's address; answers come back, but nothing new comes in from the
     outside, except what the host itself has directed to a pod, as it does for host ports. A packet of a pod that
-    belongs to no connection (a late FIN) is dropped rather than let out unmasked.
+    belongs to no connection (a late FIN) is dropped rather than let out unmasked. A pod's VXLAN in fragments is dropped
+    here, where they have been put together: the switch, which drops it whole (`outside_flows`), sees no ports in them.
     """
     networks = ", ".join(str(network) for network in sorted(cluster.networks))
     return f"""\
@@ -36,6 +37,7 @@ table ip {TABLE} {{
 	}}
 	chain forward {{
 		type filter hook forward priority filter; policy accept;
+		iifname "{GATEWAY_PORT}" udp dport {cluster.vxlan_port} drop
 		iifname "{GATEWAY_PORT}" ip saddr @cluster ct state invalid drop
 		oifname "{GATEWAY_PORT}" ct state established,related accept
 		oifname "{GATEWAY_PORT}" ct status dnat accept

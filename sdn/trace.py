@@ -5,15 +5,31 @@ from __future__ import annotations
 import re
 from ipaddress import IPv4Address
 
-from api.queries import TraceAnswer, TraceQuestion, TraceStep
-from sdn.flow import mac_text
-from sdn.flows import BASE_COOKIE, DOCKER_COOKIE, cookie_of_peer, cookie_of_pod
+from msgspec.structs import replace
+
+from api.queries import DockerPart, TraceAnswer, TraceQuestion, TraceStep
+from sdn.flow import mac_number, mac_text
+from sdn.flows import (
+    ARP_REPLY,
+    ARP_REQUEST,
+    BASE_COOKIE,
+    DOCKER_COOKIE,
+    DOCKER_MAC_PREFIX,
+    cookie_of_peer,
+    cookie_of_pod,
+)
 from sdn.pipeline import TUN0, VXLAN0, Table
 from sdn.view import View, mac_of
 
 _STEP = re.compile(r"^ ?(\d+)\. (.*)$")
 _ROW = re.compile(r"^(.*), (?:priority (\d+), )?cookie 0x([0-9a-f]+)$|^(.*), priority (\d+)$")
-PROTOCOLS = {"icmp": "icmp,icmp_type=8", "tcp": "tcp,tcp_flags=syn", "udp": "udp"}
+_NOTED = re.compile(r"^set_field:0x([0-9a-f]+)->reg0$|NXM_NX_REG0\[\] is now 0x([0-9a-f]+)")
+_GIVEN = re.compile(r"NXM_OF_ETH_SRC\[\] is now ([0-9a-f:]+)")
+SKIPPED = ">> skipping output to input port"
+_TAGGED = 0x1000
+_BROADCAST_MAC = 0xFFFFFFFFFFFF
+_OPERATIONS = {"arp": ARP_REQUEST, "arp-reply": ARP_REPLY}
+_BEGINS = {"icmp": "icmp_type=8", "tcp": "tcp_flags=syn,tcp_dst={port}", "udp": "udp_dst={port}"}
 
 
 class Unaskable(Exception):
@@ -22,29 +38,70 @@ class Unaskable(Exception):
 
 def question(asked: TraceQuestion, view: View) -> str:
     """The packet as `ofproto/trace` takes it. Raises Unaskable."""
-    source, target = IPv4Address(asked.source), IPv4Address(asked.target)
-    sender = view.node.gateway
+    enters, own_mac = _entrance(asked, view)
+    target = IPv4Address(asked.target)
+    source_mac = mac_number(asked.source_mac) if asked.source_mac else own_mac
+    target_mac = _BROADCAST_MAC if asked.protocol == "arp" else mac_of(target)
+    target_mac = mac_number(asked.target_mac) if asked.target_mac else target_mac
+    tag = "" if asked.vlan is None else f",vlan_tci={_TAGGED | asked.vlan:#x}"
+    macs = f"dl_src={mac_text(source_mac)},dl_dst={mac_text(target_mac)}"
+    return f"{enters}{tag},{macs},{_payload(asked, source_mac, target_mac)}"
+
+
+def _entrance(asked: TraceQuestion, view: View) -> tuple[str, int]:
+    """The port with what a tunnel adds, and the MAC of an honest sender there."""
     if asked.enters == "pod":
-        sender = IPv4Address(asked.pod)
-        ports = [pod.ofport for pod in view.pods if pod.address == sender]
-        if not ports:
-            raise Unaskable(f"no pod with a lane has the address {sender} on {view.node.name}")
-        enters = f"in_port={ports[0]}"
-    elif asked.enters == "tunnel":
+        sender = IPv4Address(asked.sender)
+        return f"in_port={_port_of_pod(sender, view)}", mac_of(sender)
+    if asked.enters == "docker":
+        sender = IPv4Address(asked.sender)
+        return f"in_port={_port_of_docker(sender, view)}", DOCKER_MAC_PREFIX << 32 | int(sender)
+    own_mac = mac_of(view.node.gateway)
+    if asked.enters == "tunnel":
         tunnel = f"tun_src={asked.tunnel_source},tun_dst={view.node.address},tun_id={asked.vnid}"
-        enters = f"in_port={VXLAN0},{tunnel}"
-    else:
-        enters = f"in_port={TUN0}"
-    macs = f"dl_src={mac_text(mac_of(sender))},dl_dst={mac_text(mac_of(target))}"
-    port = f",{asked.protocol}_dst={asked.port}" if asked.protocol != "icmp" else ""
-    return f"{enters},{macs},{PROTOCOLS[asked.protocol]},nw_src={source},nw_dst={target},nw_ttl=64{port}"
+        return f"in_port={VXLAN0},{tunnel}", own_mac
+    return f"in_port={TUN0}", own_mac
+
+
+def _port_of_pod(sender: IPv4Address, view: View) -> int:
+    for pod in view.pods:
+        if pod.address == sender:
+            return pod.ofport
+    for one in view.laneless:
+        if one.address == sender:
+            raise Unaskable(f"the pod with {sender} is cut off: its project {one.namespace} has no VNID")
+    raise Unaskable(f"no pod on {view.node.name} has the address {sender}")
+
+
+def _port_of_docker(sender: IPv4Address, view: View) -> int:
+    docker = view.docker
+    if docker is None:
+        raise Unaskable(f"no pod on {view.node.name} has the address {sender}, and Docker has no bridge there")
+    if sender not in docker.subnet:
+        raise Unaskable(
+            f"no pod on {view.node.name} has the address {sender}, and Docker gives those of {docker.subnet}"
+        )
+    return docker.ofport
+
+
+def _payload(asked: TraceQuestion, source_mac: int, target_mac: int) -> str:
+    if asked.protocol == "ipv6":
+        return "ipv6"
+    if asked.protocol in _OPERATIONS:
+        told = f",arp_tha={mac_text(target_mac)}" if asked.protocol == "arp-reply" else ""
+        ends = f"arp_spa={asked.source},arp_tpa={asked.target},arp_sha={mac_text(source_mac)}{told}"
+        return f"arp,arp_op={_OPERATIONS[asked.protocol]},{ends}"
+    addresses = f"{asked.protocol},nw_src={asked.source},nw_dst={asked.target},nw_ttl=64"
+    fragment = f",nw_frag={asked.fragment}" if asked.fragment else ""
+    begins = "" if asked.fragment == "later" else f",{_BEGINS[asked.protocol].format(port=asked.port)}"
+    return f"{addresses}{fragment}{begins}"
 
 
 def answer(text: str, view: View) -> TraceAnswer:
     """Step by step what `ofproto/trace` said, with the names of tables and owners."""
     steps: list[TraceStep] = []
     outputs: list[str] = []
-    vnid, tunnel = 0, ""
+    vnid, tunnel, given = 0, "", ""
     of_our_bridge = text.partition("-------------\n")[2].partition("\nFinal flow:")[0].partition("\nbridge(")[0]
     for line in of_our_bridge.splitlines():
         begins = _STEP.match(line)
@@ -53,16 +110,22 @@ def answer(text: str, view: View) -> TraceAnswer:
             continue
         action = line.strip()
         if action and steps and not action.startswith("->"):
-            last = steps[-1]
-            steps[-1] = TraceStep(table=last.table, row=last.row, owner=last.owner, actions=(*last.actions, action))
-        moved = re.search(r"TUN_ID\[0\.\.31\] is now 0x([0-9a-f]+)", action)
-        vnid = int(moved[1], 16) if moved else vnid
+            steps[-1] = replace(steps[-1], actions=(*steps[-1].actions, action))
+        noted = _NOTED.search(action)
+        vnid = int(noted[1] or noted[2], 16) if noted else vnid
+        told = _GIVEN.search(action)
+        given = told[1] if told else given
         far = re.search(r"set_field:([0-9.]+)->tun_dst", action)
         tunnel = far[1] if far else tunnel
         out = re.fullmatch(r"output:(\d+)", action)
         if out is not None:
             outputs.append(_name(int(out[1]), tunnel, view))
-    return TraceAnswer(steps=tuple(steps), outputs=tuple(outputs), vnid=vnid)
+        elif action == "IN_PORT":
+            outputs.append(f"sender {given}")
+        elif action == SKIPPED:
+            outputs.pop()
+    docker = None if view.docker is None else DockerPart(str(view.docker.subnet), view.docker.vnid)
+    return TraceAnswer(steps=tuple(steps), outputs=tuple(outputs), vnid=vnid, docker=docker)
 
 
 def _step(number: int, text: str, view: View) -> TraceStep:
@@ -90,5 +153,5 @@ def _name(port: int, tunnel: str, view: View) -> str:
     if port == TUN0:
         return "node"
     if view.docker is not None and port == view.docker.ofport:
-        return "Docker's bridge"
+        return "docker"
     return next((f"pod {pod.address}" for pod in view.pods if pod.ofport == port), f"port {port}")

@@ -34,7 +34,14 @@ def test_a_trace_asks_the_switches_on_both_nodes(cluster: Cluster) -> None:
     assert trace("blue/blue-2")[-1] == "dropped because red (VNID 10) may not reach blue (VNID 11)"
     borrowed = cluster.address("blue", "blue-1")
     assert trace("red/red-2", "--source-address", borrowed)[-1].endswith("is not red/red-1's address")
+    assert trace("red/red-2", "--vlan", "10")[-1] == "dropped because red/red-1's frames may carry no VLAN tag"
+    assert trace("blue/blue-2", "--proto", "arp")[-1].startswith(
+        "answered: the switch of node-1 gives red/red-1 the MAC"
+    )
+    stranger = trace("red/red-2", "--from-tunnel", "10.9.9.9", "--vnid", "10")
+    assert stranger[-1] == "dropped because node-2 does not believe 10.9.9.9: it is the address of no node"
     assert "neither an address nor PROJECT/POD" in trace("red/nobody", code=1)[-1]
+    assert "--vnid goes with --from-tunnel" in trace("red/red-2", "--vnid", "10", code=2)[-1]
     assert not cluster.kubectl("get", "nodequeries", "-o", "name").stdout, "no question is left behind"
 
 

@@ -303,3 +303,30 @@ def test_bandwidths_have_a_range(text: str, good: bool) -> None:
     document["metadata"] = {**document["metadata"], "annotations": {"kubernetes.io/egress-bandwidth": text}}
     found = paths(document)
     assert found == ([] if good else ["metadata.annotations[kubernetes.io/egress-bandwidth]"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, []),
+        ({"protocol": "arp", "vlan": 7, "sourceMac": "0a:58:0a:80:00:02"}, []),
+        ({"enters": "docker"}, []),
+        ({"enters": "node"}, ["spec.trace.sender"]),
+        ({"enters": "node", "sender": ""}, []),
+        ({"enters": "tunnel", "sender": "", "tunnelSource": "10.245.2.4", "vnid": 7}, []),
+        ({"enters": "tunnel", "sender": ""}, ["spec.trace.tunnelSource"]),
+        ({"sender": ""}, ["spec.trace.sender"]),
+        ({"tunnelSource": "10.245.2.4", "vnid": 7}, ["spec.trace.tunnelSource", "spec.trace.vnid"]),
+        ({"enters": "air", "protocol": "sctp"}, ["spec.trace.enters", "spec.trace.protocol", "spec.trace.sender"]),
+        ({"source": "x", "target": "::1"}, ["spec.trace.source", "spec.trace.target"]),
+        ({"vlan": 4096, "targetMac": "x"}, ["spec.trace.vlan", "spec.trace.targetMac"]),
+        ({"vlan": "7"}, ["spec.trace.vlan"]),
+        ({"port": 80}, ["spec.trace.port"]),
+        ({"protocol": "ipv6", "fragment": "later"}, ["spec.trace.fragment"]),
+        ({"fragment": "last"}, ["spec.trace.fragment"]),
+    ],
+)
+def test_a_packet_that_makes_no_sense_is_refused(fields: dict[str, Any], found: list[str]) -> None:
+    asked = {"enters": "pod", "sender": "10.128.0.2", "source": "10.128.0.2", "target": "10.128.2.3"} | fields
+    document = {"metadata": {"name": "q"}, "spec": {"nodeName": "n", "trace": asked}}
+    assert paths(document, NodeQuery) == found

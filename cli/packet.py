@@ -1,0 +1,100 @@
+"""The words of `podlane network trace` as a packet, and where it enters. Pure."""
+
+from __future__ import annotations
+
+import argparse
+from ipaddress import IPv4Address
+
+from api import traces
+from api.queries import TraceQuestion
+from cli.command import WrongUse
+from cli.walk import End, Map
+
+_FLAGS = {
+    "source": "--source-address",
+    "port": "--port",
+    "vnid": "--vnid",
+    "vlan": "--vlan",
+    "sourceMac": "--source-mac",
+    "targetMac": "--target-mac",
+    "fragment": "--fragment",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said about the packet."""
+    who = "PROJECT/POD, a node, or an address (also of a container outside of any pod)"
+    parser.add_argument("source", metavar="SRC", help=who)
+    parser.add_argument("target", metavar="DST", help=who)
+    kinds = parser.add_argument_group("what packet it is")
+    add = kinds.add_argument
+    add("--proto", choices=traces.PROTOCOLS, default="icmp", help="protocol (icmp); arp: SRC asks who has DST")
+    add("--port", type=int, default=0, metavar="N", help="target port of tcp and udp")
+    add("--fragment", choices=traces.FRAGMENTS, default="", help="only a part of a packet; later ones carry no port")
+    add("--vlan", type=int, metavar="N", help="it carries a VLAN tag")
+    add("--source-address", metavar="ADDRESS", default="", help="the address that the packet claims to be from")
+    add("--source-mac", metavar="MAC", default="", help="the MAC that the frame claims to be from")
+    add("--target-mac", metavar="MAC", default="", help="the MAC that the frame is sent to")
+    entrances = parser.add_argument_group("where it enters, if not from SRC")
+    either = entrances.add_mutually_exclusive_group()
+    either.add_argument("--from-outside", action="store_true", help="from outside, through the node's network stack")
+    either.add_argument("--from-tunnel", metavar="HOST", default="", help="in VXLAN from a node, or from any address")
+    entrances.add_argument("--vnid", type=int, metavar="N", help="the VNID in the VXLAN packet")
+    entrances.add_argument("--on", metavar="NODE", default="", help="the node that it reaches (that of DST)")
+
+
+def packet(arguments: argparse.Namespace, source: End, target: End, known: Map) -> tuple[str, TraceQuestion]:
+    """The node whose switch is asked first, and the question. Raises WrongUse."""
+    is_foreign = arguments.from_outside or bool(arguments.from_tunnel)
+    node, enters = _foreign(arguments, target, known) if is_foreign else _own(arguments, source)
+    asked = TraceQuestion(
+        enters=enters,
+        source=arguments.source_address or str(source.address),
+        target=str(target.address),
+        sender=str(source.address) if enters in {"pod", "docker"} else "",
+        tunnel_source=_tunnel_source(arguments.from_tunnel, known) if enters == "tunnel" else "",
+        vnid=arguments.vnid or 0,
+        protocol=arguments.proto,
+        port=arguments.port,
+        source_mac=arguments.source_mac,
+        target_mac=arguments.target_mac,
+        vlan=arguments.vlan,
+        fragment=arguments.fragment,
+    )
+    problems = [problem._replace(path=_FLAGS.get(problem.path, problem.path)) for problem in traces.check(asked)]
+    if problems:
+        raise WrongUse("; ".join(map(str, problems)))
+    return node, asked
+
+
+def _own(arguments: argparse.Namespace, source: End) -> tuple[str, str]:
+    if arguments.vnid is not None:
+        raise WrongUse("--vnid goes with --from-tunnel: what SRC itself sends has the VNID of its project")
+    if arguments.on:
+        raise WrongUse("--on goes with --from-outside and --from-tunnel: what SRC itself sends begins where SRC is")
+    if not source.enters:
+        raise WrongUse(f"{source} is in no node's subnet: say how its packet enters, --from-outside or --from-tunnel")
+    return source.node, source.enters
+
+
+def _foreign(arguments: argparse.Namespace, target: End, known: Map) -> tuple[str, str]:
+    if arguments.source_address:
+        raise WrongUse("--source-address is for what SRC itself sends; here SRC is the address that the packet claims")
+    if arguments.from_tunnel and arguments.vnid is None:
+        raise WrongUse("--from-tunnel needs --vnid: the VNID in the VXLAN packet")
+    if arguments.from_outside and arguments.vnid is not None:
+        raise WrongUse("--vnid goes with --from-tunnel: what comes from outside has VNID 0")
+    node = arguments.on or target.node
+    if not node:
+        raise WrongUse(f"{target} is on no node: say which one the packet reaches, --on NODE")
+    there_are = known.nodes & known.subnets.keys()
+    if node not in there_are:
+        raise WrongUse(f"{node} is no node with a subnet; such are {', '.join(sorted(there_are))}")
+    return node, "tunnel" if arguments.from_tunnel else "node"
+
+
+def _tunnel_source(text: str, known: Map) -> str:
+    try:
+        return str(known.addresses[text] if text in known.addresses else IPv4Address(text))
+    except ValueError:
+        raise WrongUse(f"--from-tunnel {text}: is neither a node nor an IPv4 address") from None

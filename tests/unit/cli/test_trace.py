@@ -1,0 +1,31 @@
+"""Which pods a trace may be of, by name and by address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from api.objects import ObjectMeta, Pod, PodSpec, PodStatus
+from cli.trace import pods_with_addresses
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "is_there"),
+    [
+        ({}, {"pod_ip": "10.128.0.2", "phase": "Running"}, True),
+        ({}, {"pod_ip": "", "phase": "Pending"}, False),
+        ({"node_name": ""}, {"pod_ip": "10.128.0.2"}, False),
+        ({}, {"pod_ip": "10.128.0.2", "phase": "Succeeded"}, False),
+        ({}, {"pod_ip": "10.128.0.2", "phase": "Failed"}, False),
+        ({"host_network": True}, {"pod_ip": "10.245.2.3", "phase": "Running"}, False),
+    ],
+)
+def test_a_pod_has_an_address_of_its_own_while_it_runs(
+    spec: dict[str, Any], status: dict[str, Any], is_there: bool
+) -> None:
+    meta = ObjectMeta(name="a", namespace="red")
+    where: dict[str, Any] = {"node_name": "node-1"} | spec
+    pod = Pod(metadata=meta, spec=PodSpec(containers=(), **where), status=PodStatus(**status))
+    found = pods_with_addresses([pod])
+    assert [(str(end), end.project, end.node) for end in found] == [("red/a", "red", "node-1")] * is_there

@@ -1,0 +1,51 @@
+"""Sentences for switches that know other things than the API; the others are in tests/switch/test_trace.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from api.queries import TraceAnswer, TraceQuestion, TraceStep
+from cli.drops import GENERIC
+from cli.verdict import sentence
+from cli.walk import End, Hop, Map
+from tests.unit.cli.test_packet import BLUE, KNOWN, RED
+
+NEAR = TraceQuestion(enters="pod", sender="10.128.0.2", source="10.128.0.2", target="10.128.2.3")
+FAR = TraceQuestion(enters="tunnel", tunnel_source="10.245.2.3", vnid=10, source="10.128.0.2", target="10.128.2.3")
+HOMELESS = replace(BLUE, node="node-3")
+UNKNOWN = replace(KNOWN, vnids={"red": 10})
+
+
+def drop(table: str, node: str, asked: TraceQuestion) -> Hop:
+    return Hop(node, asked, TraceAnswer((TraceStep(table),), vnid=10))
+
+
+@pytest.mark.parametrize(
+    ("target", "hop", "known", "why"),
+    [
+        (BLUE, drop("route", "node-1", NEAR), KNOWN, "node-1 does not know yet that 10.128.2.0/23 lies behind node-2"),
+        (BLUE, drop("source", "node-2", FAR), KNOWN, "node-2 does not know yet that 10.128.0.0/23 lies behind node-1"),
+        (HOMELESS, drop("route", "node-1", NEAR), KNOWN, "node-3 has no subnet"),
+        (BLUE, drop("deliver", "node-2", FAR), UNKNOWN, "blue/b is cut off: blue has no VNID"),
+        (BLUE, drop("source", "node-1", NEAR), KNOWN, f"no row of the table source {GENERIC}"),
+        (BLUE, drop("flood", "node-1", NEAR), KNOWN, f"no row of the table flood {GENERIC}"),
+    ],
+)
+def test_a_switch_that_is_behind_is_told_of(target: End, hop: Hop, known: Map, why: str) -> None:
+    assert sentence(RED, target, [hop], known) == f"dropped because {why}"
+
+
+def test_with_the_flat_network_nobody_is_cut_off_for_want_of_a_vnid() -> None:
+    flat = replace(KNOWN, vnids={})
+    told = sentence(RED, BLUE, [drop("deliver", "node-2", FAR)], flat)
+    assert told == "dropped because blue/b is not attached to the switch of node-2"
+
+
+def test_a_tunnel_to_somebody_who_is_gone() -> None:
+    target = End(IPv4Address("10.128.8.9"))
+    first = Hop("node-1", NEAR, TraceAnswer((TraceStep("route"),), ("tunnel 10.245.2.99",), 10))
+    known = replace(KNOWN, networks=(IPv4Network("10.128.0.0/14"),))
+    assert sentence(RED, target, [first], known) == "sent on: to 10.245.2.99, which is nobody's now"
