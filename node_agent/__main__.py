@@ -6,9 +6,11 @@ import asyncio
 import sys
 from pathlib import Path
 
+from api import quantity
 from api.client import Client
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from node_agent.agent import Agent
+from node_agent.containers import LogLimits
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.settings import Settings
@@ -19,7 +21,8 @@ from reconcile.settings import load
 
 async def serve(settings: Settings) -> None:
     """Run until cancelled; the pods stay as they are afterwards."""
-    docker = Docker(settings.docker_socket)
+    limits = LogLimits(quantity.whole(settings.container_log_max_size), settings.container_log_max_files)
+    docker = Docker(settings.docker_socket, limits)
     async with (
         Client(Kubeconfig.load(settings.kubeconfig)) as client,
         PodNetwork(settings.sdn_socket) as network,
@@ -37,6 +40,7 @@ async def serve(settings: Settings) -> None:
                 agent.recorder.loop.run(),
                 agent.loop.run(),
                 agent.detacher.run(),
+                *(loop.run() for loop in agent.housekeeping.loops),
                 agent.manifests.run(),
                 agent.mirror.run(),
                 agent.follow_docker(),

@@ -23,6 +23,7 @@ from node_agent.drivers import host as directories
 from node_agent.drivers import nft
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
+from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.node import new_node, node_status
 from node_agent.plan import FINAL_PHASES
@@ -84,6 +85,7 @@ class Agent:
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
+        self.housekeeping = Housekeeping(settings, docker, network, lambda: frozenset(self._workers))
         self.manifests = Manifests(Path(settings.manifest_dir), settings.node_name, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
 
@@ -95,6 +97,7 @@ class Agent:
         worker = self._workers.get(uid)
         if worker is not None:
             worker.wake()
+        self.housekeeping.container_changed()
 
     def _wake_everyone(self) -> None:
         self.heart.wake()

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import msgspec
 
+BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
+"""A quantity of bytes, as in Pods."""
+
 
 class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Registers this host as a node and keeps the containers of its pods running."""
@@ -31,6 +34,36 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
         "127.0.0.1:10248"
     )
+    container_log_max_size: Annotated[
+        str,
+        msgspec.Meta(pattern=f"^{BYTES}$", description="size of a log file of a container"),
+    ] = "10Mi"
+    container_log_max_files: Annotated[int, msgspec.Meta(ge=2, description="log files kept for each container")] = 5
+    pod_logs_dir: Annotated[str, msgspec.Meta(description="links to containers' logs, by pod")] = "/var/log/pods"
+    container_logs_dir: Annotated[str, msgspec.Meta(description="links to containers' logs, by container")] = (
+        "/var/log/containers"
+    )
+    maximum_dead_containers_per_container: Annotated[
+        int, msgspec.Meta(ge=1, description="dead containers that are kept for each container of a pod")
+    ] = 1
+    minimum_container_ttl_seconds: Annotated[
+        float, msgspec.Meta(ge=0, description="how long a dead container stays in any case")
+    ] = 0.0
+    image_gc_high_threshold_percent: Annotated[
+        int, msgspec.Meta(ge=0, le=100, description="fullness of Docker's disk at which unused images begin to go")
+    ] = 85
+    image_gc_low_threshold_percent: Annotated[
+        int, msgspec.Meta(ge=0, le=100, description="fullness of Docker's disk down to which unused images go")
+    ] = 80
+    image_minimum_gc_age_seconds: Annotated[
+        float, msgspec.Meta(ge=0, description="how long an image stays in any case")
+    ] = 120.0
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="what is logged")] = (
         "info"
     )
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what contradicts itself."""
+        if self.image_gc_low_threshold_percent > self.image_gc_high_threshold_percent:
+            found = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
+            raise ValueError(f"imageGcLowThresholdPercent: found {found}; no more than the high threshold is accepted")

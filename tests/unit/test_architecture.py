@@ -68,6 +68,8 @@ PURE = (
     "node_agent/events.py",
     "node_agent/host_ports.py",
     "node_agent/naming.py",
+    "node_agent/garbage.py",
+    "node_agent/log_links.py",
     "node_agent/node.py",
     "node_agent/observed.py",
     "node_agent/payload.py",
