@@ -40,7 +40,7 @@ async def serve(settings: Settings) -> None:
                 agent.recorder.loop.run(),
                 agent.loop.run(),
                 agent.detacher.run(),
-                *(loop.run() for loop in agent.housekeeping.loops),
+                *(loop.run() for loop in (*agent.housekeeping.loops, *agent.evictor.loops)),
                 agent.manifests.run(),
                 agent.mirror.run(),
                 agent.follow_docker(),

@@ -23,6 +23,7 @@ from node_agent.drivers import host as directories
 from node_agent.drivers import nft
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
+from node_agent.evictor import Evictor
 from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.node import new_node, node_status
@@ -86,6 +87,9 @@ class Agent:
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
         self.housekeeping = Housekeeping(settings, docker, network, lambda: frozenset(self._workers))
+        self.evictor = Evictor(
+            settings, docker, self._tools.host, self._evictable, self.housekeeping.reclaim, self.heart.wake
+        )
         self.manifests = Manifests(Path(settings.manifest_dir), settings.node_name, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
 
@@ -146,6 +150,13 @@ class Agent:
                 worker.leave()
                 self._workers[uid] = worker
                 self._spawn(worker.run())
+
+    def _evictable(self) -> dict[str, PodWorker]:
+        """Pods of the master that run or are to run; static pods stay. None before all of them are known."""
+        if not self.mirror.synced:
+            return {}
+        here = ((uid, self._workers.get(uid)) for uid in {pod.metadata.uid for pod in self.mirror.items.values()})
+        return {uid: one for uid, one in here if one is not None and one.pod.status.phase not in FINAL_PHASES}
 
     async def _detach_lost(self) -> None:
         await detach_lost(self._docker, self._network)
@@ -238,7 +249,7 @@ class Agent:
             except AlreadyExists:
                 self.heart.wake()
             return
-        status = node_status(name, address, facts, self.unready, now, node.status.conditions)
+        status = node_status(name, address, facts, self.unready, now, node.status.conditions, self.evictor.pressure)
         await self._client.patch_status(Node, name, "", {"status": msgspec.to_builtins(status)})
         if self.unready:
             raise NotReady(self.unready)

@@ -15,6 +15,7 @@ from node_agent.containers import Host, sandbox_spec
 from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
+from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
 from node_agent.naming import too_long
 from node_agent.observed import Container, PodContainers, group
@@ -71,6 +72,7 @@ class PodWorker:
     def __init__(self, pod: Pod, tools: Tools) -> None:
         self.pod = pod
         self.leaving = False
+        self.cleared = False
         self._tools = tools
         self._memory = _Memory(_now())
         self._images = Images(tools.docker, self._tell)
@@ -98,6 +100,14 @@ class PodWorker:
         self._memory.attached = ""
         self.wake()
 
+    def evict(self, message: str) -> None:
+        """The node has no room for the pod: its object stays, with this message, and nothing else of it."""
+        if not self.leaving and not self.pod.metadata.deletion_timestamp and self.pod.status.phase not in FINAL_PHASES:
+            self.pod = replace(self.pod, status=evicted(self.pod.status, message, _now()))
+            self._tell(EVICTED, message)
+            self._tools.report(self._uid, self.pod.status)
+            self.wake()
+
     def leave(self) -> None:
         """The pod is wanted no more."""
         self.leaving = True
@@ -123,6 +133,8 @@ class PodWorker:
         self._refuse_forbidden(seen)
         if self.leaving or self.pod.metadata.deletion_timestamp:
             await self._terminate(seen)
+        elif is_evicted(self.pod.status):
+            self.cleared = await self._take_down(seen)
         else:
             await self._sync(seen)
 
@@ -315,18 +327,23 @@ class PodWorker:
         self._volumes.let_go()
 
     async def _terminate(self, seen: PodContainers) -> None:
+        if await self._take_down(seen):
+            log.info("pod gone", extra={"pod": self._loop_name()})
+            self._tools.gone(self._uid)
+            self._done.set()
+
+    async def _take_down(self, seen: PodContainers) -> bool:
+        """The next step of a pod that is to go; whether nothing of it is left on this host."""
         if await self._stop(seen):
             self._report(await self._observe(), terminating=True)
-            return
+            return False
         self._report(seen, terminating=True)
         for identity in seen.sandbox_ids:
             await self._tools.network.detach(identity)
         for one in seen.everything:
             await self._tools.docker.remove(one.id)
         await self._volumes.forget()
-        log.info("pod gone", extra={"pod": self._loop_name()})
-        self._tools.gone(self._uid)
-        self._done.set()
+        return True
 
     async def _stop(self, seen: PodContainers) -> bool:
         """Ask what runs to stop, and kill it at the deadline; False when nothing runs any more."""
@@ -351,7 +368,8 @@ class PodWorker:
         """
         grace = self.pod.metadata.deletion_grace_period_seconds
         if grace is None or not self.pod.metadata.deletion_timestamp:
-            grace = self.pod.spec.termination_grace_period_seconds or 0
+            evicting = is_evicted(self.pod.status)
+            grace = GRACE_SECONDS if evicting else self.pod.spec.termination_grace_period_seconds or 0
         wished = _now() + timedelta(seconds=grace)
         known = self._memory.deadline
         self._memory.deadline = wished if known is None else min(known, wished)
@@ -369,6 +387,8 @@ class PodWorker:
             terminating=terminating,
         )
         status = summarise(self.pod, seen, facts)
+        if is_evicted(self.pod.status):
+            status = replace(status, reason=self.pod.status.reason, message=self.pod.status.message)
         if status != self.pod.status:
             self.pod = replace(self.pod, status=status)
             self._tools.report(self._uid, status)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from node_agent.eviction import HARD, BadThreshold, thresholds
+
 BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
 """A quantity of bytes, as in Pods."""
 
@@ -58,6 +60,12 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     image_minimum_gc_age_seconds: Annotated[
         float, msgspec.Meta(ge=0, description="how long an image stays in any case")
     ] = 120.0
+    eviction_hard: Annotated[
+        str, msgspec.Meta(description="below which amounts or percentages pods are evicted, by signal")
+    ] = HARD
+    disk_scan_seconds: Annotated[
+        float, msgspec.Meta(gt=0, description="time between two looks at the disk that pods with limits take")
+    ] = 60.0
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="what is logged")] = (
         "info"
     )
@@ -67,3 +75,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         if self.image_gc_low_threshold_percent > self.image_gc_high_threshold_percent:
             found = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
             raise ValueError(f"imageGcLowThresholdPercent: found {found}; no more than the high threshold is accepted")
+        try:
+            thresholds(self.eviction_hard)
+        except BadThreshold as error:
+            raise ValueError(f"evictionHard: {error}") from None

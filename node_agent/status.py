@@ -22,6 +22,7 @@ from api.objects import (
     PodStatus,
 )
 from api.objects import Container as Wish
+from node_agent.eviction import DISRUPTION
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import FINAL_PHASES, crash_delay, crashes_before, due, exit_code, may_restart
 from node_agent.stages import ends_before_others, failed_for_good, has_begun, restart_policy, sidecars, stage
@@ -103,8 +104,8 @@ def rejected(pod: Pod, reason: str, message: str) -> PodStatus:
 
 def merged(ours: PodStatus, current: PodStatus) -> PodStatus:
     """What to write over `current`: ours, but for what is others' to say."""
-    others = tuple(row for row in current.conditions if row.type not in OUR_CONDITIONS)
-    own = tuple(row for row in ours.conditions if row.type in OUR_CONDITIONS)
+    own = tuple(row for row in ours.conditions if row.type in (*OUR_CONDITIONS, DISRUPTION))
+    others = tuple(row for row in current.conditions if row.type not in {*OUR_CONDITIONS, *(one.type for one in own)})
     return replace(ours, conditions=own + others, nominated_node_name=current.nominated_node_name)
 
 

@@ -60,6 +60,7 @@ class FakeDocker(Docker):
         self.images = set(images)
         self.pulls: dict[str, DriverError | None] = {}
         self.trouble: DriverError | None = None
+        self.written: dict[str, int] = {}
         self.calls = 0
         self.die_after: int | None = None
         self.held: dict[str, _Held] = {}
@@ -106,6 +107,9 @@ class FakeDocker(Docker):
             raise Refused(f"Docker: conflict: unable to remove {image.id}: container is using it")
         self.images = {name for name in self.images if _image_id(name) != image.id}
         self._called(None)
+
+    async def written_bytes(self, uid: str) -> dict[str, int]:
+        return self._called({name: self.written.get(name, 0) for name, one in self.held.items() if one.seen.uid == uid})
 
     async def image_id(self, name: str) -> str:
         self._ready()

@@ -26,6 +26,7 @@ from aiohttp import web
 from lab import images
 from node_agent import observed as label
 from node_agent.containers import ContainerSpec, LogLimits
+from node_agent.drivers import usage
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_exec import MOST_OUTPUT, Executed
 from node_agent.observed import Container
@@ -592,6 +593,21 @@ async def test_an_image_with_two_names_goes_with_both(dockerd: Dockerd) -> None:
     await real.remove_image(image)
     assert identity not in {one.id for one in await real.stored_images()}
     assert Path(await real.root_dir()) == dockerd.root / "data"
+    real.close()
+
+
+async def test_what_a_container_takes_is_seen_from_outside(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket), LOGS)
+    work = "head -c 3000000 /dev/zero > /tmp/written; echo done; exec tail -f /dev/null"
+    identity = await started(real, uid, ("sh", "-c", work))
+    seen = await until(real, identity, lambda one: bool(one.log_path) and usage.log_bytes(one.log_path) > 0)
+    written = await real.written_bytes(uid)
+    assert written[identity] >= 3_000_000
+    assert sorted(written) == sorted(one.id for one in await real.pod_containers(uid))
+    assert 0 < usage.memory_of(seen.pid) < 1 << 30
+    assert usage.processes_of(seen.pid) == 1
+    await real.remove(identity)
+    assert usage.memory_of(seen.pid) == usage.processes_of(seen.pid) == 0
     real.close()
 
 

@@ -68,6 +68,7 @@ PURE = (
     "node_agent/events.py",
     "node_agent/host_ports.py",
     "node_agent/naming.py",
+    "node_agent/eviction.py",
     "node_agent/garbage.py",
     "node_agent/log_links.py",
     "node_agent/node.py",
