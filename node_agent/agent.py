@@ -22,12 +22,12 @@ from node_agent.containers import Host
 from node_agent.drivers import host as directories
 from node_agent.drivers import nft
 from node_agent.drivers.docker import Docker
-from node_agent.drivers.network import PodNetwork
 from node_agent.evictor import Evictor
 from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.node import new_node, node_status
 from node_agent.plan import FINAL_PHASES
+from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker, Tools
 from node_agent.recorder import Recorder
 from node_agent.references import References
@@ -52,7 +52,7 @@ class Agent:
         settings: Settings,
         client: Client,
         docker: Docker,
-        network: PodNetwork,
+        network: SandboxNetwork,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.unready = "starting"

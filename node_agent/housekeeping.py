@@ -12,8 +12,8 @@ from node_agent import garbage, log_links
 from node_agent.drivers import image_record
 from node_agent.drivers import log_links as link_files
 from node_agent.drivers.docker import Docker
-from node_agent.drivers.network import PodNetwork
 from node_agent.drivers.space import space
+from node_agent.pod_network import SandboxNetwork
 from node_agent.settings import Settings
 from reconcile.errors import Gone, Refused
 from reconcile.loop import Loop, Pace
@@ -28,7 +28,7 @@ class Housekeeping:
     """`pods` are the UIDs of pods that have a worker here; `loops` are to be run as long as the daemon lives."""
 
     def __init__(
-        self, settings: Settings, docker: Docker, network: PodNetwork, pods: Callable[[], frozenset[str]]
+        self, settings: Settings, docker: Docker, network: SandboxNetwork, pods: Callable[[], frozenset[str]]
     ) -> None:
         self._docker = docker
         self._network = network

@@ -14,12 +14,12 @@ from api.objects import Pod, PodStatus
 from node_agent.containers import Host, sandbox_spec
 from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
-from node_agent.drivers.network import PodNetwork
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
 from node_agent.naming import too_long
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
+from node_agent.pod_network import SandboxNetwork, no_address
 from node_agent.pod_volumes import PodVolumes
 from node_agent.references import References, Unread
 from node_agent.security import forbidden_sysctl
@@ -40,7 +40,7 @@ class Tools:
     """What every worker acts with. `event` tells (pod, reason, message, container or nothing)."""
 
     docker: Docker
-    network: PodNetwork
+    network: SandboxNetwork
     host: Host
     node_address: str
     pause_image: str
@@ -268,7 +268,7 @@ class PodWorker:
             self._memory.trouble = ("FailedCreatePodSandBox", f"network: {error}")
             self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
             raise
-        self._memory.trouble = None
+        self._memory.trouble = no_address(self.pod, address)
         self._memory.attached = sandbox.id
         self._memory.address = address
         await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
@@ -380,6 +380,7 @@ class PodWorker:
         facts = Facts(
             node_address=self._tools.node_address,
             address=memory.address,
+            addressless=bool(memory.attached) and not memory.address and memory.trouble is None,
             now=_now(),
             started_at=memory.started_at,
             troubles=dict(memory.troubles),

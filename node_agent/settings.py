@@ -24,6 +24,15 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         "/var/lib/podlane/node-agent"
     )
     docker_socket: Annotated[str, msgspec.Meta(description="unix socket of Docker")] = "/var/run/docker.sock"
+    network: Annotated[
+        str, msgspec.Meta(pattern="^(sdn|cni|none)$", description="who gives pods their network: sdn, cni or none")
+    ] = "sdn"
+    cni_conf_dir: Annotated[str, msgspec.Meta(description="where network cni looks for its *.conflist")] = (
+        "/etc/cni/net.d"
+    )
+    cni_bin_dirs: Annotated[str, msgspec.Meta(description="where CNI plugins are, separated by colons")] = (
+        "/opt/cni/bin:/usr/lib/cni"
+    )
     sdn_socket: Annotated[str, msgspec.Meta(description="unix socket of the sdn daemon")] = "/run/podlane/sdn.sock"
     manifest_dir: Annotated[str, msgspec.Meta(description="directory of manifests of static pods")] = (
         "/etc/podlane/manifests"

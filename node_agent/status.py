@@ -35,7 +35,7 @@ class Facts:
     """What the containers alone do not tell.
 
     `address` is the pod's, empty while it has none; `troubles` says by container why it cannot start (reason, message);
-    `trouble` is the sandbox's own.
+    `trouble` is the sandbox's own. `addressless`: it is attached to a network that gives no addresses.
     """
 
     node_address: str
@@ -44,6 +44,7 @@ class Facts:
     started_at: datetime
     troubles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     trouble: tuple[str, str] | None = None
+    addressless: bool = False
     terminating: bool = False
 
 
@@ -215,7 +216,7 @@ def _conditions(
     init_rows, own = groups
     beside = {wish.name for wish in sidecars(pod)}
     rows = (*(row for row in init_rows if row.name in beside), *own)
-    connected = seen.sandbox is not None and seen.sandbox.running and bool(facts.address)
+    connected = seen.sandbox is not None and seen.sandbox.running and (bool(facts.address) or facts.addressless)
     ready = phase not in FINAL_PHASES and connected and all(row.ready for row in rows)
     reason, message = ("", "") if ready else _why_unready(phase, rows)
     states = (

@@ -12,7 +12,7 @@ from node_agent.containers import ContainerSpec, Host, container_spec, pod_dir
 from node_agent.drivers import host as directories
 from node_agent.drivers import sub_paths as sub_path_driver
 from node_agent.drivers.docker import Docker
-from node_agent.drivers.network import PodNetwork
+from node_agent.pod_network import SandboxNetwork
 from node_agent.environment import Sources, environment
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import Start
@@ -22,8 +22,10 @@ from node_agent.stages import target_of
 from node_agent.volume_paths import sub_paths
 
 
-async def connected(pod: Pod, sandbox: Container, network: PodNetwork, node_address: str) -> str:
+async def connected(pod: Pod, sandbox: Container, network: SandboxNetwork, node_address: str) -> str:
     """The pod's address, at which it can be reached when this returns: its own, or the node's with hostNetwork.
+
+    Empty where the network gives no addresses.
 
     Raises what the network raises.
     """

@@ -16,6 +16,7 @@ from api.objects import Pod, PodStatus
 from node_agent.containers import Host
 from node_agent.drivers.network import PodNetwork
 from node_agent.observed import SANDBOX_ID
+from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker, Tools
 from node_agent.references import References
 from node_agent.tokens import Tokens
@@ -92,7 +93,7 @@ class World:
         self.taken: set[str] = set()
         root.mkdir(parents=True)
         self.host = Host(str(root / "pods"), 8 << 30, -1000)
-        self.network: PodNetwork
+        self.network: SandboxNetwork
         self.references: References
         self.tokens: Tokens
         self._worker: PodWorker | None = None
