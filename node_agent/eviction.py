@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from api import quantity, times
 from api.objects import Condition, Container, Pod, PodStatus
+from node_agent.stages import sidecars
 
 HARD = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
 TRANSITION = timedelta(minutes=5)
@@ -184,8 +185,13 @@ def _rank(resource: str, one: Usage) -> tuple[float, ...]:
     if resource == "pids":
         return (priority, -one.processes)
     taken = {"memory": one.memory, "ephemeral-storage": one.disk, "inodes": one.inodes}[resource]
-    asked = sum(_request(container, resource) for container in one.pod.spec.containers)
+    asked = sum(_request(container, resource) for container in lasting(one.pod))
     return (taken <= asked, priority, asked - taken)
+
+
+def lasting(pod: Pod) -> tuple[Container, ...]:
+    """The containers that run as long as the pod does."""
+    return (*sidecars(pod), *pod.spec.containers)
 
 
 def _request(container: Container, resource: str) -> int:
@@ -203,7 +209,7 @@ def _message(limit: Threshold, seen: Observation, one: Usage) -> str:
         f"Threshold quantity: {shown(limit.of(seen.capacity))}, available: {shown(seen.available)}. "
     )
     usage = one.memory_of if resource == "memory" else one.disk_of if of_bytes else {}
-    for container in one.pod.spec.containers:
+    for container in lasting(one.pod):
         taken, asked = usage.get(container.name, 0), _request(container, resource)
         if taken > asked:
             words += (
@@ -229,7 +235,7 @@ def over_limits(pods: Iterable[Usage]) -> tuple[Verdict, ...]:
 
 def has_disk_limits(pod: Pod) -> bool:
     """Whether its use of disk has to be measured at all."""
-    limited = any("ephemeral-storage" in container.resources.limits for container in pod.spec.containers)
+    limited = any("ephemeral-storage" in container.resources.limits for container in lasting(pod))
     return limited or bool(_sized_volumes(pod))
 
 
@@ -248,7 +254,7 @@ def _excesses(one: Usage) -> Iterator[str]:
             yield f'Usage of EmptyDir volume "{name}" exceeds the limit "{most}". '
     limits = {
         container.name: container.resources.limits["ephemeral-storage"]
-        for container in one.pod.spec.containers
+        for container in lasting(one.pod)
         if "ephemeral-storage" in container.resources.limits
     }
     total = sum(quantity.whole(limit) for limit in limits.values())

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from api.objects import Pod
 from node_agent import eviction
-from node_agent.containers import Host, empty_dir
+from node_agent.containers import Host, pod_dir
 from node_agent.drivers import usage
 from node_agent.drivers.docker import Docker
 from node_agent.pod_worker import PodWorker
 from node_agent.settings import Settings
+from node_agent.volume_paths import volume_dir
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class Evictor:
         on_disk = [one for one in pod.spec.volumes if one.empty_dir is not None and one.empty_dir.medium != "Memory"]
 
         def look() -> eviction.Usage:
-            volumes = {one.name: usage.taken(Path(empty_dir(self._host, uid, one.name))) for one in on_disk}
+            volumes = {one.name: usage.taken(Path(volume_dir(pod_dir(self._host, uid), one))) for one in on_disk}
             memory: dict[str, int] = {}
             disk: dict[str, int] = {}
             for one in found:

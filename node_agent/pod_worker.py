@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from api.objects import Pod, PodStatus
+from node_agent.alarm import Alarm
 from node_agent.containers import Host, sandbox_spec
 from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
@@ -77,7 +78,7 @@ class PodWorker:
         self._memory = _Memory(_now())
         self._images = Images(tools.docker, self._tell)
         self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.tokens, tools.host, self._tell)
-        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at = Alarm(self.wake).at
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
 
@@ -393,24 +394,6 @@ class PodWorker:
         if status != self.pod.status:
             self.pod = replace(self.pod, status=status)
             self._tools.report(self._uid, status)
-
-    def _wake_at(self, moment: datetime | None) -> None:
-        """Ask for a pass at a time; the nearest of those asked for in one pass counts."""
-        if moment is None:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = None
-            return
-        delay = max((moment - _now()).total_seconds(), 0.0)
-        loop = asyncio.get_running_loop()
-        if self._timer is None or self._timer.cancelled() or self._timer.when() > loop.time() + delay:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_later(delay, self._fire)
-
-    def _fire(self) -> None:
-        self._timer = None
-        self.wake()
 
 
 def _now() -> datetime:

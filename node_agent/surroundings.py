@@ -12,10 +12,10 @@ from node_agent.containers import ContainerSpec, Host, container_spec, pod_dir
 from node_agent.drivers import host as directories
 from node_agent.drivers import sub_paths as sub_path_driver
 from node_agent.drivers.docker import Docker
-from node_agent.pod_network import SandboxNetwork
 from node_agent.environment import Sources, environment
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import Start
+from node_agent.pod_network import SandboxNetwork
 from node_agent.references import References
 from node_agent.security import Grounds, container_rights, seccomp_profile
 from node_agent.stages import target_of

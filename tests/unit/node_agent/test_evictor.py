@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.containers import empty_dir
+from node_agent.containers import pod_dir
 from node_agent.drivers.usage import memory_of, observations, processes_of, taken
 from node_agent.eviction import SIGNALS, Pressure, evicted
 from node_agent.evictor import Evictor
 from node_agent.pod_worker import PodWorker
 from node_agent.settings import Settings
+from node_agent.volume_paths import volume_dir
 from tests.fakes import AgentKilled
 from tests.unit.node_agent.make import NOW, UID, pod
 from tests.unit.node_agent.test_pod_worker import World, world
@@ -103,7 +104,7 @@ def fill(volume: Path) -> None:
 
 async def test_what_lies_in_a_volume_is_measured(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED)) as evictor:
-        fill(Path(empty_dir(here.host, UID, "v")))
+        fill(Path(volume_dir(pod_dir(here.host, UID), LIMITED.spec.volumes[0])))
         await evictor.enforce()
         assert here.status.message == 'Usage of EmptyDir volume "v" exceeds the limit "64Ki". '
 

@@ -13,6 +13,7 @@ from node_agent.drivers import image_record
 from node_agent.drivers.network import PodNetwork
 from node_agent.housekeeping import Housekeeping
 from node_agent.log_links import LogDirs, container_link
+from node_agent.security import Rights
 from node_agent.settings import Settings
 from reconcile.settings import BadSettings, merge
 from tests.fakes import FakeDocker
@@ -52,7 +53,7 @@ class Place:
             await self.docker.start(await self.docker.create(sandbox_spec(WEB, "pause", 0, HOST)))
         [box] = self.docker.find("POD")
         image = await self.docker.image_id("toolbox")
-        spec = container_spec(WEB, WEB.spec.containers[0], image, box.id, restarts, 0, HOST)
+        spec = container_spec(WEB, WEB.spec.containers[0], image, box.id, restarts, 0, HOST, Rights(), {})
         identity = await self.docker.create(spec)
         await self.docker.start(identity)
         return identity
