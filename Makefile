@@ -11,7 +11,8 @@ NODES ?= 3
 PLUGIN ?= ovs-multitenant
 TIERS := unit golden contract switch net e2e
 
-PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps docker-registry
+PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \
+	containernetworking-plugins docker-registry
 COMMANDS := ovs-vswitchd dockerd docker containerd ctr nft ip tc ethtool curl catatonit nsenter ping tcpdump docker-registry
 
 .PHONY: help
@@ -46,12 +47,8 @@ check: install ## format, lint, types and architecture
 	@echo "check: format, lint, types, imports and generated documents are good"
 
 .PHONY: bench
-bench: install bench-packages ## measure, with medians, beside the floor of this machine
+bench: install ## measure, with medians, beside the floor of this machine
 	@$(BIN)/python -m bench
-
-.PHONY: bench-packages
-bench-packages:
-	@[[ -x /usr/lib/cni/bridge ]] || $(MAKE) install-packages PACKAGES=containernetworking-plugins MISSING=" containernetworking-plugins"
 
 .PHONY: docs
 docs: install ## write docs/pipeline.md from the code
@@ -76,6 +73,7 @@ install: packages $(VENV)/installed
 .PHONY: packages
 packages:
 	@missing=""; for command in $(COMMANDS); do command -v $$command >/dev/null || missing="$$missing $$command"; done; \
+	[[ -x /usr/lib/cni/bridge ]] || missing="$$missing containernetworking-plugins"; \
 	[[ -x /bin/busybox ]] || missing="$$missing busybox"; \
 	python3 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
 	command -v kubectl >/dev/null || missing="$$missing kubectl"; \

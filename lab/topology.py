@@ -287,6 +287,8 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
             f"--sdn-socket={node.sdn_socket}",
             f"--manifest-dir={node.root}/manifests",
             f"--cgroup-root=/{node.namespace}",
+            f"--pod-logs-dir={node.root}/log/pods",
+            f"--container-logs-dir={node.root}/log/containers",
         ),
         pid_file=node.root / "node-agent.pid",
         log_file=node.root / "log" / "node-agent.log",

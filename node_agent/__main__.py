@@ -4,25 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from api import quantity
 from api.client import Client
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from node_agent.agent import Agent
+from node_agent.containers import LogLimits
+from node_agent.drivers.cni_network import CniNetwork
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
+from node_agent.drivers.no_network import NoNetwork
+from node_agent.pod_network import SandboxNetwork
 from node_agent.settings import Settings
 from reconcile.daemon import notify, run
 from reconcile.health import Health
 from reconcile.settings import load
 
 
+@asynccontextmanager
+async def _network(settings: Settings) -> AsyncIterator[SandboxNetwork]:
+    if settings.network == "none":
+        yield NoNetwork()
+    elif settings.network == "cni":
+        yield CniNetwork(Path(settings.cni_conf_dir), settings.cni_bin_dirs, Path(settings.state_dir) / "cni")
+    else:
+        async with PodNetwork(settings.sdn_socket) as network:
+            yield network
+
+
 async def serve(settings: Settings) -> None:
     """Run until cancelled; the pods stay as they are afterwards."""
-    docker = Docker(settings.docker_socket)
+    limits = LogLimits(quantity.whole(settings.container_log_max_size), settings.container_log_max_files)
+    docker = Docker(settings.docker_socket, limits)
     async with (
         Client(Kubeconfig.load(settings.kubeconfig)) as client,
-        PodNetwork(settings.sdn_socket) as network,
+        _network(settings) as network,
         asyncio.TaskGroup() as tasks,
     ):
         agent = Agent(settings, client, docker, network, tasks.create_task)
@@ -37,6 +56,7 @@ async def serve(settings: Settings) -> None:
                 agent.recorder.loop.run(),
                 agent.loop.run(),
                 agent.detacher.run(),
+                *(loop.run() for loop in (*agent.housekeeping.loops, *agent.evictor.loops)),
                 agent.manifests.run(),
                 agent.mirror.run(),
                 agent.follow_docker(),

@@ -23,11 +23,13 @@ from node_agent.drivers import host as directories
 from node_agent.drivers import nft
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
-from node_agent.drivers.network import PodNetwork
+from node_agent.evictor import Evictor
+from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.node import new_node, node_status
 from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
+from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
 from node_agent.recorder import Recorder
 from node_agent.references import References
@@ -53,7 +55,7 @@ class Agent:
         settings: Settings,
         client: Client,
         docker: Docker,
-        network: PodNetwork,
+        network: SandboxNetwork,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.unready = "starting"
@@ -88,6 +90,10 @@ class Agent:
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
+        self.housekeeping = Housekeeping(settings, docker, network, lambda: frozenset(self._workers))
+        self.evictor = Evictor(
+            settings, docker, self._tools.host, self._evictable, self.housekeeping.reclaim, self.heart.wake
+        )
         self.manifests = Manifests(Path(settings.manifest_dir), settings.node_name, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
 
@@ -99,6 +105,7 @@ class Agent:
         worker = self._workers.get(uid)
         if worker is not None:
             worker.wake()
+        self.housekeeping.container_changed()
 
     def _wake_everyone(self) -> None:
         self.heart.wake()
@@ -147,6 +154,13 @@ class Agent:
                 worker.leave()
                 self._workers[uid] = worker
                 self._spawn(worker.run())
+
+    def _evictable(self) -> dict[str, PodWorker]:
+        """Pods of the master that run or are to run; static pods stay. None before all of them are known."""
+        if not self.mirror.synced:
+            return {}
+        here = ((uid, self._workers.get(uid)) for uid in {pod.metadata.uid for pod in self.mirror.items.values()})
+        return {uid: one for uid, one in here if one is not None and one.pod.status.phase not in FINAL_PHASES}
 
     async def _detach_lost(self) -> None:
         await detach_lost(self._docker, self._network)
@@ -239,7 +253,7 @@ class Agent:
             except AlreadyExists:
                 self.heart.wake()
             return
-        status = node_status(name, address, facts, self.unready, now, node.status.conditions)
+        status = node_status(name, address, facts, self.unready, now, node.status.conditions, self.evictor.pressure)
         await self._client.patch_status(Node, name, "", {"status": msgspec.to_builtins(status)})
         if self.unready:
             raise NotReady(self.unready)

@@ -80,6 +80,14 @@ class Host:
         return {"cpu": str(self.cpus), "memory": str(self.memory)}
 
 
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """A container's log begins a new file at so many bytes; so many files are kept."""
+
+    bytes: int
+    files: int
+
+
 def pod_dir(host: Host, uid: str) -> str:
     """The directory of a pod on the host."""
     return f"{host.pods_dir}/{uid}"

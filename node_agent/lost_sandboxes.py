@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from node_agent.drivers.docker import Docker
-from node_agent.drivers.network import PodNetwork
+from node_agent.pod_network import SandboxNetwork
 
 log = logging.getLogger(__name__)
 
 
-async def detach_lost(docker: Docker, network: PodNetwork) -> None:
+async def detach_lost(docker: Docker, network: SandboxNetwork) -> None:
     """Detach what is attached on our behalf and whose sandbox Docker no longer has. Raises NotReady.
 
     The network is asked first: a sandbox that it names has been made before, so Docker, asked afterwards, knows it

@@ -58,7 +58,7 @@ def hosts_text(pod: Pod, address: str, cluster_domain: str, of_host: str) -> str
         long = domain(pod, cluster_domain)
         names = f"{hostname(pod)}.{long}\t{hostname(pod)}" if long else hostname(pod)
         text = "# Kubernetes-managed hosts file.\n"
-        text += "".join(f"{ip}\t{name}\n" for ip, name in (*LOCAL, (address, names)))
+        text += "".join(f"{ip}\t{name}\n" for ip, name in (*LOCAL, (address, names)) if ip)
     if pod.spec.host_aliases:
         rows = ("\t".join((alias.ip, *alias.hostnames)) for alias in pod.spec.host_aliases)
         text += "\n# Entries added by HostAliases.\n" + "".join(f"{row}\n" for row in rows)

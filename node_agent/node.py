@@ -16,8 +16,10 @@ from api.objects import (
     NodeSystemInfo,
     ObjectMeta,
 )
+from node_agent.eviction import Pressure
 
 AGENT_PORT = 10250
+NO_PRESSURE = Pressure()
 MOST_PODS = 110
 
 
@@ -49,7 +51,13 @@ def new_node(name: str, address: str, facts: HostFacts, unready: str, now: datet
 
 
 def node_status(
-    name: str, address: str, facts: HostFacts, unready: str, now: datetime, old: tuple[Condition, ...]
+    name: str,
+    address: str,
+    facts: HostFacts,
+    unready: str,
+    now: datetime,
+    old: tuple[Condition, ...],
+    pressure: Pressure = NO_PRESSURE,
 ) -> NodeStatus:
     """The status at this heartbeat; `unready` says why no pod can run here, empty when one can."""
     capacity = {
@@ -61,7 +69,7 @@ def node_status(
     return NodeStatus(
         capacity=capacity,
         allocatable=capacity,
-        conditions=conditions(unready, now, old),
+        conditions=conditions(unready, now, old, pressure),
         addresses=(
             NodeAddress(type="InternalIP", address=address),
             NodeAddress(type="Hostname", address=name),
@@ -81,12 +89,10 @@ def node_status(
     )
 
 
-def conditions(unready: str, now: datetime, old: tuple[Condition, ...]) -> tuple[Condition, ...]:
+def conditions(unready: str, now: datetime, old: tuple[Condition, ...], pressure: Pressure) -> tuple[Condition, ...]:
     """Ready and the pressures; the time of the last change is kept where nothing changed."""
     rows = (
-        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "the node agent has sufficient memory available"),
-        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "the node agent has no disk pressure"),
-        ("PIDPressure", "False", "KubeletHasSufficientPID", "the node agent has sufficient PID available"),
+        *pressure.rows(),
         ("Ready", "False", "KubeletNotReady", unready)
         if unready
         else ("Ready", "True", "KubeletReady", "the node agent is posting ready status"),

@@ -27,6 +27,7 @@ class Container:
 
     Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs. `resolv_conf` is
     the file on the host that it, and all in its network namespace, see as /etc/resolv.conf.
+    `log_path` is Docker's own file, empty until the container has been started.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Container:
     image_id: str = ""
     stop_signal: str = "SIGTERM"
     resolv_conf: str = ""
+    log_path: str = ""
 
     @property
     def running(self) -> bool:

@@ -126,7 +126,6 @@ def _in_sandbox(
     newest_of = [history[0] for history in seen.containers.values()]
     kill = [one for one in newest_of if one.running and one.labels.get(SANDBOX_ID) != sandbox.id]
     remove = [*seen.sandboxes[1:]]
-    remove += [one for history in seen.containers.values() for one in history[2:] if not one.running]
     start, unborn = _extras(pod, seen)
     remove += unborn
     retire, waiting = [], []

@@ -12,11 +12,14 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from api.objects import Pod
+from node_agent.alarm import Alarm
 from node_agent.drivers import host as directories
+from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
 from node_agent.last_words import LastWords
 from node_agent.observed import Container, PodContainers, group
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
+from node_agent.pod_network import no_address
 from node_agent.pod_volumes import PodVolumes
 from node_agent.references import Unread
 from node_agent.security import forbidden_sysctl
@@ -53,13 +56,14 @@ class PodWorker:
     def __init__(self, pod: Pod, tools: Tools) -> None:
         self.pod = pod
         self.leaving = False
+        self.cleared = False
         self._tools = tools
         self._memory = _Memory(_now())
         self._last_words = LastWords(tools.docker, tools.host)
         self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
         self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.tokens, tools.host, self._tell)
-        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at = Alarm(self.wake).at
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
 
@@ -81,6 +85,14 @@ class PodWorker:
         """The node's network has changed: ask again whether the sandbox still has its place in it."""
         self._memory.attached = ""
         self.wake()
+
+    def evict(self, message: str) -> None:
+        """The node has no room for the pod: its object stays, with this message, and nothing else of it."""
+        if not self.leaving and not self.pod.metadata.deletion_timestamp and self.pod.status.phase not in FINAL_PHASES:
+            self.pod = replace(self.pod, status=evicted(self.pod.status, message, _now()))
+            self._tell(EVICTED, message)
+            self._tools.report(self._uid, self.pod.status)
+            self.wake()
 
     def leave(self) -> None:
         """The pod is wanted no more."""
@@ -107,6 +119,8 @@ class PodWorker:
         self._refuse_forbidden(seen)
         if self.leaving or self.pod.metadata.deletion_timestamp:
             await self._terminate(seen)
+        elif is_evicted(self.pod.status):
+            self.cleared = await self._take_down(seen)
         else:
             await self._sync(seen)
 
@@ -240,7 +254,7 @@ class PodWorker:
             self._memory.trouble = ("FailedCreatePodSandBox", f"network: {error}")
             self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
             raise
-        self._memory.trouble = None
+        self._memory.trouble = no_address(self.pod, address)
         self._memory.attached = sandbox.id
         self._memory.address = address
         await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
@@ -297,9 +311,16 @@ class PodWorker:
         self._volumes.let_go()
 
     async def _terminate(self, seen: PodContainers) -> None:
+        if await self._take_down(seen):
+            log.info("pod gone", extra={"pod": self._loop_name()})
+            self._tools.gone(self._uid)
+            self._done.set()
+
+    async def _take_down(self, seen: PodContainers) -> bool:
+        """The next step of a pod that is to go; whether nothing of it is left on this host."""
         if await self._stop(seen):
             self._report(await self._observe(), terminating=True)
-            return
+            return False
         self._report(seen, terminating=True)
         for identity in seen.sandbox_ids:
             await self._tools.network.detach(identity)
@@ -307,9 +328,7 @@ class PodWorker:
             await self._tools.docker.remove(one.id)
         await self._tools.cgroups.remove(self._uid)
         await self._volumes.forget()
-        log.info("pod gone", extra={"pod": self._loop_name()})
-        self._tools.gone(self._uid)
-        self._done.set()
+        return True
 
     async def _stop(self, seen: PodContainers) -> bool:
         """Ask what runs to stop, and kill it at the deadline; False when nothing runs any more."""
@@ -334,7 +353,8 @@ class PodWorker:
         """
         grace = self.pod.metadata.deletion_grace_period_seconds
         if grace is None or not self.pod.metadata.deletion_timestamp:
-            grace = self.pod.spec.termination_grace_period_seconds or 0
+            evicting = is_evicted(self.pod.status)
+            grace = GRACE_SECONDS if evicting else self.pod.spec.termination_grace_period_seconds or 0
         wished = _now() + timedelta(seconds=grace)
         known = self._memory.deadline
         self._memory.deadline = wished if known is None else min(known, wished)
@@ -345,6 +365,7 @@ class PodWorker:
         facts = Facts(
             node_address=self._tools.node_address,
             address=memory.address,
+            addressless=bool(memory.attached) and not memory.address and memory.trouble is None,
             now=_now(),
             started_at=memory.started_at,
             troubles=dict(memory.troubles),
@@ -353,27 +374,11 @@ class PodWorker:
             messages=self._messages,
         )
         status = summarise(self.pod, seen, facts)
+        if is_evicted(self.pod.status):
+            status = replace(status, reason=self.pod.status.reason, message=self.pod.status.message)
         if status != self.pod.status:
             self.pod = replace(self.pod, status=status)
             self._tools.report(self._uid, status)
-
-    def _wake_at(self, moment: datetime | None) -> None:
-        """Ask for a pass at a time; the nearest of those asked for in one pass counts."""
-        if moment is None:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = None
-            return
-        delay = max((moment - _now()).total_seconds(), 0.0)
-        loop = asyncio.get_running_loop()
-        if self._timer is None or self._timer.cancelled() or self._timer.when() > loop.time() + delay:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_later(delay, self._fire)
-
-    def _fire(self) -> None:
-        self._timer = None
-        self.wake()
 
 
 def _now() -> datetime:

@@ -6,6 +6,11 @@ from typing import Annotated
 
 import msgspec
 
+from node_agent.eviction import HARD, BadThreshold, thresholds
+
+BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
+"""A quantity of bytes, as in Pods."""
+
 
 class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Registers this host as a node and keeps the containers of its pods running."""
@@ -19,6 +24,15 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         "/var/lib/podlane/node-agent"
     )
     docker_socket: Annotated[str, msgspec.Meta(description="unix socket of Docker")] = "/var/run/docker.sock"
+    network: Annotated[
+        str, msgspec.Meta(pattern="^(sdn|cni|none)$", description="who gives pods their network: sdn, cni or none")
+    ] = "sdn"
+    cni_conf_dir: Annotated[str, msgspec.Meta(description="where network cni looks for its *.conflist")] = (
+        "/etc/cni/net.d"
+    )
+    cni_bin_dirs: Annotated[str, msgspec.Meta(description="where CNI plugins are, separated by colons")] = (
+        "/opt/cni/bin:/usr/lib/cni"
+    )
     sdn_socket: Annotated[str, msgspec.Meta(description="unix socket of the sdn daemon")] = "/run/podlane/sdn.sock"
     manifest_dir: Annotated[str, msgspec.Meta(description="directory of manifests of static pods")] = (
         "/etc/podlane/manifests"
@@ -32,6 +46,46 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
         "127.0.0.1:10248"
     )
+    container_log_max_size: Annotated[
+        str,
+        msgspec.Meta(pattern=f"^{BYTES}$", description="size of a log file of a container"),
+    ] = "10Mi"
+    container_log_max_files: Annotated[int, msgspec.Meta(ge=2, description="log files kept for each container")] = 5
+    pod_logs_dir: Annotated[str, msgspec.Meta(description="links to containers' logs, by pod")] = "/var/log/pods"
+    container_logs_dir: Annotated[str, msgspec.Meta(description="links to containers' logs, by container")] = (
+        "/var/log/containers"
+    )
+    maximum_dead_containers_per_container: Annotated[
+        int, msgspec.Meta(ge=1, description="dead containers that are kept for each container of a pod")
+    ] = 1
+    minimum_container_ttl_seconds: Annotated[
+        float, msgspec.Meta(ge=0, description="how long a dead container stays in any case")
+    ] = 0.0
+    image_gc_high_threshold_percent: Annotated[
+        int, msgspec.Meta(ge=0, le=100, description="fullness of Docker's disk at which unused images begin to go")
+    ] = 85
+    image_gc_low_threshold_percent: Annotated[
+        int, msgspec.Meta(ge=0, le=100, description="fullness of Docker's disk down to which unused images go")
+    ] = 80
+    image_minimum_gc_age_seconds: Annotated[
+        float, msgspec.Meta(ge=0, description="how long an image stays in any case")
+    ] = 120.0
+    eviction_hard: Annotated[
+        str, msgspec.Meta(description="below which amounts or percentages pods are evicted, by signal")
+    ] = HARD
+    disk_scan_seconds: Annotated[
+        float, msgspec.Meta(gt=0, description="time between two looks at the disk that pods with limits take")
+    ] = 60.0
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="what is logged")] = (
         "info"
     )
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what contradicts itself."""
+        if self.image_gc_low_threshold_percent > self.image_gc_high_threshold_percent:
+            found = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
+            raise ValueError(f"imageGcLowThresholdPercent: found {found}; no more than the high threshold is accepted")
+        try:
+            thresholds(self.eviction_hard)
+        except BadThreshold as error:
+            raise ValueError(f"evictionHard: {error}") from None

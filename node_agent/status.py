@@ -22,6 +22,7 @@ from api.objects import (
     PodStatus,
 )
 from api.objects import Container as Wish
+from node_agent.eviction import DISRUPTION
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import FINAL_PHASES, crash_delay, crashes_before, due, exit_code, may_restart
 from node_agent.stages import ends_before_others, failed_for_good, has_begun, restart_policy, sidecars, stage
@@ -34,8 +35,8 @@ class Facts:
     """What the containers alone do not tell.
 
     `address` is the pod's, empty while it has none; `troubles` says by container why it cannot start (reason, message);
-    `trouble` is the sandbox's own. `messages` are the last words of ended
-    containers, by id.
+    `trouble` is the sandbox's own. `addressless`: it is attached to a network that gives no addresses. `messages` are
+    the last words of ended containers, by id.
     """
 
     node_address: str
@@ -44,6 +45,7 @@ class Facts:
     started_at: datetime
     troubles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     trouble: tuple[str, str] | None = None
+    addressless: bool = False
     terminating: bool = False
     messages: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,8 +107,8 @@ def rejected(pod: Pod, reason: str, message: str) -> PodStatus:
 
 def merged(ours: PodStatus, current: PodStatus) -> PodStatus:
     """What to write over `current`: ours, but for what is others' to say."""
-    others = tuple(row for row in current.conditions if row.type not in OUR_CONDITIONS)
-    own = tuple(row for row in ours.conditions if row.type in OUR_CONDITIONS)
+    own = tuple(row for row in ours.conditions if row.type in (*OUR_CONDITIONS, DISRUPTION))
+    others = tuple(row for row in current.conditions if row.type not in {*OUR_CONDITIONS, *(one.type for one in own)})
     return replace(ours, conditions=own + others, nominated_node_name=current.nominated_node_name)
 
 
@@ -216,7 +218,7 @@ def _conditions(
     init_rows, own = groups
     beside = {wish.name for wish in sidecars(pod)}
     rows = (*(row for row in init_rows if row.name in beside), *own)
-    connected = seen.sandbox is not None and seen.sandbox.running and bool(facts.address)
+    connected = seen.sandbox is not None and seen.sandbox.running and (bool(facts.address) or facts.addressless)
     ready = phase not in FINAL_PHASES and connected and all(row.ready for row in rows)
     reason, message = ("", "") if ready else _why_unready(phase, rows)
     states = (

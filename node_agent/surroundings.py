@@ -16,10 +16,10 @@ from node_agent.containers import ContainerSpec, container_spec, message_file, p
 from node_agent.credentials import Credential, fitting
 from node_agent.drivers import host as directories
 from node_agent.drivers import sub_paths as sub_path_driver
-from node_agent.drivers.network import PodNetwork
 from node_agent.environment import Sources, environment
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import Start
+from node_agent.pod_network import SandboxNetwork
 from node_agent.references import References
 from node_agent.security import Grounds, container_rights, seccomp_profile
 from node_agent.stages import target_of
@@ -33,8 +33,10 @@ async def boxed(tools: Tools, pod: Pod, attempt: int) -> ContainerSpec:
     return replace(spec, cgroup_parent=await tools.cgroups.make(pod))
 
 
-async def connected(pod: Pod, sandbox: Container, network: PodNetwork, node_address: str) -> str:
+async def connected(pod: Pod, sandbox: Container, network: SandboxNetwork, node_address: str) -> str:
     """The pod's address, at which it can be reached when this returns: its own, or the node's with hostNetwork.
+
+    Empty where the network gives no addresses.
 
     Raises what the network raises.
     """

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from api.objects import Pod, PodStatus
 from node_agent.containers import Host
 from node_agent.drivers.docker import Docker
-from node_agent.drivers.network import PodNetwork
 from node_agent.pod_cgroups import PodCgroups
+from node_agent.pod_network import SandboxNetwork
 from node_agent.references import References
 from node_agent.tokens import Tokens
 
@@ -19,7 +19,7 @@ class Tools:
     """The same for every pod. `event` tells (pod, reason, message, container or nothing)."""
 
     docker: Docker
-    network: PodNetwork
+    network: SandboxNetwork
     host: Host
     node_address: str
     pause_image: str

@@ -52,8 +52,8 @@ def merge(kind: type[S], document: dict[str, Any], flags: dict[str, str]) -> S:
     merged = {**document, **{key: _scalar(text) for key, text in flags.items()}}
     try:
         return msgspec.convert(merged, kind)
-    except msgspec.ValidationError:
-        raise BadSettings("\n".join(_mismatches(kind, merged))) from None
+    except msgspec.ValidationError as error:
+        raise BadSettings("\n".join(_mismatches(kind, merged)) or str(error)) from None
 
 
 def _mismatches(kind: type[msgspec.Struct], document: dict[str, Any]) -> list[str]:

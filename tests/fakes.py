@@ -22,6 +22,7 @@ from node_agent.containers import ContainerSpec
 from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_exec import MOST_OUTPUT, NOT_STARTED, Executed
+from node_agent.garbage import Image
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, Container
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
@@ -29,6 +30,10 @@ T = TypeVar("T")
 
 LEAST_MEMORY = 6 << 20
 KILLED = 137
+
+
+def _image_id(name: str) -> str:
+    return "sha256:" + sha256(name.removesuffix(":latest").encode()).hexdigest()
 
 
 class AgentKilled(BaseException):
@@ -59,6 +64,7 @@ class FakeDocker(Docker):
         self.pulls: dict[str, DriverError | None] = {}
         self.passwords: dict[str, Credential] = {}
         self.trouble: DriverError | None = None
+        self.written: dict[str, int] = {}
         self.calls = 0
         self.die_after: int | None = None
         self.held: dict[str, _Held] = {}
@@ -88,13 +94,38 @@ class FakeDocker(Docker):
     async def sandboxes(self) -> frozenset[str]:
         return self._called(frozenset(one.seen.id for one in self.held.values() if one.seen.is_sandbox))
 
+    async def all_containers(self) -> list[Container]:
+        ours = [one.seen for one in self.held.values() if one.seen.labels.keys() & {ATTEMPT, CRASHES}]
+        brief = [Container(id=one.id, labels=one.labels, state=one.state, image_id=one.image_id) for one in ours]
+        return self._called([short if short.running else one for one, short in zip(ours, brief, strict=True)])
+
+    async def root_dir(self) -> str:
+        return self._called("/")
+
+    async def stored_images(self) -> list[Image]:
+        tags = [(_image_id(name), name if ":" in name else f"{name}:latest") for name in sorted(self.images)]
+        return self._called([Image(identity, (tag,)) for identity, tag in tags])
+
+    async def images_in_use(self) -> frozenset[str]:
+        return self._called(frozenset(one.seen.image_id for one in self.held.values()))
+
+    async def remove_image(self, image: Image) -> None:
+        self._ready()
+        if image.id in {one.seen.image_id for one in self.held.values()}:
+            raise Refused(f"Docker: conflict: unable to remove {image.id}: container is using it")
+        self.images = {name for name in self.images if _image_id(name) != image.id}
+        self._called(None)
+
+    async def written_bytes(self, uid: str) -> dict[str, int]:
+        return self._called({name: self.written.get(name, 0) for name, one in self.held.items() if one.seen.uid == uid})
+
     async def image_id(self, name: str) -> str:
         self._ready()
         if name != name.lower():
             raise Refused(f"Docker: invalid reference format: repository name must be lowercase: {name}")
         if name not in self.images and not name.startswith("sha256:"):
             raise Gone(f"Docker: No such image: {name}")
-        return self._called("sha256:" + sha256(name.encode()).hexdigest())
+        return self._called(name if name.startswith("sha256:") else _image_id(name))
 
     async def image_user(self, image: str) -> str:
         return self._called("")
@@ -128,8 +159,8 @@ class FakeDocker(Docker):
             labels=dict(spec.labels),
             created_at=self._now(),
             image=spec.image,
-            image_id=f"sha256:{'0' * 64}",
             resolv_conf=self._resolv_conf,
+            image_id=spec.image if spec.image.startswith("sha256:") else _image_id(spec.image),
         )
         self.held[identity] = _Held(spec, seen)
         return self._called(identity)
@@ -142,7 +173,8 @@ class FakeDocker(Docker):
             self._start_fails(held, 128, "cannot join network of a non running container")
         if held.program.startswith("/nowhere"):
             self._start_fails(held, 127, f'exec: "{held.program}": stat {held.program}: no such file or directory')
-        held.seen = changed(held.seen, state="running", pid=4242, started_at=self._now())
+        path = f"/var/lib/docker/containers/{container}/{container}-json.log"
+        held.seen = changed(held.seen, state="running", pid=4242, started_at=self._now(), log_path=path)
         self.started.append(container)
         self._tell(held.seen)
         ends = re.search(r"(?<!')exit (\d+)(?!')", held.program)

@@ -19,9 +19,10 @@ import urllib3.exceptions
 from docker.types import LogConfig
 
 from api import times
-from node_agent.containers import CPU_PERIOD, ContainerSpec
+from node_agent.containers import CPU_PERIOD, ContainerSpec, LogLimits
 from node_agent.credentials import Credential
 from node_agent.drivers.docker_exec import Executed, execute
+from node_agent.garbage import Image
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
 from reconcile.errors import Gone, NotReady, Refused
 
@@ -34,14 +35,14 @@ ANSWER_SECONDS = 120
 RECONNECT_SECONDS = 0.5
 OVERLAP_SECONDS = 2
 NEVER = "0001-01-01T00:00:00Z"
-LOG_LIMITS = {"max-size": "10m", "max-file": "5"}
 
 
 class Docker:
     """One host's Docker. Every call raises NotReady, Refused or Gone, with Docker's own words."""
 
-    def __init__(self, socket: str) -> None:
+    def __init__(self, socket: str, logs: LogLimits) -> None:
         self._socket = socket
+        self._logs = logs
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._connecting = threading.Lock()
         self._pulling = asyncio.Lock()
@@ -76,6 +77,34 @@ class Docker:
         found = await self._call(lambda client: client.containers(all=True, filters=filters))
         return frozenset(row["Id"] for row in found)
 
+    async def all_containers(self) -> list[Container]:
+        """Every container of ours. Of those that run only what a list tells: id, labels, state."""
+        return await self._call(_list_all)
+
+    async def root_dir(self) -> str:
+        """Where this Docker keeps images and containers."""
+        return str((await self._call(lambda client: client.info()))["DockerRootDir"])
+
+    async def stored_images(self) -> list[Image]:
+        """Every image that is here."""
+        return [_image(row) for row in await self._call(lambda client: client.images())]
+
+    async def images_in_use(self) -> frozenset[str]:
+        """Ids of the images of all containers, dead or alive, ours or others'."""
+        return frozenset(row["ImageID"] for row in await self._call(lambda client: client.containers(all=True)))
+
+    async def remove_image(self, image: Image) -> None:
+        """Delete an image with all its names. Raises Refused while a container or another image needs it."""
+        for name in image.names or (image.id,):
+            with contextlib.suppress(Gone):
+                await self._call(functools.partial(_remove_image, name))
+
+    async def written_bytes(self, uid: str) -> dict[str, int]:
+        """What each container of a pod has written into its own layer, by id. Docker walks the layer to know."""
+        filters = {"label": f"{POD_UID}={uid}"}
+        found = await self._call(lambda client: client.containers(all=True, size=True, filters=filters))
+        return {row["Id"]: row.get("SizeRw", 0) for row in found}
+
     async def image_id(self, name: str) -> str:
         """The id of an image that is here. Raises Gone."""
         return str((await self._call(lambda client: client.inspect_image(name)))["Id"])
@@ -92,7 +121,7 @@ class Docker:
 
     async def create(self, spec: ContainerSpec) -> str:
         """Create a container; a dead one that holds its name is removed first. Returns the id."""
-        return await self._call(functools.partial(_create, spec))
+        return await self._call(functools.partial(_create, spec, self._logs))
 
     async def start(self, container: str) -> None:
         """Start it."""
@@ -227,6 +256,30 @@ def _inspect_all(client: Any, filters: dict[str, str]) -> list[Container]:
     return found
 
 
+def _list_all(client: Any) -> list[Container]:
+    found = []
+    for row in client.containers(all=True, filters={"label": TYPE}):
+        if not row["Labels"].keys() & {ATTEMPT, CRASHES}:
+            continue
+        brief = Container(id=row["Id"], labels=row["Labels"], state=row["State"], image_id=row["ImageID"])
+        if brief.running:
+            found.append(brief)
+            continue
+        with contextlib.suppress(docker.errors.NotFound):
+            found.append(_container(client.inspect_container(row["Id"])))
+    return found
+
+
+def _image(row: dict[str, Any]) -> Image:
+    names = [name for name in row["RepoTags"] or () if name != "<none>:<none>"]
+    names = names or [name for name in row["RepoDigests"] or () if name != "<none>@<none>"]
+    return Image(row["Id"], tuple(names))
+
+
+def _remove_image(name: str, client: Any) -> None:
+    client.remove_image(name)
+
+
 def _container(answer: dict[str, Any]) -> Container:
     state, config = answer["State"], answer["Config"]
     return Container(
@@ -244,6 +297,7 @@ def _container(answer: dict[str, Any]) -> Container:
         image_id=answer["Image"],
         resolv_conf=answer["ResolvConfPath"],
         stop_signal=config.get("StopSignal") or "SIGTERM",
+        log_path=answer["LogPath"],
     )
 
 
@@ -251,7 +305,7 @@ def _time(written: str) -> datetime | None:
     return None if written == NEVER or not written else times.parse(written)
 
 
-def _create(spec: ContainerSpec, client: Any) -> str:
+def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
     rights = spec.rights
     host = client.create_host_config(
         network_mode=spec.network,
@@ -274,7 +328,9 @@ def _create(spec: ContainerSpec, client: Any) -> str:
         sysctls=dict(spec.sysctls) or None,
         runtime=spec.runtime or None,
         cgroup_parent=spec.cgroup_parent or None,
-        log_config=LogConfig(type=LogConfig.types.JSON, config=LOG_LIMITS),
+        log_config=LogConfig(
+            type=LogConfig.types.JSON, config={"max-size": str(logs.bytes), "max-file": str(logs.files)}
+        ),
     )
     if rights.unmasked:
         host |= {"MaskedPaths": [], "ReadonlyPaths": []}

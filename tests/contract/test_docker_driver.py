@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
 import shutil
 import socket
 import subprocess
+import tarfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,8 +25,9 @@ from aiohttp import web
 
 from lab import images
 from node_agent import observed as label
-from node_agent.containers import ContainerSpec
+from node_agent.containers import ContainerSpec, LogLimits
 from node_agent.credentials import Credential
+from node_agent.drivers import usage
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_exec import MOST_OUTPUT, Executed
 from node_agent.observed import Container
@@ -38,6 +41,7 @@ POLITE = ("sh", "-c", "trap 'exit 5' TERM; tail -f /dev/null & wait")
 DEAF = ("tail", "-f", "/dev/null")
 ABSENT = "127.0.0.1:9/absent:1"
 UID = count(1)
+LOGS = LogLimits(20_000, 2)
 
 # Docker's library leaves the socket open with which it did not reach Docker.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket.*family=1,:ResourceWarning")
@@ -107,7 +111,7 @@ def driver(request: pytest.FixtureRequest) -> Iterator[Docker]:
         yield FakeDocker(images.PAUSE, images.TOOLBOX)
         return
     daemon: Dockerd = request.getfixturevalue("dockerd")
-    real = Docker(str(daemon.socket))
+    real = Docker(str(daemon.socket), LOGS)
     yield real
     real.close()
 
@@ -283,6 +287,58 @@ async def test_images_are_here_or_not_or_have_no_possible_name(driver: Docker) -
         await driver.create(replace(sandbox("uid-0"), image="nobody/nothing:1"))
 
 
+async def add_image(driver: Docker, *names: str) -> None:
+    """An image of its own, with all these names."""
+    if isinstance(driver, FakeDocker):
+        driver.images |= set(names)
+        return
+    client: Any = docker.APIClient(base_url=f"unix://{driver._socket}", version="1.41")
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(names[0].replace(":", "-")))
+    client.import_image_from_data(content.getvalue(), repository=names[0].partition(":")[0], tag="1")
+    for name in names[1:]:
+        client.tag(names[0], name.partition(":")[0], "1")
+    client.close()
+
+
+async def test_images_are_listed_and_removed_unless_a_container_has_them(driver: Docker, uid: str) -> None:
+    await add_image(driver, "podlane/extra:1")
+    extra = await driver.image_id("podlane/extra:1")
+    [image] = [one for one in await driver.stored_images() if one.id == extra]
+    assert image.names == ("podlane/extra:1",)
+    network = await running_sandbox(driver, uid)
+    identity = await driver.create(container(uid, extra, network, DEAF))
+    assert {extra, await driver.image_id(images.PAUSE)} <= await driver.images_in_use()
+    with pytest.raises(Refused, match="conflict"):
+        await driver.remove_image(image)
+    await driver.remove(identity)
+    assert extra not in await driver.images_in_use()
+    await driver.remove_image(image)
+    await driver.remove_image(image)
+    assert image not in await driver.stored_images()
+    with pytest.raises(Gone):
+        await driver.image_id("podlane/extra:1")
+
+
+async def test_all_containers_tell_of_the_dead_how_they_ended(driver: Docker, uid: str) -> None:
+    identity = await started(driver, uid, ("sh", "-c", "exit 3"))
+    dead = await until(driver, identity, lambda one: not one.running)
+    found = {one.id: one for one in await driver.all_containers() if one.uid == uid}
+    assert found[identity] == dead
+    [network] = [one for one in found.values() if one.is_sandbox]
+    assert (network.running, network.labels[label.POD_NAME]) == (True, "web")
+    assert network.image_id == await driver.image_id(images.PAUSE)
+
+
+async def test_a_container_has_a_log_as_soon_as_it_has_been_started(driver: Docker, uid: str) -> None:
+    network = await running_sandbox(driver, uid)
+    identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))
+    assert (await driver.inspect(identity)).log_path == ""
+    await driver.start(identity)
+    assert identity in Path((await driver.inspect(identity)).log_path).name
+
+
 async def test_a_registry_that_is_away_may_be_asked_again(driver: Docker) -> None:
     with pytest.raises(NotReady, match="refused"):
         await driver.pull(ABSENT)
@@ -374,7 +430,7 @@ async def registry() -> AsyncIterator[tuple[str, dict[str, int]]]:
 
 async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tuple[str, dict[str, int]]) -> None:
     address, answers = registry
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     answers["secret"] = 403
     with pytest.raises((Refused, Gone), match=r"manifest|not found"):
         await real.pull(f"{address}/unknown:1")
@@ -384,7 +440,7 @@ async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tupl
 
 
 async def test_of_a_program_that_talks_too_much_the_beginning_is_kept(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     identity = await started(real, uid, DEAF)
     chatty = await real.execute(identity, ("sh", "-c", "yes | head -c 1000000; echo end >&2; exit 4"), 20)
     assert (chatty.code, len(chatty.output), chatty.output[:4]) == (4, MOST_OUTPUT, "y\ny\n")
@@ -396,7 +452,7 @@ async def test_of_a_program_that_talks_too_much_the_beginning_is_kept(dockerd: D
 
 
 async def test_a_registry_with_a_password_gives_to_who_knows_it(dockerd: Dockerd, tmp_path: Path) -> None:
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     right = Credential(registry_of_debian.USER, registry_of_debian.PASSWORD)
     with registry_of_debian.serving(tmp_path) as address:
         name = f"{address}/private/toolbox:1"
@@ -417,7 +473,7 @@ async def test_a_registry_with_a_password_gives_to_who_knows_it(dockerd: Dockerd
 
 
 async def test_an_unknown_runtime_is_refused_by_name(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     with pytest.raises(Refused, match="gvisor"):
         await real.create(replace(sandbox(uid), runtime="gvisor"))
     identity = await real.create(replace(sandbox(uid), runtime="runc"))
@@ -468,7 +524,7 @@ def read_process(pid: int) -> Process:
 
 
 async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid: str, tmp_path: Path) -> None:
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     (tmp_path / "said").write_text("hello")
     spec = replace(
@@ -493,13 +549,13 @@ async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid
     config = client.inspect_container(identity)["HostConfig"]
     client.close()
     assert (config["Memory"], config["MemorySwap"], config["CpuQuota"]) == (8 << 20, 8 << 20, 1_000)
-    assert config["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "10m", "max-file": "5"}}
+    assert config["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "20000", "max-file": "2"}}
     assert config["RestartPolicy"]["Name"] in {"", "no"}
     real.close()
 
 
 async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     image = await real.image_id(images.TOOLBOX)
     assert await real.image_user(image) == ""
     box = await real.create(replace(sandbox(uid), sysctls=(("net.ipv4.ip_unprivileged_port_start", "80"),)))
@@ -532,7 +588,7 @@ async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
 
 
 async def test_a_privileged_container_runs_or_tells_why_not(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     box = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), box, DEAF)
     identity = await real.create(replace(spec, rights=Rights(privileged=True)))
@@ -547,7 +603,7 @@ async def test_a_privileged_container_runs_or_tells_why_not(dockerd: Dockerd, ui
 
 
 async def test_a_container_may_see_the_processes_of_another(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     image = await real.image_id(images.TOOLBOX)
     first = await real.create(container(uid, image, network, DEAF))
@@ -560,8 +616,45 @@ async def test_a_container_may_see_the_processes_of_another(dockerd: Dockerd, ui
     real.close()
 
 
+async def test_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket), LOGS)
+    identity = await started(real, uid, ("sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done"))
+    log = Path((await until(real, identity, lambda one: not one.running)).log_path)
+    kept = sorted(log.parent.glob(f"{log.name}*"))
+    assert [path.name for path in kept] == [log.name, f"{log.name}.1"]
+    assert all(path.stat().st_size < 2 * LOGS.bytes for path in kept)
+    real.close()
+
+
+async def test_an_image_with_two_names_goes_with_both(dockerd: Dockerd) -> None:
+    real = Docker(str(dockerd.socket), LOGS)
+    await add_image(real, "podlane/first:1", "podlane/second:1")
+    identity = await real.image_id("podlane/first:1")
+    [image] = [one for one in await real.stored_images() if one.id == identity]
+    assert sorted(image.names) == ["podlane/first:1", "podlane/second:1"]
+    await real.remove_image(image)
+    assert identity not in {one.id for one in await real.stored_images()}
+    assert Path(await real.root_dir()) == dockerd.root / "data"
+    real.close()
+
+
+async def test_what_a_container_takes_is_seen_from_outside(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket), LOGS)
+    work = "head -c 3000000 /dev/zero > /tmp/written; echo done; exec tail -f /dev/null"
+    identity = await started(real, uid, ("sh", "-c", work))
+    seen = await until(real, identity, lambda one: bool(one.log_path) and usage.log_bytes(one.log_path) > 0)
+    written = await real.written_bytes(uid)
+    assert written[identity] >= 3_000_000
+    assert sorted(written) == sorted(one.id for one in await real.pod_containers(uid))
+    assert 0 < usage.memory_of(seen.pid) < 1 << 30
+    assert usage.processes_of(seen.pid) == 1
+    await real.remove(identity)
+    assert usage.memory_of(seen.pid) == usage.processes_of(seen.pid) == 0
+    real.close()
+
+
 async def test_a_program_that_takes_too_much_memory_is_told_from_one_that_fails(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     greedy = ("sh", "-c", "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done")
     spec = container(uid, await real.image_id(images.TOOLBOX), network, greedy)
@@ -573,7 +666,7 @@ async def test_a_program_that_takes_too_much_memory_is_told_from_one_that_fails(
 
 
 async def test_containers_of_another_agent_are_not_ours(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket))
+    real = Docker(str(dockerd.socket), LOGS)
     spec = sandbox(uid)
     foreign = {key: value for key, value in spec.labels.items() if key != label.ATTEMPT}
     identity = await real.create(replace(spec, labels=foreign))
@@ -586,7 +679,7 @@ async def test_docker_may_go_and_come_back() -> None:
     daemon = Dockerd(Path(f"/tmp/podlane-dockerd-{os.getpid()}-2"))
     daemon.root.mkdir()
     process = daemon.start()
-    real = Docker(str(daemon.socket))
+    real = Docker(str(daemon.socket), LOGS)
     connected: asyncio.Queue[None] = asyncio.Queue()
     following = asyncio.create_task(real.follow(lambda _: None, lambda: connected.put_nowait(None)))
     try:
@@ -609,7 +702,7 @@ async def test_docker_may_go_and_come_back() -> None:
 
 
 async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
-    real = Docker(str(tmp_path / "docker.sock"))
+    real = Docker(str(tmp_path / "docker.sock"), LOGS)
     with pytest.raises(NotReady, match="does not answer"):
         await real.version()
     with pytest.raises(NotReady, match="does not answer"):

@@ -120,12 +120,6 @@ def test_a_container_whose_image_changed_retires_and_starts_without_a_wait() -> 
     assert names(plan(WEB, held(ended), NOW, frozenset({old.id}))) == [("main", 1, 0)]
 
 
-def test_only_the_newest_dead_container_is_kept() -> None:
-    history = [container(WEB, state="exited", restarts=number, ended=9 - number) for number in range(4)]
-    actions = plan(WEB, held(container(WEB, restarts=4), *history), NOW)
-    assert [one.restarts for one in actions.remove] == [2, 1, 0]
-
-
 def test_a_pod_of_final_phase_never_starts_again() -> None:
     actions = plan(with_status(WEB, PodStatus(phase="Failed")), held(container(WEB)), NOW)
     assert actions.finished

@@ -21,6 +21,7 @@ from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
 from node_agent.observed import SANDBOX_ID
 from node_agent.pod_cgroups import PodCgroups
+from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
 from node_agent.references import References
 from node_agent.tokens import Tokens
@@ -98,7 +99,7 @@ class World:
         self.taken: set[str] = set()
         root.mkdir(parents=True)
         self.host = Host(str(root / "pods"), 8 << 30, -1000)
-        self.network: PodNetwork
+        self.network: SandboxNetwork
         self.groups = root / "cgroup"
         (self.groups / "cpu").mkdir(parents=True)
         (self.groups / "memory").mkdir()

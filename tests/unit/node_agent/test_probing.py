@@ -159,7 +159,7 @@ def test_a_life_of_questions(
         for kind in asked:
             elapsed = (now - NOW).total_seconds()
             assert elapsed >= probes[kind].initial_delay_seconds
-            assert kind not in last or elapsed - last[kind] >= probes[kind].period_seconds
+            assert kind not in last or round(elapsed - last[kind], 6) >= probes[kind].period_seconds
             assert (
                 kind in last
                 or elapsed <= max(probes[kind].initial_delay_seconds, probes[kind].period_seconds)

@@ -1,0 +1,128 @@
+"""Sends pods away when the node runs short of something, or when they take more disk than they may."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from api.objects import Pod
+from node_agent import eviction
+from node_agent.containers import Host, pod_dir
+from node_agent.drivers import usage
+from node_agent.drivers.docker import Docker
+from node_agent.pod_worker import PodWorker
+from node_agent.settings import Settings
+from node_agent.volume_paths import volume_dir
+from reconcile.loop import Loop, Pace
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 10.0
+PATIENCE = timedelta(seconds=30)
+"""How long the next pod is spared while the one before it is being cleared away."""
+
+
+class Evictor:
+    """`pods` are the workers of the pods that may be sent away; `reclaim` frees disk that no pod needs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        docker: Docker,
+        host: Host,
+        pods: Callable[[], Mapping[str, PodWorker]],
+        reclaim: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.pressure = eviction.Pressure()
+        self._docker = docker
+        self._host = host
+        self._pods = pods
+        self._reclaim = reclaim
+        self._on_change = on_change
+        self._state_dir = settings.state_dir
+        self._hard = eviction.thresholds(settings.eviction_hard)
+        self._last: dict[str, datetime] = {}
+        self._going: tuple[PodWorker, datetime] | None = None
+        self.loops = (
+            Loop("pressure", self.relieve, Pace(resync=CHECK_SECONDS)),
+            Loop("disk limits", self.enforce, Pace(resync=settings.disk_scan_seconds)),
+        )
+
+    async def relieve(self) -> None:
+        """Look at the node's resources; free what nobody needs, and send one pod away if that is not enough."""
+        seen = await self._observe()
+        low = eviction.met(self._hard, seen)
+        self._note(low)
+        if any(eviction.SIGNALS[one.signal][1] == eviction.DISK for one in low):
+            await self._reclaim()
+            seen = await self._observe()
+            low = eviction.met(self._hard, seen)
+        if not low or self._is_waiting():
+            return
+        verdict = eviction.choose(low, seen, await self._usages(lambda _: True))
+        if verdict is None:
+            log.warning("the node is short of something and no pod may be evicted", extra={"signal": low[0].signal})
+        else:
+            self._evict(verdict)
+
+    async def enforce(self) -> None:
+        """Send every pod away that takes more disk than it may."""
+        for verdict in eviction.over_limits(await self._usages(eviction.has_disk_limits)):
+            self._evict(verdict)
+
+    def _note(self, low: tuple[eviction.Threshold, ...]) -> None:
+        now = datetime.now(UTC)
+        self._last = eviction.remembered(self._last, low, now)
+        before, self.pressure = self.pressure, eviction.pressure(self._last, now)
+        if self.pressure != before:
+            signals = " ".join(one.signal for one in low)
+            log.warning("the node's pressure has changed", extra={"pressure": self.pressure, "signals": signals})
+            self._on_change()
+
+    def _is_waiting(self) -> bool:
+        """Whether the pod before has not given back yet what it had."""
+        if self._going is None:
+            return False
+        worker, since = self._going
+        return not worker.cleared and datetime.now(UTC) - since < PATIENCE
+
+    def _evict(self, verdict: eviction.Verdict) -> None:
+        worker = self._pods().get(verdict.uid)
+        if worker is not None:
+            log.warning("evicting", extra={"uid": verdict.uid, "why": verdict.message})
+            self._going = worker, datetime.now(UTC)
+            worker.evict(verdict.message)
+
+    async def _observe(self) -> Mapping[str, eviction.Observation]:
+        images = await self._docker.root_dir()
+        return await asyncio.to_thread(usage.observations, self._state_dir, images)
+
+    async def _usages(self, matters: Callable[[Pod], bool]) -> list[eviction.Usage]:
+        return [await self._usage(worker.pod) for worker in self._pods().values() if matters(worker.pod)]
+
+    async def _usage(self, pod: Pod) -> eviction.Usage:
+        uid = pod.metadata.uid
+        found, written = await self._docker.pod_containers(uid), await self._docker.written_bytes(uid)
+        on_disk = [one for one in pod.spec.volumes if one.empty_dir is not None and one.empty_dir.medium != "Memory"]
+
+        def look() -> eviction.Usage:
+            volumes = {one.name: usage.taken(Path(volume_dir(pod_dir(self._host, uid), one))) for one in on_disk}
+            memory: dict[str, int] = {}
+            disk: dict[str, int] = {}
+            for one in found:
+                memory[one.name] = memory.get(one.name, 0) + (usage.memory_of(one.pid) if one.pid else 0)
+                disk[one.name] = disk.get(one.name, 0) + written.get(one.id, 0) + usage.log_bytes(one.log_path)
+            return eviction.Usage(
+                pod,
+                processes=sum(usage.processes_of(one.pid) for one in found if one.pid),
+                inodes=sum(inodes for _, inodes in volumes.values()),
+                memory_of=memory,
+                disk_of=disk,
+                volumes={name: size for name, (size, _) in volumes.items()},
+            )
+
+        return await asyncio.to_thread(look)

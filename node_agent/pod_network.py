@@ -1,0 +1,45 @@
+"""What every network of pods offers to the node agent, whoever makes it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from api.attach import Attachment, AttachRequest, NetworkStatus
+from api.objects import Pod
+
+ADDRESS_FIELDS = ("status.podIP", "status.podIPs")
+
+
+class SandboxNetwork(Protocol):
+    """`sdn`, `cni` and `none` are its kinds. Every call raises NotReady, Refused or Gone."""
+
+    async def attach(self, request: AttachRequest) -> Attachment:
+        """The sandbox has its place when this returns; asking again gives the same answer."""
+
+    async def detach(self, sandbox: str) -> None:
+        """Nothing of the sandbox is left when this returns; one that is not there is no error."""
+
+    async def status(self) -> NetworkStatus:
+        """Raises NotReady, with the reason, while no sandbox can be attached."""
+
+    async def sandboxes(self) -> frozenset[str]:
+        """Every sandbox that has a place on behalf of this agent."""
+
+
+def no_address(pod: Pod, address: str) -> tuple[str, str] | None:
+    """Reason and message for a pod that cannot be what it says without the address that its network does not give."""
+    places = ", ".join(_needing_address(pod))
+    if address or not places:
+        return None
+    return "NoPodAddress", f"the network of this node gives pods no address, which is needed for {places}"
+
+
+def _needing_address(pod: Pod) -> Iterator[str]:
+    for number, container in enumerate(pod.spec.containers):
+        if container.ports:
+            yield f"spec.containers[{number}].ports"
+        for place, variable in enumerate(container.env):
+            source = variable.value_from
+            if source is not None and source.field_ref is not None and source.field_ref.field_path in ADDRESS_FIELDS:
+                yield f"spec.containers[{number}].env[{place}]"

@@ -1,0 +1,53 @@
+"""The plugins of Debian's containernetworking-plugins, executed for real: a bridge with addresses of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from api.attach import NODE_AGENT, AttachRequest
+from lab.command import run
+from node_agent.drivers.cni_network import CniNetwork
+from reconcile.errors import Gone
+
+PLUGINS = "/usr/lib/cni"
+WORLD = "podcni"
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0"])
+async def test_a_sandbox_gets_its_place_keeps_it_over_a_restart_and_leaves_nothing(
+    node: str, pod: str, tmp_path: Path, version: str
+) -> None:
+    addresses = {"type": "host-local", "dataDir": str(tmp_path / "addresses"), "ranges": [[{"subnet": "10.77.0.0/24"}]]}
+    bridge = {"type": "bridge", "bridge": WORLD, "isGateway": True, "ipam": addresses}
+    tuning = {"type": "tuning", "mtu": 1400}
+    network = {"cniVersion": version, "name": "net", "plugins": [bridge, tuning]}
+    (tmp_path / "net.conflist").write_text(json.dumps(network))
+
+    def agent() -> CniNetwork:
+        return CniNetwork(tmp_path, PLUGINS, tmp_path / "state")
+
+    request = AttachRequest(sandbox="5a" * 32, netns=pod, namespace="red", name="web", runtime=NODE_AGENT)
+    first = await agent().attach(request)
+    assert (first.ip, first.gateway) == ("10.77.0.2/24", "10.77.0.1")
+    inside = Path(pod).name
+    seen = run("ip", "-n", inside, "addr", "show", "eth0")
+    assert "10.77.0.2/24" in seen
+    assert "mtu 1400" in seen
+    assert first.mac in seen
+    assert first.host_interface in run("ip", "-n", node, "link", "show", "master", WORLD)
+    run("ip", "netns", "exec", inside, "ping", "-c", "1", "-W", "2", "10.77.0.1")
+    assert await agent().attach(request) == first
+    run("ip", "-n", inside, "link", "del", "eth0")
+    with pytest.raises(Gone, match="CNI plugin bridge CHECK"):
+        await agent().attach(request)
+    for _ in range(2):
+        await agent().detach(request.sandbox)
+    assert await agent().sandboxes() == frozenset()
+    assert not run("ip", "-n", node, "link", "show", "master", WORLD)
+    assert [path.name for path in (tmp_path / "addresses" / "net").glob("10.*")] == []
+    assert (await agent().attach(request)).ip == "10.77.0.3/24"
+    await agent().detach(request.sandbox)
+    run("ip", "-n", node, "link", "del", WORLD)

@@ -1,0 +1,209 @@
+"""Who has to leave a node that runs short, in which order, and what is said about it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.objects import Condition, Pod, PodStatus
+from node_agent.eviction import (
+    HARD,
+    BadThreshold,
+    Observation,
+    Pressure,
+    Threshold,
+    Usage,
+    choose,
+    evicted,
+    has_disk_limits,
+    is_evicted,
+    met,
+    over_limits,
+    pressure,
+    remembered,
+    thresholds,
+)
+from node_agent.node import conditions
+from node_agent.settings import Settings
+from node_agent.status import merged
+from reconcile.settings import BadSettings, merge
+from tests.unit.node_agent.make import NOW
+from tests.unit.node_agent.make import pod as make
+
+MI, GI = 1 << 20, 1 << 30
+
+
+def pod(name: str, *, priority: int | None = None, resources: str = "{}", spec: str = "") -> Pod:
+    wish = make(f"[{{name: main, image: toolbox, resources: {resources}}}]", spec)
+    return replace(wish, metadata=replace(wish.metadata, uid=name), spec=replace(wish.spec, priority=priority))
+
+
+def takes(wish: Pod, memory: int = 0, disk: int = 0, **more: Any) -> Usage:
+    return Usage(wish, memory_of={"main": memory}, disk_of={"main": disk}, **more)
+
+
+def test_thresholds_are_read_as_kubelet_writes_them() -> None:
+    assert thresholds("memory.available<100Mi, pid.available<1.5%") == (
+        Threshold("memory.available", 100 * MI),
+        Threshold("pid.available", percent=1.5),
+    )
+    assert thresholds("") == ()
+    assert len(thresholds(HARD)) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("memory.available", "found 'memory.available'; for example"),
+        ("memory.free<1Gi", "with one of memory.available, nodefs.available"),
+        ("memory.available<120%", "0% to 100% is accepted"),
+        ("memory.available<1..5%", "could not convert"),
+        ("memory.available<12Foo", "'12Foo' is not a quantity"),
+    ],
+)
+def test_what_is_no_threshold_is_refused_with_the_setting(text: str, words: str) -> None:
+    with pytest.raises(BadThreshold, match=words):
+        thresholds(text)
+    with pytest.raises(BadSettings, match=f"evictionHard: .*{words}"):
+        merge(Settings, {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionHard": text}, {})
+
+
+def test_a_threshold_is_met_below_it_and_memory_comes_first() -> None:
+    limits = thresholds("nodefs.available<10%,memory.available<100Mi,pid.available<5")
+    seen = {"nodefs.available": Observation(9, 100), "memory.available": Observation(100 * MI - 1, GI)}
+    assert [one.signal for one in met(limits, seen)] == ["memory.available", "nodefs.available"]
+    seen = {"nodefs.available": Observation(10, 100), "memory.available": Observation(100 * MI, GI)}
+    assert met(limits, seen) == ()
+
+
+def test_a_condition_outlives_its_cause_by_five_minutes() -> None:
+    last = remembered({}, thresholds("memory.available<1Gi"), NOW)
+    assert pressure(last, NOW) == Pressure(memory=True)
+    assert pressure(remembered(last, (), NOW + timedelta(minutes=4)), NOW + timedelta(minutes=4)) == Pressure(
+        memory=True
+    )
+    assert pressure(last, NOW + timedelta(minutes=5)) == Pressure()
+    again = remembered(last, thresholds("imagefs.available<1,pid.available<1"), NOW + timedelta(minutes=4))
+    assert pressure(again, NOW + timedelta(minutes=6)) == Pressure(disk=True, processes=True)
+
+
+def test_the_node_object_tells_of_pressure() -> None:
+    rows = {
+        row.type: (row.status, row.reason) for row in conditions("", NOW, (), Pressure(memory=True, processes=True))
+    }
+    assert rows == {
+        "MemoryPressure": ("True", "KubeletHasInsufficientMemory"),
+        "DiskPressure": ("False", "KubeletHasNoDiskPressure"),
+        "PIDPressure": ("True", "KubeletHasInsufficientPID"),
+        "Ready": ("True", "KubeletReady"),
+    }
+
+
+GREEDY = takes(pod("greedy", resources="{requests: {memory: 100Mi}}"), 300 * MI)
+MODEST = takes(pod("modest", resources="{requests: {memory: 1Gi}}"), 900 * MI)
+WORTHY = takes(pod("worthy", priority=10, resources="{requests: {memory: 100Mi}}"), 500 * MI)
+SMALL = takes(pod("small"), 10 * MI)
+LOW = {"memory.available": Observation(50 * MI, GI)}
+
+
+def order(signal: str, *pods: Usage) -> list[str]:
+    """Who would go, one after the other."""
+    limits, names, rest = thresholds(f"{signal}<100%"), [], list(pods)
+    while verdict := choose(limits, {signal: Observation(0, 1)}, rest):
+        names.append(verdict.uid)
+        rest = [one for one in rest if one.pod.metadata.uid != verdict.uid]
+    return names
+
+
+def test_memory_who_exceeds_the_request_then_who_matters_least_then_who_exceeds_most() -> None:
+    assert order("memory.available", SMALL, MODEST, WORTHY, GREEDY) == ["greedy", "small", "worthy", "modest"]
+
+
+def test_disk_is_ranked_alike_and_volumes_count() -> None:
+    within = takes(pod("within", resources="{limits: {ephemeral-storage: 1Gi}}"), disk=900 * MI)
+    layers, volumes = takes(pod("layers"), disk=20 * MI), takes(pod("volumes"), disk=MI, volumes={"v": 40 * MI})
+    assert order("nodefs.available", within, layers, volumes) == ["volumes", "layers", "within"]
+    many, few = takes(pod("many"), inodes=1000), takes(pod("few"), disk=GI, inodes=10)
+    assert order("imagefs.inodesFree", few, many) == ["many", "few"]
+
+
+def test_processes_priority_then_number() -> None:
+    pods = [takes(pod("p1"), processes=5), takes(pod("p2"), processes=50), takes(pod("p3", priority=-1), processes=1)]
+    assert order("pid.available", *pods) == ["p3", "p2", "p1"]
+
+
+def test_critical_pods_stay_whatever_they_take() -> None:
+    critical = takes(pod("critical", priority=2_000_000_000), 10 * GI)
+    assert choose(thresholds("memory.available<1Gi"), LOW, [critical]) is None
+    assert order("memory.available", critical, SMALL) == ["small"]
+    assert choose((), LOW, [SMALL]) is None
+
+
+@given(st.permutations([SMALL, MODEST, WORTHY, GREEDY]))
+def test_the_order_in_which_pods_are_found_does_not_matter(pods: list[Usage]) -> None:
+    assert order("memory.available", *pods) == ["greedy", "small", "worthy", "modest"]
+
+
+def test_the_message_is_the_references() -> None:
+    verdict = choose(thresholds("memory.available<100Mi"), LOW, [GREEDY])
+    assert verdict is not None
+    assert verdict.message == (
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. "
+        "Container main was using 300Mi, request is 100Mi, has larger consumption of memory. "
+    )
+    verdict = choose(thresholds("pid.available<10"), {"pid.available": Observation(3, 100)}, [GREEDY])
+    assert verdict is not None
+    assert verdict.message == "The node was low on resource: pids. Threshold quantity: 10, available: 3. "
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (
+            takes(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI + 1}),
+            'Usage of EmptyDir volume "v" exceeds the limit "1Mi". ',
+        ),
+        (
+            takes(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=MI, volumes={"v": MI + 1}),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. ",
+        ),
+        (takes(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI}), ""),
+        (takes(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=2 * MI), ""),
+        (takes(pod("free"), disk=GI, volumes={"v": GI}), ""),
+    ],
+)
+def test_limits_of_disk(one: Usage, words: str) -> None:
+    assert [verdict.message for verdict in over_limits([one])] == ([words] if words else [])
+
+
+def test_a_container_may_not_take_the_share_of_another() -> None:
+    limit = "resources: {limits: {ephemeral-storage: 4Mi}}"
+    wish = make(f"[{{name: main, image: toolbox, {limit}}}, {{name: side, image: toolbox, {limit}}}]")
+    [verdict] = over_limits([Usage(wish, disk_of={"main": 5 * MI, "side": MI})])
+    assert verdict.message == 'Container main exceeded its local ephemeral storage limit "4Mi". '
+
+
+def test_only_pods_with_limits_of_disk_are_measured() -> None:
+    assert has_disk_limits(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"))
+    assert has_disk_limits(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"))
+    assert not has_disk_limits(pod("m", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi, medium: Memory}}]"))
+    assert not has_disk_limits(pod("p", resources="{limits: {memory: 2Mi}}"))
+
+
+def test_an_evicted_pod_says_so_for_good() -> None:
+    ready = Condition(type="Ready", status="True")
+    status = evicted(PodStatus(phase="Running", conditions=(ready,)), "words", NOW)
+    assert is_evicted(status)
+    assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", "words")
+    mark = status.conditions[-1]
+    assert (mark.type, mark.status, mark.reason) == ("DisruptionTarget", "True", "TerminationByKubelet")
+    assert [row.type for row in evicted(status, "again", NOW).conditions] == ["Ready", "DisruptionTarget"]
+    written = merged(status, PodStatus(conditions=(Condition(type="example.com/gate", status="True"),)))
+    assert [row.type for row in written.conditions] == ["Ready", "DisruptionTarget", "example.com/gate"]
+    assert [row.type for row in merged(PodStatus(), written).conditions] == ["DisruptionTarget", "example.com/gate"]
+    assert not is_evicted(PodStatus(phase="Failed"))

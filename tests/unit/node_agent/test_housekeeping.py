@@ -1,0 +1,172 @@
+"""What is left of containers, images and logs on a host, with a Docker in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node_agent.containers import Host, container_spec, sandbox_spec
+from node_agent.drivers import image_record
+from node_agent.drivers.network import PodNetwork
+from node_agent.housekeeping import Housekeeping
+from node_agent.log_links import LogDirs, container_link
+from node_agent.security import Rights
+from node_agent.settings import Settings
+from reconcile.settings import BadSettings, merge
+from tests.fakes import FakeDocker
+from tests.unit.node_agent.make import UID, pod
+from tests.unit.node_agent.test_pod_worker import Switch
+
+WEB = pod()
+HOST = Host("/nowhere", 8 << 30, -1000)
+
+
+class Place:
+    """A host with its agent's housekeeping."""
+
+    def __init__(self, root: Path, network: PodNetwork) -> None:
+        self.root, self.network = root, network
+        self.docker = FakeDocker("pause", "toolbox", "unused:1")
+        self.pods = {UID}
+
+    def agent(self, high: int = 100, low: int = 100) -> Housekeeping:
+        """As after a start; the disk counts as too full from `high` percent on."""
+        settings = Settings(
+            node_name="node-1",
+            node_ip="10.245.2.3",
+            state_dir=str(self.root),
+            pause_image="pause",
+            pod_logs_dir=str(self.root / "pods"),
+            container_logs_dir=str(self.root / "containers"),
+            image_gc_high_threshold_percent=high,
+            image_gc_low_threshold_percent=low,
+            image_minimum_gc_age_seconds=0,
+        )
+        return Housekeeping(settings, self.docker, self.network, lambda: frozenset(self.pods))
+
+    async def run(self, restarts: int = 0) -> str:
+        """Start a container, in a sandbox of its own if there is none."""
+        if not self.docker.find("POD"):
+            await self.docker.start(await self.docker.create(sandbox_spec(WEB, "pause", 0, HOST)))
+        [box] = self.docker.find("POD")
+        image = await self.docker.image_id("toolbox")
+        spec = container_spec(WEB, WEB.spec.containers[0], image, box.id, restarts, 0, HOST, Rights(), {})
+        identity = await self.docker.create(spec)
+        await self.docker.start(identity)
+        return identity
+
+    def links(self) -> dict[str, str]:
+        """By path below the root."""
+        found = [path for path in self.root.rglob("*.log") if path.is_symlink()]
+        return {str(path.relative_to(self.root)): str(path.readlink()) for path in found}
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with Switch().serving(tmp_path / "s"), PodNetwork(str(tmp_path / "s")) as network:
+        yield Place(tmp_path, network)
+
+
+async def test_dead_containers_go_but_the_newest(place: Place) -> None:
+    for restarts in range(3):
+        place.docker.end(await place.run(restarts), 1)
+    running = await place.run(3)
+    await place.agent().remove_containers()
+    assert [one.restarts for one in place.docker.find("main")] == [2, 3]
+    place.pods.clear()
+    place.docker.end(running, 1)
+    await place.agent().remove_containers()
+    assert len(place.docker.find("main")) == 2, "of a pod without a worker nothing goes here"
+
+
+async def test_images_go_only_when_the_disk_is_too_full_and_never_those_that_are_needed(place: Place) -> None:
+    identity = await place.run()
+    await place.agent(high=100).remove_images()
+    assert place.docker.images == {"pause", "toolbox", "unused:1"}
+    place.docker.end(identity, 0)
+    await place.agent(high=0, low=0).remove_images()
+    assert place.docker.images == {"pause", "toolbox"}, "a dead container needs its image too"
+    for one in [*place.docker.find("main"), *place.docker.find("POD")]:
+        await place.docker.remove(one.id)
+    await place.agent(high=0, low=0).remove_images()
+    assert place.docker.images == {"pause"}
+
+
+async def test_no_more_images_go_than_are_needed(place: Place) -> None:
+    seen = place.agent(high=0, low=0)
+    await seen.remove_images()
+    assert place.docker.images == {"pause"}
+    place.docker.images |= {"toolbox", "unused:1"}
+    full = Settings(
+        node_name="n",
+        node_ip="1.2.3.4",
+        state_dir=str(place.root),
+        pause_image="pause",
+        image_gc_high_threshold_percent=0,
+        image_gc_low_threshold_percent=0,
+    )
+    young = Housekeeping(full, place.docker, place.network, frozenset)
+    await young.remove_images()
+    assert place.docker.images == {"pause", "toolbox", "unused:1"}, "they have just come"
+
+
+async def test_under_pressure_everything_goes_that_no_pod_needs(place: Place) -> None:
+    for restarts in range(2):
+        place.docker.end(await place.run(restarts), 1)
+    await place.agent().reclaim()
+    assert [one.restarts for one in place.docker.find("main")] == [1]
+    assert place.docker.images == {"pause", "toolbox"}
+
+
+async def test_the_last_use_outlives_the_agent(place: Place) -> None:
+    identity = await place.run()
+    await place.agent().remove_images()
+    await place.docker.remove(identity)
+    await place.agent().remove_images()
+    record = image_record.read(place.root / "images.json")
+    assert record[await place.docker.image_id("toolbox")].used is not None
+    assert record[await place.docker.image_id("unused:1")].used is None
+    (place.root / "images.json").write_text("{")
+    await place.agent().remove_images()
+    assert image_record.read(place.root / "images.json")
+
+
+async def test_logs_are_linked_by_pod_and_by_container_and_unlinked_with_them(place: Place) -> None:
+    (place.root / "containers").mkdir()
+    foreign = place.root / "containers" / "other.log"
+    foreign.symlink_to(place.root)
+    first = await place.run()
+    by_pod, by_container = f"pods/red_web_{UID}/main/0.log", f"containers/web_red_main-{first}.log"
+    for _ in range(2):
+        await place.agent().link_logs()
+        assert place.links() == {
+            by_pod: f"/var/lib/docker/containers/{first}/{first}-json.log",
+            by_container: str(place.root / by_pod),
+            "containers/other.log": str(place.root),
+        }
+    await place.docker.remove(first)
+    second = await place.run()
+    await place.agent().link_logs()
+    assert place.links()[by_pod].endswith(f"{second}-json.log")
+    assert by_container not in place.links()
+    await place.docker.remove(second)
+    await place.agent().link_logs()
+    assert list(place.links()) == ["containers/other.log"], "what leads somewhere is not ours"
+    assert not list((place.root / "pods").iterdir())
+
+
+async def test_a_long_name_is_cut_to_what_a_file_system_takes(place: Place) -> None:
+    one = await place.docker.inspect(await place.run())
+    long = replace(one, labels={**one.labels, "io.kubernetes.pod.name": "p" * 253})
+    name = container_link(LogDirs(Path("/p"), Path("/c")), long).name
+    assert len(name) == 255
+    assert name.endswith(".log")
+
+
+def test_thresholds_the_wrong_way_round_are_refused() -> None:
+    document = {"nodeName": "n", "nodeIp": "1.2.3.4", "imageGcLowThresholdPercent": 90}
+    with pytest.raises(BadSettings, match="imageGcLowThresholdPercent: found 90 above 85"):
+        merge(Settings, document, {})
