@@ -13,7 +13,8 @@ from api.value import Json, ObjectReference, Value
 from api.volume_checks import check_host_path, check_nfs
 from api.volumes import HostPathVolumeSource, NFSVolumeSource
 
-ACCESS_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
+ACCESS_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX"}
+"""Name of an access mode → its short form in tables."""
 RECLAIM_POLICIES = ("Retain",)
 VOLUME_MODES = ("Filesystem",)
 PENDING, AVAILABLE, BOUND, RELEASED, LOST = "Pending", "Available", "Bound", "Released", "Lost"

@@ -232,7 +232,7 @@ class Objects:
         old, kind = self._old(ask), ask.where.kind
         writes.check_preconditions(kind, old.object, options)
         item, gone = await self._delete(kind, old, options, dry=dry or bool(options.dry_run))
-        if gone and kind.name not in ("Pod", "Namespace"):
+        if gone and kind.name not in ("Pod", "Namespace", "PersistentVolume"):
             details = answers.about(kind, item.metadata.name, item.metadata.uid)
             return Answer(200, answers.encode(answers.success(details)))
         return self._answer(200, ask, item)

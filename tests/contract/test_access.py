@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,8 +28,20 @@ from api.objects import (
     Pod,
     PodSpec,
     PodStatus,
+    ResourceRequirements,
 )
-from api.volumes import ConfigMapVolumeSource, Volume
+from api.storage import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+)
+from api.volumes import (
+    ConfigMapVolumeSource,
+    HostPathVolumeSource,
+    PersistentVolumeClaimVolumeSource,
+    Volume,
+)
 from tests.contract.apiserver import ApiServer
 
 SPEC = PodSpec(containers=(Container(name="main", image="toolbox"),))
@@ -156,6 +169,46 @@ async def test_a_node_reads_one_by_one_what_its_own_pods_refer_to(callers: Calle
         await mine.get(ConfigMap, "settings", "default")
     for kind in (ConfigMap, Secret):
         await master.delete(kind, "settings", "default")
+
+
+async def test_a_node_reads_the_storage_that_its_pods_have(callers: Callers) -> None:
+    master, mine, other = callers.administrator, callers.mine, callers.other
+    size = {"storage": "1Gi"}
+    disk = PersistentVolume(
+        metadata=ObjectMeta(name="disk"),
+        spec=PersistentVolumeSpec(
+            capacity=dict(size), access_modes=("ReadWriteOnce",), host_path=HostPathVolumeSource(path="/srv")
+        ),
+    )
+    wish = PersistentVolumeClaimSpec(
+        access_modes=("ReadWriteOnce",), resources=ResourceRequirements(requests=dict(size)), volume_name="disk"
+    )
+    volume = Volume(name="v", persistent_volume_claim=PersistentVolumeClaimVolumeSource(claim_name="data"))
+    spec = changed(SPEC, node_name="mine", volumes=(volume,))
+    await master.create(disk)
+    await master.create(Pod(metadata=ObjectMeta(name="keeper", namespace="default"), spec=spec))
+    try:
+        with pytest.raises(Forbidden):
+            await mine.get(PersistentVolume, "disk")
+        await master.create(PersistentVolumeClaim(metadata=ObjectMeta(name="data", namespace="default"), spec=wish))
+        async with asyncio.timeout(10):
+            while (await mine.get(PersistentVolumeClaim, "data", "default")).status.phase != "Bound":
+                await asyncio.sleep(0.01)
+        claim = await mine.get(PersistentVolumeClaim, "data", "default")
+        listed = await mine.list(PersistentVolume, field_selector="metadata.name=disk")
+        assert [item.spec.claim_ref.uid for item in listed.items if item.spec.claim_ref] == [claim.metadata.uid]
+        for act in (
+            lambda: other.get(PersistentVolume, "disk"),
+            lambda: other.get(PersistentVolumeClaim, "data", "default"),
+            lambda: mine.list(PersistentVolume),
+            lambda: mine.delete(PersistentVolume, "disk"),
+        ):
+            with pytest.raises(Forbidden):
+                await act()
+    finally:
+        await master.delete(Pod, "keeper", "default", grace_seconds=0)
+        await master.delete(PersistentVolumeClaim, "data", "default")
+        await master.delete(PersistentVolume, "disk")
 
 
 async def test_a_node_may_not_touch_what_is_not_its_own(callers: Callers) -> None:

@@ -24,10 +24,11 @@ import pytest
 from aiohttp import web
 
 from lab import images
+from lab.command import run
 from node_agent import observed as label
 from node_agent.containers import ContainerSpec, LogLimits
 from node_agent.credentials import Credential
-from node_agent.drivers import usage
+from node_agent.drivers import mounts, usage
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_exec import MOST_OUTPUT, Executed
 from node_agent.observed import Container
@@ -672,6 +673,35 @@ async def test_containers_of_another_agent_are_not_ours(dockerd: Dockerd, uid: s
     identity = await real.create(replace(spec, labels=foreign))
     assert uid not in await real.pods()
     await real.remove(identity)
+    real.close()
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose mounts others may follow."""
+    (tmp_path / "later").mkdir()
+    run("mount", "--bind", str(tmp_path), str(tmp_path))
+    run("mount", "--make-shared", str(tmp_path))
+    yield tmp_path
+    mounts.unmount_all(tmp_path)
+
+
+async def test_a_container_follows_the_mounts_of_the_host_if_it_asks_to(
+    dockerd: Dockerd, uid: str, shared: Path
+) -> None:
+    real = Docker(str(dockerd.socket), LOGS)
+    network = await running_sandbox(real, uid)
+    spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
+    identity = await real.create(replace(spec, binds=(f"{shared}:/follows:ro,rslave", f"{shared}:/stays")))
+    await real.start(identity)
+    pid = (await real.inspect(identity)).pid
+    read_process(pid)
+    mounts.mount("tmpfs", "tmpfs", shared / "later")
+    points = [line.split(" ")[4] for line in proc(pid, "mountinfo").splitlines()]
+    assert "/follows/later" in points
+    assert "/stays/later" not in points
+    await real.remove(identity)
+    await real.remove(network)
     real.close()
 
 

@@ -35,7 +35,7 @@ def paths(kind: type[Object], spec: dict[str, Any]) -> list[str]:
         ({"capacity": {}}, ["spec.capacity[storage]"]),
         ({"capacity": {"storage": "much"}}, ["spec.capacity[storage]"]),
         ({"accessModes": []}, ["spec.accessModes"]),
-        ({"accessModes": ["ReadWrite"]}, ["spec.accessModes[0]"]),
+        ({"accessModes": ["ReadWrite", "ReadWriteOncePod"]}, ["spec.accessModes[0]", "spec.accessModes[1]"]),
         ({"persistentVolumeReclaimPolicy": "Delete"}, ["spec.persistentVolumeReclaimPolicy"]),
         ({"volumeMode": "Block"}, ["spec.volumeMode"]),
         ({"nodeAffinity": {"required": {}}}, ["spec.nodeAffinity"]),
