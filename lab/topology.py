@@ -123,6 +123,11 @@ class LabNode:
         return self.root / "docker.sock"
 
     @property
+    def agent_socket(self) -> Path:
+        """Where root hands pods to this node."""
+        return self.root / "node-agent.sock"
+
+    @property
     def sdn_socket(self) -> Path:
         """Of its sdn daemon."""
         return self.root / "sdn.sock"
@@ -287,6 +292,7 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
             f"--sdn-socket={node.sdn_socket}",
             f"--manifest-dir={node.root}/manifests",
             f"--cgroup-root=/{node.namespace}",
+            f"--socket={node.agent_socket}",
         ),
         pid_file=node.root / "node-agent.pid",
         log_file=node.root / "log" / "node-agent.log",

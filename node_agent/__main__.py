@@ -37,7 +37,7 @@ async def serve(settings: Settings) -> None:
                 agent.recorder.loop.run(),
                 agent.loop.run(),
                 agent.detacher.run(),
-                agent.manifests.run(),
+                agent.static.run(),
                 agent.mirror.run(),
                 agent.follow_docker(),
             ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from api.client import AlreadyExists, ApiError, Client, ClientError, Conflict, N
 from api.mirror import Mirror
 from api.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
 from node_agent import host_ports
+from api.static_pods import is_mirror, is_static
 from node_agent import observed as label
 from node_agent.containers import Host
 from node_agent.drivers import host as directories
@@ -32,7 +33,9 @@ from node_agent.pod_worker import PodWorker
 from node_agent.recorder import Recorder
 from node_agent.references import References
 from node_agent.settings import Settings
-from node_agent.sources import Manifests
+from node_agent.sources.merge import Double, Offer, merge
+from node_agent.sources.reading import name_of
+from node_agent.sources.static import StaticSources
 from node_agent.status import merged
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
@@ -69,6 +72,7 @@ class Agent:
         self._ports_written = ""
         self._ended: dict[str, Pod] = {}
         self.recorder = Recorder(client, settings.node_name)
+        self._doubles: frozenset[str] = frozenset()
         self._tools = Tools(
             docker=docker,
             network=network,
@@ -88,7 +92,7 @@ class Agent:
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
-        self.manifests = Manifests(Path(settings.manifest_dir), settings.node_name, self.loop.wake)
+        self.static = StaticSources(settings, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
 
     async def follow_docker(self) -> None:
@@ -108,20 +112,33 @@ class Agent:
 
     async def _merge(self) -> None:
         """Give every wanted pod a worker; once every source has spoken, let go of those nobody wants."""
-        wanted = {**{pod.metadata.uid: pod for pod in self.mirror.items.values()}, **self.manifests.pods}
+        wanted, doubles = merge((*self.static.offers, Offer("the master", self._from_master())))
+        self._tell_of(doubles)
         for uid, pod in wanted.items():
             worker = self._workers.get(uid)
             if worker is None:
-                self._take_up(pod)
+                await self._take_up(pod, wanted.keys())
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
             elif self._is_overwritten(pod, worker.pod.status):
                 self._report(uid, worker.pod.status)
-        if self.mirror.synced and self.manifests.seen:
+        if self.mirror.synced and self.static.seen:
             for uid in self._workers.keys() - wanted.keys():
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()
             await self._sweep(set(wanted))
+
+    def _from_master(self) -> tuple[Pod, ...]:
+        """Oldest first; mirror pods only show what comes from elsewhere."""
+        pods = (pod for pod in self.mirror.items.values() if not is_mirror(pod))
+        return tuple(sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", name_of(pod))))
+
+    def _tell_of(self, doubles: tuple[Double, ...]) -> None:
+        for double in doubles:
+            if double.pod.metadata.uid not in self._doubles:
+                places = {"pod": "/".join(name_of(double.pod)), "place": double.place, "first": double.first}
+                log.warning("a second pod of this name is left out", extra=places)
+        self._doubles = frozenset(double.pod.metadata.uid for double in doubles)
 
     def _is_overwritten(self, pod: Pod, ours: PodStatus) -> bool:
         """Whether somebody else has changed, after our last write, what is ours to say."""
@@ -129,13 +146,30 @@ class Agent:
         newer = ours_at is not None and int(pod.metadata.resource_version) > ours_at
         return newer and merged(ours, pod.status) != pod.status
 
-    def _take_up(self, pod: Pod) -> None:
+    async def _take_up(self, pod: Pod, wanted: Collection[str]) -> None:
         uid = pod.metadata.uid
-        if uid in self._ended:
+        if uid in self._ended or (is_static(pod) and await self._waits(pod, wanted)):
             return
         worker = PodWorker(pod, self._tools)
         self._workers[uid] = worker
         self._spawn(worker.run())
+
+    async def _waits(self, pod: Pod, wanted: Collection[str]) -> bool:
+        """A static pod comes in the place of the one that had its name, when nothing is left of that one.
+
+        The other one goes at once, even if the master is away: it may be what the master runs in.
+        """
+        name = name_of(pod)
+        found = await self._docker.pods()
+        left = {uid for uid, row in found.items() if (row.get(label.POD_NAMESPACE), row.get(label.POD_NAME)) == name}
+        others = left | {uid for uid, worker in self._workers.items() if name_of(worker.pod) == name}
+        others -= {pod.metadata.uid}
+        for uid in others - set(wanted):
+            if uid not in self._workers:
+                self._clear_away(uid, found[uid])
+            elif not self._workers[uid].leaving:
+                self._workers[uid].leave()
+        return bool(others)
 
     async def _sweep(self, wanted: set[str]) -> None:
         """What a pod left behind that was deleted while this agent was away."""
@@ -143,10 +177,13 @@ class Agent:
         on_disk = await asyncio.to_thread(directories.known_pods, self._tools.host)
         for uid in on_disk | found.keys():
             if uid not in wanted and uid not in self._workers:
-                worker = PodWorker(_remains(uid, found.get(uid, {})), self._tools)
-                worker.leave()
-                self._workers[uid] = worker
-                self._spawn(worker.run())
+                self._clear_away(uid, found.get(uid, {}))
+
+    def _clear_away(self, uid: str, labels: dict[str, str]) -> None:
+        worker = PodWorker(_remains(uid, labels), self._tools)
+        worker.leave()
+        self._workers[uid] = worker
+        self._spawn(worker.run())
 
     async def _detach_lost(self) -> None:
         await detach_lost(self._docker, self._network)
@@ -156,14 +193,15 @@ class Agent:
         self._statuses.pop(uid, None)
         self._written.pop(uid, None)
         self.ports.wake()
-        if worker is not None and uid in {pod.metadata.uid for pod in self.mirror.items.values()}:
+        deleted = {pod.metadata.uid for pod in self.mirror.items.values() if pod.metadata.deletion_timestamp}
+        if worker is not None and uid in deleted:
             self._ended[uid] = worker.pod
             self.writer.wake()
         self.loop.wake()
 
     async def _write_ports(self) -> None:
         """The ports of this host that lead to pods; not before it is known which pods there are."""
-        if not (self.mirror.synced and self.manifests.seen):
+        if not (self.mirror.synced and self.static.seen):
             return
         here = (worker.pod for worker in self._workers.values())
         wish = host_ports.table(pod for pod in here if pod.status.phase not in FINAL_PHASES)
@@ -173,7 +211,8 @@ class Agent:
 
     def _report(self, uid: str, status: PodStatus) -> None:
         self.ports.wake()
-        if uid not in self.manifests.pods:
+        worker = self._workers.get(uid)
+        if worker is not None and not is_static(worker.pod):
             self._statuses[uid] = status
             self.writer.wake()
 
