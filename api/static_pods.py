@@ -33,8 +33,14 @@ _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 
 def is_static(pod: Pod) -> bool:
-    """Whether the pod came from elsewhere than the master, or mirrors one that did."""
-    return pod.metadata.annotations.get(CONFIG_SOURCE, "api") != "api" or is_mirror(pod)
+    """Whether a pod of a node came from elsewhere than the master; one from there must have been marked so."""
+    return pod.metadata.annotations.get(CONFIG_SOURCE) != "api"
+
+
+def from_master(pod: Pod) -> Pod:
+    """The pod of the master as it runs on its node, marked as such, whatever its annotations said."""
+    annotations = {**pod.metadata.annotations, CONFIG_SOURCE: "api"}
+    return replace(pod, metadata=replace(pod.metadata, annotations=annotations))
 
 
 def is_mirror(pod: Pod) -> bool:

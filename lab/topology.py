@@ -286,6 +286,7 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
         namespace=node.namespace,
         command=(
             str(lab.bin_dir / "podlane-node-agent"),
+            f"--config={node.root}/node-agent.yaml",
             *common,
             f"--state-dir={node.root}/node-agent",
             f"--docker-socket={node.docker_socket}",

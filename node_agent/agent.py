@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from api.client import AlreadyExists, ApiError, Client, ClientError, Conflict, NotFound
 from api.mirror import Mirror
 from api.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
+from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports
-from api.static_pods import is_mirror, is_static
 from node_agent import observed as label
 from node_agent.containers import Host
 from node_agent.drivers import host as directories
@@ -26,6 +26,8 @@ from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.lost_sandboxes import detach_lost
+from node_agent.mirror_pods import Shown
+from node_agent.mirroring import Mirroring
 from node_agent.node import new_node, node_status
 from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
@@ -73,6 +75,8 @@ class Agent:
         self._ended: dict[str, Pod] = {}
         self.recorder = Recorder(client, settings.node_name)
         self._doubles: frozenset[str] = frozenset()
+        self._waiting: set[str] = set()
+        self._node: Node | None = None
         self._tools = Tools(
             docker=docker,
             network=network,
@@ -94,10 +98,19 @@ class Agent:
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
         self.static = StaticSources(settings, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
+        self.mirroring = Mirroring(client, self.mirror, lambda: self._node, self._shown, self._mirror_made)
 
-    async def follow_docker(self) -> None:
-        """Wake workers when something happens to their containers."""
-        await self._docker.follow(self._wake_worker, self._wake_everyone)
+    def work(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """All that runs as long as the daemon, but for what writes to the host's network; workers are woken when something happens to their containers."""
+        yield self.heart.run()
+        yield self.writer.run()
+        yield self.recorder.loop.run()
+        yield self.loop.run()
+        yield self.detacher.run()
+        yield self.static.run()
+        yield self.mirror.run()
+        yield self.mirroring.loop.run()
+        yield self._docker.follow(self._wake_worker, self._wake_everyone)
 
     def _wake_worker(self, uid: str) -> None:
         worker = self._workers.get(uid)
@@ -120,8 +133,10 @@ class Agent:
                 await self._take_up(pod, wanted.keys())
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
-            elif self._is_overwritten(pod, worker.pod.status):
+            elif self._is_overwritten(uid, self.mirror.items.get(name_of(pod)), worker.pod.status):
                 self._report(uid, worker.pod.status)
+        self._waiting = wanted.keys() - self._workers.keys()
+        self.mirroring.loop.wake()
         if self.mirror.synced and self.static.seen:
             for uid in self._workers.keys() - wanted.keys():
                 if not self._workers[uid].leaving:
@@ -130,7 +145,7 @@ class Agent:
 
     def _from_master(self) -> tuple[Pod, ...]:
         """Oldest first; mirror pods only show what comes from elsewhere."""
-        pods = (pod for pod in self.mirror.items.values() if not is_mirror(pod))
+        pods = (from_master(pod) for pod in self.mirror.items.values() if not is_mirror(pod))
         return tuple(sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", name_of(pod))))
 
     def _tell_of(self, doubles: tuple[Double, ...]) -> None:
@@ -140,11 +155,22 @@ class Agent:
                 log.warning("a second pod of this name is left out", extra=places)
         self._doubles = frozenset(double.pod.metadata.uid for double in doubles)
 
-    def _is_overwritten(self, pod: Pod, ours: PodStatus) -> bool:
-        """Whether somebody else has changed, after our last write, what is ours to say."""
-        ours_at = self._written.get(pod.metadata.uid)
-        newer = ours_at is not None and int(pod.metadata.resource_version) > ours_at
-        return newer and merged(ours, pod.status) != pod.status
+    def _is_overwritten(self, uid: str, held: Pod | None, ours: PodStatus) -> bool:
+        """Whether somebody else has changed, after our last write, what is ours to say of a pod."""
+        ours_at = self._written.get(uid)
+        if held is None or ours_at is None or int(held.metadata.resource_version) <= ours_at:
+            return False
+        return merged(ours, held.status) != held.status
+
+    def _shown(self) -> Shown:
+        """Static pods: what a pod that goes was is shown until it is gone."""
+        running = {uid: worker.pod for uid, worker in self._workers.items() if is_static(worker.pod)}
+        return Shown(running, frozenset(self._waiting), complete=self.static.seen)
+
+    def _mirror_made(self, uid: str) -> None:
+        worker = self._workers.get(uid)
+        if worker is not None:
+            self._report(uid, worker.pod.status)
 
     async def _take_up(self, pod: Pod, wanted: Collection[str]) -> None:
         uid = pod.metadata.uid
@@ -180,7 +206,7 @@ class Agent:
                 self._clear_away(uid, found.get(uid, {}))
 
     def _clear_away(self, uid: str, labels: dict[str, str]) -> None:
-        worker = PodWorker(_remains(uid, labels), self._tools)
+        worker = PodWorker(from_master(_remains(uid, labels)), self._tools)
         worker.leave()
         self._workers[uid] = worker
         self._spawn(worker.run())
@@ -211,10 +237,8 @@ class Agent:
 
     def _report(self, uid: str, status: PodStatus) -> None:
         self.ports.wake()
-        worker = self._workers.get(uid)
-        if worker is not None and not is_static(worker.pod):
-            self._statuses[uid] = status
-            self.writer.wake()
+        self._statuses[uid] = status
+        self.writer.wake()
 
     async def _write_statuses(self) -> None:
         """Only the newest status of each pod; what cannot be written now waits for the next pass."""
@@ -232,7 +256,7 @@ class Agent:
 
     async def _write_status(self, meta: ObjectMeta, status: PodStatus) -> None:
         current = await self._client.get(Pod, meta.name, meta.namespace)
-        if current.metadata.uid == meta.uid:
+        if meta.uid in {current.metadata.uid, current.metadata.annotations.get(CONFIG_MIRROR)}:
             written = await self._client.update_status(replace(current, status=merged(status, current.status)))
             self._written[meta.uid] = int(written.metadata.resource_version)
 
@@ -273,15 +297,20 @@ class Agent:
             node = await self._client.get(Node, name)
         except NotFound:
             try:
-                await self._client.create(new_node(name, address, facts, self.unready, now))
+                self._know(await self._client.create(new_node(name, address, facts, self.unready, now)))
                 log.info("registered", extra={"node": name, "address": address})
             except AlreadyExists:
                 self.heart.wake()
             return
         status = node_status(name, address, facts, self.unready, now, node.status.conditions)
-        await self._client.patch_status(Node, name, "", {"status": msgspec.to_builtins(status)})
+        self._know(await self._client.patch_status(Node, name, "", {"status": msgspec.to_builtins(status)}))
         if self.unready:
             raise NotReady(self.unready)
+
+    def _know(self, node: Node) -> None:
+        if self._node is None or self._node.metadata.uid != node.metadata.uid:
+            self.mirroring.loop.wake()
+        self._node = node
 
     async def _trouble(self) -> str:
         try:

@@ -77,6 +77,7 @@ PURE = (
     "node_agent/events.py",
     "node_agent/host_ports.py",
     "node_agent/naming.py",
+    "node_agent/mirror_pods.py",
     "node_agent/node.py",
     "node_agent/observed.py",
     "node_agent/payload.py",

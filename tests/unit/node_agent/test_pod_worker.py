@@ -49,6 +49,7 @@ class Switch:
         app.router.add_post("/ADD", self._add)
         app.router.add_post("/DEL", self._del)
         app.router.add_get("/SANDBOXES", self._sandboxes)
+        app.router.add_get("/STATUS", self._status)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.UnixSite(runner, str(socket)).start()
@@ -73,6 +74,9 @@ class Switch:
                 "hostInterface": "v",
             }
         )
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return web.json_response({"ready": True, "subnet": "10.128.0.0/23"})
 
     async def _del(self, request: web.Request) -> web.Response:
         self.attached.discard((await request.json())["sandbox"])

@@ -92,9 +92,9 @@ def test_what_a_server_sets_is_dropped() -> None:
         "finalizers": ["a/b"],
         "annotations": {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.source": "api", "a": "b"},
     }
-    exported["spec"] = {"containers": [{"name": "main", "image": "x"}]}
+    exported["spec"] = {"nodeName": "node-1", "containers": [{"name": "main", "image": "x"}]}
     exported["status"] = {"phase": "Failed"}
-    [pod] = reading(json.dumps(exported)).pods
+    [pod] = read(json.dumps(exported), Origin("node-1", "file", "/a.yaml"), (), NOW).pods
     assert pod.metadata.uid.isalnum()
     assert pod.metadata.deletion_timestamp is None
     assert not pod.metadata.finalizers

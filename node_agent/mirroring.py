@@ -1,0 +1,75 @@
+"""Keeps the mirror pods on the master as they should be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from api.client import AlreadyExists, ApiError, Client, ClientError, Conflict, NotFound
+from api.mirror import Mirror
+from api.objects import Node, Pod
+from api.static_pods import CONFIG_MIRROR
+from node_agent.mirror_pods import Make, Shown, plan
+from reconcile.errors import NotReady
+from reconcile.loop import Loop, Pace
+
+log = logging.getLogger(__name__)
+
+RESYNC_SECONDS = 60.0
+
+
+class Mirroring:
+    """`shown` says what is here, `node` is the registered Node or None; `made` hears the UID of each pod shown anew."""
+
+    def __init__(
+        self,
+        client: Client,
+        held: Mirror[Pod],
+        node: Callable[[], Node | None],
+        shown: Callable[[], Shown],
+        made: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._held = held
+        self._node = node
+        self._shown = shown
+        self._made = made
+        self._told: set[str] = set()
+        self.loop = Loop("mirror pods", self._pass, Pace(resync=RESYNC_SECONDS, last_retry=5.0))
+
+    async def _pass(self) -> None:
+        node = self._node()
+        if node is None or not self._held.synced:
+            return
+        for step in plan(self._shown(), self._held.items.values(), node):
+            try:
+                await (self._make(step.mirror) if isinstance(step, Make) else self._drop(step.mirror))
+            except ApiError as error:
+                self._tell(step.mirror, error)
+            except ClientError as error:
+                raise NotReady(str(error)) from None
+
+    async def _make(self, mirror: Pod) -> None:
+        try:
+            await self._client.create(mirror)
+        except AlreadyExists:
+            return  # Our watch has not told us yet.
+        uid = mirror.metadata.annotations[CONFIG_MIRROR]
+        self._told.discard(uid)
+        self._made(uid)
+
+    async def _drop(self, mirror: Pod) -> None:
+        meta = mirror.metadata
+        try:
+            await self._client.delete(Pod, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
+        except (NotFound, Conflict):
+            return  # It is gone, or already another.
+
+    def _tell(self, mirror: Pod, error: ApiError) -> None:
+        """Once for each pod: a project that does not exist may never come."""
+        meta = mirror.metadata
+        uid = meta.annotations[CONFIG_MIRROR]
+        if uid not in self._told:
+            pod = f"{meta.namespace}/{meta.name}"
+            log.warning("the master does not show a static pod", extra={"pod": pod, "error": error})
+        self._told.add(uid)
