@@ -16,13 +16,14 @@ from msgspec.structs import replace
 from api import names, times
 from api.defaults import default
 from api.objects import Node, ObjectMeta, OwnerReference, Pod, PodStatus
+from api.placement import Toleration
 from api.schema import FORBIDDEN, MISSING, Problem, shown
 
 CONFIG_SOURCE = "kubernetes.io/config.source"
 CONFIG_HASH = "kubernetes.io/config.hash"
 CONFIG_SEEN = "kubernetes.io/config.seen"
 CONFIG_MIRROR = "kubernetes.io/config.mirror"
-STAYS = {"operator": "Exists", "effect": "NoExecute"}
+STAYS = Toleration(operator="Exists", effect="NoExecute")
 """The toleration of static pods: trouble of the node does not evict them."""
 
 NEEDS_MASTER = "a static pod runs without the master, so it may not refer to objects there"
@@ -67,8 +68,8 @@ def static_pod(pod: Pod, node: str, source: str, place: str, seen: datetime) -> 
         labels=pod.metadata.labels,
         annotations=annotations,
     )
-    tolerations = tuple(row for row in pod.spec.tolerations or () if row != STAYS)
-    spec = replace(pod.spec, node_name=node, tolerations=[*tolerations, STAYS])
+    tolerations = tuple(row for row in pod.spec.tolerations if row != STAYS)
+    spec = replace(pod.spec, node_name=node, tolerations=(*tolerations, STAYS))
     return default(replace(pod, metadata=meta, spec=spec, status=PodStatus()))
 
 

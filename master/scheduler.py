@@ -1,43 +1,25 @@
 """Which pod goes to which node: spread, fewest pods first. Pure.
 
-A node takes a pod when it is Ready and schedulable, has the labels of the pod's nodeSelector, and what the pod requests
-fits into what is left of its allocatable. Among those the one with the fewest pods is taken, then the one with most
-CPU left, then the first by name; so the same snapshot always gives the same answer.
+A node takes a pod when it is Ready and schedulable, has the labels that the pod's nodeSelector and node affinity
+require and no taint that the pod does not tolerate, and what the pod requests fits into what is left of its
+allocatable. Among those the one with the fewest pods is taken, then the one with most CPU left, then the first by name;
+so the same snapshot always gives the same answer.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from api import quantity
+from api import placement, quantity
+from api.capacity import NOTHING, Amount, allocatable, requests
 from api.objects import Node, Pod
-from api.resources import needed, requested_cpu, requested_memory
 from master.kinds.node import ready
 from master.kinds.pod import ENDED
 
 SCHEDULER = "default-scheduler"
 """Pods that name another scheduler are left to it."""
-
-
-class Amount(NamedTuple):
-    """CPU in thousandths, memory in bytes, and pods."""
-
-    cpu: int
-    memory: int
-    pods: int
-
-    def plus(self, other: Amount) -> Amount:
-        """Both together."""
-        return Amount(self.cpu + other.cpu, self.memory + other.memory, self.pods + other.pods)
-
-
-NOTHING = Amount(0, 0, 0)
-
-UNKNOWN_IS_ENOUGH = 1 << 62
-"""What a node has of something that it does not report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +71,6 @@ def waits(pod: Pod) -> bool:
     )
 
 
-def requests(pod: Pod) -> Amount:
-    """What the pod asks for as a whole."""
-    return Amount(needed(pod.spec, requested_cpu), needed(pod.spec, requested_memory), 1)
-
-
-def allocatable(node: Node) -> Amount:
-    """What the node has for pods; what it does not report is no limit."""
-    found = {**node.status.capacity, **node.status.allocatable}
-    return Amount(
-        cpu=_reported(found, "cpu", 1000),
-        memory=_reported(found, "memory", 1),
-        pods=_reported(found, "pods", 1),
-    )
-
-
-def _reported(found: Mapping[str, str], name: str, factor: int) -> int:
-    try:
-        return quantity.milli(found[name]) if factor == 1000 else quantity.whole(found[name])
-    except (KeyError, quantity.BadQuantity):
-        return UNKNOWN_IS_ENOUGH
-
-
 def _age(pod: Pod) -> tuple[str, str, str]:
     return pod.metadata.creation_timestamp or "", pod.metadata.namespace, pod.metadata.name
 
@@ -134,14 +94,15 @@ def _place(pod: Pod, seats: list[_Seat]) -> Placed | Unplaced:
 
 def _reason_against(pod: Pod, wanted: Amount, seat: _Seat) -> str:
     node, after = seat.node, seat.used.plus(wanted)
-    labels = node.metadata.labels
+    taint = placement.untolerated(pod.spec, node.spec.taints, ("NoSchedule", "NoExecute"))
     checks = (
         (ready(node) != "True", "not Ready"),
         (node.spec.unschedulable, "unschedulable (cordoned)"),
         (
-            any(labels.get(key) != value for key, value in pod.spec.node_selector.items()),
-            "without the labels of the pod's nodeSelector",
+            not placement.suits(pod.spec, node.metadata.name, node.metadata.labels),
+            "without what the pod's nodeSelector or node affinity requires",
         ),
+        (taint is not None, f"tainted in a way that the pod does not tolerate ({taint.key if taint else ''})"),
         (
             wanted.cpu > 0 and after.cpu > seat.room.cpu,
             f"short of cpu (the pod requests {quantity.of_milli(wanted.cpu)})",

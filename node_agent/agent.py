@@ -19,7 +19,9 @@ from api.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
 from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports
 from node_agent import observed as label
+from node_agent.admission import Rejection
 from node_agent.containers import Host
+from node_agent.door import Door, Verdict
 from node_agent.drivers import host as directories
 from node_agent.drivers import nft
 from node_agent.drivers.cgroups import Cgroups
@@ -38,7 +40,7 @@ from node_agent.settings import Settings
 from node_agent.sources.merge import Double, Offer, merge
 from node_agent.sources.reading import name_of
 from node_agent.sources.static import StaticSources
-from node_agent.status import merged
+from node_agent.status import merged, rejected
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, NotReady
@@ -77,6 +79,7 @@ class Agent:
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
         self._node: Node | None = None
+        self._door = Door(self._known_node, self._fresh_node, Path(settings.state_dir) / "pods")
         self._tools = Tools(
             docker=docker,
             network=network,
@@ -101,7 +104,10 @@ class Agent:
         self.mirroring = Mirroring(client, self.mirror, lambda: self._node, self._shown, self._mirror_made)
 
     def work(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """All that runs as long as the daemon, but for what writes to the host's network; workers are woken when something happens to their containers."""
+        """All that runs as long as the daemon, but for what writes to the host's network.
+
+        Workers are woken when something happens to their containers.
+        """
         yield self.heart.run()
         yield self.writer.run()
         yield self.recorder.loop.run()
@@ -127,10 +133,11 @@ class Agent:
         """Give every wanted pod a worker; once every source has spoken, let go of those nobody wants."""
         wanted, doubles = merge((*self.static.offers, Offer("the master", self._from_master())))
         self._tell_of(doubles)
+        undecided = 0
         for uid, pod in wanted.items():
             worker = self._workers.get(uid)
             if worker is None:
-                await self._take_up(pod, wanted.keys())
+                undecided += await self._take_up(pod, wanted.keys())
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
             elif self._is_overwritten(uid, self.mirror.items.get(name_of(pod)), worker.pod.status):
@@ -142,6 +149,8 @@ class Agent:
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()
             await self._sweep(set(wanted))
+        if undecided:
+            raise NotReady(f"{undecided} pods wait for the master to say what it knows of this node")
 
     def _from_master(self) -> tuple[Pod, ...]:
         """Oldest first; mirror pods only show what comes from elsewhere."""
@@ -172,13 +181,23 @@ class Agent:
         if worker is not None:
             self._report(uid, worker.pod.status)
 
-    async def _take_up(self, pod: Pod, wanted: Collection[str]) -> None:
+    async def _take_up(self, pod: Pod, wanted: Collection[str]) -> bool:
+        """Give the pod a worker, unless it has to wait. Returns whether only the master can say if it may run."""
         uid = pod.metadata.uid
         if uid in self._ended or (is_static(pod) and await self._waits(pod, wanted)):
-            return
+            return False
+        verdict = await self._door.decide(pod, self._workers)
+        if isinstance(verdict, Rejection):
+            pod = replace(pod, status=rejected(pod, verdict.reason, verdict.message))
+            self._tools.event(pod, verdict.reason, verdict.message, "")
+        elif verdict is not Verdict.ADMITTED:
+            return verdict is Verdict.UNDECIDED
         worker = PodWorker(pod, self._tools)
         self._workers[uid] = worker
         self._spawn(worker.run())
+        if isinstance(verdict, Rejection):
+            self._report(uid, pod.status)
+        return False
 
     async def _waits(self, pod: Pod, wanted: Collection[str]) -> bool:
         """A static pod comes in the place of the one that had its name, when nothing is left of that one.
@@ -239,6 +258,8 @@ class Agent:
         self.ports.wake()
         self._statuses[uid] = status
         self.writer.wake()
+        if status.phase in FINAL_PHASES:
+            self.loop.wake()  # There may be room now for another.
 
     async def _write_statuses(self) -> None:
         """Only the newest status of each pod; what cannot be written now waits for the next pass."""
@@ -306,6 +327,21 @@ class Agent:
         self._know(await self._client.patch_status(Node, name, "", {"status": msgspec.to_builtins(status)}))
         if self.unready:
             raise NotReady(self.unready)
+
+    async def _known_node(self) -> Node:
+        """As the master last told, or as this host would register."""
+        if self._node is None:
+            facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), "")
+            name, address = self._settings.node_name, self._settings.node_ip
+            return new_node(name, address, facts, self.unready, datetime.now(UTC))
+        return self._node
+
+    async def _fresh_node(self) -> Node | None:
+        """As the master has it now; None while it is away."""
+        try:
+            return await self._client.get(Node, self._settings.node_name)
+        except ClientError:
+            return None
 
     def _know(self, node: Node) -> None:
         if self._node is None or self._node.metadata.uid != node.metadata.uid:

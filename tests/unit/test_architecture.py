@@ -22,6 +22,7 @@ MAY_IMPORT = {
 ACTING = {"asyncio", "logging", "os", "random", "select", "socket", "subprocess", "threading", "time", "uuid"}
 PURE = (
     "api/configuration.py",
+    "api/capacity.py",
     "api/defaults.py",
     "api/events.py",
     "api/documents.py",
@@ -35,6 +36,7 @@ PURE = (
     "api/names.py",
     "api/objects.py",
     "api/pod_network.py",
+    "api/placement.py",
     "api/pods.py",
     "api/probes.py",
     "api/quantity.py",
@@ -73,6 +75,9 @@ PURE = (
     "node_agent/cgroups.py",
     "node_agent/containers.py",
     "node_agent/credentials.py",
+    "node_agent/admission.py",
+    "node_agent/containers.py",
+    "node_agent/deadline.py",
     "node_agent/environment.py",
     "node_agent/events.py",
     "node_agent/host_ports.py",

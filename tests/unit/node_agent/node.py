@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from api.certificates import node_kubeconfig
 from api.client import Client, NotFound
 from api.kubeconfig import Kubeconfig
-from api.objects import Pod
+from api.objects import Node, Pod
 from master.daemon import running
 from master.settings import Settings as MasterSettings
 from node_agent.agent import Agent
@@ -62,9 +63,12 @@ class OneNode:
         """Runs until the end of the block."""
         async with Client(Kubeconfig.load(self.settings.kubeconfig)) as client, asyncio.TaskGroup() as tasks:
             spawned: list[asyncio.Task[None]] = []
-            agent = Agent(
-                self.settings, client, self.docker, self._network, lambda work: spawned.append(tasks.create_task(work))
-            )
+
+            def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+                spawned.append(tasks.create_task(work))
+                return spawned[-1]
+
+            agent = Agent(self.settings, client, self.docker, self._network, spawn)
             spawned += [tasks.create_task(work) for work in agent.work()]
             try:
                 yield agent
@@ -90,6 +94,10 @@ class OneNode:
 
         await until_true(is_so)
         return found[0]
+
+    async def node_is_known(self) -> bool:
+        """Whether the node has registered."""
+        return bool((await self.admin.list(Node)).items)
 
     async def until_gone(self, name: str) -> None:
         """Until the master has no such pod."""

@@ -204,3 +204,75 @@ async def test_a_node_creates_only_mirrors_of_its_own_pods(node: OneNode) -> Non
         await node.admin.delete(Node, "node-1")
         with pytest.raises(Forbidden, match="has not registered"):
             await client.create(replace(good, metadata=replace(meta, name="third")))
+
+
+def asks(text: str) -> str:
+    return TEXT.replace("image: toolbox", f"image: toolbox, resources: {{requests: {{{text}}}}}")
+
+
+async def bound(node: OneNode, name: str, **spec: object) -> None:
+    """A pod that somebody bound to the node himself."""
+    container = {"name": "main", "image": "toolbox", **spec.pop("container", {})}  # type: ignore[dict-item]
+    body = {
+        "metadata": {"name": name},
+        "spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 0, "containers": [container], **spec},
+    }
+    await node.admin.request("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(body))
+
+
+async def test_a_pod_that_the_node_does_not_take_has_failed_with_a_reason_and_is_not_tried_again(node: OneNode) -> None:
+    async with node.agent():
+        await bound(node, "picky", nodeSelector={"disk": "ssd"})
+        await bound(node, "huge", container={"resources": {"requests": {"cpu": "4000"}}})
+        picky = await node.until_shown("picky", lambda pod: pod.status.phase == "Failed")
+        assert (picky.status.reason, picky.status.message) == (
+            "NodeAffinity",
+            "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+        )
+        huge = await node.until_shown("huge", lambda pod: pod.status.phase == "Failed")
+        assert huge.status.reason == "OutOfcpu"
+        await node.admin.patch(Node, "node-1", "", {"metadata": {"labels": {"disk": "ssd"}}})
+        await bound(node, "late", nodeSelector={"disk": "ssd"})
+        await node.until_shown("late", runs)
+    async with node.agent():
+        await bound(node, "last")
+        await node.until_shown("last", runs)
+        assert sorted(node.sandboxes().values()) == ["last", "late"]
+        await node.admin.delete(Pod, "picky", "default")
+        await node.until_gone("picky")
+
+
+async def test_a_pod_that_was_admitted_is_not_asked_again(node: OneNode) -> None:
+    async with node.agent():
+        await until_true(lambda: node.node_is_known())
+        await node.admin.patch(Node, "node-1", "", {"metadata": {"labels": {"disk": "ssd"}}})
+        await bound(node, "picky", nodeSelector={"disk": "ssd"})
+        await node.until_shown("picky", runs)
+    await node.admin.patch(Node, "node-1", "", {"metadata": {"labels": {"disk": None}}})
+    started = list(node.docker.started)
+    async with node.agent():
+        await bound(node, "other")
+        await node.until_shown("other", runs)
+        await node.until_shown("picky", runs)
+        assert node.docker.started[: len(started)] == started
+        assert "picky" in node.sandboxes().values()
+
+
+async def test_others_make_room_for_a_static_pod(node: OneNode) -> None:
+    async with node.agent() as agent:
+        await until_true(lambda: node.node_is_known())
+        cores = int((await node.admin.get(Node, "node-1")).status.allocatable["cpu"])
+        await bound(node, "cheap", container={"resources": {"requests": {"cpu": f"{cores * 1000 - 100}m"}}})
+        await bound(node, "free")
+        await node.until_shown("cheap", runs)
+        await node.until_shown("free", runs)
+        node.write("web", asks(f"cpu: {cores * 1000 - 200}m"))
+        await node.until_shown("web-node-1", runs)
+        cheap = await node.until_shown("cheap", lambda pod: pod.status.phase == "Failed")
+        assert (cheap.status.reason, cheap.status.message) == ("Preempting", "Preempted in order to admit critical pod")
+        assert sorted(node.sandboxes().values()) == ["free", "web-node-1"]
+        node.write("huge", asks("cpu: 4000"))
+        huge = await node.until_shown("huge-node-1", lambda pod: pod.status.phase == "Failed")
+        assert huge.status.reason == "OutOfcpu"
+        assert sorted(node.sandboxes().values()) == ["free", "web-node-1"], "nobody ends for nothing"
+        assert agent.mirror.synced

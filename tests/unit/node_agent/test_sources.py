@@ -17,6 +17,7 @@ from aiohttp import web
 
 from api import static_pods
 from api.objects import Pod
+from api.placement import Toleration
 from node_agent.sources.manifests import Manifests
 from node_agent.sources.merge import Offer, merge
 from node_agent.sources.reading import Origin, Reading, read
@@ -70,7 +71,7 @@ def test_a_static_pod_is_marked_bound_and_told_apart_by_its_content() -> None:
         "kubernetes.io/config.source": "file",
         "kubernetes.io/config.seen": "2026-01-31T12:00:00Z",
     }
-    assert pod.spec.tolerations == [{"operator": "Exists", "effect": "NoExecute"}]
+    assert pod.spec.tolerations == (Toleration(operator="Exists", effect="NoExecute"),)
     assert static_pods.is_static(pod)
     [same] = read(manifest("web"), ORIGIN, (), datetime(2027, 1, 1, tzinfo=UTC)).pods
     assert same.metadata.uid == meta.uid, "when it is read does not matter"
