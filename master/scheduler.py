@@ -2,19 +2,20 @@
 
 A node takes a pod when it is Ready and schedulable, has the labels that the pod's nodeSelector and node affinity
 require and no taint that the pod does not tolerate, and what the pod requests fits into what is left of its
-allocatable. Among those the one with the fewest pods is taken, then the one with most CPU left, then the first by name;
-so the same snapshot always gives the same answer.
+allocatable, and its host ports are free there. Among those the one with the fewest pods is taken, then the one with most
+CPU left, then the first by name; so the same snapshot always gives the same answer.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from api import placement, quantity
 from api.capacity import NOTHING, Amount, allocatable, requests
-from api.objects import Node, Pod
+from api.objects import ContainerPort, Node, Pod
+from api.ports import clash, host_ports
 from master.kinds.node import ready
 from master.kinds.pod import ENDED
 
@@ -45,17 +46,20 @@ class _Seat:
     node: Node
     room: Amount
     used: Amount
+    ports: list[ContainerPort]
 
 
 def schedule(nodes: Iterable[Node], pods: Iterable[Pod]) -> Iterator[Placed | Unplaced]:
     """An answer for every pod that waits for a node, oldest first."""
     everything = tuple(pods)
     used: dict[str, Amount] = {}
+    ports: defaultdict[str, list[ContainerPort]] = defaultdict(list)
     for pod in everything:
         if pod.spec.node_name and pod.status.phase not in ENDED:
             used[pod.spec.node_name] = used.get(pod.spec.node_name, NOTHING).plus(requests(pod))
-    seats = [_Seat(node, allocatable(node), used.get(node.metadata.name, NOTHING)) for node in nodes]
-    seats.sort(key=lambda seat: seat.node.metadata.name)
+            ports[pod.spec.node_name].extend(host_ports(pod))
+    named = sorted(((node.metadata.name, node) for node in nodes), key=lambda row: row[0])
+    seats = [_Seat(node, allocatable(node), used.get(name, NOTHING), ports[name]) for name, node in named]
     for pod in sorted(filter(waits, everything), key=_age):
         yield _place(pod, seats)
 
@@ -89,6 +93,7 @@ def _place(pod: Pod, seats: list[_Seat]) -> Placed | Unplaced:
         return Unplaced(pod, _sentence(len(seats), reasons))
     best = min(fitting, key=lambda seat: (seat.used.pods, seat.used.cpu - seat.room.cpu, seat.node.metadata.name))
     best.used = best.used.plus(wanted)
+    best.ports.extend(host_ports(pod))
     return Placed(pod, best.node.metadata.name)
 
 
@@ -112,6 +117,7 @@ def _reason_against(pod: Pod, wanted: Amount, seat: _Seat) -> str:
             f"short of memory (the pod requests {wanted.memory} bytes)",
         ),
         (after.pods > seat.room.pods, "full (no more pods)"),
+        (clash(host_ports(pod), seat.ports), "without free ports for the host ports of the pod"),
     )
     return next((reason for against, reason in checks if against), "")
 

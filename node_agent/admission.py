@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from api import placement
 from api.capacity import allocatable, requests, total
-from api.objects import ContainerPort, Node, Pod
-from api.resources import containers_of
+from api.objects import Node, Pod
+from api.ports import clash, host_ports
 from api.static_pods import is_static
 from node_agent.security import forbidden_sysctl
 
 SYSTEM_PRIORITY = 2_000_000_000
 CLASSES = ("BestEffort", "Burstable", "Guaranteed")
-EVERYWHERE = ("", "0.0.0.0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +86,10 @@ def _unsuited(pod: Pod, node: Node) -> Rejection | None:
 
 
 def _clash(pod: Pod, others: tuple[Pod, ...]) -> Rejection | None:
-    taken = [port for other in others for port in _host_ports(other)]
-    if any(_same(port, other) for port in _host_ports(pod) for other in taken):
+    if clash(host_ports(pod), (port for other in others for port in host_ports(other))):
         words = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
         return Rejection("NodePorts", words)
     return None
-
-
-def _host_ports(pod: Pod) -> list[ContainerPort]:
-    return [port for container in containers_of(pod) for port in container.ports if port.host_port]
-
-
-def _same(one: ContainerPort, other: ContainerPort) -> bool:
-    if (one.host_port, one.protocol) != (other.host_port, other.protocol):
-        return False
-    return one.host_ip == other.host_ip or one.host_ip in EVERYWHERE or other.host_ip in EVERYWHERE
 
 
 def _lack(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:

@@ -121,7 +121,8 @@ def test_what_a_node_does_not_take_says_why_and_a_deadline_holds(cluster: Cluste
         for name, reason in (("picky", "NodeAffinity"), ("huge", "OutOfcpu"), ("brief", "DeadlineExceeded")):
             wait_until(lambda name=name: cluster.status("default", name).get("phase") == "Failed", name)  # type: ignore[misc]
             assert cluster.status("default", name)["reason"] == reason
-            assert reason in cluster.kubectl("get", "pod", name).stdout
+            assert reason in cluster.kubectl("describe", "pod", name).stdout
+        assert "NodeAffinity" in cluster.kubectl("get", "pod", "picky").stdout
         wait_until(lambda: not container(cluster, "node-1", "brief"), "the container has ended")
     finally:
         cluster.kubectl("delete", "pod", "picky", "huge", "brief", "--ignore-not-found", "--timeout=30s")

@@ -38,6 +38,7 @@ PURE = (
     "api/pod_network.py",
     "api/placement.py",
     "api/pods.py",
+    "api/ports.py",
     "api/probes.py",
     "api/quantity.py",
     "api/queries.py",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from api.objects import Node, NodeSpec, Pod, Taint
+from api.objects import ContainerPort, Node, NodeSpec, Pod, Taint
 from api.placement import (
     Affinity,
     NodeAffinity,
@@ -94,3 +94,18 @@ def test_affinity_and_taints_keep_a_pod_away() -> None:
     }
     tolerant = replace(wanted, spec=replace(wanted.spec, tolerations=(Toleration(key="gpu", operator="Exists"),)))
     assert answers([node("a"), tainted], [tolerant]) == {"p": "b"}
+
+
+def test_pods_with_the_same_host_port_go_to_different_nodes() -> None:
+    port = ContainerPort(container_port=80, host_port=8080)
+    served = [with_port(pod(f"p{number}"), port) for number in range(3)]
+    found = answers([node("a"), node("b")], served)
+    assert sorted(found[name] for name in ("p0", "p1")) == ["a", "b"]
+    assert found["p2"] == "0/2 nodes are available: 2 without free ports for the host ports of the pod."
+    there = with_port(pod("there", node="a", phase="Running"), port)
+    assert answers([node("a")], [there, with_port(pod("p"), replace(port, protocol="UDP"))]) == {"p": "a"}
+
+
+def with_port(of: Pod, port: ContainerPort) -> Pod:
+    [container] = of.spec.containers
+    return replace(of, spec=replace(of.spec, containers=(replace(container, ports=(port,)),)))
