@@ -1,9 +1,9 @@
 """Which pod goes to which node: spread, fewest pods first. Pure.
 
 A node takes a pod when it is Ready and schedulable, has the labels that the pod's nodeSelector and node affinity
-require and no taint that the pod does not tolerate, and what the pod requests fits into what is left of its
-allocatable, and its host ports are free there. Among those the one with the fewest pods is taken, then the one with most
-CPU left, then the first by name; so the same snapshot always gives the same answer.
+require and no taint that the pod does not tolerate, when what the pod requests fits into what is left of its
+allocatable, and when the pod's host ports are free there. Among those the one with the fewest pods is taken, then the
+one with most CPU left, then the first by name; so the same snapshot always gives the same answer.
 """
 
 from __future__ import annotations
