@@ -79,7 +79,7 @@ class Agent:
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
         self._node: Node | None = None
-        self._door = Door(self._known_node, self._fresh_node, Path(settings.state_dir) / "pods")
+        self._door = Door(self._known_node, self._fresh_node)
         self._tools = Tools(
             docker=docker,
             network=network,
@@ -133,11 +133,11 @@ class Agent:
         """Give every wanted pod a worker; once every source has spoken, let go of those nobody wants."""
         wanted, doubles = merge((*self.static.offers, Offer("the master", self._from_master())))
         self._tell_of(doubles)
-        undecided = 0
-        for uid, pod in wanted.items():
+        undecided, began = 0, await self._began(wanted.keys())
+        for uid, pod in sorted(wanted.items(), key=lambda row: row[0] not in began):
             worker = self._workers.get(uid)
             if worker is None:
-                undecided += await self._take_up(pod, wanted.keys())
+                undecided += await self._take_up(pod, wanted.keys(), admitted=uid in began)
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
             elif self._is_overwritten(uid, self.mirror.items.get(name_of(pod)), worker.pod.status):
@@ -151,6 +151,12 @@ class Agent:
             await self._sweep(set(wanted))
         if undecided:
             raise NotReady(f"{undecided} pods wait for the master to say what it knows of this node")
+
+    async def _began(self, wanted: Collection[str]) -> set[str]:
+        """Pods that an earlier agent let in, as their directories tell: they come first, and are not asked again."""
+        if self._workers.keys() >= set(wanted):
+            return set()
+        return await asyncio.to_thread(directories.known_pods, self._tools.host)
 
     def _from_master(self) -> tuple[Pod, ...]:
         """Oldest first; mirror pods only show what comes from elsewhere."""
@@ -181,12 +187,12 @@ class Agent:
         if worker is not None:
             self._report(uid, worker.pod.status)
 
-    async def _take_up(self, pod: Pod, wanted: Collection[str]) -> bool:
+    async def _take_up(self, pod: Pod, wanted: Collection[str], *, admitted: bool) -> bool:
         """Give the pod a worker, unless it has to wait. Returns whether only the master can say if it may run."""
         uid = pod.metadata.uid
         if uid in self._ended or (is_static(pod) and await self._waits(pod, wanted)):
             return False
-        verdict = await self._door.decide(pod, self._workers)
+        verdict = Verdict.ADMITTED if admitted else await self._door.decide(pod, self._workers)
         if isinstance(verdict, Rejection):
             pod = replace(pod, status=rejected(pod, verdict.reason, verdict.message))
             self._tools.event(pod, verdict.reason, verdict.message, "")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from pathlib import Path
 
 from api.objects import Node, Pod
 from node_agent.admission import Rejection, admit, is_critical, victims
@@ -28,24 +25,19 @@ class Verdict(Enum):
 
 
 class Door:
-    """`known` is the Node as far as it is known here, `fresh` as the master has it, None while it is away.
-
-    A pod that has a directory below `pods_dir` was admitted before, by an earlier agent too.
-    """
+    """`known` is the Node as far as it is known here, `fresh` as the master has it, None while it is away."""
 
     def __init__(
         self,
         known: Callable[[], Awaitable[Node]],
         fresh: Callable[[], Awaitable[Node | None]],
-        pods_dir: Path,
     ) -> None:
         self._known = known
         self._fresh = fresh
-        self._pods_dir = pods_dir
 
     async def decide(self, pod: Pod, workers: Mapping[str, PodWorker]) -> Verdict | Rejection:
         """Nobody is refused on hearsay: before that the master is asked, as labels may have changed a moment ago."""
-        if await self._was_admitted(pod):
+        if pod.status.phase in FINAL_PHASES or pod.metadata.deletion_timestamp:
             return Verdict.ADMITTED
         here = [worker for worker in workers.values() if worker.pod.status.phase not in FINAL_PHASES]
         pods = [worker.pod for worker in here]
@@ -56,11 +48,6 @@ class Door:
             return Verdict.UNDECIDED
         rejection = admit(pod, node, pods)
         return Verdict.ADMITTED if rejection is None else self._make_room(pod, node, here, rejection)
-
-    async def _was_admitted(self, pod: Pod) -> bool:
-        if pod.status.phase in FINAL_PHASES or pod.metadata.deletion_timestamp:
-            return True
-        return await asyncio.to_thread(os.path.exists, self._pods_dir / pod.metadata.uid)
 
     def _make_room(self, pod: Pod, node: Node, here: list[PodWorker], rejection: Rejection) -> Verdict | Rejection:
         staying = {worker.pod.metadata.uid: worker for worker in here if worker.verdict is None}

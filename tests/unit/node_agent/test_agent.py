@@ -276,3 +276,16 @@ async def test_others_make_room_for_a_static_pod(node: OneNode) -> None:
         assert huge.status.reason == "OutOfcpu"
         assert sorted(node.sandboxes().values()) == ["free", "web-node-1"], "nobody ends for nothing"
         assert agent.mirror.synced
+
+
+async def test_those_that_were_here_come_before_those_that_come(node: OneNode) -> None:
+    async with node.agent():
+        await until_true(lambda: node.node_is_known())
+        cores = int((await node.admin.get(Node, "node-1")).status.allocatable["cpu"])
+        node.write("zebra", asks(f"cpu: {cores * 1000 - 100}m"))
+        await node.until_shown("zebra-node-1", runs)
+    node.write("ant", asks("cpu: 200m"))
+    async with node.agent():
+        ant = await node.until_shown("ant-node-1", lambda pod: pod.status.phase == "Failed")
+        assert ant.status.reason == "OutOfcpu"
+        assert list(node.sandboxes().values()) == ["zebra-node-1"]
