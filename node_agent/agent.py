@@ -100,7 +100,7 @@ class Agent:
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
         self.static = StaticSources(settings, self.loop.wake)
-        self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
+        self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
         self.mirroring = Mirroring(client, self.mirror, lambda: self._node, self._shown, self._mirror_made)
 
     def work(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -117,6 +117,10 @@ class Agent:
         yield self.mirror.run()
         yield self.mirroring.loop.run()
         yield self._docker.follow(self._wake_worker, self._wake_everyone)
+
+    def _master_changed(self) -> None:
+        self.loop.wake()
+        self.mirroring.loop.wake()
 
     def _wake_worker(self, uid: str) -> None:
         worker = self._workers.get(uid)

@@ -62,8 +62,10 @@ class Mirroring:
         meta = mirror.metadata
         try:
             await self._client.delete(Pod, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
-        except (NotFound, Conflict):
-            return  # It is gone, or already another.
+        except NotFound:
+            return
+        except Conflict as error:
+            raise NotReady(str(error)) from None  # Somebody wrote to it at the same time, or it is already another.
 
     def _tell(self, mirror: Pod, error: ApiError) -> None:
         """Once for each pod: a project that does not exist may never come."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.client import Client, Forbidden
+from api.client import Client, ClientError, Forbidden
 from api.kubeconfig import Kubeconfig
 from api.objects import Container, Namespace, Node, ObjectMeta, Pod, PodSpec
 from api.static_pods import CONFIG_HASH, CONFIG_MIRROR, mirror_pod
@@ -289,3 +291,21 @@ async def test_those_that_were_here_come_before_those_that_come(node: OneNode) -
         ant = await node.until_shown("ant-node-1", lambda pod: pod.status.phase == "Failed")
         assert ant.status.reason == "OutOfcpu"
         assert list(node.sandboxes().values()) == ["zebra-node-1"]
+
+
+async def test_a_mirror_that_is_deleted_while_others_write_to_it_comes_back(node: OneNode) -> None:
+    node.write("web")
+    async with node.agent():
+        shown = await node.until_shown("web-node-1", runs)
+        for number in range(15):
+            before = shown.metadata.uid
+
+            async def write(text: str = str(number)) -> None:
+                with contextlib.suppress(ClientError):
+                    for again in range(10):
+                        body = {"status": {"nominatedNodeName": f"n-{text}-{again}"}}
+                        await node.admin.patch_status(Pod, "web-node-1", "default", body)
+
+            await asyncio.gather(node.admin.delete(Pod, "web-node-1", "default", grace_seconds=30), write(), write())
+            shown = await node.until_shown("web-node-1", lambda pod, old=before: runs(pod) and pod.metadata.uid != old)  # type: ignore[misc]
+        assert len(node.docker.started) == 2
