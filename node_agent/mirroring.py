@@ -45,6 +45,8 @@ class Mirroring:
             try:
                 await (self._make(step.mirror) if isinstance(step, Make) else self._drop(step.mirror))
             except ApiError as error:
+                if error.status.code >= 500:
+                    raise NotReady(str(error)) from None
                 self._tell(step.mirror, error)
             except ClientError as error:
                 raise NotReady(str(error)) from None
