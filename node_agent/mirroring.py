@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -10,12 +11,16 @@ from api.mirror import Mirror
 from api.objects import Node, Pod
 from api.static_pods import CONFIG_MIRROR
 from node_agent.mirror_pods import Make, Shown, plan
+from node_agent.sources.reading import name_of
 from reconcile.errors import NotReady
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 60.0
+PAUSE_SECONDS = 1.0
+"""Between the end of a mirror and the next of its name: kubectl delete waits until it sees that the object is gone, and
+would not see it if another came at once."""
 
 
 class Mirroring:
@@ -35,6 +40,7 @@ class Mirroring:
         self._shown = shown
         self._made = made
         self._told: set[str] = set()
+        self._dropped: dict[tuple[str, str], float] = {}
         self.loop = Loop("mirror pods", self._pass, Pace(resync=RESYNC_SECONDS, last_retry=5.0))
 
     async def _pass(self) -> None:
@@ -52,6 +58,10 @@ class Mirroring:
                 raise NotReady(str(error)) from None
 
     async def _make(self, mirror: Pod) -> None:
+        name, clock = name_of(mirror), asyncio.get_running_loop()
+        if clock.time() < self._dropped.get(name, -PAUSE_SECONDS) + PAUSE_SECONDS:
+            return
+        self._dropped.pop(name, None)
         try:
             await self._client.create(mirror)
         except AlreadyExists:
@@ -68,6 +78,9 @@ class Mirroring:
             return
         except Conflict as error:
             raise NotReady(str(error)) from None  # Somebody wrote to it at the same time, or it is already another.
+        clock = asyncio.get_running_loop()
+        self._dropped[name_of(mirror)] = clock.time()
+        clock.call_later(PAUSE_SECONDS, self.loop.wake)
 
     def _tell(self, mirror: Pod, error: ApiError) -> None:
         """Once for each pod: a project that does not exist may never come."""

@@ -297,7 +297,7 @@ async def test_a_mirror_that_is_deleted_while_others_write_to_it_comes_back(node
     node.write("web")
     async with node.agent():
         shown = await node.until_shown("web-node-1", runs)
-        for number in range(15):
+        for number in range(3):
             before = shown.metadata.uid
 
             async def write(text: str = str(number)) -> None:
