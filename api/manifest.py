@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import yaml
-
+from api import documents
+from api.documents import Plain
 from api.kinds import KINDS
 from api.objects import Object
 from api.schema import UNKNOWN, Problem, shown
@@ -24,21 +24,28 @@ class Document:
 
 
 def read(text: str) -> tuple[Document, ...]:
-    """Every document of a manifest; unknown fields are problems here."""
-    try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
-        problem = Problem("the document", "not YAML", " ".join(str(error).split()))
-        return (Document(1, None, (problem,)),)
-    objects = [item for document in documents for item in _items(document)]
-    return tuple(_read_one(number, document) for number, document in enumerate(objects, 1))
+    """Every document of a manifest; unknown fields are problems here, and what cannot be read stops no other."""
+    found = [item for plain in documents.parse(text) for item in _items(plain)]
+    return tuple(
+        Document(number, None, item.problems) if item.problems else _read_one(number, item.value)
+        for number, item in enumerate(found, 1)
+    )
 
 
-def _items(document: object) -> Iterator[object]:
-    if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") and "items" in document:
-        yield from document["items"] or ()
-    else:
-        yield document
+def _items(plain: Plain) -> Iterator[Plain]:
+    """The items of a list; those of a PodList need not say that they are Pods."""
+    document = plain.value
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(kind, str) or not kind.endswith("List"):
+        yield plain
+        return
+    items = document.get("items") or []
+    if not isinstance(items, list):
+        yield Plain(None, (Problem("items", shown(items), "a list is accepted"),))
+        return
+    known = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
+    for item in items:
+        yield Plain({**known, **item} if isinstance(item, dict) else item)
 
 
 def _read_one(number: int, document: object) -> Document:

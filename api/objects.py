@@ -14,6 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
+from api.placement import Affinity, PodOS, Toleration
 from api.pod_network import HostAlias, PodDNSConfig
 from api.probes import Lifecycle, Probe
 from api.security import PodSecurityContext, SecurityContext
@@ -245,9 +246,9 @@ class PodSpec(Value, frozen=True):
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     hostname: str = ""
     subdomain: str = ""
-    affinity: Json = None
+    affinity: Affinity | None = None
     scheduler_name: str = ""
-    tolerations: Json = None
+    tolerations: tuple[Toleration, ...] = ()
     host_aliases: tuple[HostAlias, ...] = ()
     priority_class_name: str = ""
     priority: int | None = None
@@ -259,7 +260,7 @@ class PodSpec(Value, frozen=True):
     overhead: Json = None
     topology_spread_constraints: Json = None
     set_hostname_as_fqdn: bool | None = msgspec.field(default=None, name="setHostnameAsFQDN")
-    os: Json = None
+    os: PodOS | None = None
     scheduling_gates: Json = None
     resource_claims: Json = None
     resources: Json = None

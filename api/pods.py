@@ -10,6 +10,7 @@ from api import (
     bandwidth,
     init_containers,
     names,
+    placement,
     pod_network,
     probes,
     quantity,
@@ -34,14 +35,14 @@ PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
+MOST_SECONDS = 2**31 - 1
 
 UNMET_IN_SPEC = ("resource_claims", "scheduling_gates")
 UNMET_IN_CONTAINER = ("volume_devices",)
 """Without these the pod could not run as it is meant to, so it is refused."""
 
 IDLE_IN_SPEC = (
-    "active_deadline_seconds", "affinity", "overhead",
-    "readiness_gates",
+    "overhead", "readiness_gates",
     "topology_spread_constraints",
 )  # fmt: skip
 IDLE_IN_CONTAINER = ("resize_policy",)
@@ -60,9 +61,13 @@ def check(pod: Pod) -> Iterator[Problem]:
     for number, secret in enumerate(spec.image_pull_secrets):
         if names.dns_subdomain(secret.name):
             yield Problem(f"spec.imagePullSecrets[{number}].name", shown(secret.name), names.dns_subdomain(secret.name))
-    if (spec.termination_grace_period_seconds or 0) < 0:
-        found = shown(spec.termination_grace_period_seconds)
-        yield Problem("spec.terminationGracePeriodSeconds", found, "0 or more seconds are accepted")
+    for path, seconds, least in (
+        ("spec.terminationGracePeriodSeconds", spec.termination_grace_period_seconds, 0),
+        ("spec.activeDeadlineSeconds", spec.active_deadline_seconds, 1),
+    ):
+        if seconds is not None and not least <= seconds <= MOST_SECONDS:
+            yield Problem(path, shown(seconds), f"{least} to {MOST_SECONDS} seconds are accepted")
+    yield from placement.check(spec)
     for path, name, syntax in (
         ("spec.nodeName", spec.node_name, names.dns_subdomain),
         ("spec.hostname", spec.hostname, names.dns_label),
@@ -160,10 +165,14 @@ def warnings(pod: Pod) -> Iterator[str]:
         for field in idle:
             if held[field]:
                 yield f"{path}.{_wire(field)}: kept, but this version does not act on it"
+    yield from placement.warnings(pod.spec)
 
 
 def immutable(old: Pod, new: Pod) -> Iterator[Problem]:
-    """A pod's spec stays as it is but for images, the deadline, tolerations and a shorter grace period."""
+    """A pod's spec stays as it is but for images, a nearer deadline, tolerations and a shorter grace period."""
+    before, after = old.spec.active_deadline_seconds, new.spec.active_deadline_seconds
+    if before is not None and (after is None or after > before):
+        yield Problem("spec.activeDeadlineSeconds", shown(after), f"{before} or less is accepted", FORBIDDEN)
     if _frozen_part(old.spec) != _frozen_part(new.spec):
         yield Problem(
             "spec",
@@ -181,7 +190,7 @@ def _frozen_part(spec: PodSpec) -> PodSpec:
         init_containers=tuple(replace(container, image="") for container in spec.init_containers),
         containers=tuple(replace(container, image="") for container in spec.containers),
         active_deadline_seconds=None,
-        tolerations=None,
+        tolerations=(),
         termination_grace_period_seconds=None,
     )
 

@@ -11,11 +11,8 @@ from typing import NamedTuple
 from api.configuration import ConfigMap, Secret
 from api.objects import Container, Object, Pod
 from api.resources import containers_of
-from api.schema import FORBIDDEN, Problem
 from api.storage import PersistentVolumeClaim
 from api.volumes import Volume
-
-STATIC = "a static pod refers to no object of the API"
 
 
 class Reference(NamedTuple):
@@ -67,13 +64,3 @@ def references_of(volume: Volume, namespace: str) -> Iterator[Reference]:
             yield Reference(ConfigMap, namespace, source.config_map.name)
         if source.secret is not None:
             yield Reference(Secret, namespace, source.secret.name)
-
-
-def static_problems(pod: Pod) -> Iterator[Problem]:
-    """What the manifest of a pod that runs without a master may not have: objects that only the master knows."""
-    for reference in sorted(references(pod), key=str):
-        yield Problem("spec", f"given {reference}", STATIC, FORBIDDEN)
-    for volume in pod.spec.volumes:
-        sources = volume.projected.sources if volume.projected is not None else ()
-        if any(source.service_account_token is not None for source in sources):
-            yield Problem("spec", "given a token of a service account", STATIC, FORBIDDEN)

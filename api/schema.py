@@ -68,7 +68,7 @@ def _walk_struct(info: inspect.StructType, value: object, path: str) -> Iterator
         return
     fields = {field.encode_name: field for field in info.fields}
     for key, item in value.items():
-        place = f"{path}.{key}" if path else str(key)
+        place = f"{path}.{key}" if path else str(key) or '""'
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, n=1)
             yield Problem(place, shown(item), f'; did you mean "{near[0]}"?' if near else "", UNKNOWN)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from api import configuration, events, lanes, names, pods, storage, traces
+from api import configuration, events, lanes, names, pods, static_pods, storage, traces
 from api.configuration import ConfigMap, Secret
 from api.objects import (
     ASSIGN_SUBNET,
@@ -65,6 +65,8 @@ def check(obj: Object) -> Iterator[Problem]:
     """Every problem in the meaning of an object whose shape is right."""
     yield from _check_kind(obj)
     yield from _check_metadata(obj.metadata, names.dns_label if isinstance(obj, Namespace) else names.dns_subdomain)
+    if isinstance(obj, Pod):
+        yield from static_pods.check_mirror(obj)
     for kind, rules in _RULES.items():
         if isinstance(obj, kind):
             yield from rules(obj)
@@ -74,6 +76,7 @@ def immutable(old: O, new: O) -> Iterator[Problem]:
     """What an update changes although it may not."""
     if isinstance(old, Pod) and isinstance(new, Pod):
         yield from pods.immutable(old, new)
+        yield from static_pods.immutable(old, new)
     if isinstance(old, events.Event) and isinstance(new, events.Event):
         yield from events.immutable(old, new)
     if isinstance(old, ConfigMap | Secret) and isinstance(new, ConfigMap | Secret):

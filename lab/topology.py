@@ -123,6 +123,11 @@ class LabNode:
         return self.root / "docker.sock"
 
     @property
+    def agent_socket(self) -> Path:
+        """Where root hands pods to this node."""
+        return self.root / "node-agent.sock"
+
+    @property
     def sdn_socket(self) -> Path:
         """Of its sdn daemon."""
         return self.root / "sdn.sock"
@@ -281,6 +286,7 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
         namespace=node.namespace,
         command=(
             str(lab.bin_dir / "podlane-node-agent"),
+            f"--config={node.root}/node-agent.yaml",
             *common,
             f"--state-dir={node.root}/node-agent",
             f"--docker-socket={node.docker_socket}",
@@ -289,6 +295,7 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
             f"--cgroup-root=/{node.namespace}",
             f"--pod-logs-dir={node.root}/log/pods",
             f"--container-logs-dir={node.root}/log/containers",
+            f"--socket={node.agent_socket}",
         ),
         pid_file=node.root / "node-agent.pid",
         log_file=node.root / "log" / "node-agent.log",

@@ -167,6 +167,7 @@ def _make_directories(lab: Lab, state: Path) -> None:
     for node in lab.nodes:
         for folder in (node.ovs, node.root / "log", node.root / "manifests", node.root / "docker-run"):
             folder.mkdir(parents=True)
+        (node.root / "node-agent.yaml").write_text("# Further settings of this node's agent.\n")
         run("ovsdb-tool", "create", str(node.ovs / "conf.db"), OVS_SCHEMA)
 
 

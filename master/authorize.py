@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from api.objects import Pod
+from api.static_pods import creation_refusal
+
 MASTERS = "system:masters"
 NODES = "system:nodes"
 NODE_PREFIX = "system:node:"
@@ -53,7 +56,8 @@ class Attributes:
     is asked for, nothing if it has none, None if there is no such object; of an Event it is the one that tells it.
     `body_name` is the name in the body of a create, `body_host` the node that tells the Event in it; `grace` is a
     delete's, in seconds. `needed`: one object is asked for, by its name or with a field selector for it, and a pod on
-    the asking node refers to it.
+    the asking node refers to it. When a node creates a pod, `pod` is the body, None if it is no Pod, and
+    `node_uid` that of the node's object, empty if there is none.
     """
 
     verb: str
@@ -68,6 +72,8 @@ class Attributes:
     body_host: str = ""
     grace: int | None = None
     needed: bool = False
+    pod: Pod | None = None
+    node_uid: str = ""
 
 
 def may_read_path(user: User, path: str) -> bool:
@@ -154,14 +160,22 @@ def _own_event_refusal(node: str, asked: Attributes) -> str | None:
 def _own_pod_refusal(node: str, asked: Attributes) -> str | None:
     if asked.verb in ("list", "watch"):
         return _listing_refusal(node, asked)
+    if asked.verb == "create" and not asked.subresource:
+        return _mirror_refusal(node, asked)
     reads = asked.verb == "get" and asked.subresource in ("", "status")
     reports = asked.verb in ("update", "patch") and asked.subresource == "status"
     finishes = asked.verb == "delete" and not asked.subresource
     if not (reads or reports or finishes):
-        return "a node may only read its own pods, report their status, and delete them when they have ended"
+        return "a node may only read its own pods, report their status, mirror static ones, and delete what has ended"
     # A pod that does not exist passes, so that the answer is 404: a node must learn that its pod is gone.
     if asked.bound_to not in (None, node):
         return f"the pod is not bound to node {node}"
     if finishes and asked.grace != 0:
         return "a node deletes a pod with gracePeriodSeconds 0, after its containers have ended"
     return None
+
+
+def _mirror_refusal(node: str, asked: Attributes) -> str | None:
+    if not asked.node_uid:
+        return f"node {node} has not registered"
+    return "the body is no Pod" if asked.pod is None else creation_refusal(asked.pod, node, asked.node_uid)

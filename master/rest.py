@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from api.objects import Binding, HostSubnet, Namespace, NetNamespace, Object, Pod
+from api.schema import without_nulls
 from master import admission, answers, patch, protobuf, request, tables, writes
 from master.kinds.kind import AnyKind
 from master.kinds.pod import EPHEMERAL
@@ -292,6 +293,13 @@ class Objects:
         held = document.get(part) if isinstance(document, dict) else None
         found = held.get(field) if isinstance(held, dict) else None
         return found if isinstance(found, str) else ""
+
+    def body_pod(self, ask: Ask) -> Pod | None:
+        """The Pod in the body of a create; None if it has not the shape of one."""
+        try:
+            return msgspec.convert(without_nulls(self._document(ask)), Pod)
+        except msgspec.ValidationError:
+            return None
 
     def _document(self, ask: Ask) -> Any:
         if ask.content_type == PROTOBUF and not ask.where.name:

@@ -198,6 +198,7 @@ class Server:
             grace = self._objects.grace(ask) if verb == "delete" else None
         if user.node and verb == "create":
             body_name, body_host = self._objects.body_name(ask), self._objects.body_host(ask)
+        own = self._store.latest(Key("Node", "", user.node)) if user.node else None
         return Attributes(
             verb=verb,
             group=where.kind.group,
@@ -211,6 +212,8 @@ class Server:
             body_host=body_host,
             grace=grace,
             needed=bool(user.node) and self._is_needed(user.node, ask),
+            pod=self._objects.body_pod(ask) if user.node and verb == "create" and where.kind.name == "Pod" else None,
+            node_uid="" if own is None else own.object.metadata.uid,
         )
 
     def _is_needed(self, node: str, ask: Ask) -> bool:

@@ -49,18 +49,7 @@ async def serve(settings: Settings) -> None:
         await health.start()
         notify("READY=1")
         try:
-            for work in (
-                agent.heart.run(),
-                agent.ports.run(),
-                agent.writer.run(),
-                agent.recorder.loop.run(),
-                agent.loop.run(),
-                agent.detacher.run(),
-                *(loop.run() for loop in (*agent.housekeeping.loops, *agent.evictor.loops)),
-                agent.manifests.run(),
-                agent.mirror.run(),
-                agent.follow_docker(),
-            ):
+            for work in (agent.ports.run(), *agent.work()):
                 tasks.create_task(work)
             await asyncio.Event().wait()
         finally:

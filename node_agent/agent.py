@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from msgspec.structs import replace
 from api.client import AlreadyExists, ApiError, Client, ClientError, Conflict, NotFound
 from api.mirror import Mirror
 from api.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
+from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports
 from node_agent import observed as label
+from node_agent.admission import Rejection
 from node_agent.containers import Host
+from node_agent.door import Door, Verdict
 from node_agent.drivers import host as directories
 from node_agent.drivers import nft
 from node_agent.drivers.cgroups import Cgroups
@@ -26,6 +29,8 @@ from node_agent.drivers.docker import Docker
 from node_agent.evictor import Evictor
 from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
+from node_agent.mirror_pods import Shown
+from node_agent.mirroring import Mirroring
 from node_agent.node import new_node, node_status
 from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
@@ -34,8 +39,10 @@ from node_agent.pod_worker import PodWorker
 from node_agent.recorder import Recorder
 from node_agent.references import References
 from node_agent.settings import Settings
-from node_agent.sources import Manifests
-from node_agent.status import merged
+from node_agent.sources.merge import Double, Offer, merge
+from node_agent.sources.reading import name_of
+from node_agent.sources.static import StaticSources
+from node_agent.status import merged, rejected
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, NotReady
@@ -71,6 +78,10 @@ class Agent:
         self._ports_written = ""
         self._ended: dict[str, Pod] = {}
         self.recorder = Recorder(client, settings.node_name)
+        self._doubles: frozenset[str] = frozenset()
+        self._waiting: set[str] = set()
+        self._node: Node | None = None
+        self._door = Door(self._known_node, self._fresh_node)
         self._tools = Tools(
             docker=docker,
             network=network,
@@ -94,12 +105,29 @@ class Agent:
         self.evictor = Evictor(
             settings, docker, self._tools.host, self._evictable, self.housekeeping.reclaim, self.heart.wake
         )
-        self.manifests = Manifests(Path(settings.manifest_dir), settings.node_name, self.loop.wake)
-        self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
+        self.static = StaticSources(settings, self.loop.wake)
+        self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
+        self.mirroring = Mirroring(client, self.mirror, lambda: self._node, self._shown, self._mirror_made)
 
-    async def follow_docker(self) -> None:
-        """Wake workers when something happens to their containers."""
-        await self._docker.follow(self._wake_worker, self._wake_everyone)
+    def work(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """All that runs as long as the daemon, but for what writes to the host's network.
+
+        Workers are woken when something happens to their containers.
+        """
+        yield self.heart.run()
+        yield self.writer.run()
+        yield self.recorder.loop.run()
+        yield self.loop.run()
+        yield self.detacher.run()
+        yield self.static.run()
+        yield self.mirror.run()
+        yield self.mirroring.loop.run()
+        yield from (loop.run() for loop in (*self.housekeeping.loops, *self.evictor.loops))
+        yield self._docker.follow(self._wake_worker, self._wake_everyone)
+
+    def _master_changed(self) -> None:
+        self.loop.wake()
+        self.mirroring.loop.wake()
 
     def _wake_worker(self, uid: str) -> None:
         worker = self._workers.get(uid)
@@ -115,34 +143,96 @@ class Agent:
 
     async def _merge(self) -> None:
         """Give every wanted pod a worker; once every source has spoken, let go of those nobody wants."""
-        wanted = {**{pod.metadata.uid: pod for pod in self.mirror.items.values()}, **self.manifests.pods}
-        for uid, pod in wanted.items():
+        wanted, doubles = merge((*self.static.offers, Offer("the master", self._from_master())))
+        self._tell_of(doubles)
+        undecided, began = 0, await self._began(wanted.keys())
+        for uid, pod in sorted(wanted.items(), key=lambda row: row[0] not in began):
             worker = self._workers.get(uid)
             if worker is None:
-                self._take_up(pod)
+                undecided += await self._take_up(pod, wanted.keys(), admitted=uid in began)
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
-            elif self._is_overwritten(pod, worker.pod.status):
+            elif self._is_overwritten(uid, self.mirror.items.get(name_of(pod)), worker.pod.status):
                 self._report(uid, worker.pod.status)
-        if self.mirror.synced and self.manifests.seen:
+        self._waiting = wanted.keys() - self._workers.keys()
+        self.mirroring.loop.wake()
+        if self.mirror.synced and self.static.seen:
             for uid in self._workers.keys() - wanted.keys():
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()
             await self._sweep(set(wanted))
+        if undecided:
+            raise NotReady(f"{undecided} pods wait for the master to say what it knows of this node")
 
-    def _is_overwritten(self, pod: Pod, ours: PodStatus) -> bool:
-        """Whether somebody else has changed, after our last write, what is ours to say."""
-        ours_at = self._written.get(pod.metadata.uid)
-        newer = ours_at is not None and int(pod.metadata.resource_version) > ours_at
-        return newer and merged(ours, pod.status) != pod.status
+    async def _began(self, wanted: Collection[str]) -> set[str]:
+        """Pods that an earlier agent let in, as their directories tell: they come first, and are not asked again."""
+        if self._workers.keys() >= set(wanted):
+            return set()
+        return await asyncio.to_thread(directories.known_pods, self._tools.host)
 
-    def _take_up(self, pod: Pod) -> None:
+    def _from_master(self) -> tuple[Pod, ...]:
+        """Oldest first; mirror pods only show what comes from elsewhere."""
+        pods = (from_master(pod) for pod in self.mirror.items.values() if not is_mirror(pod))
+        return tuple(sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", name_of(pod))))
+
+    def _tell_of(self, doubles: tuple[Double, ...]) -> None:
+        for double in doubles:
+            if double.pod.metadata.uid not in self._doubles:
+                places = {"pod": "/".join(name_of(double.pod)), "place": double.place, "first": double.first}
+                log.warning("a second pod of this name is left out", extra=places)
+        self._doubles = frozenset(double.pod.metadata.uid for double in doubles)
+
+    def _is_overwritten(self, uid: str, held: Pod | None, ours: PodStatus) -> bool:
+        """Whether somebody else has changed, after our last write, what is ours to say of a pod."""
+        ours_at = self._written.get(uid)
+        if held is None or ours_at is None or int(held.metadata.resource_version) <= ours_at:
+            return False
+        return merged(ours, held.status) != held.status
+
+    def _shown(self) -> Shown:
+        """Static pods: what a pod that goes was is shown until it is gone."""
+        running = {uid: worker.pod for uid, worker in self._workers.items() if is_static(worker.pod)}
+        return Shown(running, frozenset(self._waiting), complete=self.static.seen)
+
+    def _mirror_made(self, uid: str) -> None:
+        worker = self._workers.get(uid)
+        if worker is not None:
+            self._report(uid, worker.pod.status)
+
+    async def _take_up(self, pod: Pod, wanted: Collection[str], *, admitted: bool) -> bool:
+        """Give the pod a worker, unless it has to wait. Returns whether only the master can say if it may run."""
         uid = pod.metadata.uid
-        if uid in self._ended:
-            return
+        if uid in self._ended or (is_static(pod) and await self._waits(pod, wanted)):
+            return False
+        verdict = Verdict.ADMITTED if admitted else await self._door.decide(pod, self._workers)
+        if isinstance(verdict, Rejection):
+            pod = replace(pod, status=rejected(pod, verdict.reason, verdict.message))
+            self._tools.event(pod, verdict.reason, verdict.message, "")
+        elif verdict is not Verdict.ADMITTED:
+            return verdict is Verdict.UNDECIDED
         worker = PodWorker(pod, self._tools)
         self._workers[uid] = worker
         self._spawn(worker.run())
+        if isinstance(verdict, Rejection):
+            self._report(uid, pod.status)
+        return False
+
+    async def _waits(self, pod: Pod, wanted: Collection[str]) -> bool:
+        """A static pod comes in the place of the one that had its name, when nothing is left of that one.
+
+        The other one goes at once, even if the master is away: it may be what the master runs in.
+        """
+        name = name_of(pod)
+        found = await self._docker.pods()
+        left = {uid for uid, row in found.items() if (row.get(label.POD_NAMESPACE), row.get(label.POD_NAME)) == name}
+        others = left | {uid for uid, worker in self._workers.items() if name_of(worker.pod) == name}
+        others -= {pod.metadata.uid}
+        for uid in others - set(wanted):
+            if uid not in self._workers:
+                self._clear_away(uid, found[uid])
+            elif not self._workers[uid].leaving:
+                self._workers[uid].leave()
+        return bool(others)
 
     async def _sweep(self, wanted: set[str]) -> None:
         """What a pod left behind that was deleted while this agent was away."""
@@ -150,10 +240,13 @@ class Agent:
         on_disk = await asyncio.to_thread(directories.known_pods, self._tools.host)
         for uid in on_disk | found.keys():
             if uid not in wanted and uid not in self._workers:
-                worker = PodWorker(_remains(uid, found.get(uid, {})), self._tools)
-                worker.leave()
-                self._workers[uid] = worker
-                self._spawn(worker.run())
+                self._clear_away(uid, found.get(uid, {}))
+
+    def _clear_away(self, uid: str, labels: dict[str, str]) -> None:
+        worker = PodWorker(from_master(_remains(uid, labels)), self._tools)
+        worker.leave()
+        self._workers[uid] = worker
+        self._spawn(worker.run())
 
     def _evictable(self) -> dict[str, PodWorker]:
         """Pods of the master that run or are to run; static pods stay. None before all of them are known."""
@@ -170,14 +263,15 @@ class Agent:
         self._statuses.pop(uid, None)
         self._written.pop(uid, None)
         self.ports.wake()
-        if worker is not None and uid in {pod.metadata.uid for pod in self.mirror.items.values()}:
+        deleted = {pod.metadata.uid for pod in self.mirror.items.values() if pod.metadata.deletion_timestamp}
+        if worker is not None and uid in deleted:
             self._ended[uid] = worker.pod
             self.writer.wake()
         self.loop.wake()
 
     async def _write_ports(self) -> None:
         """The ports of this host that lead to pods; not before it is known which pods there are."""
-        if not (self.mirror.synced and self.manifests.seen):
+        if not (self.mirror.synced and self.static.seen):
             return
         here = (worker.pod for worker in self._workers.values())
         wish = host_ports.table(pod for pod in here if pod.status.phase not in FINAL_PHASES)
@@ -187,9 +281,10 @@ class Agent:
 
     def _report(self, uid: str, status: PodStatus) -> None:
         self.ports.wake()
-        if uid not in self.manifests.pods:
-            self._statuses[uid] = status
-            self.writer.wake()
+        self._statuses[uid] = status
+        self.writer.wake()
+        if status.phase in FINAL_PHASES:
+            self.loop.wake()  # There may be room now for another.
 
     async def _write_statuses(self) -> None:
         """Only the newest status of each pod; what cannot be written now waits for the next pass."""
@@ -207,7 +302,7 @@ class Agent:
 
     async def _write_status(self, meta: ObjectMeta, status: PodStatus) -> None:
         current = await self._client.get(Pod, meta.name, meta.namespace)
-        if current.metadata.uid == meta.uid:
+        if meta.uid in {current.metadata.uid, current.metadata.annotations.get(CONFIG_MIRROR)}:
             written = await self._client.update_status(replace(current, status=merged(status, current.status)))
             self._written[meta.uid] = int(written.metadata.resource_version)
 
@@ -248,15 +343,35 @@ class Agent:
             node = await self._client.get(Node, name)
         except NotFound:
             try:
-                await self._client.create(new_node(name, address, facts, self.unready, now))
+                self._know(await self._client.create(new_node(name, address, facts, self.unready, now)))
                 log.info("registered", extra={"node": name, "address": address})
             except AlreadyExists:
                 self.heart.wake()
             return
         status = node_status(name, address, facts, self.unready, now, node.status.conditions, self.evictor.pressure)
-        await self._client.patch_status(Node, name, "", {"status": msgspec.to_builtins(status)})
+        self._know(await self._client.patch_status(Node, name, "", {"status": msgspec.to_builtins(status)}))
         if self.unready:
             raise NotReady(self.unready)
+
+    async def _known_node(self) -> Node:
+        """As the master last told, or as this host would register."""
+        if self._node is None:
+            facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), "")
+            name, address = self._settings.node_name, self._settings.node_ip
+            return new_node(name, address, facts, self.unready, datetime.now(UTC))
+        return self._node
+
+    async def _fresh_node(self) -> Node | None:
+        """As the master has it now; None while it is away."""
+        try:
+            return await self._client.get(Node, self._settings.node_name)
+        except ClientError:
+            return None
+
+    def _know(self, node: Node) -> None:
+        if self._node is None or self._node.metadata.uid != node.metadata.uid:
+            self.mirroring.loop.wake()
+        self._node = node
 
     async def _trouble(self) -> str:
         try:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from posixpath import normpath
 
-import msgspec
-
 from api import quantity
 from api.objects import Container, Pod
 from node_agent import observed as label
@@ -238,8 +236,3 @@ def _binds(pod: Pod, container: Container, host: Host, restarts: int) -> tuple[s
     taken = {normpath(mount.mount_path) for mount in container.volume_mounts}
     managed = (f"{source}:{path}" for path, source in ours.items() if path and normpath(path) not in taken)
     return (*binds(pod, container, pod_dir(host, uid)), *managed)
-
-
-def static_uid(pod: Pod, node: str, path: str) -> str:
-    """A UID for a manifest that has none: the same as long as content, node and file are."""
-    return sha256(msgspec.json.encode(pod) + f"\0{node}\0{path}".encode()).hexdigest()[:32]

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from api.objects import Pod
 from node_agent.alarm import Alarm
+from node_agent.deadline import EXCEEDED, active_until
 from node_agent.drivers import host as directories
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
@@ -22,8 +23,7 @@ from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, 
 from node_agent.pod_network import no_address
 from node_agent.pod_volumes import PodVolumes
 from node_agent.references import Unread
-from node_agent.security import forbidden_sysctl
-from node_agent.status import Facts, rejected, summarise
+from node_agent.status import Facts, failed, summarise
 from node_agent.surroundings import boxed, connected, credentials_for, surrounded
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, Gone, Refused
@@ -57,6 +57,7 @@ class PodWorker:
         self.pod = pod
         self.leaving = False
         self.cleared = False
+        self.verdict: tuple[str, str] | None = None
         self._tools = tools
         self._memory = _Memory(_now())
         self._last_words = LastWords(tools.docker, tools.host)
@@ -77,7 +78,8 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """A newer wish; its status is ours to write, so the one that we know stays."""
-        known = self.pod.status if self.pod.status.conditions else pod.status
+        ours = self.pod.status
+        known = ours if ours.conditions or ours.phase in FINAL_PHASES else pod.status
         self.pod = replace(pod, status=known)
         self.wake()
 
@@ -116,20 +118,33 @@ class PodWorker:
         if self._done.is_set():
             return
         seen = await self._observe()
-        self._refuse_forbidden(seen)
+        until = active_until(self.pod, seen, self._memory.started_at)
+        if until is not None and _now() >= until:
+            self.fail(*EXCEEDED)
         if self.leaving or self.pod.metadata.deletion_timestamp:
             await self._terminate(seen)
         elif is_evicted(self.pod.status):
             self.cleared = await self._take_down(seen)
+        elif self.verdict and self.pod.status.phase not in FINAL_PHASES:
+            await self._fail(seen, *self.verdict)
         else:
             await self._sync(seen)
+            if until is not None and self.pod.status.phase not in FINAL_PHASES:
+                self._wake_at(until)
 
-    def _refuse_forbidden(self, seen: PodContainers) -> None:
-        """A pod that this node may never run has failed before it began."""
-        why = forbidden_sysctl(self.pod)
-        if why and not seen.everything and not self.leaving and self.pod.status.phase not in FINAL_PHASES:
-            self.pod = replace(self.pod, status=rejected(self.pod, "SysctlForbidden", why))
+    def fail(self, reason: str, message: str) -> None:
+        """End the pod, with its grace period; once nothing runs any more it has failed. The first verdict stays."""
+        if self.verdict is None and self.pod.status.phase not in FINAL_PHASES:
+            self.verdict = (reason, message)
+            self._tell(reason, message)
+            self.wake()
+
+    async def _fail(self, seen: PodContainers, reason: str, message: str) -> None:
+        if not await self._stop(seen):
+            self.pod = replace(self.pod, status=failed(self.pod, reason, message))
             self._tools.report(self._uid, self.pod.status)
+            self.wake()
+        self._report(await self._observe())
 
     async def _observe(self) -> PodContainers:
         seen = group(await self._tools.docker.pod_containers(self._uid))
@@ -143,6 +158,8 @@ class PodWorker:
         self._wake_at(actions.wake_at())
         self._tell_held_back(actions, seen)
         if actions.finished and self.pod.status.phase in FINAL_PHASES:
+            if not seen.everything:
+                return  # Nothing has ever been here: its status says all there is to say.
             await self._release(actions, seen)
             if self._memory.deadline is not None:
                 self._report(await self._observe())

@@ -20,7 +20,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     kubeconfig: Annotated[str, msgspec.Meta(description="file that leads to the master")] = (
         "/etc/podlane/node.kubeconfig"
     )
-    state_dir: Annotated[str, msgspec.Meta(description="where volumes of pods are kept")] = (
+    state_dir: Annotated[str, msgspec.Meta(description="where volumes of pods, and submitted pods, are kept")] = (
         "/var/lib/podlane/node-agent"
     )
     docker_socket: Annotated[str, msgspec.Meta(description="unix socket of Docker")] = "/var/run/docker.sock"
@@ -36,6 +36,13 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     sdn_socket: Annotated[str, msgspec.Meta(description="unix socket of the sdn daemon")] = "/run/podlane/sdn.sock"
     manifest_dir: Annotated[str, msgspec.Meta(description="directory of manifests of static pods")] = (
         "/etc/podlane/manifests"
+    )
+    manifest_url: Annotated[
+        str, msgspec.Meta(pattern="^(https?://.+)?$", description="URL of manifests of static pods; empty: none")
+    ] = ""
+    manifest_url_headers: Annotated[dict[str, str], msgspec.Meta(description="headers sent to that URL")] = {}
+    socket: Annotated[str, msgspec.Meta(description="unix socket on which root submits static pods")] = (
+        "/run/podlane/node-agent.sock"
     )
     pause_image: Annotated[str, msgspec.Meta(description="image of the sandbox container")] = "podlane/pause"
     cluster_domain: Annotated[str, msgspec.Meta(description="domain of the cluster's names")] = "cluster.local"

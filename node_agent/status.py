@@ -101,8 +101,13 @@ def _rows(
 
 def rejected(pod: Pod, reason: str, message: str) -> PodStatus:
     """The status of a pod that the node does not take; it is never tried again."""
-    told = f"Pod was rejected: {message}"
-    return replace(pod.status, phase="Failed", reason=reason, message=told, observed_generation=pod.metadata.generation)
+    return failed(pod, reason, f"Pod was rejected: {message}")
+
+
+def failed(pod: Pod, reason: str, message: str) -> PodStatus:
+    """The status of a pod that the node has given up."""
+    generation = pod.metadata.generation
+    return replace(pod.status, phase="Failed", reason=reason, message=message, observed_generation=generation)
 
 
 def merged(ours: PodStatus, current: PodStatus) -> PodStatus:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from api.objects import ObjectMeta, OwnerReference, Pod, PodSpec
 from master.authorize import Attributes, User, may_read_path, refusal
 
 ADMIN = User("system:admin", frozenset(("system:masters",)))
@@ -40,6 +41,15 @@ def test_masters_may_do_everything() -> None:
 
 QUERY = ("podlane.io", "nodequeries")
 
+MIRROR = Pod(
+    metadata=ObjectMeta(
+        name="p",
+        annotations={"kubernetes.io/config.mirror": "x"},
+        owner_references=(OwnerReference(api_version="v1", kind="Node", name="n1", uid="u1"),),
+    ),
+    spec=PodSpec(node_name="n1"),
+)
+
 ALLOWED_TO_NODES = [
     Attributes("watch", *QUERY, asked_node="n1"),
     Attributes("update", *QUERY, subresource="status", name="q", bound_to="n1"),
@@ -66,6 +76,7 @@ ALLOWED_TO_NODES = [
     Attributes("watch", resource="secrets", namespace="red", needed=True),
     Attributes("get", resource="persistentvolumes", name="disk", needed=True),
     Attributes("watch", resource="persistentvolumeclaims", namespace="red", needed=True),
+    Attributes("create", resource="pods", namespace="red", body_name="p", pod=MIRROR, node_uid="u1"),
 ]
 
 REFUSED_TO_NODES = [
@@ -86,6 +97,10 @@ REFUSED_TO_NODES = [
     Attributes("get", resource="pods", namespace="red", name="p", bound_to="n2"),
     Attributes("get", resource="pods", namespace="red", name="p", bound_to=""),
     Attributes("create", resource="pods", namespace="red", body_name="p"),
+    Attributes("create", resource="pods", namespace="red", body_name="p", pod=MIRROR, node_uid="u2"),
+    Attributes("create", resource="pods", namespace="red", body_name="p", pod=MIRROR),
+    Attributes("create", resource="pods", namespace="red", body_name="p", node_uid="u1"),
+    Attributes("create", resource="pods", namespace="red", name="p", subresource="status", pod=MIRROR, node_uid="u1"),
     Attributes("create", resource="pods", namespace="red", name="p", subresource="binding", bound_to="n1"),
     Attributes("update", resource="pods", namespace="red", name="p", bound_to="n1"),
     Attributes("patch", resource="pods", namespace="red", name="p", bound_to="n1"),

@@ -1,6 +1,16 @@
 from __future__ import annotations
 
-from api.objects import Node, Pod
+from msgspec.structs import replace
+
+from api.objects import ContainerPort, Node, NodeSpec, Pod, Taint
+from api.placement import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Toleration,
+)
 from master.scheduler import Placed, Unplaced, schedule
 from tests.unit.master.make import node, pod
 
@@ -44,7 +54,7 @@ def test_node_selector_readiness_and_cordon() -> None:
     wanted = pod("p", selector={"disk": "ssd"})
     assert answers(nodes, [wanted]) == {
         "p": "0/3 nodes are available: 1 not Ready, 1 unschedulable (cordoned), "
-        "1 without the labels of the pod's nodeSelector."
+        "1 without what the pod's nodeSelector or node affinity requires."
     }
     assert answers([*nodes, node("d", labels={"disk": "ssd"})], [wanted]) == {"p": "d"}
 
@@ -69,3 +79,33 @@ def test_bound_deleted_and_foreign_pods_are_left_alone() -> None:
 def test_unplaced_keeps_the_pod() -> None:
     waiting = pod("p")
     assert list(schedule([], [waiting])) == [Unplaced(waiting, "0/0 nodes are available: no node has registered.")]
+
+
+def test_affinity_and_taints_keep_a_pod_away() -> None:
+    names = NodeSelectorRequirement(key="metadata.name", operator="In", values=("b", "c"))
+    selector = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(names,)),))
+    affinity = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=selector))
+    wanted = pod("p")
+    wanted = replace(wanted, spec=replace(wanted.spec, affinity=affinity))
+    tainted = replace(node("b"), spec=NodeSpec(taints=(Taint(key="gpu", effect="NoSchedule"),)))
+    assert answers([node("a"), tainted], [wanted]) == {
+        "p": "0/2 nodes are available: 1 tainted in a way that the pod does not tolerate (gpu), "
+        "1 without what the pod's nodeSelector or node affinity requires."
+    }
+    tolerant = replace(wanted, spec=replace(wanted.spec, tolerations=(Toleration(key="gpu", operator="Exists"),)))
+    assert answers([node("a"), tainted], [tolerant]) == {"p": "b"}
+
+
+def test_pods_with_the_same_host_port_go_to_different_nodes() -> None:
+    port = ContainerPort(container_port=80, host_port=8080)
+    served = [with_port(pod(f"p{number}"), port) for number in range(3)]
+    found = answers([node("a"), node("b")], served)
+    assert sorted(found[name] for name in ("p0", "p1")) == ["a", "b"]
+    assert found["p2"] == "0/2 nodes are available: 2 without free ports for the host ports of the pod."
+    there = with_port(pod("there", node="a", phase="Running"), port)
+    assert answers([node("a")], [there, with_port(pod("p"), replace(port, protocol="UDP"))]) == {"p": "a"}
+
+
+def with_port(of: Pod, port: ContainerPort) -> Pod:
+    [container] = of.spec.containers
+    return replace(of, spec=replace(of.spec, containers=(replace(container, ports=(port,)),)))

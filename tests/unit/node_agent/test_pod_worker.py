@@ -50,6 +50,7 @@ class Switch:
         app.router.add_post("/ADD", self._add)
         app.router.add_post("/DEL", self._del)
         app.router.add_get("/SANDBOXES", self._sandboxes)
+        app.router.add_get("/STATUS", self._status)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.UnixSite(runner, str(socket)).start()
@@ -74,6 +75,9 @@ class Switch:
                 "hostInterface": "v",
             }
         )
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return web.json_response({"ready": True, "subnet": "10.128.0.0/23"})
 
     async def _del(self, request: web.Request) -> web.Response:
         self.attached.discard((await request.json())["sandbox"])
@@ -337,13 +341,28 @@ async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> 
         assert here.left() == before
 
 
-async def test_a_pod_that_must_not_run_here_has_failed(tmp_path: Path) -> None:
-    wish = pod(spec="  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
+async def test_a_pod_that_was_active_for_long_enough_ends_with_its_grace_and_has_failed(tmp_path: Path) -> None:
+    wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""", "  activeDeadlineSeconds: 3600")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        here.status = replace(here.status, start_time="2026-01-01T00:00:00Z")
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        assert here.status.reason == "DeadlineExceeded"
+        assert here.docker.signals == [("main", "SIGTERM"), ("POD", "SIGKILL")]
+        assert here.status.container_statuses[0].state.terminated is not None
+        assert not here.switch.attached
+        started = list(here.docker.started)
+        await here.live(wish, lambda: True)
+        assert here.docker.started == started, "a pod that has failed starts nothing again"
+        assert (here.status.phase, here.status.reason) == ("Failed", "DeadlineExceeded")
+
+
+async def test_a_pod_ends_when_its_time_has_come(tmp_path: Path) -> None:
+    wish = pod(spec="  activeDeadlineSeconds: 1\n  terminationGracePeriodSeconds: 0")
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: here.status.phase == "Failed")
-        assert here.status.reason == "SysctlForbidden"
-        assert here.status.message == 'Pod was rejected: forbidden sysctl: "kernel.msgmax" not allowlisted'
-        assert not here.docker.held
+        assert here.status.reason == "DeadlineExceeded"
+        assert len(here.docker.started) == 2
 
 
 async def test_a_container_that_must_not_be_root_waits_with_a_reason(tmp_path: Path) -> None:

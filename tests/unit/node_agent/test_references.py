@@ -14,7 +14,7 @@ from api.configuration import ConfigMap, Secret
 from api.objects import ObjectMeta
 from api.references import Reference
 from node_agent.references import References
-from node_agent.sources import Manifests
+from node_agent.sources.manifests import Manifests
 from reconcile.errors import NotReady
 from tests.unit.node_agent.object_server import ObjectServer
 
@@ -125,8 +125,8 @@ spec:
         ("[{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", 0),
     ],
 )
-def test_a_static_pod_refers_to_no_object(volumes: str, count: int, tmp_path: Path) -> None:
+async def test_a_static_pod_refers_to_no_object(volumes: str, count: int, tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(f"{STATIC}  volumes: {volumes}\n")
-    manifests = Manifests(tmp_path, "node-1", lambda: None)
-    manifests.read()
-    assert len(manifests.pods) == count
+    manifests = Manifests(tmp_path, "node-1", "file", lambda: None)
+    await manifests.read()
+    assert len([pod for offer in manifests.offers for pod in offer.pods]) == count

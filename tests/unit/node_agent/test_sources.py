@@ -1,13 +1,32 @@
-"""Manifest files as a source of pods."""
+"""Where pods come from besides the master: files, a URL, a socket; what is read of a text, and what counts of them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+import aiohttp
+import msgspec
 import pytest
+from aiohttp import web
 
-from node_agent.sources import Manifests
+from api import static_pods
+from api.objects import Pod
+from api.placement import Toleration
+from node_agent.sources.manifests import Manifests
+from node_agent.sources.merge import Offer, merge
+from node_agent.sources.reading import Origin, Reading, read
+from node_agent.sources.submitted import Submitted
+from node_agent.sources.url import ManifestUrl
 
+SECONDS = 20.0
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+ORIGIN = Origin("Node-1", "file", "/a.yaml")
 POD = """\
 apiVersion: v1
 kind: Pod
@@ -20,77 +39,464 @@ def manifest(name: str, image: str = "toolbox") -> str:
     return POD.replace("NAME", name).replace("IMAGE", image)
 
 
-class Source:
+def images(pods: tuple[Pod, ...]) -> dict[str, str]:
+    return {pod.metadata.name: pod.spec.containers[0].image for pod in pods}
+
+
+def reading(text: str, known: tuple[Pod, ...] = ()) -> Reading:
+    return read(text, ORIGIN, known, NOW)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_static_pod_is_marked_bound_and_told_apart_by_its_content() -> None:
+    [pod] = reading(manifest("web")).pods
+    meta = pod.metadata
+    assert (meta.name, meta.namespace, pod.spec.node_name, pod.status.phase) == (
+        "web-node-1",
+        "red",
+        "Node-1",
+        "Pending",
+    )
+    assert len(meta.uid) == 32
+    assert meta.annotations == {
+        "kubernetes.io/config.hash": meta.uid,
+        "kubernetes.io/config.source": "file",
+        "kubernetes.io/config.seen": "2026-01-31T12:00:00Z",
+    }
+    assert pod.spec.tolerations == (Toleration(operator="Exists", effect="NoExecute"),)
+    assert static_pods.is_static(pod)
+    [same] = read(manifest("web"), ORIGIN, (), datetime(2027, 1, 1, tzinfo=UTC)).pods
+    assert same.metadata.uid == meta.uid, "when it is read does not matter"
+    others = [
+        reading(manifest("web", "toolbox:2")),
+        read(manifest("web"), Origin("node-2", "file", "/a.yaml"), (), NOW),
+        read(manifest("web"), Origin("Node-1", "file", "/b.yaml"), (), NOW),
+    ]
+    assert len({meta.uid, *(other.pods[0].metadata.uid for other in others)}) == 4
+
+
+def test_what_a_server_sets_is_dropped() -> None:
+    exported: dict[str, object] = {"apiVersion": "v1", "kind": "Pod"}
+    exported["metadata"] = {
+        "name": "web",
+        "uid": "../../etc",
+        "resourceVersion": "7",
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "finalizers": ["a/b"],
+        "annotations": {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.source": "api", "a": "b"},
+    }
+    exported["spec"] = {"nodeName": "node-1", "containers": [{"name": "main", "image": "x"}]}
+    exported["status"] = {"phase": "Failed"}
+    [pod] = read(json.dumps(exported), Origin("node-1", "file", "/a.yaml"), (), NOW).pods
+    assert pod.metadata.uid.isalnum()
+    assert pod.metadata.deletion_timestamp is None
+    assert not pod.metadata.finalizers
+    assert pod.status.phase == "Pending"
+    assert not static_pods.is_mirror(pod)
+    assert pod.metadata.annotations["a"] == "b"
+    assert pod.metadata.annotations["kubernetes.io/config.source"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ("serviceAccountName: builder", "spec.serviceAccountName"),
+        ("imagePullSecrets: [{name: x}]", "spec.imagePullSecrets"),
+        ("nodeName: node-2", "spec.nodeName"),
+    ],
+)
+def test_a_static_pod_needs_nothing_of_the_master(spec: str, path: str) -> None:
+    [refusal] = reading(manifest("web").replace("spec: {", "spec: {" + spec + ", ")).refusals
+    assert [problem.path for problem in refusal.problems] == [path]
+
+
+def test_every_reference_to_an_object_is_found_by_path() -> None:
+    wire = {
+        "volumes": [
+            {"name": "a", "emptyDir": {}},
+            {"name": "b", "configMap": {"name": "x"}},
+            {"name": "c", "secret": {"secretName": "x"}},
+            {"name": "d", "persistentVolumeClaim": {"claimName": "x"}},
+            {"name": "e", "projected": {"sources": [{"downwardAPI": {}}, {"secret": {"name": "x"}}]}},
+        ],
+        "containers": [
+            {
+                "name": "m",
+                "image": "i",
+                "envFrom": [{"prefix": "a"}, {"secretRef": {"name": "x"}}],
+                "env": [
+                    {"name": "a", "value": "b"},
+                    {"name": "c", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}},
+                ],
+            }
+        ],
+        "serviceAccountName": "x",
+    }
+    pod = msgspec.convert({"metadata": {"name": "web"}, "spec": wire}, Pod)
+    assert [problem.path for problem in static_pods.references(pod)] == [
+        "spec.serviceAccountName",
+        "spec.volumes[1].configMap",
+        "spec.volumes[2].secret",
+        "spec.volumes[3].persistentVolumeClaim",
+        "spec.volumes[4].projected.sources[1].secret",
+        "spec.containers[0].envFrom[1].secretRef",
+        "spec.containers[0].env[1].valueFrom.configMapKeyRef",
+    ]
+
+
+def test_a_name_is_required_and_fits_with_the_nodes() -> None:
+    for name in ('""', "x" * 250):
+        [refusal] = reading(manifest(name)).refusals
+        assert {problem.path for problem in refusal.problems} == {"metadata.name"}
+    [refusal] = reading(manifest("web").replace("name: web", "generateName: web")).refusals
+    assert refusal.problems[0].path == "metadata.name"
+
+
+def test_a_broken_document_stops_no_other_and_ends_nothing() -> None:
+    before = reading("\n---\n".join([manifest("a"), manifest("b"), manifest("c")])).pods
+    broken = [manifest("a", "new"), "{", manifest("c").replace("image", "imagine")]
+    after = reading("\n---\n".join(broken), before)
+    assert images(after.pods) == {"a-node-1": "new", "b-node-1": "toolbox", "c-node-1": "toolbox"}
+    assert [refusal.number for refusal in after.refusals] == [2, 3]
+    assert images(reading(manifest("a"), after.pods).pods) == {"a-node-1": "toolbox"}
+
+
+def test_a_pod_list_need_not_say_what_its_items_are() -> None:
+    item = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
+    whole = {"apiVersion": "v1", "kind": "PodList", "items": [item]}
+    assert images(reading(json.dumps(whole, indent="\t")).pods) == {"a-node-1": "i"}
+    [refusal] = reading('{"apiVersion": "v1", "kind": "PodList", "items": 7}').refusals
+    assert refusal.problems[0].path == "items"
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_of_equal_names_counts() -> None:
+    [first], [second] = reading(manifest("web")).pods, reading(manifest("web", "second")).pods
+    [other] = reading(manifest("db")).pods
+    pods, doubles = merge([Offer("a", (first, other)), Offer("b", (second,)), Offer("c", (first,))])
+    assert images(tuple(pods.values())) == {"web-node-1": "toolbox", "db-node-1": "toolbox"}
+    assert [(double.pod, double.place, double.first) for double in doubles] == [(second, "b", "a"), (first, "c", "a")]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+class Folder:
     """A directory, and the pods that it makes: name and image."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.changes = 0
-        self._manifests = Manifests(directory, "Node-1", self._count)
+        self.source = Manifests(directory, "Node-1", "file", self._count)
 
     def _count(self) -> None:
         self.changes += 1
 
-    def write(self, file: str, text: str) -> None:
-        (self.directory / file).write_text(text)
+    def write(self, file: str, text: str | bytes) -> None:
+        (self.directory / file).write_bytes(text if isinstance(text, bytes) else text.encode())
 
-    def pods(self) -> dict[str, str]:
-        self._manifests.read()
-        return {pod.metadata.name: pod.spec.containers[0].image for pod in self._manifests.pods.values()}
+    async def pods(self) -> dict[str, str]:
+        await self.source.read()
+        return images(tuple(merge(self.source.offers)[0].values()))
 
-    def uids(self) -> list[str]:
-        return sorted(self._manifests.pods)
+    def uids(self) -> set[str]:
+        return set(merge(self.source.offers)[0])
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
-    return Source(tmp_path)
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
 
 
-def test_pods_come_change_and_go_with_their_files(source: Source) -> None:
-    assert source.pods() == {}
-    source.write("a.yaml", manifest("web") + "---\n" + manifest("db"))
-    assert source.pods() == {"web-node-1": "toolbox", "db-node-1": "toolbox"}
-    before = source.uids()
-    assert source.pods()
-    assert source.uids() == before
-    source.write("a.yaml", manifest("web", "toolbox:2"))
-    assert source.pods() == {"web-node-1": "toolbox:2"}
-    assert source.uids()[0] not in before, "another pod, which takes the place of the first"
-    (source.directory / "a.yaml").unlink()
-    assert source.pods() == {}
+async def test_pods_come_change_and_go_with_their_files(folder: Folder) -> None:
+    assert await folder.pods() == {}
+    folder.write("a.yaml", manifest("web") + "---\n" + manifest("db"))
+    assert await folder.pods() == {"web-node-1": "toolbox", "db-node-1": "toolbox"}
+    before = folder.uids()
+    assert await folder.pods()
+    assert folder.uids() == before
+    folder.write("a.yaml", manifest("web", "toolbox:2"))
+    assert await folder.pods() == {"web-node-1": "toolbox:2"}
+    assert not folder.uids() & before, "another pod, which takes the place of the first"
+    (folder.directory / "a.yaml").unlink()
+    assert await folder.pods() == {}
 
 
-def test_reading_the_same_again_is_no_change(source: Source) -> None:
-    source.write("a.yaml", manifest("web"))
-    source.pods()
-    changes = source.changes
-    source.pods()
-    assert source.changes == changes
+async def test_a_folder_has_spoken_after_the_first_look(folder: Folder) -> None:
+    looks = [folder.source.seen]
+    await folder.pods()
+    looks.append(folder.source.seen)
+    assert looks == [False, True]
+
+
+async def test_reading_the_same_again_is_no_change(folder: Folder) -> None:
+    folder.write("a.yaml", manifest("web"))
+    await folder.pods()
+    changes, pods = folder.changes, folder.source.offers[0].pods
+    await folder.pods()
+    assert folder.changes == changes
+    folder.write("a.yaml", "# the same\n" + manifest("web"))
+    await folder.pods()
+    assert folder.source.offers[0].pods == pods, "with the time when it was first seen"
 
 
 @pytest.mark.parametrize(
-    "broken", ["{", "kind: Pod", "\0", manifest("web").replace("image", "imagine"), "[]", "kind: Node"]
+    "broken",
+    [b"{", b"kind: Pod", b"\0", manifest("web", "").encode(), b"[]", b"kind: Node", b"\xff", b"x: !!int"],
 )
-def test_a_broken_file_keeps_its_pods_and_stops_no_other(source: Source, broken: str) -> None:
-    source.write("a.yaml", manifest("web"))
-    source.write("b.yaml", manifest("db"))
-    source.pods()
-    source.write("a.yaml", broken)
-    source.write("b.yaml", manifest("other"))
-    assert source.pods() == {"web-node-1": "toolbox", "other-node-1": "toolbox"}
+async def test_a_broken_file_keeps_its_pods_and_stops_no_other(folder: Folder, broken: bytes) -> None:
+    folder.write("a.yaml", manifest("web"))
+    folder.write("b.yaml", manifest("db"))
+    await folder.pods()
+    folder.write("a.yaml", broken)
+    folder.write("b.yaml", manifest("other"))
+    assert await folder.pods() == {"web-node-1": "toolbox", "other-node-1": "toolbox"}
+    folder.write("a.yaml", manifest("web", "mended"))
+    assert await folder.pods() == {"web-node-1": "mended", "other-node-1": "toolbox"}
 
 
-def test_of_two_pods_with_one_name_the_first_counts(source: Source, caplog: pytest.LogCaptureFixture) -> None:
-    source.write("b.yaml", manifest("web", "second"))
-    source.write("a.yaml", manifest("web", "first") + "---\n" + manifest("web", "third"))
-    assert source.pods() == {"web-node-1": "first"}
-    assert len([row for row in caplog.records if "second pod of this name" in row.message]) == 2
-    (source.directory / "a.yaml").unlink()
-    assert source.pods() == {"web-node-1": "second"}
+async def test_a_file_is_told_of_once(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+    folder.write("a.yaml", "{")
+    folder.write("b.yaml", b"\xff")
+    folder.write("c.yaml", b"#" * (10 << 20) + b"#")
+    for _ in range(3):
+        await folder.pods()
+    assert len(caplog.records) == 3
 
 
-def test_hidden_files_and_folders_are_left_alone(source: Source) -> None:
-    source.write(".a.yaml.swp", manifest("web"))
-    (source.directory / "folder").mkdir()
-    assert source.pods() == {}
+async def test_of_two_pods_with_one_name_the_first_counts(folder: Folder) -> None:
+    folder.write("b.yaml", manifest("web", "second"))
+    folder.write("a.yaml", manifest("web", "first") + "---\n" + manifest("web", "third"))
+    assert await folder.pods() == {"web-node-1": "first"}
+    assert len(merge(folder.source.offers)[1]) == 2
+    (folder.directory / "a.yaml").unlink()
+    assert await folder.pods() == {"web-node-1": "second"}
+
+
+async def test_hidden_files_and_folders_are_left_alone(folder: Folder) -> None:
+    folder.write(".a.yaml.swp", manifest("web"))
+    (folder.directory / "folder").mkdir()
+    assert await folder.pods() == {}
+
+
+# --- URL --------------------------------------------------------------------------------------------------------------
+
+
+class Site:
+    """An HTTP server with one page."""
+
+    def __init__(self) -> None:
+        self.body: bytes = b""
+        self.status = 200
+        self.etag = ""
+        self.asked: list[dict[str, str]] = []
+        self.changes = 0
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(dict(request.headers))
+        if self.etag and request.headers.get("If-None-Match") == self.etag:
+            return web.Response(status=304)
+        headers = {"ETag": self.etag, "Last-Modified": "Sat, 31 Jan 2026 12:00:00 GMT"} if self.etag else {}
+        headers |= {"Location": "/elsewhere"} if self.status == 302 else {}
+        return web.Response(body=self.body, status=self.status, headers=headers)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[tuple[Site, ManifestUrl, aiohttp.ClientSession]]:
+    page = Site()
+    app = web.Application()
+    app.router.add_get("/pods", page.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    headers = {"X-Rack": "7"}
+    source = ManifestUrl(f"http://127.0.0.1:{port}/pods", headers, "Node-1", page.changed)
+    try:
+        async with aiohttp.ClientSession(headers=headers) as http:
+            yield page, source, http
+    finally:
+        await runner.cleanup()
+
+
+Asked = tuple[Site, ManifestUrl, aiohttp.ClientSession]
+
+
+def of(source: ManifestUrl) -> dict[str, str]:
+    return images(source.offers[0].pods)
+
+
+async def test_a_url_gives_pods_and_is_asked_for_changes_only(site: Asked) -> None:
+    page, source, http = site
+    page.body, page.etag = manifest("web").encode(), '"1"'
+    await source.ask(http)
+    assert (of(source), source.seen, page.changes) == ({"web-node-1": "toolbox"}, True, 1)
+    assert source.offers[0].pods[0].metadata.annotations["kubernetes.io/config.source"] == "http"
+    await source.ask(http)
+    assert (of(source), page.changes) == ({"web-node-1": "toolbox"}, 1)
+    assert page.asked[1]["If-None-Match"] == '"1"'
+    assert page.asked[1]["If-Modified-Since"] == "Sat, 31 Jan 2026 12:00:00 GMT"
+    assert [asked["X-Rack"] for asked in page.asked] == ["7", "7"]
+    page.body, page.etag = b"", '"2"'
+    await source.ask(http)
+    assert (of(source), page.changes) == ({}, 2)
+
+
+async def test_an_empty_body_means_no_pods_but_seen(site: Asked) -> None:
+    page, source, http = site
+    await source.ask(http)
+    assert (of(source), source.seen, page.changes) == ({}, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (500, b""),
+        (302, b""),
+        (204, b""),
+        (200, b"<html>no</html>"),
+        (200, b"{"),
+        (200, b"\xff"),
+        (200, b"#" * (10 << 20) + b"#"),
+        (200, b"kind: PodList\nitems: [7]"),
+    ],
+)
+async def test_a_bad_answer_ends_nothing_and_does_not_count_as_seen(site: Asked, status: int, body: bytes) -> None:
+    page, source, http = site
+    page.status, page.body = status, body
+    await source.ask(http)
+    assert (of(source), source.seen) == ({}, False)
+    page.status, page.body = 200, manifest("web").encode()
+    await source.ask(http)
+    page.status, page.body = status, body
+    await source.ask(http)
+    assert (of(source), source.seen) == ({"web-node-1": "toolbox"}, True)
+
+
+async def test_a_url_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    source = ManifestUrl("http://127.0.0.1:1/pods", {}, "node-1", lambda: None)
+    async with aiohttp.ClientSession() as http:
+        await source.ask(http)
+        await source.ask(http)
+    assert not source.seen
+    assert len([row for row in caplog.records if "manifest URL" in row.message]) == 1
+
+
+# --- socket -----------------------------------------------------------------------------------------------------------
+
+
+class Door:
+    """The socket of a node, and who asks there."""
+
+    def __init__(self, root: Path, http: aiohttp.ClientSession) -> None:
+        self.root = root
+        self.http = http
+        self.source = Submitted(root / "s", root / "submitted", "Node-1", lambda: None)
+
+    async def ask(self, method: str, path: str, body: str = "") -> tuple[int, dict[str, object]]:
+        async with self.http.request(
+            method, f"http://node{path}", data=io.BytesIO(body.encode() if isinstance(body, str) else body)
+        ) as answer:
+            return answer.status, await answer.json()
+
+    def pods(self) -> dict[str, str]:
+        return images(tuple(pod for offer in self.source.offers for pod in offer.pods))
+
+
+@contextlib.asynccontextmanager
+async def door(root: Path) -> AsyncIterator[Door]:
+    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(root / "s"))) as http:
+        one = Door(root, http)
+        running = asyncio.create_task(one.source.run())
+        try:
+            await until(lambda: one.source.seen and (root / "s").exists())
+            yield one
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+async def test_pods_are_submitted_replaced_and_deleted(tmp_path: Path) -> None:
+    async with door(tmp_path) as here:
+        assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
+        code, body = await here.ask("POST", "/pods", manifest("web"))
+        assert code == 201
+        assert body["metadata"]["name"] == "web-node-1"  # type: ignore[index]
+        assert (await here.ask("POST", "/pods", manifest("web", "other")))[0] == 409
+        assert here.pods() == {"web-node-1": "toolbox"}
+        assert (await here.ask("PUT", "/pods/red/web", manifest("web", "toolbox:2")))[0] == 200
+        assert (await here.ask("PUT", "/pods/red/db", DB))[0] == 201
+        assert here.pods() == {"web-node-1": "toolbox:2", "db-node-1": "toolbox"}
+        code, body = await here.ask("GET", "/pods")
+        assert (code, len(body["items"])) == (200, 2)  # type: ignore[arg-type]
+        assert (await here.ask("DELETE", "/pods/red/web"))[0] == 200
+        assert (await here.ask("DELETE", "/pods/red/web"))[0] == 404
+        assert (await here.ask("GET", "/pods/red/web"))[0] == 404
+        assert here.pods() == {"db-node-1": "toolbox"}
+
+
+DB = json.dumps(
+    {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "db", "namespace": "red"},
+        "spec": {"containers": [{"name": "m", "image": "toolbox"}]},
+    }
+)
+
+
+async def test_what_was_submitted_survives_a_restart_as_the_same_pod(tmp_path: Path) -> None:
+    async with door(tmp_path) as here:
+        await here.ask("POST", "/pods", manifest("web"))
+        [uid] = [pod.metadata.uid for offer in here.source.offers for pod in offer.pods]
+    (tmp_path / "submitted" / ".part.json").write_text("{")
+    async with door(tmp_path) as here:
+        assert [pod.metadata.uid for offer in here.source.offers for pod in offer.pods] == [uid]
+        assert [entry.name[0] for entry in (tmp_path / "submitted").iterdir()] != ["."]
+
+
+async def test_refusals_list_every_problem_by_path_and_change_nothing(tmp_path: Path) -> None:
+    wrong = manifest("Web").replace("main, image", "Main, imagine").replace("spec: {", "spec: {nodeName: a_b, ")
+    async with door(tmp_path) as here:
+        code, body = await here.ask("POST", "/pods", wrong)
+        assert (code, body["kind"], body["reason"]) == (422, "Status", "Invalid")
+        assert {cause["field"] for cause in body["details"]["causes"]} == {  # type: ignore[index]
+            "metadata.name",
+            "spec.nodeName",
+            "spec.containers[0].name",
+            "spec.containers[0].image",
+            "spec.containers[0].imagine",
+        }
+        for text in ("{", "", manifest("a") + "---\n" + manifest("b"), "kind: Pod", "[]"):
+            assert (await here.ask("POST", "/pods", text))[0] in {400, 422}
+        assert (await here.ask("PUT", "/pods/blue/web", manifest("web")))[0] == 400
+        assert (await here.ask("POST", "/pods", "#" * (11 << 20)))[0] == 413
+        assert (await here.ask("PATCH", "/pods/red/web"))[0] == 405
+        assert (await here.ask("GET", "/nothing"))[0] == 404
+        assert here.pods() == {}
+        assert not list((tmp_path / "submitted").iterdir())
+
+
+async def test_a_full_disk_is_told_and_changes_nothing(tmp_path: Path) -> None:
+    async with door(tmp_path) as here:
+        await here.ask("POST", "/pods", manifest("web"))
+        [kept] = (tmp_path / "submitted").iterdir()
+        kept.with_name(f".{kept.name}").mkdir()  # nothing can be written there
+        code, body = await here.ask("PUT", "/pods/red/web", manifest("web", "new"))
+        assert code == 507
+        assert "nothing was changed" in str(body["message"])
+        assert here.pods() == {"web-node-1": "toolbox"}

@@ -1,0 +1,239 @@
+"""On which nodes a pod may be: nodeSelector, node affinity, tolerations and operating system. Pure.
+
+The master's scheduler and the node's own admission read it alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from api import names
+from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
+from api.value import Json, Value
+
+SET_OPERATORS, NUMBER_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist"), ("Gt", "Lt")
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+NAME_FIELD = "metadata.name"
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+class NodeSelectorRequirement(Value, frozen=True):
+    """`values` has one number for Gt and Lt, none for Exists and DoesNotExist."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(Value, frozen=True):
+    """Everything in it must hold; a term with nothing in it matches no node."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(Value, frozen=True):
+    """One of the terms must match."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class NodeAffinity(Value, frozen=True):
+    """Preferences are kept, but nobody acts on them."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: Json = None
+
+
+class Affinity(Value, frozen=True):
+    """Affinity to other pods is kept, but nobody acts on it."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: Json = None
+    pod_anti_affinity: Json = None
+
+
+class Toleration(Value, frozen=True):
+    """Equal (the default) compares key and value; Exists only the key, or nothing if there is none."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class PodOS(Value, frozen=True):
+    """linux or windows."""
+
+    name: str = ""
+
+
+class Wish(Protocol):
+    """The part of a PodSpec that is about places."""
+
+    @property
+    def node_selector(self) -> Mapping[str, str]:
+        """Labels that a node must have."""
+
+    @property
+    def affinity(self) -> Affinity | None:
+        """Further demands."""
+
+    @property
+    def tolerations(self) -> tuple[Toleration, ...]:
+        """Taints that do not keep the pod away."""
+
+    @property
+    def os(self) -> PodOS | None:
+        """For which system the pod is made."""
+
+
+class Mark(Protocol):
+    """A taint of a node."""
+
+    @property
+    def key(self) -> str:
+        """What is the matter."""
+
+    @property
+    def value(self) -> str:
+        """More of it."""
+
+    @property
+    def effect(self) -> str:
+        """One of EFFECTS."""
+
+
+# --- what fits --------------------------------------------------------------------------------------------------------
+
+
+def suits(wish: Wish, name: str, labels: Mapping[str, str]) -> bool:
+    """Whether a node of this name with these labels is one that the pod may be on."""
+    if any(labels.get(key) != value for key, value in wish.node_selector.items()):
+        return False
+    required = _required(wish)
+    if required is None:
+        return True
+    return any(_matches(term, name, labels) for term in required.node_selector_terms)
+
+
+def untolerated(wish: Wish, taints: Iterable[Mark], effects: Iterable[str]) -> Mark | None:
+    """The first taint with one of these effects that keeps the pod away."""
+    feared = set(effects)
+    for taint in taints:
+        if taint.effect in feared and not any(_tolerates(row, taint) for row in wish.tolerations):
+            return taint
+    return None
+
+
+def _required(wish: Wish) -> NodeSelector | None:
+    affinity = wish.affinity.node_affinity if wish.affinity is not None else None
+    return affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+
+
+def _matches(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
+    if not term.match_expressions and not term.match_fields:
+        return False
+    return all(_holds(row, labels.get(row.key)) for row in term.match_expressions) and all(
+        _holds(row, name) for row in term.match_fields
+    )
+
+
+def _holds(row: NodeSelectorRequirement, found: str | None) -> bool:
+    if row.operator in {"In", "NotIn"}:
+        return (found in row.values) == (row.operator == "In")
+    if row.operator in {"Exists", "DoesNotExist"}:
+        return (found is not None) == (row.operator == "Exists")
+    number = _number(found or "")
+    bound = _number(row.values[0]) if row.values else None
+    if number is None or bound is None:
+        return False
+    return number > bound if row.operator == "Gt" else number < bound
+
+
+def _number(text: str) -> int | None:
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _tolerates(row: Toleration, taint: Mark) -> bool:
+    if row.effect not in {"", taint.effect}:
+        return False
+    if row.operator == "Exists":
+        return row.key in {"", taint.key}
+    return (row.key, row.value) == (taint.key, taint.value)
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def check(wish: Wish) -> Iterator[Problem]:
+    """Every problem, by path."""
+    if wish.os is not None and wish.os.name not in {"linux", "windows"}:
+        yield Problem("spec.os.name", shown(wish.os.name), "linux and windows are accepted", NOT_SUPPORTED)
+    for number, row in enumerate(wish.tolerations):
+        yield from _check_toleration(f"spec.tolerations[{number}]", row)
+    required = _required(wish)
+    if required is None:
+        return
+    path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+    if not required.node_selector_terms:
+        yield Problem(path, "[]", "at least one term is required", MISSING)
+    for number, term in enumerate(required.node_selector_terms):
+        for index, expression in enumerate(term.match_expressions):
+            yield from _check_expression(f"{path}[{number}].matchExpressions[{index}]", expression)
+        for index, expression in enumerate(term.match_fields):
+            yield from _check_field(f"{path}[{number}].matchFields[{index}]", expression)
+
+
+def _check_toleration(path: str, row: Toleration) -> Iterator[Problem]:
+    if row.operator not in {"", "Equal", "Exists"}:
+        yield Problem(f"{path}.operator", shown(row.operator), "Equal and Exists are accepted", NOT_SUPPORTED)
+    if row.effect not in {"", *EFFECTS}:
+        yield Problem(f"{path}.effect", shown(row.effect), f"{', '.join(EFFECTS)} are accepted", NOT_SUPPORTED)
+    if not row.key and row.operator != "Exists":
+        yield Problem(f"{path}.operator", shown(row.operator), "Exists is required where there is no key")
+    if row.operator == "Exists" and row.value:
+        yield Problem(f"{path}.value", shown(row.value), "no value is accepted with Exists")
+    if row.toleration_seconds is not None and row.effect != "NoExecute":
+        yield Problem(f"{path}.effect", shown(row.effect), "NoExecute is required with tolerationSeconds")
+
+
+def _check_expression(path: str, row: NodeSelectorRequirement) -> Iterator[Problem]:
+    if names.label_key(row.key):
+        yield Problem(f"{path}.key", shown(row.key), names.label_key(row.key))
+    if row.operator in {"In", "NotIn"} and not row.values:
+        yield Problem(f"{path}.values", "[]", f"at least one value is required with {row.operator}", MISSING)
+    elif row.operator in {"Exists", "DoesNotExist"} and row.values:
+        yield Problem(f"{path}.values", shown(list(row.values)), f"none is accepted with {row.operator}", FORBIDDEN)
+    elif row.operator in NUMBER_OPERATORS and [_number(text) is None for text in row.values] != [False]:
+        yield Problem(f"{path}.values", shown(list(row.values)), f"one whole number is accepted with {row.operator}")
+    elif row.operator not in SET_OPERATORS + NUMBER_OPERATORS:
+        accepted = ", ".join(SET_OPERATORS + NUMBER_OPERATORS)
+        yield Problem(f"{path}.operator", shown(row.operator), f"{accepted} are accepted", NOT_SUPPORTED)
+
+
+def _check_field(path: str, row: NodeSelectorRequirement) -> Iterator[Problem]:
+    if row.key != NAME_FIELD:
+        yield Problem(f"{path}.key", shown(row.key), f"{NAME_FIELD} is accepted", NOT_SUPPORTED)
+    if row.operator not in {"In", "NotIn"}:
+        yield Problem(f"{path}.operator", shown(row.operator), "In and NotIn are accepted", NOT_SUPPORTED)
+    elif len(row.values) != 1:
+        yield Problem(f"{path}.values", shown(list(row.values)), "exactly one node is required", MISSING)
+
+
+def warnings(wish: Wish) -> Iterator[str]:
+    """What is kept although nobody acts on it."""
+    held = msgspec.to_builtins(wish.affinity) if wish.affinity is not None else {}
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    for path, idle in (
+        (f"nodeAffinity.{preferred}", held.get("nodeAffinity", {}).get(preferred)),
+        ("podAffinity", held.get("podAffinity")),
+        ("podAntiAffinity", held.get("podAntiAffinity")),
+    ):
+        if idle:
+            yield f"spec.affinity.{path}: kept, but this version does not act on it"

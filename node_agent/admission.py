@@ -1,0 +1,105 @@
+"""May this pod run on this node? Asked once, before its first container; who is refused has failed for good. Pure.
+
+The reasons are those of a kubelet (facts/node.md 2). Static pods and those of the highest priorities are critical:
+others make room for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from api import placement
+from api.capacity import allocatable, requests, total
+from api.objects import Node, Pod
+from api.ports import clash, host_ports
+from api.static_pods import is_static
+from node_agent.security import forbidden_sysctl
+
+SYSTEM_PRIORITY = 2_000_000_000
+CLASSES = ("BestEffort", "Burstable", "Guaranteed")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """`reason` is one word for the status, `message` a sentence."""
+
+    reason: str
+    message: str
+
+    @property
+    def by_lack(self) -> bool:
+        """Whether the pod could run if there were fewer others."""
+        return self.reason.startswith("OutOf")
+
+
+def admit(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
+    """Why the node does not take the pod beside the others that hold a part of it; None if it takes it."""
+    beside = tuple(others)
+    return _unsuited(pod, node) or _clash(pod, beside) or _lack(pod, node, beside)
+
+
+def is_critical(pod: Pod) -> bool:
+    """Whether others make room for it, and it for nobody."""
+    return is_static(pod) or (pod.spec.priority or 0) >= SYSTEM_PRIORITY
+
+
+def victims(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Who has to end so that a critical pod fits: no more than needed, the least protected first; none if it is no use.
+
+    Among equals the youngest goes.
+    """
+    staying = list(others)
+    given_up: list[Pod] = []
+    candidates = sorted((one for one in staying if not is_critical(one)), key=_age, reverse=True)
+    candidates.sort(key=lambda one: (CLASSES.index(one.status.qos_class or CLASSES[0]), one.spec.priority or 0))
+    for one in candidates:
+        if _lack(pod, node, staying) is None:
+            break
+        staying.remove(one)
+        given_up.append(one)
+    if _lack(pod, node, staying) is not None:
+        return ()
+    for one in tuple(given_up[::-1]):
+        if _lack(pod, node, [*staying, one]) is None:
+            staying.append(one)
+            given_up.remove(one)
+    return tuple(given_up)
+
+
+def _age(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.creation_timestamp or "", pod.metadata.uid
+
+
+def _unsuited(pod: Pod, node: Node) -> Rejection | None:
+    if pod.spec.os is not None and pod.spec.os.name not in {"", "linux"}:
+        return Rejection("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
+    if not placement.suits(pod.spec, node.metadata.name, node.metadata.labels):
+        words = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+        return Rejection("NodeAffinity", words)
+    taint = placement.untolerated(pod.spec, node.spec.taints, ("NoExecute",))
+    if taint is not None and not is_static(pod):
+        words = f"Predicate TaintToleration failed: node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        return Rejection("TaintToleration", words)
+    forbidden = forbidden_sysctl(pod)
+    return Rejection("SysctlForbidden", forbidden) if forbidden else None
+
+
+def _clash(pod: Pod, others: tuple[Pod, ...]) -> Rejection | None:
+    if clash(host_ports(pod), (port for other in others for port in host_ports(other))):
+        words = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
+        return Rejection("NodePorts", words)
+    return None
+
+
+def _lack(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
+    room, used, asked = allocatable(node), total(others), requests(pod)
+    for name, wanted, taken, there in zip(("pods", "cpu", "memory"), *_columns(asked, used, room), strict=True):
+        if wanted and taken + wanted > there:
+            numbers = f"requested: {wanted}, used: {taken}, capacity: {there}"
+            return Rejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {numbers}")
+    return None
+
+
+def _columns(*amounts: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+    return [(pods, cpu, memory) for cpu, memory, pods in amounts]

@@ -1,0 +1,61 @@
+"""Decides about pods that come to the node, with what is known of it and of those that are here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+
+from api.objects import Node, Pod
+from node_agent.admission import Rejection, admit, is_critical, victims
+from node_agent.plan import FINAL_PHASES
+from node_agent.pod_worker import PodWorker
+
+log = logging.getLogger(__name__)
+
+PREEMPTED = ("Preempting", "Preempted in order to admit critical pod")
+
+
+class Verdict(Enum):
+    """What becomes of a pod that is not rejected."""
+
+    ADMITTED = "admitted"
+    WAITS = "waits for room that is being made"
+    UNDECIDED = "the master has to be asked"
+
+
+class Door:
+    """`known` is the Node as far as it is known here, `fresh` as the master has it, None while it is away."""
+
+    def __init__(
+        self,
+        known: Callable[[], Awaitable[Node]],
+        fresh: Callable[[], Awaitable[Node | None]],
+    ) -> None:
+        self._known = known
+        self._fresh = fresh
+
+    async def decide(self, pod: Pod, workers: Mapping[str, PodWorker]) -> Verdict | Rejection:
+        """Nobody is refused on hearsay: before that the master is asked, as labels may have changed a moment ago."""
+        if pod.status.phase in FINAL_PHASES or pod.metadata.deletion_timestamp:
+            return Verdict.ADMITTED
+        here = [worker for worker in workers.values() if worker.pod.status.phase not in FINAL_PHASES]
+        pods = [worker.pod for worker in here]
+        if admit(pod, await self._known(), pods) is None:
+            return Verdict.ADMITTED
+        node = await self._fresh()
+        if node is None:
+            return Verdict.UNDECIDED
+        rejection = admit(pod, node, pods)
+        return Verdict.ADMITTED if rejection is None else self._make_room(pod, node, here, rejection)
+
+    def _make_room(self, pod: Pod, node: Node, here: list[PodWorker], rejection: Rejection) -> Verdict | Rejection:
+        staying = {worker.pod.metadata.uid: worker for worker in here if worker.verdict is None}
+        pods = [worker.pod for worker in staying.values()]
+        if admit(pod, node, pods) is None:
+            return Verdict.WAITS
+        chosen = victims(pod, node, pods) if rejection.by_lack and is_critical(pod) else ()
+        for one in chosen:
+            log.info("ends for a critical pod", extra={"pod": one.metadata.name, "critical": pod.metadata.name})
+            staying[one.metadata.uid].fail(*PREEMPTED)
+        return Verdict.WAITS if chosen else rejection

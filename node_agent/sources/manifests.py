@@ -1,0 +1,116 @@
+"""A directory of manifests, read again at every change and every 20 s."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from watchfiles import awatch
+
+from node_agent.sources.merge import Offer
+from node_agent.sources.reading import LARGEST_TEXT, Origin, Reading, read
+
+log = logging.getLogger(__name__)
+
+RELIST_SECONDS = 20.0
+NOTHING = Reading()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as it was last read; `trouble` says why it could not be."""
+
+    text: str = ""
+    reading: Reading = NOTHING
+    trouble: str = ""
+
+
+class Manifests:
+    """The pods of every file that is not hidden, in the order of names; folders are left alone.
+
+    `source` is what the pods are told to be from (file or http). `seen` is True after the first look.
+    """
+
+    def __init__(self, directory: Path, node: str, source: str, on_change: Callable[[], None]) -> None:
+        self.seen = False
+        self._directory = directory
+        self._node = node
+        self._source = source
+        self._on_change = on_change
+        self._files: dict[Path, _File] = {}
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """One for each file."""
+        return tuple(Offer(str(path), file.reading.pods) for path, file in self._files.items())
+
+    async def run(self) -> None:
+        """Read, and read again, until cancelled."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        await self.read()
+        stop = asyncio.Event()
+        changes = awatch(self._directory, stop_event=stop, recursive=False, debounce=100, step=20)
+        waiting = asyncio.ensure_future(anext(changes))
+        try:
+            while True:
+                done, _ = await asyncio.wait({waiting}, timeout=RELIST_SECONDS)
+                if done:
+                    waiting.result()
+                    waiting = asyncio.ensure_future(anext(changes))
+                await self.read()
+        finally:
+            stop.set()
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                await waiting
+
+    async def read(self) -> None:
+        """Take in every file as it is now; large ones take their time, in which the daemon goes on."""
+        before = self._files
+        after = await asyncio.to_thread(self._look, before)
+        for path, file in after.items():
+            if file != before.get(path):
+                _tell(path, file, before.get(path, _File()))
+        self._files = after
+        if after != before or not self.seen:
+            self.seen = True
+            self._on_change()
+
+    def _look(self, before: dict[Path, _File]) -> dict[Path, _File]:
+        try:
+            entries = sorted(self._directory.iterdir())
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            log.warning("manifests cannot be listed", extra={"directory": self._directory, "error": error})
+            return before
+        paths = [entry for entry in entries if entry.is_file() and not entry.name.startswith(".")]
+        return {path: self._read_file(path, before.get(path, _File())) for path in paths}
+
+    def _read_file(self, path: Path, known: _File) -> _File:
+        """A file that cannot be read as text keeps the pods that it last had."""
+        try:
+            with path.open("rb") as file:
+                content = file.read(LARGEST_TEXT + 1)
+            if len(content) > LARGEST_TEXT:
+                return _File(reading=known.reading, trouble=f"it is larger than {LARGEST_TEXT >> 20} MB")
+            text = content.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            return _File(reading=known.reading, trouble=str(error))
+        if text == known.text and not known.trouble:
+            return known
+        origin = Origin(self._node, self._source, str(path))
+        return _File(text, read(text, origin, known.reading.pods, datetime.now(UTC)))
+
+
+def _tell(path: Path, file: _File, before: _File) -> None:
+    if file.trouble and file.trouble != before.trouble:
+        log.warning("manifest cannot be read", extra={"file": path, "error": file.trouble})
+    if file.text != before.text:
+        for refusal in file.reading.refusals:
+            log.warning(f"{path} {refusal}")

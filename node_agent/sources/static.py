@@ -1,0 +1,44 @@
+"""All sources of static pods together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from node_agent.settings import Settings
+from node_agent.sources.manifests import Manifests
+from node_agent.sources.merge import Offer
+from node_agent.sources.submitted import Submitted
+from node_agent.sources.url import ManifestUrl
+
+
+class StaticSources:
+    """In the order in which the first of equal names counts: directory, URL, socket."""
+
+    def __init__(self, settings: Settings, on_change: Callable[[], None]) -> None:
+        node = settings.node_name
+        folder = Path(settings.state_dir) / "submitted"
+        self._sources: list[Manifests | ManifestUrl | Submitted] = [
+            Manifests(Path(settings.manifest_dir), node, "file", on_change),
+            Submitted(Path(settings.socket), folder, node, on_change),
+        ]
+        if settings.manifest_url:
+            headers = settings.manifest_url_headers
+            self._sources.insert(1, ManifestUrl(settings.manifest_url, headers, node, on_change))
+
+    @property
+    def seen(self) -> bool:
+        """Whether every source has spoken once: before that nothing is cleaned up."""
+        return all(source.seen for source in self._sources)
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """The pods of every place."""
+        return tuple(offer for source in self._sources for offer in source.offers)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for source in self._sources:
+                tasks.create_task(source.run())

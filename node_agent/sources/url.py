@@ -1,0 +1,101 @@
+"""A URL that has the manifests of this node, asked every 20 s."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import aiohttp
+
+from node_agent.sources.merge import Offer
+from node_agent.sources.reading import LARGEST_TEXT, Origin, Reading, read
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS, ANSWER_SECONDS = 20.0, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The last good answer, with what the server gave us to ask whether there is a newer one."""
+
+    text: str
+    reading: Reading
+    validators: Mapping[str, str]
+
+
+class ManifestUrl:
+    """A Pod, a PodList or several documents; nothing at all means no pods.
+
+    Whatever goes wrong, the pods of the last good answer stay. `seen` is True after the first good answer. Redirects
+    are not followed: they would take the headers, which may hold secrets, elsewhere.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], node: str, on_change: Callable[[], None]) -> None:
+        self.seen = False
+        self._url = url
+        self._headers = headers
+        self._origin = Origin(node, "http", url)
+        self._on_change = on_change
+        self._last = _Answer("", Reading(), {})
+        self._trouble = ""
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """What the last good answer said."""
+        return (Offer(self._url, self._last.reading.pods),)
+
+    async def run(self) -> None:
+        """Ask, and ask again, until cancelled."""
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout, headers=self._headers) as http:
+            while True:
+                await self.ask(http)
+                await asyncio.sleep(PERIOD_SECONDS)
+
+    async def ask(self, http: aiohttp.ClientSession) -> None:
+        """Take in what the URL says now. Trouble is logged once, until it is another."""
+        try:
+            trouble = await self._ask(http)
+        except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+            trouble = str(error) or "no answer in time"
+        if trouble and trouble != self._trouble:
+            log.warning("the manifest URL has no pods for us", extra={"url": self._url, "error": trouble})
+        self._trouble = trouble
+
+    async def _ask(self, http: aiohttp.ClientSession) -> str:
+        """Empty when there was a good answer, else what was wrong with it."""
+        async with http.get(self._url, headers=self._last.validators, allow_redirects=False) as answer:
+            if answer.status == 304 and self._last.validators:
+                return ""
+            if answer.status != 200:
+                return f"it answers {answer.status} {answer.reason or ''}; 200 is accepted".strip()
+            content = bytearray()
+            async for chunk in answer.content.iter_any():
+                content += chunk
+                if len(content) > LARGEST_TEXT:
+                    return f"its answer is larger than {LARGEST_TEXT >> 20} MB"
+            validators = _validators(answer.headers)
+        return await self._take(content.decode(), validators)
+
+    async def _take(self, text: str, validators: Mapping[str, str]) -> str:
+        if self.seen and text == self._last.text:
+            return ""
+        reading = await asyncio.to_thread(read, text, self._origin, self._last.reading.pods, datetime.now(UTC))
+        for refusal in reading.refusals if text != self._last.text else ():
+            log.warning(f"{self._url} {refusal}")
+        if reading.refusals and not reading.pods and not self.seen:
+            self._last = _Answer(text, Reading(), {})
+            return "it has no good document yet"
+        self._last = _Answer(text, reading, validators)
+        self.seen = True
+        self._on_change()
+        return ""
+
+
+def _validators(headers: Mapping[str, str]) -> dict[str, str]:
+    pairs = (("If-None-Match", headers.get("ETag")), ("If-Modified-Since", headers.get("Last-Modified")))
+    return {name: value for name, value in pairs if value}

@@ -1,0 +1,142 @@
+"""One node with its real master: the agent as it is wired, a Docker in memory, and what outlives the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from api.certificates import node_kubeconfig
+from api.client import Client, NotFound
+from api.kubeconfig import Kubeconfig
+from api.objects import Node, Pod
+from master.daemon import running
+from master.settings import Settings as MasterSettings
+from node_agent.agent import Agent
+from node_agent.drivers.network import PodNetwork
+from node_agent.settings import Settings
+from tests.fakes import FakeDocker
+from tests.unit.node_agent.test_pod_worker import Switch
+
+SECONDS = 6.0
+TEXT = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, namespace: default}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: toolbox}]
+"""
+
+
+class OneNode:
+    """`admin` speaks to the master; manifests are files in `manifests`."""
+
+    def __init__(self, root: Path, admin: Client, network: PodNetwork) -> None:
+        self.root = root
+        self.admin = admin
+        self.docker = FakeDocker("podlane/pause", "toolbox", "toolbox:2")
+        self.manifests = root / "manifests"
+        self.manifests.mkdir()
+        self.settings = Settings(
+            node_name="node-1",
+            node_ip="10.245.2.3",
+            kubeconfig=str(root / "kubeconfig"),
+            state_dir=str(root / "agent"),
+            manifest_dir=str(self.manifests),
+            socket=str(root / "agent.sock"),
+            heartbeat_seconds=0.2,
+        )
+        self._network = network
+
+    def write(self, name: str, text: str = TEXT, file: str = "") -> None:
+        """A manifest, whole at once."""
+        part = self.root / "part"
+        part.write_text(text.replace("NAME", name))
+        part.rename(self.manifests / (file or f"{name}.yaml"))
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[Agent]:
+        """Runs until the end of the block."""
+        async with Client(Kubeconfig.load(self.settings.kubeconfig)) as client, asyncio.TaskGroup() as tasks:
+            spawned: list[asyncio.Task[None]] = []
+
+            def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+                spawned.append(tasks.create_task(work))
+                return spawned[-1]
+
+            agent = Agent(self.settings, client, self.docker, self._network, spawn)
+            spawned += [tasks.create_task(work) for work in agent.work()]
+            try:
+                yield agent
+            finally:
+                for task in spawned:
+                    task.cancel()
+
+    async def pod(self, name: str) -> Pod | None:
+        """What the master shows."""
+        try:
+            return await self.admin.get(Pod, name, "default")
+        except NotFound:
+            return None
+
+    async def until_shown(self, name: str, holds: Callable[[Pod], bool] = lambda pod: True) -> Pod:
+        """The pod on the master, once it is so."""
+        found: list[Pod] = []
+
+        async def is_so() -> bool:
+            pod = await self.pod(name)
+            found[:] = [pod] if pod is not None and holds(pod) else []
+            return bool(found)
+
+        await until_true(is_so)
+        return found[0]
+
+    async def node_is_known(self) -> bool:
+        """Whether the node has registered."""
+        return bool((await self.admin.list(Node)).items)
+
+    async def until_gone(self, name: str) -> None:
+        """Until the master has no such pod."""
+
+        async def is_so() -> bool:
+            return await self.pod(name) is None
+
+        await until_true(is_so)
+
+    def sandboxes(self) -> dict[str, str]:
+        """UID of each pod with a running sandbox → its name."""
+        return {one.uid: one.labels["io.kubernetes.pod.name"] for one in self.docker.find("POD") if one.running}
+
+
+async def until_true(is_so: Callable[[], object]) -> None:
+    """Look again and again; `is_so` may be a coroutine function."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            found = is_so()
+            if asyncio.iscoroutine(found):
+                found = await found
+            if found:
+                return
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def one_node(root: Path) -> AsyncIterator[OneNode]:
+    """A master, and a node that has its certificate."""
+    master_settings = MasterSettings(
+        state_dir=str(root / "master"), advertise_address="127.0.0.1", listen_address="127.0.0.1", port=0
+    )
+    (root / "master").mkdir(parents=True)
+    switch = Switch()
+    async with contextlib.AsyncExitStack() as stack:
+        master = await stack.enter_async_context(running(master_settings))
+        administrator = Kubeconfig.load(master.kubeconfig)
+        admin = await stack.enter_async_context(Client(administrator))
+        (root / "kubeconfig").write_text(await node_kubeconfig(admin, administrator, "node-1"))
+        await stack.enter_async_context(switch.serving(root / "sdn.sock"))
+        network = await stack.enter_async_context(PodNetwork(str(root / "sdn.sock")))
+        yield OneNode(root, admin, network)

@@ -1,0 +1,235 @@
+"""Ten thousand spoiled manifests: none stops the agent, each refusal says where, no other pod is disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import yaml
+
+from api.objects import Node, NodeStatus, ObjectMeta, Pod
+from api.static_pods import mirror_pod
+from node_agent.admission import admit, victims
+from node_agent.containers import Host, sandbox_spec, spec_hash
+from node_agent.deadline import active_until
+from node_agent.observed import PodContainers
+from node_agent.plan import plan
+from node_agent.sources.manifests import Manifests
+from node_agent.sources.merge import merge
+from node_agent.sources.reading import Origin, Reading, read
+from node_agent.sources.submitted import Submitted
+from node_agent.status import Facts, summarise
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+ORIGIN = Origin("node-1", "file", "/a.yaml")
+HOST = Host("/pods", 8 << 30, -1000)
+NODE = Node(metadata=ObjectMeta(name="node-1", uid="u"), status=NodeStatus(allocatable={"cpu": "4", "pods": "9"}))
+GOOD = "{apiVersion: v1, kind: Pod, metadata: {name: good}, spec: {containers: [{name: m, image: i}]}}"
+RICH = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: red, labels: {app: web}, annotations: {example.com/a: b}}
+spec:
+  restartPolicy: OnFailure
+  terminationGracePeriodSeconds: 5
+  activeDeadlineSeconds: 60
+  nodeSelector: {disk: ssd}
+  hostname: web
+  os: {name: linux}
+  priority: 7
+  tolerations: [{key: a, operator: Exists, effect: NoSchedule}]
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms: [{matchExpressions: [{key: disk, operator: In, values: [ssd]}]}]
+  securityContext: {runAsUser: 1000, fsGroup: 7, sysctls: [{name: net.ipv4.tcp_syncookies, value: "1"}]}
+  volumes:
+  - {name: v, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  - {name: h, hostPath: {path: /tmp, type: Directory}}
+  initContainers:
+  - {name: first, image: "toolbox:1", command: [sh, -c, "exit 0"]}
+  containers:
+  - name: main
+    image: registry.example.com/toolbox:1
+    imagePullPolicy: IfNotPresent
+    command: [sh, -c]
+    args: ["echo $(NAME)"]
+    workingDir: /tmp
+    env: [{name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}, {name: A, value: b}]
+    ports: [{name: http, containerPort: 80, protocol: TCP}]
+    resources: {limits: {cpu: 500m, memory: 64Mi}, requests: {cpu: 0.1, memory: 32Mi}}
+    volumeMounts: [{name: v, mountPath: /v}, {name: h, mountPath: /h, readOnly: true}]
+    securityContext: {capabilities: {drop: [ALL]}, readOnlyRootFilesystem: true}
+    readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 3}
+"""
+NASTY: list[Any] = [
+    None, True, 0, -1, 7.5, 1e308, 2**63, 2**70, -(2**70), "", " ", "\0", "ä", "x" * 300, "../../etc", "1e999", "10Gi",
+    "---", "$(NAME)", "a\nb", [], {}, [[]], [None], {"": ""}, {"a": {"b": [1]}}, ["x"] * 50, "2026-01-31", "0x7", "-0",
+]  # fmt: skip
+NASTY_TEXT = [
+    "\t", "\n---\n", "&a ", "*a", "!!int ", "!!binary ", "!!set ", "!!timestamp ", "%YAML 9.9\n", "'", '"', "{", "}",
+    "[", "]", ":", "- ", "|", ">", "? ", "<<: ", "\0", "\ud800", "\ufeff", "2026-13-45", "=", "9" * 5000, "[" * 200,
+    "null", "\\ud800", "1: 2, ", "\x85", "...\n", "!<x> ", "0o7", "~", "#", ".nan", "1:60:60",
+]  # fmt: skip
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [place]
+    rows = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in rows:
+        found += places(item, (*place, key))
+    return found
+
+
+def at(value: Any, place: tuple[Any, ...]) -> Any:
+    for key in place:
+        value = value[key]
+    return value
+
+
+def spoiled(document: dict[str, Any], dice: random.Random) -> dict[str, Any]:
+    """With one to three things changed."""
+    broken = copy.deepcopy(document)
+    for _ in range(dice.randint(1, 3)):
+        spots = places(broken)[1:]
+        if not spots:
+            break
+        *way, last = dice.choice(spots)
+        holder = at(broken, tuple(way))
+        kind = dice.randrange(6)
+        if kind == 0:
+            del holder[last]
+        elif kind == 1:
+            holder[last] = copy.deepcopy(at(broken, dice.choice(spots)))
+        elif kind == 2 and isinstance(holder, dict):
+            holder[dice.choice(["x", "", "a b", str(last) + "s"])] = holder.pop(last)
+        elif kind == 3 and isinstance(holder, list):
+            holder.append(copy.deepcopy(holder[last]))
+        else:
+            holder[last] = copy.deepcopy(dice.choice(NASTY))
+    return broken
+
+
+def torn(text: str, dice: random.Random) -> str:
+    """With characters lost, doubled or strange."""
+    for _ in range(dice.randint(1, 4)):
+        spot, length = dice.randrange(len(text)), dice.randint(0, 12)
+        middle = dice.choice(["", text[spot : spot + length] * 2, dice.choice(NASTY_TEXT)])
+        text = text[:spot] + middle + text[spot + length :]
+    return text
+
+
+def examine(reading: Reading) -> None:
+    """Refusals say where; what was accepted can be worked with by everything that decides."""
+    for refusal in reading.refusals:
+        assert refusal.problems
+        assert all(problem.path for problem in refusal.problems), refusal
+        assert str(refusal)
+    for pod in reading.pods:
+        assert pod.metadata.uid.isalnum()
+        sandbox_spec(pod, "pause", 0, HOST)
+        assert [spec_hash(container) for container in pod.spec.containers]
+        plan(pod, PodContainers(), NOW)
+        summarise(pod, PodContainers(), Facts(node_address="10.0.0.1", address="", now=NOW, started_at=NOW))
+        active_until(pod, PodContainers(), NOW)
+        admit(pod, NODE, [pod])
+        victims(pod, NODE, [pod])
+        shown = msgspec.json.encode(mirror_pod(pod, NODE))
+        assert msgspec.json.decode(shown, type=Pod).spec == pod.spec
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_spoiled_documents(seed: int) -> None:
+    dice = random.Random(seed)
+    rich = yaml.safe_load(RICH)
+    refused = 0
+    for _ in range(1000):
+        reading = read(json.dumps(spoiled(rich, dice)), ORIGIN, (), NOW)
+        assert len(reading.pods) + len(reading.refusals) == 1
+        refused += len(reading.refusals)
+        examine(reading)
+    assert 300 < refused < 1000, "some are accepted, so that what comes after is tried as well"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_torn_texts_stop_no_other_document(seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(500):
+        text = torn(RICH, dice)
+        reading = read(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
+        assert "good-node-1" in {pod.metadata.name for pod in reading.pods}, text
+        examine(reading)
+        merge([])
+
+
+def test_the_rich_pod_is_good() -> None:
+    reading = read(RICH, ORIGIN, (), NOW)
+    assert not reading.refusals
+    assert len(reading.pods) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
+        + "".join(f"{chr(98 + n)}{n}: &{chr(99 + n)} [{','.join([f'*{chr(98 + n)}'] * 9)}]\n" for n in range(12)),
+        "&a [*a]",
+        "&a {a: *a}",
+        "[" * 100_000,
+        "{a: " * 5_000,
+        '{"a":' * 5_000 + "1" + "}" * 5_000,
+        "? {}",
+        "!!python/object/apply:os.system [x]",
+    ],
+    ids=["laughs", "knot", "map-knot", "deep", "deeper", "deep-json", "key", "python"],
+)
+def test_texts_that_are_made_to_hurt(text: str) -> None:
+    reading = read(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
+    assert [pod.metadata.name for pod in reading.pods] == ["good-node-1"]
+    examine(reading)
+
+
+async def test_a_folder_of_spoiled_files_disturbs_no_good_one(tmp_path: Path) -> None:
+    dice = random.Random(7)
+    (tmp_path / "good.yaml").write_text(GOOD)
+    for number in range(200):
+        (tmp_path / f"{number}.yaml").write_text(torn(RICH, dice), errors="surrogatepass")
+    source = Manifests(tmp_path, "node-1", "file", lambda: None)
+    await source.read()
+    pods, _ = merge(source.offers)
+    assert "good-node-1" in {pod.metadata.name for pod in pods.values()}
+    assert source.seen
+
+
+async def test_the_socket_answers_every_spoiled_body(tmp_path: Path) -> None:
+    dice = random.Random(7)
+    source = Submitted(tmp_path / "s", tmp_path / "submitted", "node-1", lambda: None)
+    running = asyncio.create_task(source.run())
+    try:
+        async with (
+            asyncio.timeout(60),
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(tmp_path / "s"))) as http,
+        ):
+            while not (tmp_path / "s").exists():
+                await asyncio.sleep(0.002)
+            for number in range(300):
+                rich = yaml.safe_load(RICH)
+                body = json.dumps(spoiled(rich, dice)) if number % 2 else torn(RICH, dice)
+                async with http.post("http://n/pods", data=body.encode(errors="surrogatepass")) as answer:
+                    words = await answer.json()
+                    assert answer.status in {201, 400, 409, 422}, words
+                    if answer.status == 422:
+                        assert all(cause["field"] for cause in words["details"]["causes"])
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
