@@ -14,13 +14,17 @@ sandbox, or its place in the network, is no more) or 503 (NotReady: ask again). 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+from api.names import dns_label
 from api.value import Value
 
 NODE_AGENT, CNI = "node-agent", "cni"
 """Who asks: each is told, by GET /SANDBOXES, only of what was attached on its own behalf."""
 
 
-class AttachRequest(Value, frozen=True):
+class AttachRequest(Value, frozen=True, forbid_unknown_fields=True):
     """`sandbox` is the container id of the sandbox, `netns` a path of its network namespace (`/proc/PID/ns/net`).
 
     `runtime` is who knows when the sandbox is gone: NODE_AGENT or CNI.
@@ -38,7 +42,7 @@ class AttachRequest(Value, frozen=True):
     egress_bandwidth: int = 0
 
 
-class DetachRequest(Value, frozen=True):
+class DetachRequest(Value, frozen=True, forbid_unknown_fields=True):
     """`sandbox` is what ADD was given; the namespace it lived in may be gone by now."""
 
     sandbox: str
@@ -52,6 +56,29 @@ class Attachment(Value, frozen=True):
     mac: str
     mtu: int
     host_interface: str
+
+
+_SANDBOX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
+_IFNAME = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+
+
+def problems(request: AttachRequest) -> Iterator[str]:
+    """What is wrong with a request, a sentence each."""
+    if not _SANDBOX.fullmatch(request.sandbox):
+        yield f"sandbox is {request.sandbox!r}; a letter or digit, then letters, digits, _, . and - are accepted"
+    if not request.netns.startswith("/") or "\0" in request.netns:
+        yield f"netns is {request.netns!r}; the absolute path of a network namespace is accepted"
+    if not _IFNAME.fullmatch(request.ifname) or request.ifname in {".", "..", "lo"}:
+        yield f"ifname is {request.ifname!r}; 1 to 15 letters, digits, _, . and - are accepted"
+    if dns_label(request.namespace):
+        yield f"namespace is {request.namespace!r}; {dns_label(request.namespace)}"
+    if not request.name or not request.name.isprintable():
+        yield f"name is {request.name!r}; a name is required"
+    if request.runtime not in {NODE_AGENT, CNI}:
+        yield f"runtime is {request.runtime!r}; {NODE_AGENT} or {CNI} is accepted"
+    for name, bits in (("ingressBandwidth", request.ingress_bandwidth), ("egressBandwidth", request.egress_bandwidth)):
+        if bits < 0:
+            yield f"{name} is {bits}; 0 or more bits a second are accepted"
 
 
 class NetworkStatus(Value, frozen=True):

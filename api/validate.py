@@ -148,8 +148,8 @@ def _check_lane_request(lane: NetNamespace, wish: str) -> Iterator[Problem]:
     except lanes.BadRequest as error:
         yield Problem(path, shown(wish), str(error), NOT_SUPPORTED)
         return
-    if lane.metadata.name == "default" and request.verb == "isolate":
-        yield Problem(path, shown(wish), "default cannot be isolated: the whole cluster relies on it", FORBIDDEN)
+    if lane.metadata.name == "default" and request.verb != "global":
+        yield Problem(path, shown(wish), "default stays global: the whole cluster relies on it", FORBIDDEN)
 
 
 def _check_cluster_network(wish: ClusterNetwork) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ def answer(environment: Mapping[str, str], text: str) -> dict[str, Any]:
 def _config(text: str) -> dict[str, Any]:
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CniError(BAD_JSON, f"the network configuration is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise CniError(BAD_JSON, "the network configuration is not a JSON object")
@@ -72,7 +73,13 @@ def _request(verb: str, environment: Mapping[str, str], config: Mapping[str, Any
     missing = [name for name in needed if not environment.get(name)]
     if missing:
         raise CniError(BAD_ENVIRONMENT, f"{', '.join(missing)} must be set for {verb}")
-    sandbox = environment["CNI_CONTAINERID"]
+    sandbox, ifname = environment["CNI_CONTAINERID"], environment.get("CNI_IFNAME", "eth0")
+    for name, value, syntax in (
+        ("CNI_CONTAINERID", sandbox, r"[A-Za-z0-9][A-Za-z0-9_.-]*"),
+        ("CNI_IFNAME", ifname, r"(?!\.{1,2}$)[^/:\s\0]{1,15}"),
+    ):
+        if not re.fullmatch(syntax, value):
+            raise CniError(BAD_ENVIRONMENT, f"{name} is {value!r}; what matches {syntax} is accepted")
     if verb == "DEL":
         return {"sandbox": sandbox}
     pairs = (word.partition("=") for word in environment.get("CNI_ARGS", "").split(";"))
@@ -133,11 +140,19 @@ def main() -> int:
     try:
         printed = answer(os.environ, text)
     except CniError as error:
-        print(json.dumps({"cniVersion": VERSIONS[-1], "code": error.code, "msg": str(error)}))
+        print(json.dumps({"cniVersion": _asked_version(text), "code": error.code, "msg": str(error)}))
         return 1
     if printed:
         print(json.dumps(printed))
     return 0
+
+
+def _asked_version(text: str) -> str:
+    """The one in which an error is told: that of the configuration, if there is one that we speak."""
+    try:
+        return str(_config(text)["cniVersion"])
+    except CniError:
+        return VERSIONS[-1]
 
 
 def _explain(wish: str) -> None:

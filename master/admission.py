@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
 from api.lanes import CHANGE_NETWORK
-from api.objects import HostSubnet, Namespace, NetNamespace, StatusCause
+from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, StatusCause
 from api.schema import DUPLICATE, Problem, shown
 from master import answers
 from master.allocators import GLOBAL_VNID
@@ -31,20 +31,32 @@ def check_namespace(kind: AnyKind, name: str, namespace: str, found: Namespace |
         raise answers.forbidden(kind, name, why, [cause])
 
 
-def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet]) -> None:
-    """No two nodes have the same subnet, nor a part of it."""
-    if not new.subnet:
-        return
-    first, last = _ends(new.subnet)
+def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: ClusterNetwork | None) -> None:
+    """A subnet is a part of the cluster network and nobody else's; so is the address, which lies outside of it."""
+    problems = [*_misplaced(new, cluster)] if cluster is not None else []
+    first, last = _ends(new.subnet) if new.subnet else (1, 0)
     for other in others:
-        if not other.subnet:
+        if other.metadata.name == new.metadata.name:
             continue
-        begin, end = _ends(other.subnet)
-        if begin <= last and first <= end and other.metadata.name != new.metadata.name:
+        if other.host_ip == new.host_ip:
+            why = f"HostSubnet {other.metadata.name} has this address; each host needs its own"
+            problems.append(Problem("hostIP", shown(new.host_ip), why, DUPLICATE))
+        begin, end = _ends(other.subnet) if other.subnet else (1, 0)
+        if begin <= last and first <= end:
             why = f"HostSubnet {other.metadata.name} has {other.subnet}"
-            raise answers.invalid(
-                HOST_SUBNET, new.metadata.name, [Problem("subnet", shown(new.subnet), why, DUPLICATE)]
-            )
+            problems.append(Problem("subnet", shown(new.subnet), why, DUPLICATE))
+    if problems:
+        raise answers.invalid(HOST_SUBNET, new.metadata.name, problems)
+
+
+def _misplaced(new: HostSubnet, cluster: ClusterNetwork) -> Iterator[Problem]:
+    networks = [IPv4Network(entry.cidr) for entry in cluster.cluster_networks] or [IPv4Network(cluster.network)]
+    if new.subnet and not any(IPv4Network(new.subnet).subnet_of(network) for network in networks):
+        accepted = f"a part of the cluster network {', '.join(map(str, networks))} is accepted"
+        yield Problem("subnet", shown(new.subnet), accepted)
+    for network in (*networks, IPv4Network(cluster.service_network)):
+        if IPv4Address(new.host_ip) in network:
+            yield Problem("hostIP", shown(new.host_ip), f"an address outside of {network} is accepted: it is the pods'")
 
 
 @lru_cache(maxsize=65536)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from api.objects import Binding, HostSubnet, Namespace, NetNamespace, Object, Pod
+from api.objects import Binding, ClusterNetwork, HostSubnet, Namespace, NetNamespace, Object, Pod
 from api.schema import without_nulls
 from master import admission, answers, patch, protobuf, request, tables, writes
 from master.kinds.kind import AnyKind
@@ -157,8 +157,9 @@ class Objects:
     def _admit(self, new: Any, old: Any = None) -> None:
         """What must not be the same in two objects. What an update leaves as it was is not looked at again."""
         others = (record.object for record in self._store.scan_latest(new.KIND))
-        if isinstance(new, HostSubnet) and (old is None or old.subnet != new.subnet):
-            admission.check_host_subnet(new, others)
+        if isinstance(new, HostSubnet) and (old is None or (old.subnet, old.host_ip) != (new.subnet, new.host_ip)):
+            cluster = self._latest_object(Key(ClusterNetwork.KIND, "", "default"))
+            admission.check_host_subnet(new, others, cluster)
         elif isinstance(new, NetNamespace) and (old is None or old.netid != new.netid):
             admission.check_net_namespace(new, others)
 

@@ -105,6 +105,7 @@ async def serve(settings: Settings) -> None:
                 tasks.create_task(loop.run())
                 tasks.create_task(queries.run())
         finally:
+            conf.show(None)
             await health.stop()
             await server.stop()
             await network.close()

@@ -11,9 +11,20 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from api.attach import CNI, NODE_AGENT, AttachError, Attachment, AttachRequest, DetachRequest, NetworkStatus, Sandboxes
+from api.attach import (
+    CNI,
+    NODE_AGENT,
+    AttachError,
+    Attachment,
+    AttachRequest,
+    DetachRequest,
+    NetworkStatus,
+    Sandboxes,
+    problems,
+)
 from reconcile.errors import DriverError, Gone, NotReady
 from sdn import metrics
+from sdn.drivers.netlink import pod_namespace
 from sdn.flow import mac_text
 from sdn.network import Network
 from sdn.plan import Wish, device_of
@@ -23,6 +34,9 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 PATIENCE_SECONDS = 10.0
 """How long a request waits for the network, or for the project's lane, before it is told to ask again."""
+
+CLOSING_SECONDS = 1.0
+"""How long requests that are at work may still take when the daemon ends."""
 
 UNKNOWN_SANDBOX, BAD_REQUEST, TRY_AGAIN, NOT_READY, REFUSED = 3, 4, 11, 50, 100
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -44,7 +58,7 @@ class AttachServer:
         app.router.add_post("/CHECK", self._check)
         app.router.add_get("/STATUS", self._status)
         app.router.add_get("/SANDBOXES", self._sandboxes)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSING_SECONDS)
         await self._runner.setup()
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
@@ -61,24 +75,24 @@ class AttachServer:
 
     async def _add(self, request: web.Request) -> web.Response:
         body = await _body(request, AttachRequest)
-        _known_runtime(body.runtime)
-        with metrics.ATTACH_SECONDS.time():
-            if self._network.address_of(body.sandbox) is None:
-                await self._attach(body)
-            return _answer(self._attachment(body.sandbox))
-
-    async def _attach(self, body: AttachRequest) -> None:
         wish = Wish(
             body.sandbox,
             body.namespace,
             body.name,
             body.uid,
             body.netns,
+            pod_namespace(body.netns),
             body.ifname,
             body.runtime,
             body.ingress_bandwidth,
             body.egress_bandwidth,
         )
+        with metrics.ATTACH_SECONDS.time():
+            if not self._network.is_attached(wish):
+                await self._attach(body, wish)
+            return _answer(self._attachment(body.sandbox))
+
+    async def _attach(self, body: AttachRequest, wish: Wish) -> None:
         try:
             await asyncio.wait_for(asyncio.shield(self._network.attach(wish)), PATIENCE_SECONDS)
         except TimeoutError:
@@ -121,21 +135,21 @@ class AttachServer:
         return _answer(status)
 
     async def _sandboxes(self, request: web.Request) -> web.Response:
-        runtime = _known_runtime(request.query.get("runtime", ""))
+        runtime = request.query.get("runtime", "")
+        if runtime not in {NODE_AGENT, CNI}:
+            raise web.HTTPBadRequest(text=f"runtime is {runtime!r}; {NODE_AGENT} or {CNI} is accepted")
         return _answer(Sandboxes(sandboxes=self._network.sandboxes(runtime)))
-
-
-def _known_runtime(name: str) -> str:
-    if name not in {NODE_AGENT, CNI}:
-        raise web.HTTPBadRequest(text=f"runtime is {name!r}; {NODE_AGENT} or {CNI} is accepted")
-    return name
 
 
 async def _body(request: web.Request, kind: type[R]) -> R:
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
-    except msgspec.DecodeError as error:
+        body = msgspec.json.decode(await request.read(), type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise web.HTTPBadRequest(text=str(error)) from None
+    wrong = tuple(problems(body)) if isinstance(body, AttachRequest) else ()
+    if wrong:
+        raise web.HTTPBadRequest(text="; ".join(wrong))
+    return body
 
 
 def _answer(value: msgspec.Struct, status: int = 200) -> web.Response:

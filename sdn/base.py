@@ -16,10 +16,12 @@ from sdn.drivers.ovsdb import Ovsdb, PutBridge
 from sdn.links import DOCKER_BRIDGE, OWNER, desired_bridge, desired_gateway, guarded_devices, missing
 from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices, nat_table
 from sdn.objections import objections
-from sdn.pipeline import BRIDGE
+from sdn.pipeline import BRIDGE, DOCKER_PORT, GATEWAY_PORT, TUNNEL_PORT
 from sdn.view import View
 
 log = logging.getLogger(__name__)
+
+OWN_PORTS = frozenset((DOCKER_PORT, GATEWAY_PORT, TUNNEL_PORT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,10 @@ class Base:
     async def _object(self, view: View) -> None:
         """Before anything is touched. A node that is at work already is told, and goes on."""
         links, routes = await self._netlink.links(), await self._netlink.routes()
-        found = tuple(objections(view.cluster, self._identity.address, links, routes))
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        found = tuple(objections(view.cluster, self._identity.address, links, routes, bridge))
         if not found:
             return
-        bridge = self._ovsdb.observe().bridge(BRIDGE)
         if bridge is None or OWNER not in bridge.external_ids:
             raise Refused(f"nothing is set up: {'; '.join(found)}")
         log.warning("the node's network conflicts with the cluster's", extra={"why": "; ".join(found)})
@@ -124,6 +126,10 @@ class Base:
     async def _put_gateway(self, view: View) -> None:
         gateway = desired_gateway(view.cluster, view.node)
         link = (await self._netlink.links()).get(gateway.device)
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        for port in bridge.ports if bridge is not None else ():
+            if port.error and port.name in OWN_PORTS:
+                raise NotReady(f"the switch cannot have the port {port.name}: {port.error}")
         if link is None:
             raise NotReady(f"{gateway.device} is not there yet")
         routes = await self._netlink.gateway_routes(gateway.device)
@@ -135,7 +141,7 @@ class Base:
                 self._wrote(f"sysctl {name}")
 
     async def _put_firewall(self, view: View) -> None:
-        await self._put_nat_table(nat_table(view.cluster))
+        await self._put_nat_table(nat_table(view.cluster, view.node))
         desired = guarded_devices(self._ovsdb.observe(), view.node)
         present = await self._nft.chains("netdev", GUARD_TABLE)
         if desired != present:

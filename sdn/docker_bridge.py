@@ -20,13 +20,14 @@ FIREWALL_ON_BRIDGES = "net.bridge.bridge-nf-call-iptables"
 
 
 class DockersBridge:
-    """`options_file` is where dockerd's service looks for its options."""
+    """`options_file` is where dockerd's service looks for its options; `trouble` says why it is not to have any."""
 
     def __init__(self, ovsdb: Ovsdb, netlink: Netlink, options_file: str, datapath_type: str) -> None:
         self._ovsdb = ovsdb
         self._netlink = netlink
         self._options = OptionalFile(options_file)
         self._datapath_type = datapath_type
+        self.trouble = ""
 
     async def put(self, view: View) -> bool:
         """Make the bridge as it is wished, or take it away; whether something had to be written. Raises DriverError."""
@@ -61,9 +62,10 @@ class DockersBridge:
         subnet = view.node.docker_subnet
         if subnet is None:
             return
+        self.trouble = ""
         holders = sorted(pod.address for pod in view.pods if pod.address in subnet)
         if holders:
-            words = f"pods have addresses of its {subnet}: {' '.join(map(str, holders))}"
-            log.warning("Docker's bridge is not offered", extra={"why": words})
+            self.trouble = f"Docker's bridge waits: pods have addresses of its {subnet}: {' '.join(map(str, holders))}"
+            log.warning(self.trouble)
         if self._options.show(None if holders else docker_options(view.cluster, view.node)):
             log.info("dockerd's options written", extra={"subnet": subnet})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from sdn.links import DOCKER_BRIDGE
 from sdn.pipeline import GATEWAY_PORT
-from sdn.view import Cluster
+from sdn.view import Cluster, Node
 
 TABLE = "podlane"
 FINGERPRINT = "podlane-nft"
@@ -14,14 +15,16 @@ FINGERPRINT = "podlane-nft"
 GUARD_TABLE = "podlane-guard"
 
 
-def nat_table(cluster: Cluster) -> str:
+def nat_table(cluster: Cluster, node: Node) -> str:
     """Replace our table as a whole.
 
     What pods send to the outside leaves with the node's address; answers come back, but nothing new comes in from the
     outside, except what the host itself has directed to a pod, as it does for host ports. A packet of a pod that
     belongs to no connection (a late FIN) is dropped rather than let out unmasked. A pod's VXLAN in fragments is dropped
     here, where they have been put together: the switch, which drops it whole (`outside_flows`), sees no ports in them.
+    What comes from Docker's bridge past br0 is dropped too, should its guard be away.
     """
+    past_the_switch = f'\n\t\tiifname "{DOCKER_BRIDGE}" drop' if node.docker_subnet is not None else ""
     networks = ", ".join(str(network) for network in sorted(cluster.networks))
     return f"""\
 add table ip {TABLE}
@@ -35,9 +38,12 @@ table ip {TABLE} {{
 		type nat hook postrouting priority srcnat; policy accept;
 		ip saddr @cluster ip daddr != @cluster oifname != "{GATEWAY_PORT}" masquerade
 	}}
+	chain input {{
+		type filter hook input priority filter; policy accept;{past_the_switch}
+	}}
 	chain forward {{
-		type filter hook forward priority filter; policy accept;
-		iifname "{GATEWAY_PORT}" udp dport {cluster.vxlan_port} drop
+		type filter hook forward priority filter; policy accept;{past_the_switch}
+		ip saddr @cluster udp dport {cluster.vxlan_port} drop
 		iifname "{GATEWAY_PORT}" ip saddr @cluster ct state invalid drop
 		oifname "{GATEWAY_PORT}" ct state established,related accept
 		oifname "{GATEWAY_PORT}" ct status dnat accept

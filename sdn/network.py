@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from api.queries import NetworkReport
-from reconcile.errors import DriverError, Gone, NotReady
+from reconcile.errors import DriverError, Gone, NotReady, Refused
 from sdn import metrics
 from sdn.base import Base, Identity
 from sdn.docker_bridge import DockersBridge
@@ -33,6 +33,7 @@ from sdn.plan import (
     arrivals,
     attached,
     bandwidths,
+    contradiction,
     device_of,
     lost,
     ports_by_sandbox,
@@ -74,8 +75,8 @@ class Network:
         self._mtu = 0
         self._surveyed: Snapshot | None = None
         self._ground: Ground | NotYet = NotYet("starting")
-        docker_bridge = DockersBridge(self._ovsdb, netlink, docker_options_file, identity.datapath_type)
-        self._base = Base(identity, self._ovsdb, netlink, self._nft, docker_bridge, resync_seconds)
+        self._docker_bridge = DockersBridge(self._ovsdb, netlink, docker_options_file, identity.datapath_type)
+        self._base = Base(identity, self._ovsdb, netlink, self._nft, self._docker_bridge, resync_seconds)
         self._ports: Mapping[str, Port] = {}
         self._shaped: Mapping[str, int] = {}
         self._flows: frozenset[Flow] = frozenset()
@@ -94,6 +95,7 @@ class Network:
     def attach(self, wish: Wish) -> asyncio.Future[None]:
         """Ask for a sandbox to be attached; done when packets flow. Raises DriverError through the future."""
         future = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_heard)
         self._adds[wish.sandbox] = (wish, future)
         self.wake()
         return future
@@ -116,6 +118,16 @@ class Network:
             return None
         return IPv4Interface((address, self.view.node.subnet.prefixlen))
 
+    def is_attached(self, wish: Wish) -> bool:
+        """Whether it is, just as it is wished. Raises Refused when it is in another way."""
+        if self.address_of(wish.sandbox) is None:
+            return False
+        port = ports_by_sandbox(self._ovsdb.observe().bridge(BRIDGE)).get(wish.sandbox)
+        why = contradiction(port, wish) if port is not None else ""
+        if why:
+            raise Refused(f"sandbox {wish.sandbox} is attached otherwise: {why}; detach it first")
+        return True
+
     def sandboxes(self, runtime: str) -> tuple[str, ...]:
         """What has a port on behalf of this runtime. Raises NotReady until the switch's database has answered."""
         return sandboxes_of(self._ovsdb.observe().bridge(BRIDGE), runtime)
@@ -133,7 +145,7 @@ class Network:
             flows=len(self._flows),
             drift=self._base.drift,
             pass_milliseconds=round(self._pass_milliseconds, 2),
-            trouble=self.unready,
+            trouble=self.unready or self._docker_bridge.trouble,
         )
 
     def device_of_address(self, address: IPv4Address) -> str:
@@ -256,7 +268,8 @@ class Network:
         if self._identity.datapath_type == NETDEV:
             await self._nft.apply(guard_devices(frozenset(arrival.device for arrival in coming), frozenset()))
         for arrival in coming:
-            await self._netlink.up(arrival.device)
+            wish = arrival.wish
+            await self._netlink.up(arrival.device, f"podlane {wish.namespace}/{wish.name} {wish.uid}")
         await _timed("ports", self._ovsdb.apply((PutBridge(ports_for(bridge, coming)),)))
         for arrival in coming:
             pod = f"{arrival.wish.namespace}/{arrival.wish.name}"
@@ -285,7 +298,6 @@ class Network:
             gateway=view.node.gateway,
             networks=view.cluster.networks,
             mtu=view.cluster.mtu,
-            alias=f"podlane {arrival.wish.namespace}/{arrival.wish.name} {arrival.wish.uid}",
             checksums=self._identity.datapath_type != NETDEV,
             egress_bandwidth=arrival.wish.egress_bandwidth,
         )
@@ -333,6 +345,12 @@ class Network:
 async def _timed(step: str, work: Awaitable[T]) -> T:
     with metrics.STEP_SECONDS.labels(step).time():
         return await work
+
+
+def _heard(future: asyncio.Future[None]) -> None:
+    """Who asked may have gone away."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _settle(future: asyncio.Future[None], error: DriverError | None = None) -> None:

@@ -17,8 +17,8 @@ from sdn.observed import Bridge, Port, Words, words
 from sdn.pipeline import BRIDGE
 from sdn.view import Attached, Node
 
-SANDBOX, NAMESPACE, POD, UID, ADDRESS, RUNTIME = (
-    f"podlane-{key}" for key in ("sandbox", "namespace", "pod", "uid", "ip", "runtime")
+SANDBOX, NAMESPACE, POD, UID, ADDRESS, RUNTIME, NETNS, IFNAME = (
+    f"podlane-{key}" for key in ("sandbox", "namespace", "pod", "uid", "ip", "runtime", "netns", "ifname")
 )
 INGRESS = "podlane-ingress-bandwidth"
 LAST_ADDRESS, LAST_OFPORT = "podlane-last-ip", "podlane-last-ofport"
@@ -28,7 +28,8 @@ LAST_ADDRESS, LAST_OFPORT = "podlane-last-ip", "podlane-last-ofport"
 class Wish:
     """A sandbox that asks to be attached, on behalf of `runtime`.
 
-    `netns` is a path of its network namespace, bandwidths are bits a second.
+    `netns` is a path of its network namespace, `netns_id` tells it from all others of this host; bandwidths are bits a
+    second.
     """
 
     sandbox: str
@@ -36,6 +37,7 @@ class Wish:
     name: str
     uid: str
     netns: str
+    netns_id: str
     ifname: str
     runtime: str
     ingress_bandwidth: int = 0
@@ -134,6 +136,17 @@ def sandboxes_of(bridge: Bridge | None, runtime: str) -> tuple[str, ...]:
     return tuple(sorted(port.marks[SANDBOX] for port in ports if port.marks.get(RUNTIME) == runtime))
 
 
+def contradiction(port: Port, wish: Wish) -> str:
+    """Why a sandbox that has this port is not attached as it is wished now; empty if it is."""
+    asked = {NAMESPACE: wish.namespace, NETNS: wish.netns_id, IFNAME: wish.ifname}
+    words = {NAMESPACE: "project", NETNS: "network namespace", IFNAME: "device"}
+    return "; ".join(
+        f"its {words[mark]} is {port.marks.get(mark)}, asked for is {value}"
+        for mark, value in asked.items()
+        if port.marks.get(mark) != value
+    )
+
+
 def bandwidths(bridge: Bridge | None) -> Mapping[str, int]:
     """What the devices of pods may send into their pods, in bits a second, as far as they are limited."""
     ports = bridge.ports if bridge is not None else ()
@@ -161,6 +174,8 @@ def ports_for(bridge: Bridge, coming: tuple[Arrival, ...]) -> Bridge:
                     UID: arrival.wish.uid,
                     ADDRESS: str(arrival.address),
                     RUNTIME: arrival.wish.runtime,
+                    NETNS: arrival.wish.netns_id,
+                    IFNAME: arrival.wish.ifname,
                 }
                 | ({INGRESS: str(arrival.wish.ingress_bandwidth)} if arrival.wish.ingress_bandwidth else {})
             ),

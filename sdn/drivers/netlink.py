@@ -33,6 +33,8 @@ _LEAST_BURST = 2 * 9000  # bytes: two of the largest packets
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
 _UP = 1
+_LONGEST_ALIAS = 255
+_UNFINISHED = "podlane-new"
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_STXCSUM = 0x17
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -54,7 +56,6 @@ class PodLink:
     gateway: IPv4Address
     networks: tuple[IPv4Network, ...]
     mtu: int
-    alias: str
     checksums: bool
     egress_bandwidth: int = 0
 
@@ -113,7 +114,7 @@ class Netlink:
 
     async def _add_pair(self, netns: int, pod: PodLink) -> None:
         inside = {"ifname": pod.ifname, "net_ns_fd": netns, "address": pod.mac, "mtu": pod.mtu}
-        pair = {"ifname": pod.device, "kind": "veth", "mtu": pod.mtu, "ifalias": pod.alias, "peer": inside}
+        pair = {"ifname": pod.device, "kind": "veth", "mtu": pod.mtu, "peer": inside}
         try:
             await self._here.link("add", **pair)
         except NetlinkError as error:
@@ -148,10 +149,10 @@ class Netlink:
         with _mapped(f"link {device}"):
             await _limit(self._here, await self._index(device), bits)
 
-    async def up(self, device: str) -> None:
-        """Bring a link of this namespace up."""
+    async def up(self, device: str, alias: str) -> None:
+        """Bring a link of this namespace up, with a note for people."""
         with _mapped(f"link {device}"):
-            await self._here.link("set", ifname=device, state="up")
+            await self._here.link("set", ifname=device, state="up", ifalias=alias[:_LONGEST_ALIAS])
 
     async def remove(self, devices: Iterable[str]) -> None:
         """Delete links; one that is not there is no error."""
@@ -208,7 +209,7 @@ class Netlink:
         with _mapped(f"bridge {DOCKER_BRIDGE}"):
             present = await self.links()
             if DOCKER_BRIDGE not in present:
-                await self._here.link("add", ifname=DOCKER_BRIDGE, kind="bridge", ifalias=ALIAS)
+                await self._add_marked_bridge(DOCKER_BRIDGE)
             if not {BRIDGE_END, DOCKER_PORT} <= present.keys():
                 await self._delete(BRIDGE_END)
                 far = {"ifname": DOCKER_PORT, "txqlen": 0}
@@ -223,6 +224,14 @@ class Netlink:
                 await self._set_addresses(name, index, addresses)
             if not wish.checksums:
                 _switch_checksums_off(BRIDGE_END)
+
+    async def _add_marked_bridge(self, name: str) -> None:
+        """The kernel takes no alias with a new link: the bridge has its name only once it has our mark."""
+        await self._delete(_UNFINISHED)
+        await self._here.link("add", ifname=_UNFINISHED, kind="bridge")
+        index = await self._index(_UNFINISHED)
+        await self._here.link("set", index=index, ifalias=ALIAS)
+        await self._here.link("set", index=index, ifname=name)
 
     async def _set_addresses(self, device: str, index: int, addresses: frozenset[IPv4Interface]) -> None:
         """These and no others, without the kernel's own routes to their networks."""
@@ -265,6 +274,20 @@ def set_sysctl(name: str, value: str, required: bool = True) -> bool:
         return True
     except OSError as error:
         raise Refused(f"sysctl {name}={value}: {error.strerror}") from None
+
+
+def pod_namespace(path: str) -> str:
+    """What tells the network namespace at `path` from all others of this host.
+
+    Raises Gone when there is none, Refused when it is the node's own.
+    """
+    try:
+        there, own = Path(path).stat(), Path("/proc/self/ns/net").stat()
+    except OSError as error:
+        raise Gone(f"{path}: {error.strerror}; the sandbox is gone") from None
+    if (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
+        raise Refused(f"{path} is the node's own network namespace; that of a sandbox is accepted")
+    return f"{there.st_dev}:{there.st_ino}"
 
 
 @contextlib.contextmanager

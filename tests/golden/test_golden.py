@@ -74,7 +74,7 @@ def links_text(view: View) -> str:
 
 
 def nat_text(view: View) -> str:
-    return nat_table(view.cluster) + guard_devices(frozenset({"eth0"}), frozenset())
+    return nat_table(view.cluster, view.node) + guard_devices(frozenset({"eth0"}), frozenset())
 
 
 OUTPUTS = {"flows.txt": flows_text, "links.txt": links_text, "nat.nft": nat_text}

@@ -85,7 +85,8 @@ def restart_with(cluster: NetCluster, project: str) -> None:
     usual = cluster.specification("node-1 sdn")
     file = cluster.nodes["node-1"].root / "docker-network"
     flags = (f"--docker-project={project}", f"--docker-options-file={file}", "--resync-seconds=1")
-    cluster.kill("node-1 sdn")
+    if cluster.lives("node-1 sdn"):
+        cluster.kill("node-1 sdn")
     cluster.start("node-1 sdn", replace(usual, command=(*usual.command, *flags)))
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
 
@@ -159,6 +160,17 @@ def test_the_bridge_hands_nothing_to_the_node(cluster: NetCluster) -> None:
         mark = packets.cookie()
         frame = packets.ethernet(gateway, box.mac, packets.IPV4, packets.udp(box.address, outside, mark))
         assert cluster.leaves("box-a", frame, mark) == leaves, f"{gateway:x}"
+
+
+def test_nor_does_it_when_somebody_has_taken_the_guard_away(cluster: NetCluster) -> None:
+    bridge = mac_number(cluster.in_node("node-1", "cat", "/sys/class/net/lbr0/address").strip())
+    box, outside = cluster.pods["box-a"], cluster.lab.site.outside
+    cluster.kill("node-1 sdn")
+    cluster.in_node("node-1", "nft", "delete", "table", "netdev", "podlane-guard")
+    mark = packets.cookie()
+    frame = packets.ethernet(bridge, box.mac, packets.IPV4, packets.udp(box.address, outside, mark))
+    assert not cluster.leaves("box-a", frame, mark)
+    restart_with(cluster, "red")
 
 
 def test_killing_the_daemon_loses_no_packet_and_changes_nothing(cluster: NetCluster) -> None:

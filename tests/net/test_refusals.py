@@ -32,6 +32,10 @@ OBSTACLES = {
         ),
         "there is a route to 172.30.5.0/24 through lan0, which overlaps the service network 172.30.0.0/16",
     ),
+    "a VPN under our name": (
+        (("link", "add", "tun0", "type", "bridge"), ("addr", "add", "10.8.0.2/24", "dev", "tun0")),
+        "there is a link tun0 that Podlane did not make",
+    ),
 }
 
 
@@ -47,7 +51,10 @@ def test_nothing_is_touched_while_something_is_in_the_way(cluster: NetCluster, o
     wait_until(lambda: sentence in cluster.log("node-2"), "the refusal")
     assert "nothing is set up" in cluster.log("node-2")
     assert "br0" not in cluster.vsctl("node-2", "list-br").split()
-    run(*inside, "link", "del", "lan0")
+    device = commands[0][2]
+    addresses = run(*inside, "-4", "-br", "addr", "show", "dev", device)
+    assert [words[2] for words in commands if words[0] == "addr"] == addresses.split()[2:]
+    run(*inside, "link", "del", device)
     wait_until(lambda: cluster.network_ready("node-2"), "the network, once nothing is in the way")
     cluster.add(Place("admin-b", "default", "node-2"))
     cluster.warm_up("admin-b", "admin-a")

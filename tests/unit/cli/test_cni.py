@@ -111,6 +111,10 @@ def test_versions_are_told_without_a_daemon() -> None:
         ({"CNI_COMMAND": "GC"}, "{}", 4, "ADD, DEL, CHECK or VERSION"),
         ({}, "no json", 6, "not JSON"),
         ({}, "[]", 6, "not a JSON object"),
+        ({}, "[" * 100_000, 6, "not JSON"),
+        ({"CNI_CONTAINERID": "../x y"}, '{"cniVersion": "1.0.0"}', 4, "CNI_CONTAINERID is '../x y'"),
+        ({"CNI_IFNAME": "a" * 16}, '{"cniVersion": "1.0.0"}', 4, "CNI_IFNAME is 'aaaa"),
+        ({"CNI_IFNAME": "a/b"}, '{"cniVersion": "1.0.0"}', 4, "CNI_IFNAME is 'a/b'"),
         ({}, '{"cniVersion": "0.1.0"}', 1, "'0.1.0'; 0.4.0 or 1.0.0 is accepted"),
         (
             {"CNI_NETNS": "", "CNI_IFNAME": ""},

@@ -7,8 +7,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 import pytest
 
+from sdn.links import OWNER
 from sdn.objections import objections
-from sdn.observed import Link, Route
+from sdn.observed import Bridge, Link, Port, Route
 from tests.unit.sdn.test_flows import CLUSTER
 
 ADDRESS = IPv4Address("10.245.2.3")
@@ -18,9 +19,18 @@ def link(name: str, address: str, mtu: int = 1500) -> Link:
     return Link(name, mtu, frozenset({IPv4Interface(address)}))
 
 
-def told(*links: Link, routes: tuple[Route, ...] = (), address: IPv4Address = ADDRESS, mtu: int = 1450) -> list[str]:
+OUR_BRIDGE = Bridge("br0", external_ids=(OWNER,), ports=(Port("tun0"),))
+
+
+def told(
+    *links: Link,
+    routes: tuple[Route, ...] = (),
+    address: IPv4Address = ADDRESS,
+    mtu: int = 1450,
+    bridge: Bridge | None = None,
+) -> list[str]:
     here = {one.name: one for one in (link("eth0", "10.245.2.3/24"), *links)}
-    return list(objections(replace(CLUSTER, mtu=mtu), address, here, routes))
+    return list(objections(replace(CLUSTER, mtu=mtu), address, here, routes, bridge))
 
 
 def test_an_ordinary_node_is_welcome() -> None:
@@ -30,7 +40,19 @@ def test_an_ordinary_node_is_welcome() -> None:
 
 def test_our_own_links_and_routes_do_not_count() -> None:
     routes = (Route(IPv4Network("10.128.0.0/14"), "tun0"), Route(IPv4Network("172.30.0.0/16"), "tun0"))
-    assert told(link("tun0", "10.128.0.1/23"), routes=routes) == []
+    assert told(link("tun0", "10.128.0.1/23"), routes=routes, bridge=OUR_BRIDGE) == []
+    lbr0 = replace(link("lbr0", "10.128.0.1/23"), alias="podlane")
+    assert told(lbr0, routes=(Route(IPv4Network("10.128.0.0/23"), "lbr0"),)) == []
+
+
+@pytest.mark.parametrize(
+    "bridge", [None, Bridge("br0"), replace(OUR_BRIDGE, ports=()), Bridge("br0", ports=(Port("tun0"),))]
+)
+def test_a_link_that_is_called_like_ours_but_is_not(bridge: Bridge | None) -> None:
+    (found,) = told(link("tun0", "10.8.0.2/24"), bridge=bridge)
+    assert found.startswith("there is a link tun0 that Podlane did not make")
+    (found,) = told(link("lbr0", "10.128.2.1/23"), bridge=OUR_BRIDGE)
+    assert found.startswith("lbr0 has the address 10.128.2.1/23, which overlaps the cluster network")
 
 
 @pytest.mark.parametrize(

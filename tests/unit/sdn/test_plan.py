@@ -14,7 +14,7 @@ from sdn.ipam import Exhausted, next_address, next_number, next_ofport
 from sdn.links import NETDEV, desired_bridge, desired_docker_bridge, guarded_devices, is_docker_bridge, missing
 from sdn.observed import Bridge, Link, Port, Switch
 from sdn.pipeline import FIRST_POD_PORT, LAST_POD_PORT
-from sdn.plan import Wish, arrivals, attached, device_of, lost, ports_for, ports_of, sandboxes_of
+from sdn.plan import Wish, arrivals, attached, contradiction, device_of, lost, ports_for, ports_of, sandboxes_of
 from sdn.view import Attached, docker_part
 from tests.unit.sdn.test_flows import CLUSTER, NODE
 
@@ -22,7 +22,7 @@ SMALL = replace(NODE, subnet=IPv4Network("10.128.0.0/29"))
 
 
 def wish(sandbox: str, runtime: str = NODE_AGENT) -> Wish:
-    return Wish(sandbox, "red", f"pod-{sandbox}", "uid", "/proc/1/ns/net", "eth0", runtime)
+    return Wish(sandbox, "red", f"pod-{sandbox}", "uid", "/proc/1/ns/net", "0:1", "eth0", runtime)
 
 
 def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:
@@ -119,6 +119,15 @@ def test_next_number_is_free_in_range_and_the_first_after_the_cursor(
     assert number in free
     later = [n for n in free if n > cursor] if first <= cursor <= last else []
     assert number == (later or free)[0]
+
+
+def test_a_sandbox_that_is_attached_otherwise_says_how() -> None:
+    wanted = wish("a")
+    (port,) = ports_for(Bridge("br0"), arrivals(Bridge("br0"), NODE, [wanted]).coming).ports
+    assert contradiction(port, wanted) == ""
+    assert contradiction(port, replace(wanted, namespace="blue")) == "its project is red, asked for is blue"
+    assert contradiction(port, replace(wanted, netns_id="0:2")) == "its network namespace is 0:1, asked for is 0:2"
+    assert contradiction(port, replace(wanted, ifname="eth1")) == "its device is eth0, asked for is eth1"
 
 
 def test_port_numbers_go_round_too() -> None:

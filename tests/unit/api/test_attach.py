@@ -1,0 +1,60 @@
+"""What may be asked on the sdn daemon's socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from api.attach import NODE_AGENT, AttachRequest, problems
+
+GOOD = AttachRequest(sandbox="0af3", netns="/proc/7/ns/net", namespace="red", name="web", runtime=NODE_AGENT)
+
+
+def test_a_good_request_has_no_problems() -> None:
+    assert list(problems(GOOD)) == []
+    assert list(problems(replace(GOOD, sandbox="a" * 64, name="n" * 253, ifname="net1.5", ingress_bandwidth=1))) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sandbox": ""},
+        {"sandbox": "../x"},
+        {"sandbox": "a b"},
+        {"netns": "proc/7/ns/net"},
+        {"netns": "/a\0b"},
+        {"ifname": "a" * 16},
+        {"ifname": "a/b"},
+        {"ifname": "eth0\0"},
+        {"ifname": ".."},
+        {"ifname": "lo"},
+        {"namespace": "Red"},
+        {"namespace": ""},
+        {"name": ""},
+        {"name": "a\nb"},
+        {"runtime": "podman"},
+        {"ingress_bandwidth": -1},
+        {"egress_bandwidth": -1},
+    ],
+)
+def test_each_problem_names_the_field_and_what_was_found(change: Mapping[str, object]) -> None:
+    (found,) = problems(replace(GOOD, **change))
+    ((field, value),) = change.items()
+    assert found.startswith(
+        f"{AttachRequest.__struct_encode_fields__[AttachRequest.__struct_fields__.index(field)]} is"
+    )
+    assert repr(value) in found
+
+
+def test_every_problem_is_told() -> None:
+    assert len(list(problems(replace(GOOD, sandbox="", netns="", ifname="", namespace="", name="")))) == 5
+
+
+def test_a_misspelt_field_is_no_silent_default() -> None:
+    with pytest.raises(msgspec.ValidationError, match="ingress_bandwidth"):
+        msgspec.json.decode(
+            msgspec.json.encode({**msgspec.to_builtins(GOOD), "ingress_bandwidth": 1}), type=AttachRequest
+        )
