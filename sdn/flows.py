@@ -44,7 +44,10 @@ BROADCAST = IPv4Address("255.255.255.255")
 BASE_COOKIE = 1 << 32
 """Owners in the upper half of a cookie: 1 the node itself, 2 a peer, 3 a pod, 4 Docker; the lower half tells which."""
 
-DOCKER_COOKIE = 4 << 32
+POD_COOKIES, DOCKER_COOKIE = 3 << 32, 4 << 32
+
+DROPS = 1 << 40
+"""Set in the cookie of every row that drops, so that the switch can be asked for the counters of these alone."""
 
 DOCKER_MAC_PREFIX = 0x0242
 """Docker (before 28) makes a container's MAC of these two bytes and the four of its address."""
@@ -57,7 +60,7 @@ def cookie_of_peer(peer: Peer) -> int:
 
 def cookie_of_pod(pod: Pod) -> int:
     """The mark on a pod's rows."""
-    return 3 << 32 | int(pod.address)
+    return POD_COOKIES | int(pod.address)
 
 
 ANSWER_ARP: tuple[Action, ...] = (
@@ -77,7 +80,7 @@ ANSWER_ARP: tuple[Action, ...] = (
 
 def flow(table: Table, priority: Priority, match: Match, *actions: Action, cookie: int = BASE_COOKIE) -> Flow:
     """A row named by the words of the pipeline."""
-    return Flow(int(table), int(priority), match, actions, cookie)
+    return Flow(int(table), int(priority), match, actions, cookie if actions else cookie | DROPS)
 
 
 @lru_cache(maxsize=1)
@@ -112,7 +115,7 @@ def route_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """Send packets for this node's subnet to DELIVER and those that leave the cluster to OUTSIDE.
 
     What belongs to the cluster or service network but to no node is dropped rather than let out, and so are broadcast
-    and multicast. Peers have rows of their own.
+    and multicast. Peers have rows of their own; what comes out of a tunnel and is no peer's is dropped and counted.
     """
     rows = [
         flow(Table.ARP, Priority.SUBNET, arp(tpa=node.subnet)),
@@ -121,6 +124,7 @@ def route_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
         flow(Table.ROUTE, Priority.CLUSTER, ip(dst=MULTICAST)),
         flow(Table.ROUTE, Priority.CLUSTER, ip(dst=BROADCAST)),
         flow(Table.ROUTE, Priority.REST, ip(), Goto(Table.OUTSIDE)),
+        flow(Table.SOURCE, Priority.REST, in_port(VXLAN0)),
     ]
     for network in cluster.networks:
         rows += (
@@ -175,9 +179,9 @@ def peer_flows(peer: Peer) -> frozenset[Flow]:
 def pod_flows(pod: Pod) -> frozenset[Flow]:
     """Let one pod send as itself, and receive from its own project and from VNID 0.
 
-    Packets that claim another MAC or address, carry a VLAN tag, or are neither IPv4 nor an ARP request match nothing in
-    SOURCE and are dropped there. The pod's ARP announcements are dropped: nobody needs them and an answer would look
-    like a second owner.
+    Packets that claim another MAC or address, carry a VLAN tag, or are neither IPv4 nor an ARP request are dropped in
+    SOURCE by a row of the pod's own, which counts them; so are packets to it from other projects in DELIVER. The pod's
+    ARP announcements are dropped: nobody needs them and an answer would look like a second owner.
     """
     cookie = cookie_of_pod(pod)
     sender = in_port(pod.ofport) & exactly(ETH_SRC, pod.mac) & untagged()
@@ -194,11 +198,14 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
             cookie=cookie,
         ),
         flow(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP), cookie=cookie),
+        flow(Table.SOURCE, Priority.REST, in_port(pod.ofport), cookie=cookie),
         flow(Table.ARP, Priority.GUARD, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
         flow(Table.ARP, Priority.EXACT, arp(tpa=pod.address), *ANSWER_ARP, cookie=cookie),
     }
     for sender in senders(pod.vnid):
         rows.add(flow(Table.DELIVER, Priority.SUBNET, arrives & sender, *deliver, cookie=cookie))
+    if pod.vnid != GLOBAL_VNID:
+        rows.add(flow(Table.DELIVER, Priority.CLUSTER, arrives, cookie=cookie))
     return frozenset(rows)
 
 
@@ -225,6 +232,7 @@ def docker_flows(docker: DockerLane) -> frozenset[Flow]:
         mark(Table.SOURCE, Priority.EXACT, sender & arp(tpa=docker.subnet)),
         mark(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP)),
         mark(Table.SOURCE, Priority.SUBNET, sender & ip(src=docker.subnet), *says(docker.vnid), Goto(Table.ROUTE)),
+        mark(Table.SOURCE, Priority.REST, in_port(docker.ofport)),
         mark(Table.ARP, Priority.EXACT, arp(tpa=docker.subnet), *ANSWER_ARP),
         *(mark(Table.DELIVER, Priority.SUBNET, arrives & match, *deliver) for match in senders(docker.vnid)),
     ]

@@ -19,7 +19,8 @@ def conflist(socket: str) -> str:
 def docker_options(cluster: Cluster, node: Node) -> str:
     """For dockerd: what it is to be started with, as a file of environment variables.
 
-    The firewall is ours: rules of dockerd's own would drop what is forwarded between pods and the outside.
+    That it leaves the firewall alone must stand in its daemon.json: it counts from its very first start, when there is
+    no such file yet, and what it has once set stays.
     """
-    options = f"--bridge={DOCKER_BRIDGE} --fixed-cidr={node.docker_subnet} --mtu={cluster.mtu} --iptables=false"
+    options = f"--bridge={DOCKER_BRIDGE} --fixed-cidr={node.docker_subnet} --mtu={cluster.mtu}"
     return f"DOCKER_NETWORK_OPTIONS='{options}'\n"

@@ -20,5 +20,8 @@ PODS = Gauge("podlane_sdn_pods", "Sandboxes that are attached and have their flo
 PEERS = Gauge("podlane_sdn_peers", "Nodes to which there is a tunnel")
 FLOWS = Gauge("podlane_sdn_flows", "Flows that the bridge holds")
 FLOW_CHANGES = Counter("podlane_sdn_flow_changes_total", "Flows written or deleted", ["change"])
-DROPPED = Gauge("podlane_sdn_dropped_packets", "Packets dropped since the switch started, by reason", ["reason"])
+DROPPED = Gauge(
+    "podlane_sdn_dropped_packets", "Packets dropped, by reason and by whose rows dropped them", ["reason", "owner"]
+)
+ADDRESSES = Gauge("podlane_sdn_addresses", "Addresses that pods of this node have or may get", ["state"])
 DRIFT = Counter("podlane_sdn_drift_total", "What somebody else had changed and was put right", ["what"])

@@ -20,13 +20,14 @@ from sdn.drivers.netlink import Netlink, PodLink
 from sdn.drivers.nft import Nft
 from sdn.drivers.openflow import OpenFlow
 from sdn.drivers.ovsdb import Ovsdb, PutBridge, RemovePort
+from sdn.drops import dropped
 from sdn.flow import Flow, mac_text
-from sdn.flows import compile_flows
+from sdn.flows import DROPS, compile_flows
 from sdn.links import NETDEV
 from sdn.nat import GUARD_TABLE, guard_devices
 from sdn.objections import VXLAN_OVERHEAD, underlay
 from sdn.observed import Bridge, Port
-from sdn.pipeline import BRIDGE, DROPS
+from sdn.pipeline import BRIDGE
 from sdn.plan import (
     Arrival,
     Wish,
@@ -35,6 +36,7 @@ from sdn.plan import (
     bandwidths,
     contradiction,
     device_of,
+    enforced,
     lost,
     ports_by_sandbox,
     ports_for,
@@ -299,7 +301,7 @@ class Network:
             networks=view.cluster.networks,
             mtu=view.cluster.mtu,
             checksums=self._identity.datapath_type != NETDEV,
-            egress_bandwidth=arrival.wish.egress_bandwidth,
+            egress_bandwidth=enforced(arrival.wish.egress_bandwidth),
         )
         try:
             await self._netlink.create(link)
@@ -320,14 +322,18 @@ class Network:
             one.sandbox: one.address for one in attached(self._ovsdb.observe().bridge(BRIDGE)) if one.address in live
         }
         metrics.PODS.set(len(view.pods))
+        metrics.ADDRESSES.labels("used").set(len(live))
+        metrics.ADDRESSES.labels("free").set(int(view.node.last_pod) - int(view.node.first_pod) + 1 - len(live))
         metrics.PEERS.set(len(view.peers))
         for sandbox in self._adds.keys() & self._addresses.keys():
             _settle(self._adds.pop(sandbox)[1])
 
     async def _count_drops(self) -> None:
-        misses = await self.openflow.misses()
-        for table, reason in DROPS.items():
-            metrics.DROPPED.labels(reason).set(misses.get(int(table), 0))
+        rows = {row: count for row, count in (await self.openflow.counted(DROPS)).items() if isinstance(row, Flow)}
+        bridge = self._ovsdb.observe().bridge(BRIDGE)
+        metrics.DROPPED.clear()
+        for reason, owner, packets in dropped(rows, await self.openflow.misses(), bridge):
+            metrics.DROPPED.labels(reason, owner).set(packets)
 
     async def _replace(self, view: View) -> None:
         flows = compile_flows(view)

@@ -51,11 +51,11 @@ TABLES: dict[Table, str] = {
     Table.OUTSIDE: "What leaves the cluster network goes to the node's own network stack, which masquerades it.",
 }
 
-DROPS: dict[Table, str] = {
+MISSES: dict[Table, str] = {
     Table.SOURCE: "not believed",
     Table.ARP: "no such owner",
     Table.ROUTE: "no way",
-    Table.DELIVER: "other project",
+    Table.DELIVER: "no such pod",
 }
 """Why a packet is dropped that no row of a table matches."""
 

@@ -21,6 +21,9 @@ SANDBOX, NAMESPACE, POD, UID, ADDRESS, RUNTIME, NETNS, IFNAME = (
     f"podlane-{key}" for key in ("sandbox", "namespace", "pod", "uid", "ip", "runtime", "netns", "ifname")
 )
 INGRESS = "podlane-ingress-bandwidth"
+MOST_BYTES = 0xFFFFFFFF
+"""A second: the kernel's field of a limit has 32 bits."""
+
 LAST_ADDRESS, LAST_OFPORT = "podlane-last-ip", "podlane-last-ofport"
 
 
@@ -151,7 +154,12 @@ def bandwidths(bridge: Bridge | None) -> Mapping[str, int]:
     """What the devices of pods may send into their pods, in bits a second, as far as they are limited."""
     ports = bridge.ports if bridge is not None else ()
     limited = [port for port in ports if INGRESS in port.marks and (port.ofport or 0) > 0]
-    return {port.name: int(port.marks[INGRESS]) // 8 * 8 for port in limited}
+    return {port.name: enforced(int(port.marks[INGRESS])) for port in limited}
+
+
+def enforced(bits: int) -> int:
+    """The limit that the kernel can hold nearest to this one: whole bytes a second, at most 34 Gbit/s."""
+    return min(bits // 8, MOST_BYTES) * 8
 
 
 def vanished(bridge: Bridge, known: Mapping[str, Port]) -> tuple[Port, ...]:

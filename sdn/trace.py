@@ -15,6 +15,7 @@ from sdn.flows import (
     BASE_COOKIE,
     DOCKER_COOKIE,
     DOCKER_MAC_PREFIX,
+    DROPS,
     cookie_of_peer,
     cookie_of_pod,
 )
@@ -136,7 +137,8 @@ def _step(number: int, text: str, view: View) -> TraceStep:
     return TraceStep(table=table, row=found[1] or found[4], owner=_owner(int(found[3] or "0", 16), view))
 
 
-def _owner(cookie: int, view: View) -> str:
+def _owner(marks: int, view: View) -> str:
+    cookie = marks & ~DROPS
     if cookie == BASE_COOKIE:
         return f"node {view.node.name}"
     if cookie == DOCKER_COOKIE:

@@ -298,6 +298,8 @@ def _mapped(what: str) -> Iterator[None]:
         words = os.strerror(error.code)
         kind: type[DriverError] = NotReady if error.code in {errno.ENODEV, errno.EBUSY} else Refused
         raise kind(f"{what}: the kernel says {words}") from None
+    except (struct.error, ValueError) as error:
+        raise Refused(f"{what}: cannot be told to the kernel: {error}") from None
 
 
 def _inside(netns: int, act: Callable[[], T]) -> T:

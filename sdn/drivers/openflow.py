@@ -109,6 +109,10 @@ class OpenFlow:
         """Packets that no row of a table matched and that were therefore dropped, by table. Raises NotReady."""
         return await self._connected_session().misses()
 
+    async def counted(self, cookie_bits: int) -> dict[Flow | Foreign, int]:
+        """Packets that each row has matched whose cookie has all these bits. Raises NotReady."""
+        return await self._connected_session().counted(cookie_bits)
+
     def _connected_session(self) -> _Session:
         if self._session is None:
             raise NotReady(f"{self._socket}: {self.unreachable}; flows are as they were")
@@ -160,6 +164,11 @@ class _Session:
         if self._foreign_changes == before:
             self._known = found
         return found
+
+    async def counted(self, cookie_bits: int) -> dict[Flow | Foreign, int]:
+        """By row."""
+        parts = await self._ask(lambda xid: codec.flows_request(xid, cookie_bits))
+        return dict(itertools.chain.from_iterable(map(codec.counted_flows, parts)))
 
     async def misses(self) -> dict[int, int]:
         """By table."""

@@ -164,9 +164,9 @@ def bundle_add(bundle: int, inner: bytes, xid: int) -> bytes:
     return message(Type.BUNDLE_ADD, xid, struct.pack("!IHH", bundle, 0, ATOMIC_AND_ORDERED) + inner)
 
 
-def flows_request(xid: int) -> bytes:
-    """Ask for every row of every table."""
-    body = struct.pack("!HHIB3xII4xQQ", Multipart.FLOW, 0, 0, ALL_TABLES, ANY, ANY, 0, 0)
+def flows_request(xid: int, cookie_bits: int = 0) -> bytes:
+    """Ask for every row of every table that has all these bits in its cookie."""
+    body = struct.pack("!HHIB3xII4xQQ", Multipart.FLOW, 0, 0, ALL_TABLES, ANY, ANY, cookie_bits, cookie_bits)
     return message(Type.MULTIPART_REQUEST, xid, body + _match_bytes(Match()))
 
 
@@ -195,18 +195,23 @@ def multipart_head(body: bytes) -> tuple[int, bool, bytes]:
 
 def reported_flows(body: bytes) -> Iterator[Flow | Foreign]:
     """The rows in one part of the answer to `flows_request`."""
+    return (flow for flow, _ in counted_flows(body))
+
+
+def counted_flows(body: bytes) -> Iterator[tuple[Flow | Foreign, int]]:
+    """The rows in one part of the answer to `flows_request`, each with the packets that it has matched."""
     row = struct.Struct("!HBxIIHHHHH2xQQQ")
     while body:
-        length, table, _, _, priority, idle, hard, _, _, cookie, _, _ = row.unpack_from(body)
+        length, table, _, _, priority, idle, hard, _, _, cookie, packets, _ = row.unpack_from(body)
         rest = body[row.size : length]
         match_length = _padded(struct.unpack_from("!HH", rest)[1])
         try:
             if idle or hard:
                 raise Unknown("a row that expires")
             match = _match(rest[:match_length])
-            yield Flow(table, priority, match, tuple(_actions(rest[match_length:])), cookie)
+            yield Flow(table, priority, match, tuple(_actions(rest[match_length:])), cookie), packets
         except ValueError:
-            yield Foreign(table, priority, rest[:match_length])
+            yield Foreign(table, priority, rest[:match_length]), packets
         body = body[length:]
 
 

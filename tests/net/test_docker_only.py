@@ -44,7 +44,7 @@ class Dockerd:
         (here.root / "docker-run").mkdir(exist_ok=True)
         specification = docker_process(cluster.lab, here)
         options = _options(here.root / "docker-network")
-        command = [word for word in specification.command if word not in {"--bridge=none", "--iptables=false"}]
+        command = [word for word in specification.command if word != "--bridge=none"]
         self._process = subprocess.Popen(
             ["nsenter", f"--net=/run/netns/{here.namespace}", *command, *options],
             env={**os.environ, **dict(specification.environment)},

@@ -104,6 +104,7 @@ PURE = (
     "sdn/flow.py",
     "sdn/flows.py",
     "sdn/ipam.py",
+    "sdn/drops.py",
     "sdn/handouts.py",
     "sdn/links.py",
     "sdn/nat.py",

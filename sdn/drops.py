@@ -1,0 +1,49 @@
+"""Packets that were dropped: why, and whose they were, from the counters of the rows that drop. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address
+
+from sdn.flow import IN_PORT, Flow
+from sdn.flows import DOCKER_COOKIE, DROPS, POD_COOKIES
+from sdn.observed import Bridge
+from sdn.pipeline import MISSES, TUN0, VXLAN0, Table
+from sdn.plan import ADDRESS, NAMESPACE, POD, ports_by_sandbox
+
+REASONS: dict[int, str] = {
+    Table.ARP: "no such owner",
+    Table.ROUTE: "no way",
+    Table.DELIVER: "other project",
+    Table.OUTSIDE: "tunnel packet of a pod",
+}
+FROM_PORT = {VXLAN0: "unknown tunnel", TUN0: "not from outside"}
+
+
+def reason_of(row: Flow) -> str:
+    """Why this row drops packets, in a few words."""
+    if row.table != Table.SOURCE:
+        return REASONS[row.table]
+    ports = [match.value for match in row.match.fields if match.field == IN_PORT]
+    return FROM_PORT.get(ports[0], "spoofed") if ports else "not believed"
+
+
+def dropped(
+    rows: Mapping[Flow, int], misses: Mapping[int, int], bridge: Bridge | None
+) -> Iterator[tuple[str, str, int]]:
+    """(reason, owner, packets), each pair once; owners are `pod PROJECT/NAME`, `docker` and `node`."""
+    pods = {port.marks[ADDRESS]: port.marks for port in ports_by_sandbox(bridge).values()}
+    names = {int(IPv4Address(address)): f"pod {marks[NAMESPACE]}/{marks[POD]}" for address, marks in pods.items()}
+    sums: dict[tuple[str, str], int] = {}
+    for row, packets in rows.items():
+        key = (reason_of(row), _owner(row.cookie & ~DROPS, names))
+        sums[key] = sums.get(key, 0) + packets
+    for table, reason in MISSES.items():
+        sums[(reason, "node")] = sums.get((reason, "node"), 0) + misses.get(int(table), 0)
+    yield from ((reason, owner, packets) for (reason, owner), packets in sorted(sums.items()))
+
+
+def _owner(cookie: int, pods: Mapping[int, str]) -> str:
+    if cookie == DOCKER_COOKIE:
+        return "docker"
+    return pods.get(cookie - POD_COOKIES, "a pod that is gone") if cookie >= POD_COOKIES else "node"
