@@ -75,18 +75,7 @@ class AttachServer:
 
     async def _add(self, request: web.Request) -> web.Response:
         body = await _body(request, AttachRequest)
-        wish = Wish(
-            body.sandbox,
-            body.namespace,
-            body.name,
-            body.uid,
-            body.netns,
-            pod_namespace(body.netns),
-            body.ifname,
-            body.runtime,
-            body.ingress_bandwidth,
-            body.egress_bandwidth,
-        )
+        wish = _wish(body)
         with metrics.ATTACH_SECONDS.time():
             if not self._network.is_attached(wish):
                 await self._attach(body, wish)
@@ -97,7 +86,7 @@ class AttachServer:
             await asyncio.wait_for(asyncio.shield(self._network.attach(wish)), PATIENCE_SECONDS)
         except TimeoutError:
             self._network.detach(body.sandbox)
-            reason = self._network.unready or f"project {body.namespace} has no NetNamespace yet"
+            reason = self._network.why_not(body.namespace)
             raise NotReady(f"sandbox {body.sandbox} is not attached: {reason}") from None
 
     def _attachment(self, sandbox: str) -> Attachment:
@@ -122,7 +111,7 @@ class AttachServer:
 
     async def _check(self, request: web.Request) -> web.Response:
         body = await _body(request, AttachRequest)
-        await self._network.check(body.sandbox)
+        await self._network.check(_wish(body))
         return web.json_response({})
 
     async def _status(self, _: web.Request) -> web.Response:
@@ -139,6 +128,22 @@ class AttachServer:
         if runtime not in {NODE_AGENT, CNI}:
             raise web.HTTPBadRequest(text=f"runtime is {runtime!r}; {NODE_AGENT} or {CNI} is accepted")
         return _answer(Sandboxes(sandboxes=self._network.sandboxes(runtime)))
+
+
+def _wish(body: AttachRequest) -> Wish:
+    """Raises Gone when the network namespace is, Refused when it is no sandbox's."""
+    return Wish(
+        body.sandbox,
+        body.namespace,
+        body.name,
+        body.uid,
+        body.netns,
+        pod_namespace(body.netns),
+        body.ifname,
+        body.runtime,
+        body.ingress_bandwidth,
+        body.egress_bandwidth,
+    )
 
 
 async def _body(request: web.Request, kind: type[R]) -> R:

@@ -59,6 +59,7 @@ class Base:
         self._verified_at = float("-inf")
         self._verified_for: object = None
         self._is_known = False
+        self._conflicts: tuple[str, ...] = ()
 
     def distrust(self) -> None:
         """Look at everything in the next pass."""
@@ -77,7 +78,7 @@ class Base:
     async def verify(self, view: View) -> bool:
         """When it is time, or when the bridge is away; whether it was. Raises DriverError."""
         base = (view.cluster, view.node)
-        if self._verified_for is None:
+        if self._verified_for is None or self.is_due():
             await self._object(view)
         if self._verified_for != base or self.is_due() or self._ovsdb.observe().bridge(BRIDGE) is None:
             self._is_known = self._verified_for == base
@@ -101,11 +102,12 @@ class Base:
         links, routes = await self._netlink.links(), await self._netlink.routes()
         bridge = self._ovsdb.observe().bridge(BRIDGE)
         found = tuple(objections(view.cluster, self._identity.address, links, routes, bridge))
-        if not found:
-            return
-        if bridge is None or OWNER not in bridge.external_ids:
+        is_ours = bridge is not None and OWNER in bridge.external_ids
+        if found and self._verified_for is None and not is_ours:
             raise Refused(f"nothing is set up: {'; '.join(found)}")
-        log.warning("the node's network conflicts with the cluster's", extra={"why": "; ".join(found)})
+        if found and found != self._conflicts:
+            log.warning("the node's network conflicts with the cluster's", extra={"why": "; ".join(found)})
+        self._conflicts = found
 
     async def _put_bridge(self, view: View) -> None:
         bridge = self._ovsdb.observe().bridge(BRIDGE)

@@ -29,6 +29,9 @@ from sdn.objections import VXLAN_OVERHEAD, underlay
 from sdn.observed import Bridge, Port
 from sdn.pipeline import BRIDGE
 from sdn.plan import (
+    NAMESPACE,
+    POD,
+    UID,
     Arrival,
     Wish,
     arrivals,
@@ -38,6 +41,7 @@ from sdn.plan import (
     device_of,
     enforced,
     lost,
+    note,
     ports_by_sandbox,
     ports_for,
     ports_of,
@@ -134,6 +138,15 @@ class Network:
         """What has a port on behalf of this runtime. Raises NotReady until the switch's database has answered."""
         return sandboxes_of(self._ovsdb.observe().bridge(BRIDGE), runtime)
 
+    def why_not(self, project: str) -> str:
+        """Why a sandbox of this project cannot be attached, as far as that is known."""
+        if self.unready:
+            return self.unready
+        lanes = self._ground.lanes if isinstance(self._ground, Ground) else {}
+        if lanes is not None and project not in lanes:
+            return f"project {project} has no NetNamespace yet"
+        return "the network takes longer than usual"
+
     def report(self) -> NetworkReport:
         """How it is, for people."""
         if self.view is None:
@@ -157,12 +170,17 @@ class Network:
                 return device_of(sandbox)
         raise Gone(f"no pod of this node has the address {address}")
 
-    async def check(self, sandbox: str) -> None:
-        """Raises Gone, with what is missing, when a sandbox is not attached as ADD left it."""
-        if self.address_of(sandbox) is None:
-            raise Gone(f"sandbox {sandbox} has no port on {BRIDGE}")
-        if device_of(sandbox) not in await self._netlink.links():
-            raise Gone(f"sandbox {sandbox} has lost its link {device_of(sandbox)}")
+    async def check(self, wish: Wish) -> None:
+        """Raises Gone, with what is missing, when a sandbox is not as ADD left it, Refused when it is another's."""
+        address, view = self.address_of(wish.sandbox), self.view
+        if not self.is_attached(wish) or address is None or view is None:
+            raise Gone(f"sandbox {wish.sandbox} has no port on {BRIDGE}")
+        device = (await self._netlink.links()).get(device_of(wish.sandbox))
+        if device is None or not device.up:
+            raise Gone(f"sandbox {wish.sandbox} has lost its link {device_of(wish.sandbox)}")
+        lost = await self._netlink.lost_inside(wish.netns, wish.ifname, address, view.node.gateway)
+        if lost:
+            raise Gone(f"sandbox {wish.sandbox}: {lost}")
 
     async def one_pass(self) -> None:
         """Look at everything, close, move, open. Raises DriverError; the next pass begins anew."""
@@ -174,7 +192,7 @@ class Network:
                 return
             is_verified = await _timed("verify", self._base.verify(seen))
             await _timed("leave", self._leave())
-            await self._restore()
+            await self._restore(is_verified)
             await self._arrive(seen)
             await self._shape(is_verified)
             await _timed("flows", self._open())
@@ -210,11 +228,13 @@ class Network:
         if self._mtu != link.mtu - VXLAN_OVERHEAD:
             self._mtu, self._surveyed = link.mtu - VXLAN_OVERHEAD, None
 
-    async def _restore(self) -> None:
-        """Ports that somebody else has taken off the bridge come back, as long as their links are there."""
+    async def _restore(self, is_verified: bool) -> None:
+        """Ports that somebody else has taken off the bridge, or whose links were set down, come back."""
         bridge = self._ovsdb.observe().bridge(BRIDGE)
         if bridge is None:
             return
+        if is_verified:
+            await self._restore_links(bridge)
         gone = vanished(bridge, self._ports)
         if gone:
             links = await self._netlink.links()
@@ -223,6 +243,14 @@ class Network:
                 await self._ovsdb.apply((PutBridge(replace(bridge, ports=there, table_names=(), external_ids=())),))
                 self._base.note_drift("ports", " ".join(port.name for port in there))
         self._ports = ports_by_sandbox(self._ovsdb.observe().bridge(BRIDGE))
+
+    async def _restore_links(self, bridge: Bridge) -> None:
+        here = {port.name: port.marks for port in ports_by_sandbox(bridge).values()}
+        for name, link in (await self._netlink.links()).items() if here else ():
+            if name in here and not link.up:
+                marks = here[name]
+                await self._netlink.up(name, note(marks[NAMESPACE], marks[POD], marks[UID]))
+                self._base.note_drift("links", name)
 
     async def _leave(self) -> None:
         """Close first, so that no flow speaks for a port that may get another owner."""
@@ -271,7 +299,7 @@ class Network:
             await self._nft.apply(guard_devices(frozenset(arrival.device for arrival in coming), frozenset()))
         for arrival in coming:
             wish = arrival.wish
-            await self._netlink.up(arrival.device, f"podlane {wish.namespace}/{wish.name} {wish.uid}")
+            await self._netlink.up(arrival.device, note(wish.namespace, wish.name, wish.uid))
         await _timed("ports", self._ovsdb.apply((PutBridge(ports_for(bridge, coming)),)))
         for arrival in coming:
             pod = f"{arrival.wish.namespace}/{arrival.wish.name}"

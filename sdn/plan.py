@@ -90,6 +90,11 @@ def _attached(external_ids: Words, ofport: int) -> Attached | None:
     return Attached(marks[SANDBOX], marks[NAMESPACE], ofport, IPv4Address(marks[ADDRESS]))
 
 
+def note(namespace: str, name: str, uid: str) -> str:
+    """What people see at the device of a pod, in `ip link`."""
+    return f"podlane {namespace}/{name} {uid}"
+
+
 def lost(bridge: Bridge | None) -> frozenset[str]:
     """Sandboxes whose device the switch cannot find any more: their network namespace is gone."""
     ports = bridge.ports if bridge is not None else ()

@@ -75,25 +75,7 @@ class Netlink:
 
     async def links(self) -> dict[str, Link]:
         """Every link of this namespace by name, with its IPv4 addresses."""
-        addresses: dict[int, set[IPv4Interface]] = {}
-        async for message in await self._here.addr("dump", family=socket.AF_INET):
-            own = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-            addresses.setdefault(message["index"], set()).add(IPv4Interface((own, message["prefixlen"])))
-        messages = {}
-        async for message in await self._here.link("dump"):
-            messages[message["index"]] = message
-        names = {index: message.get_attr("IFLA_IFNAME") for index, message in messages.items()}
-        return {
-            names[index]: Link(
-                name=names[index],
-                mtu=message.get_attr("IFLA_MTU"),
-                addresses=frozenset(addresses.get(index, set())),
-                alias=message.get_attr("IFLA_IFALIAS") or "",
-                master=names.get(message.get_attr("IFLA_MASTER"), ""),
-                up=bool(message["flags"] & _UP),
-            )
-            for index, message in messages.items()
-        }
+        return await _links(self._here)
 
     async def create(self, pod: PodLink) -> None:
         """Make the pair, down on this side, and configure the pod's side. Neither end speaks IPv6.
@@ -135,6 +117,28 @@ class Netlink:
             await inside.route("replace", dst="0.0.0.0/0", gateway=str(pod.gateway), oif=index)
             for network in pod.networks:
                 await inside.route("replace", dst=str(network), oif=index, scope="link")
+
+    async def lost_inside(self, netns: str, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> str:
+        """What a pod's end of the pair lacks of what `create` gave it; empty if nothing. Raises Gone."""
+        try:
+            there = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Gone(f"{netns}: {error.strerror}; the sandbox is gone") from None
+        try:
+            endpoint = await asyncio.to_thread(_inside, there, _kernel_socket)
+        finally:
+            os.close(there)
+        async with AsyncIPRoute(use_socket=endpoint) as inside:
+            link = (await _links(inside)).get(ifname)
+            if link is None:
+                return f"there is no {ifname} in it"
+            if not link.up:
+                return f"{ifname} is down"
+            if address not in link.addresses:
+                return f"{ifname} has lost its address {address}"
+            routes = await inside.route("dump", family=socket.AF_INET)
+            gateways = {message.get_attr("RTA_GATEWAY") async for message in routes}
+            return "" if str(gateway) in gateways else f"it has lost its default route through {gateway}"
 
     async def limits(self) -> dict[str, int]:
         """What links of this namespace may send, in bits a second, as far as they are limited."""
@@ -255,6 +259,28 @@ class Netlink:
             return int((await self._here.link("get", ifname=device))[0]["index"])
 
 
+async def _links(kernel: AsyncIPRoute) -> dict[str, Link]:
+    addresses: dict[int, set[IPv4Interface]] = {}
+    async for message in await kernel.addr("dump", family=socket.AF_INET):
+        own = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+        addresses.setdefault(message["index"], set()).add(IPv4Interface((own, message["prefixlen"])))
+    messages = {}
+    async for message in await kernel.link("dump"):
+        messages[message["index"]] = message
+    names = {index: message.get_attr("IFLA_IFNAME") for index, message in messages.items()}
+    return {
+        names[index]: Link(
+            name=names[index],
+            mtu=message.get_attr("IFLA_MTU"),
+            addresses=frozenset(addresses.get(index, set())),
+            alias=message.get_attr("IFLA_IFALIAS") or "",
+            master=names.get(message.get_attr("IFLA_MASTER"), ""),
+            up=bool(message["flags"] & _UP),
+        )
+        for index, message in messages.items()
+    }
+
+
 async def _limit(kernel: AsyncIPRoute, index: int, bits: int) -> None:
     """Let a device send no more than so many bits a second; a queue of 50 ms takes up bursts."""
     rate = max(bits // 8, 1)
@@ -326,6 +352,10 @@ def _prepare(pod: PodLink) -> Any:
         _switch_ipv6_off(scope)
     if not pod.checksums:
         _switch_checksums_off(pod.ifname)
+    return _kernel_socket()
+
+
+def _kernel_socket() -> Any:
     return socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
 
 

@@ -144,6 +144,7 @@ def test_the_underlays_mtu_is_followed(cluster: NetCluster) -> None:
 
 
 DRIFT = {
+    "a pod's link": (("ip", "link", "set", "PORT", "down"), "links PORT"),
     "a flow": (("ovs-ofctl", "-O", "OpenFlow14", "del-flows", "OVS/br0.mgmt", "table=30"), "flows"),
     "a foreign flow": (("ovs-ofctl", "-O", "OpenFlow14", "add-flow", "OVS/br0.mgmt", "actions=NORMAL"), "flows"),
     "a route": (("ip", "route", "del", "10.128.0.0/14", "dev", "tun0"), "address or routes of tun0"),
@@ -197,18 +198,20 @@ def test_dropped_packets_are_counted_by_reason(cluster: NetCluster) -> None:
     cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
 
-    def dropped(reason: str) -> int:
+    def dropped(reason: str, owner: str) -> int:
         text = cluster.in_node("node-1", "curl", "-s", "http://127.0.0.1:10249/metrics")
-        found = re.search(rf'podlane_sdn_dropped_packets{{reason="{reason}"}} ([0-9.e+]+)', text)
+        labels = f'owner="{owner}",reason="{reason}"'
+        found = re.search(rf"podlane_sdn_dropped_packets{{{labels}}} ([0-9.e+]+)", text)
         return int(float(found[1])) if found else -1
 
-    wait_until(lambda: dropped("not believed") >= 0, "the first count")
-    before = {reason: dropped(reason) for reason in ("not believed", "other project")}
+    spoofed, nobody = ("spoofed", "pod red/red-a"), ("no such pod", "node")
+    wait_until(lambda: dropped(*spoofed) >= 0, "the first count")
+    before = {one: dropped(*one) for one in (spoofed, nobody)}
     for _ in range(5):
         assert not arrives(cluster, "red-a", "red-b", ip_src=cluster.pods["red-c"].address)
         assert not arrives(cluster, "red-a", "red-b", ip_dst=IPv4Address("10.128.0.250"))
-    wait_until(lambda: dropped("not believed") >= before["not believed"] + 5, "borrowed addresses are counted")
-    wait_until(lambda: dropped("other project") >= before["other project"] + 5, "what may not arrive is counted")
+    wait_until(lambda: dropped(*spoofed) >= before[spoofed] + 5, "borrowed addresses are counted")
+    wait_until(lambda: dropped(*nobody) >= before[nobody] + 5, "what may not arrive is counted")
 
 
 def test_attaching_and_detaching_again_is_harmless(cluster: NetCluster) -> None:
@@ -262,6 +265,17 @@ def test_a_runtime_attaches_and_detaches_by_cni(cluster: NetCluster) -> None:
 
     result = call("ADD")
     assert call("ADD") == result
+    assert call("CHECK") == {}
+    inside = ("ip", "-n", namespace)
+    way_out = ("route", "add", "default", "via", result["ips"][0]["gateway"])
+    for harm, undone in (
+        (("link", "set", "eth0", "down"), (("link", "set", "eth0", "up"), way_out)),
+        (("route", "del", "default"), (way_out,)),
+    ):
+        subprocess.run([*inside, *harm], check=True)
+        assert call("CHECK")["code"] == 3, harm
+        for words in undone:
+            subprocess.run([*inside, *words], check=True)
     assert call("CHECK") == {}
     assert "by-cni" not in cluster.sandboxes("node-1"), "it is not the node agent's"
     address = result["ips"][0]["address"]
