@@ -88,7 +88,7 @@ def _containers(spec: PodSpec) -> Iterator[Problem]:
     grace = GRACE_SECONDS if wished is None else wished
     for path, container in _places(spec):
         yield from _container(path, container, volumes)
-        yield from probes.check(path, container, grace)
+        yield from probes.check(path, container, grace, spec.host_network)
 
 
 def _places(spec: PodSpec) -> Iterator[tuple[str, Container]]:

@@ -36,7 +36,10 @@ class HTTPHeader(Value, frozen=True):
 
 
 class HTTPGetAction(Value, frozen=True):
-    """GET a path of the pod; 200 to 399 is success. `port` is a number or the name of a port of the container."""
+    """GET a path; 200 to 399 is success.
+
+    `port` is a number or the name of a port of the container; the pod itself is asked unless there is a `host`.
+    """
 
     port: int | str
     path: str = ""
@@ -133,8 +136,15 @@ def _http_defaults(action: HTTPGetAction | None) -> HTTPGetAction | None:
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def check(path: str, container: Container, grace: int) -> Iterator[Problem]:
-    """Every problem with a container's probes and hooks; `grace` is the pod's grace period."""
+def check(path: str, container: Container, grace: int, on_host: bool) -> Iterator[Problem]:
+    """Every problem with a container's probes and hooks.
+
+    `grace` is the pod's grace period; `on_host` tells whether the pod is in its node's network. Only then may another
+    host be asked: a node reaches every lane, and would ask on behalf of a pod that may not reach it.
+    """
+    for place, host in _hosts(path, container):
+        if host and not on_host:
+            yield Problem(place, shown(host), "only the pod itself is asked; leave this out", FORBIDDEN)
     ports = [port.name for port in container.ports]
     for name, probe in (
         ("livenessProbe", container.liveness_probe),
@@ -202,12 +212,10 @@ def _handler(path: str, holder: Probe | LifecycleHandler, ports: Sequence[str]) 
         yield from _http(f"{path}.httpGet", holder.http_get, ports)
     if holder.tcp_socket is not None:
         yield from _port(f"{path}.tcpSocket.port", holder.tcp_socket.port, ports)
-        yield from _host(f"{path}.tcpSocket.host", holder.tcp_socket.host)
 
 
 def _http(path: str, action: HTTPGetAction, ports: Sequence[str]) -> Iterator[Problem]:
     yield from _port(f"{path}.port", action.port, ports)
-    yield from _host(f"{path}.host", action.host)
     if action.scheme and action.scheme not in SCHEMES:
         wanted = f"{', '.join(SCHEMES)} are accepted"
         yield Problem(f"{path}.scheme", shown(action.scheme), wanted, NOT_SUPPORTED)
@@ -229,7 +237,17 @@ def _port(path: str, port: int | str, ports: Sequence[str]) -> Iterator[Problem]
         yield Problem(path, shown(port), f"a number or the name of a port of this container is accepted: {known}")
 
 
-def _host(path: str, host: str) -> Iterator[Problem]:
-    """The node reaches every lane: another host would be asked on behalf of a pod that may not reach it."""
-    if host:
-        yield Problem(path, shown(host), "only the pod itself is asked; leave this out", FORBIDDEN)
+def _hosts(path: str, container: Container) -> Iterator[tuple[str, str]]:
+    """Every host that is named, by its path."""
+    lifecycle = container.lifecycle or Lifecycle()
+    for name, holder in (
+        ("livenessProbe", container.liveness_probe),
+        ("readinessProbe", container.readiness_probe),
+        ("startupProbe", container.startup_probe),
+        ("lifecycle.postStart", lifecycle.post_start),
+        ("lifecycle.preStop", lifecycle.pre_stop),
+    ):
+        if holder is not None and holder.http_get is not None:
+            yield f"{path}.{name}.httpGet.host", holder.http_get.host
+        if holder is not None and holder.tcp_socket is not None:
+            yield f"{path}.{name}.tcpSocket.host", holder.tcp_socket.host

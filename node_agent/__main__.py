@@ -17,6 +17,7 @@ from node_agent.drivers.cni_network import CniNetwork
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.drivers.no_network import NoNetwork
+from node_agent.drivers.probe import Prober
 from node_agent.pod_network import SandboxNetwork
 from node_agent.settings import Settings
 from reconcile.daemon import notify, run
@@ -42,9 +43,10 @@ async def serve(settings: Settings) -> None:
     async with (
         Client(Kubeconfig.load(settings.kubeconfig)) as client,
         _network(settings) as network,
+        Prober(docker) as prober,
         asyncio.TaskGroup() as tasks,
     ):
-        agent = Agent(settings, client, docker, network, tasks.create_task)
+        agent = Agent(settings, client, docker, network, prober, tasks.create_task)
         health = Health(settings.health_address, lambda: agent.unready)
         await health.start()
         notify("READY=1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from node_agent.drivers import host as directories
 from node_agent.drivers import nft
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
+from node_agent.drivers.probe import Prober
 from node_agent.evictor import Evictor
 from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
@@ -36,6 +38,7 @@ from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
+from node_agent.prober import Probing, steady
 from node_agent.recorder import Recorder
 from node_agent.references import References
 from node_agent.settings import Settings
@@ -63,6 +66,7 @@ class Agent:
         client: Client,
         docker: Docker,
         network: SandboxNetwork,
+        prober: Prober,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.unready = "starting"
@@ -92,6 +96,7 @@ class Agent:
             gone=self._pod_gone,
             event=self.recorder.about_pod,
             references=References(client, spawn, self._wake_worker),
+            probing=Probing(prober, random.random, steady()),
             tokens=Tokens(client),
             cgroups=PodCgroups(docker, Cgroups(), settings.cgroup_root),
         )

@@ -1,4 +1,4 @@
-"""Asks for a pass at a time."""
+"""One timer for many wishes to be woken."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from datetime import UTC, datetime
 
 
 class Alarm:
-    """Calls `ring` once, at the nearest of the moments that were asked for since it was last put off."""
+    """Rings once, at the nearest of the times asked for since it last rang or was cleared."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
         self._timer: asyncio.TimerHandle | None = None
 
     def at(self, moment: datetime | None) -> None:
-        """Ask for a moment; None puts it off."""
+        """Ring at this time at the latest; None asks for nothing."""
         if moment is None:
-            self._stop()
             return
-        delay = max((moment - datetime.now(UTC)).total_seconds(), 0.0)
         loop = asyncio.get_running_loop()
-        if self._timer is None or self._timer.when() > loop.time() + delay:
-            self._stop()
-            self._timer = loop.call_later(delay, self._fire)
+        when = loop.time() + max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+        if self._timer is None or self._timer.when() > when:
+            self.clear()
+            self._timer = loop.call_at(when, self._fire)
 
-    def _stop(self) -> None:
+    def clear(self) -> None:
+        """Forget every time."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

@@ -13,6 +13,7 @@ from posixpath import normpath
 from api import quantity
 from api.objects import Container, Pod
 from node_agent import observed as label
+from node_agent import stopping
 from node_agent.environment import expand
 from node_agent.naming import domain, kernel_name
 from node_agent.security import Rights, sandbox_rights, sysctls
@@ -194,7 +195,7 @@ def _labels(pod: Pod, container: Container, sandbox: str, restarts: int, crashes
         label.CRASHES: str(crashes),
         label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
     }
-    return {**_pod_labels(pod), **own}
+    return {**_pod_labels(pod), **own, **stopping.labels(container)}
 
 
 def _pid_mode(pod: Pod, sandbox: str, looks_into: str) -> str:

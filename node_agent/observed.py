@@ -17,6 +17,7 @@ SANDBOX_ID = "io.kubernetes.sandbox.id"
 HASH = "annotation.io.kubernetes.container.hash"
 RESTARTS = "annotation.io.kubernetes.container.restartCount"
 GRACE = "annotation.io.kubernetes.pod.terminationGracePeriod"
+PRE_STOP = "annotation.io.kubernetes.container.preStopHandler"
 CRASHES = "annotation.podlane.io/container.crashes"
 ATTEMPT = "annotation.podlane.io/sandbox.attempt"
 

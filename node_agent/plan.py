@@ -13,6 +13,7 @@ from api.objects import Container as Wish
 from api.objects import Pod
 from node_agent.containers import spec_hash
 from node_agent.observed import HASH, SANDBOX_ID, Container, PodContainers
+from node_agent.progress import NOTHING, Progress
 from node_agent.stages import failed_for_good, restart_policy, sidecars, stage
 
 FIRST_DELAY, LAST_DELAY = timedelta(seconds=10), timedelta(seconds=300)
@@ -33,10 +34,10 @@ class Start:
 class PodActions:
     """In the order of the fields; `str` is one line for the log, empty when there is nothing to do.
 
-    `kill` are containers to end at once; `retire` are asked to stop because their image has changed, and have the
-    pod's grace period; `remove` may be deleted; `sandbox_attempt` asks for a new sandbox; `waiting` tells until when a
-    container is held back. `finished`: the pod has come to its end; what still runs is asked to stop, and then `kill`
-    and what the pod holds besides its containers go.
+    `kill` are containers to end at once; `retire` are asked to stop because their image has changed or a probe or hook
+    has failed, and have their grace period; `remove` may be deleted; `sandbox_attempt` asks for a new sandbox;
+    `waiting` tells until when a container is held back; the postStart hook of `hook` is run. `finished`: the pod has
+    come to its end; what still runs is asked to stop, and then `kill` and what the pod holds besides its containers go.
     """
 
     kill: tuple[Container, ...] = ()
@@ -46,6 +47,7 @@ class PodActions:
     start: tuple[Start, ...] = ()
     waiting: tuple[tuple[str, datetime], ...] = ()
     finished: bool = False
+    hook: Container | None = None
 
     def __str__(self) -> str:
         parts = [
@@ -90,22 +92,35 @@ def may_restart(policy: str, dead: Container) -> bool:
     return policy == "Always" or (policy == "OnFailure" and exit_code(dead) != 0)
 
 
+def comes_back(policy: str, dead: Container, progress: Progress) -> bool:
+    """Whether an ended container starts again, because of its policy or because we ended it to start it again."""
+    return may_restart(policy, dead) or progress.comes_back(policy, dead)
+
+
 def exit_code(dead: Container) -> int:
     """Its exit code; a container that never ran because it could not be started has failed."""
     return dead.exit_code or (128 if dead.error else 0)
 
 
-def plan(pod: Pod, seen: PodContainers, now: datetime, retired: frozenset[str] = frozenset()) -> PodActions:
-    """The actions for a pod that is to run. `retired` are ids of containers that were asked to stop by such a plan.
+def plan(
+    pod: Pod,
+    seen: PodContainers,
+    now: datetime,
+    retired: frozenset[str] = frozenset(),
+    progress: Progress = NOTHING,
+) -> PodActions:
+    """The actions for a pod that is to run.
+
+    `retired` are ids of containers that were asked to stop by such a plan, because of their image.
 
     A pod whose phase is final never starts anything again, whatever has become of its containers.
     """
-    if pod.status.phase in FINAL_PHASES or is_finished(pod, seen, retired):
+    if pod.status.phase in FINAL_PHASES or is_finished(pod, seen, retired, progress):
         return PodActions(kill=tuple(one for one in seen.sandboxes if one.running), finished=True)
     sandbox = seen.sandbox
     if sandbox is None or not sandbox.running:
         return _new_sandbox(pod, seen)
-    return _in_sandbox(pod, seen, sandbox, now, retired)
+    return _in_sandbox(pod, seen, sandbox, now, retired, progress)
 
 
 def _new_sandbox(pod: Pod, seen: PodContainers) -> PodActions:
@@ -121,15 +136,15 @@ def _new_sandbox(pod: Pod, seen: PodContainers) -> PodActions:
 
 
 def _in_sandbox(
-    pod: Pod, seen: PodContainers, sandbox: Container, now: datetime, retired: frozenset[str]
+    pod: Pod, seen: PodContainers, sandbox: Container, now: datetime, retired: frozenset[str], progress: Progress
 ) -> PodActions:
     newest_of = [history[0] for history in seen.containers.values()]
     kill = [one for one in newest_of if one.running and one.labels.get(SANDBOX_ID) != sandbox.id]
     remove = [*seen.sandboxes[1:]]
     start, unborn = _extras(pod, seen)
     remove += unborn
-    retire, waiting = [], []
-    for wish in stage(pod, seen, sandbox).due:
+    retire, waiting, hook = [], [], None
+    for wish in stage(pod, seen, sandbox, progress).due:
         history = seen.containers.get(wish.name, ())
         newest = history[0] if history else None
         if newest is None:
@@ -140,15 +155,19 @@ def _in_sandbox(
         elif newest.labels.get(SANDBOX_ID) != sandbox.id:
             start += [_start(wish, seen)] if _is_to_run(pod, wish, seen) else []
         elif newest.running:
-            retire += [newest] if newest.labels.get(HASH) != spec_hash(wish) else []
+            outdated = newest.labels.get(HASH) != spec_hash(wish)
+            retire += [newest] if outdated or newest.id in progress.condemned else []
+            if not outdated and progress.hook_is_due(wish, newest):
+                hook = newest
+                break  # what comes after it waits for its hook
         elif newest.id in retired:
             start.append(Start(wish, newest.restarts + 1, 0))
-        elif may_restart(restart_policy(pod, wish), newest):
+        elif comes_back(restart_policy(pod, wish), newest, progress):
             if now >= due(newest, now):
                 start.append(Start(wish, newest.restarts + 1, crashes_before(newest) + 1))
             else:
                 waiting.append((wish.name, due(newest, now)))
-    return PodActions(tuple(kill), tuple(retire), tuple(remove), None, tuple(start), tuple(waiting))
+    return PodActions(tuple(kill), tuple(retire), tuple(remove), None, tuple(start), tuple(waiting), hook=hook)
 
 
 def _extras(pod: Pod, seen: PodContainers) -> tuple[list[Start], list[Container]]:
@@ -177,13 +196,15 @@ def _start(wish: Wish, seen: PodContainers) -> Start:
     return Start(wish, history[0].restarts + 1 if history else 0, 0)
 
 
-def is_finished(pod: Pod, seen: PodContainers, retired: frozenset[str] = frozenset()) -> bool:
+def is_finished(
+    pod: Pod, seen: PodContainers, retired: frozenset[str] = frozenset(), progress: Progress = NOTHING
+) -> bool:
     """Whether every container of the pod's own has ended and none may start again, or an init container has failed."""
     if failed_for_good(pod, seen):
         return True
     newest = [seen.containers[wish.name][0] for wish in pod.spec.containers if seen.containers.get(wish.name)]
     return len(newest) == len(pod.spec.containers) and all(
-        one.ended and one.id not in retired and not may_restart(pod.spec.restart_policy, one) for one in newest
+        one.ended and one.id not in retired and not comes_back(pod.spec.restart_policy, one, progress) for one in newest
     )
 
 

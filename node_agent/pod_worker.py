@@ -18,10 +18,12 @@ from node_agent.drivers import host as directories
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
 from node_agent.last_words import LastWords
+from node_agent.lifecycle import Lifecycle, Voice
 from node_agent.observed import Container, PodContainers, group
-from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, terminate
+from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan
 from node_agent.pod_network import no_address
 from node_agent.pod_volumes import PodVolumes
+from node_agent.progress import post_start
 from node_agent.references import Unread
 from node_agent.status import Facts, failed, summarise
 from node_agent.surroundings import boxed, connected, credentials_for, surrounded
@@ -42,9 +44,7 @@ class _Memory:
     started_at: datetime
     address: str = ""
     attached: str = ""
-    deadline: datetime | None = None
-    signalled: frozenset[str] = frozenset()
-    retired: dict[str, datetime] = field(default_factory=dict)
+    retired: set[str] = field(default_factory=set)
     troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
     trouble: tuple[str, str] | None = None
     held_back: set[str] = field(default_factory=set)
@@ -59,12 +59,14 @@ class PodWorker:
         self.cleared = False
         self.verdict: tuple[str, str] | None = None
         self._tools = tools
-        self._memory = _Memory(_now())
+        self._memory = _Memory(_now(), address=pod.status.pod_ip)
         self._last_words = LastWords(tools.docker, tools.host)
         self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
         self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.tokens, tools.host, self._tell)
-        self._wake_at = Alarm(self.wake).at
+        voice = Voice(self._tell, self.wake)
+        self._lifecycle = Lifecycle(tools.docker, tools.host, pod.metadata.uid, tools.probing, voice)
+        self._alarm = Alarm(self.wake)
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
 
@@ -112,7 +114,12 @@ class PodWorker:
         finally:
             passes.cancel()
             done.cancel()
-            self._wake_at(None)
+            self._lifecycle.close()
+            self._alarm.clear()
+
+    @property
+    def _going(self) -> bool:
+        return self.leaving or self.pod.metadata.deletion_timestamp is not None
 
     async def _pass(self) -> None:
         if self._done.is_set():
@@ -121,7 +128,7 @@ class PodWorker:
         until = active_until(self.pod, seen, self._memory.started_at)
         if until is not None and _now() >= until:
             self.fail(*EXCEEDED)
-        if self.leaving or self.pod.metadata.deletion_timestamp:
+        if self._going:
             await self._terminate(seen)
         elif is_evicted(self.pod.status):
             self.cleared = await self._take_down(seen)
@@ -130,7 +137,7 @@ class PodWorker:
         else:
             await self._sync(seen)
             if until is not None and self.pod.status.phase not in FINAL_PHASES:
-                self._wake_at(until)
+                self._alarm.at(until)
 
     def fail(self, reason: str, message: str) -> None:
         """End the pod, with its grace period; once nothing runs any more it has failed. The first verdict stays."""
@@ -148,20 +155,22 @@ class PodWorker:
 
     async def _observe(self) -> PodContainers:
         seen = group(await self._tools.docker.pod_containers(self._uid))
+        going = self._going or is_evicted(self.pod.status) or self.verdict is not None
+        await self._lifecycle.follow(self.pod, seen, self._memory.address, going, _now())
         self._messages = await self._last_words.learn(self.pod, seen)
         return seen
 
     async def _sync(self, seen: PodContainers) -> None:
         retired = frozenset(self._memory.retired)
-        actions = plan(self.pod, seen, _now(), retired)
-        self._wake_at(None)
-        self._wake_at(actions.wake_at())
+        actions = plan(self.pod, seen, _now(), retired, self._lifecycle.progress)
+        self._alarm.clear()
+        self._alarm.at(actions.wake_at())
         self._tell_held_back(actions, seen)
         if actions.finished and self.pod.status.phase in FINAL_PHASES:
             if not seen.everything:
                 return  # Nothing has ever been here: its status says all there is to say.
             await self._release(actions, seen)
-            if self._memory.deadline is not None:
+            if self._lifecycle.stopping:
                 self._report(await self._observe())
             return
         try:
@@ -172,7 +181,7 @@ class PodWorker:
         finally:
             seen = await self._observe()
             self._report(seen)
-        if is_finished(self.pod, seen, retired) and not actions.finished:
+        if is_finished(self.pod, seen, retired, self._lifecycle.progress) and not actions.finished:
             self.wake()
 
     async def _act(self, actions: PodActions, seen: PodContainers) -> None:
@@ -181,7 +190,8 @@ class PodWorker:
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
         for one in actions.retire:
-            await self._retire(one)
+            self._memory.retired |= {one.id} - self._lifecycle.progress.condemned.keys()
+            self._alarm.at(await self._lifecycle.retire(self.pod, one, self._memory.address, _now()))
         sandbox = seen.sandbox
         has_volumes = await self._set_up_volumes()
         if actions.sandbox_attempt is None:
@@ -195,32 +205,19 @@ class PodWorker:
             return
         await self._attach(sandbox)
         self._memory.troubles.clear()
-        for start in actions.start:
-            with contextlib.suppress(Unread):  # its change wakes us
-                await self._start(start, sandbox, seen)
+        await self._start_all(actions.start, sandbox, seen)
+        if actions.hook is not None:
+            self._lifecycle.post_start(self.pod, actions.hook, self._memory.address)
 
     async def _set_up_volumes(self) -> bool:
         """Whether every volume is there; without, no container starts."""
         lacking, retry_at = await self._volumes.set_up(self.pod, _now())
-        self._wake_at(retry_at)
+        self._alarm.at(retry_at)
         if lacking:
             waiting = ("ContainerCreating", lacking)
             containers = (*self.pod.spec.init_containers, *self.pod.spec.containers)
             self._memory.troubles = {container.name: waiting for container in containers}
         return not lacking
-
-    async def _retire(self, one: Container) -> None:
-        """Ask a container to stop, once; kill it when its grace period is over."""
-        deadline = self._memory.retired.get(one.id)
-        if deadline is None:
-            grace = timedelta(seconds=self.pod.spec.termination_grace_period_seconds or 0)
-            deadline = self._memory.retired[one.id] = _now() + grace
-            self._tell("Killing", f"Container {one.name} definition changed, will be restarted", one.name)
-            await self._tools.docker.signal(one.id, one.stop_signal)
-        elif _now() >= deadline:
-            await self._tools.docker.signal(one.id, "SIGKILL")
-            return
-        self._wake_at(deadline)
 
     def _loop_name(self) -> str:
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
@@ -279,14 +276,22 @@ class PodWorker:
         if exceeded:
             self._tell("DNSConfigForming", exceeded)
 
+    async def _start_all(self, starts: tuple[Start, ...], sandbox: Container, seen: PodContainers) -> None:
+        """One after the other; those after one with a postStart hook wait for it, and a pass has to begin it."""
+        for start in starts:
+            with contextlib.suppress(Unread):  # its change wakes us
+                await self._start(start, sandbox, seen)
+                if post_start(start.wish) is not None and start.wish.name not in self._memory.troubles:
+                    self.wake()
+                    return
+
     async def _start(self, start: Start, sandbox: Container, seen: PodContainers) -> None:
         name = start.wish.name
         credentials = credentials_for(start.wish, self.pod, self._tools.references, self._tell)
         image = await self._images.get(start.wish, credentials)
         if isinstance(image, Missing):
             self._memory.troubles[name] = (image.reason, image.message)
-            if image.due is not None:
-                self._wake_at(image.due)
+            self._alarm.at(image.due)
             return
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
         pod = self._volumes.with_storage(replace(self.pod, status=addresses))
@@ -311,7 +316,7 @@ class PodWorker:
     def _cannot(self, container: str, reason: str, error: DriverError) -> None:
         self._memory.troubles[container] = (reason, str(error))
         self._tell("Failed", f"Error: {error}", container)
-        self._wake_at(_now() + START_DELAY)
+        self._alarm.at(_now() + START_DELAY)
 
     async def _release(self, actions: PodActions, seen: PodContainers) -> None:
         """The pod's own containers have ended for good: sidecars stop, then the sandbox and its network go.
@@ -348,22 +353,7 @@ class PodWorker:
         return True
 
     async def _stop(self, seen: PodContainers) -> bool:
-        """Ask what runs to stop, and kill it at the deadline; False when nothing runs any more."""
-        step = terminate(self.pod, seen, self._memory.signalled, self._deadline(), _now())
-        for one in (one for one in step.signal + step.kill if one.id not in self._memory.signalled):
-            self._tell("Killing", f"Stopping container {one.name}", one.name)
-        for one in step.signal:
-            log.info("asking to stop", extra={"pod": self._loop_name(), "container": one.name})
-            await self._tools.docker.signal(one.id, one.stop_signal)
-            self._memory.signalled |= {one.id}
-        for one in step.kill:
-            await self._tools.docker.signal(one.id, "SIGKILL")
-            self._memory.signalled |= {one.id}
-        self._wake_at(step.deadline if not step.kill else None)
-        return step.deadline is not None
-
-    def _deadline(self) -> datetime:
-        """When containers that did not stop are killed; it may only come nearer.
+        """Take the next step of the end of what runs; False when nothing runs any more.
 
         The grace period begins when we see that the pod is to go: the master's deletionTimestamp has whole seconds
         only, and its clock may not be ours.
@@ -372,10 +362,12 @@ class PodWorker:
         if grace is None or not self.pod.metadata.deletion_timestamp:
             evicting = is_evicted(self.pod.status)
             grace = GRACE_SECONDS if evicting else self.pod.spec.termination_grace_period_seconds or 0
-        wished = _now() + timedelta(seconds=grace)
-        known = self._memory.deadline
-        self._memory.deadline = wished if known is None else min(known, wished)
-        return self._memory.deadline
+        now = _now()
+        deadline = now + timedelta(seconds=grace)
+        running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)
+        self._alarm.clear()
+        self._alarm.at(again)
+        return running
 
     def _report(self, seen: PodContainers, terminating: bool = False) -> None:
         memory = self._memory
@@ -389,6 +381,7 @@ class PodWorker:
             trouble=memory.trouble,
             terminating=terminating,
             messages=self._messages,
+            progress=self._lifecycle.progress,
         )
         status = summarise(self.pod, seen, facts)
         if is_evicted(self.pod.status):

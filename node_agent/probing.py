@@ -65,6 +65,11 @@ def probes(wish: Wish) -> dict[str, Probe]:
     return {kind: probe for kind, probe in wishes.items() if probe is not None}
 
 
+def needs_address(wish: Wish) -> bool:
+    """Whether one of its probes goes over the network."""
+    return any(probe.exec is None for probe in probes(wish).values())
+
+
 def begin(
     wish: Wish, started_at: datetime, now: datetime, agent_began: datetime, share: float, known: Verdict
 ) -> ProbeState:
@@ -77,7 +82,7 @@ def begin(
     for kind, probe in probes(wish).items():
         period = timedelta(seconds=probe.period_seconds)
         spread = period * share if now - agent_began < period else timedelta(0)
-        due = max(now + spread, started_at + timedelta(seconds=probe.initial_delay_seconds))
+        due = max(now + spread, min(started_at, now) + timedelta(seconds=probe.initial_delay_seconds))
         first = {STARTUP: known.started or None, LIVENESS: True, READINESS: known.ready}[kind]
         tracks.append((kind, Track(probe, due, first)))
     return ProbeState(tuple(tracks))

@@ -1,6 +1,7 @@
 """Which containers of a pod have their turn: init containers one after the other, sidecars, then the others. Pure.
 
-An init container has to end well before the next has its turn, a sidecar only has to run. Once one of the pod's own
+An init container has to end well before the next has its turn, a sidecar only has to
+be started (its hook, its startup probe). Once one of the pod's own
 containers has been tried in a sandbox, this sandbox is done with init containers for good.
 """
 
@@ -12,6 +13,7 @@ from api.objects import Container as Wish
 from api.objects import EphemeralContainer, Pod
 from api.resources import is_sidecar
 from node_agent.observed import SANDBOX_ID, Container, PodContainers
+from node_agent.progress import NOTHING, Progress
 from reconcile.errors import Refused
 
 
@@ -33,7 +35,7 @@ def ends_before_others(pod: Pod, wish: Wish) -> bool:
     return not is_sidecar(wish) and any(one.name == wish.name for one in pod.spec.init_containers)
 
 
-def stage(pod: Pod, seen: PodContainers, sandbox: Container | None) -> Stage:
+def stage(pod: Pod, seen: PodContainers, sandbox: Container | None, progress: Progress = NOTHING) -> Stage:
     """What has its turn in this sandbox, or in a new one when there is None."""
     due: list[Wish] = []
     if not has_begun(pod, seen, sandbox):
@@ -41,7 +43,7 @@ def stage(pod: Pod, seen: PodContainers, sandbox: Container | None) -> Stage:
             newest = _inside(seen.containers.get(wish.name, ()), sandbox)
             if is_sidecar(wish):
                 due.append(wish)
-                if newest is None or not newest.running:
+                if newest is None or not progress.is_started(wish, newest):
                     return Stage(tuple(due), initialized=False)
             elif newest is None or not (newest.ended and newest.succeeded):
                 return Stage((*due, wish), initialized=False)

@@ -24,7 +24,8 @@ from api.objects import (
 from api.objects import Container as Wish
 from node_agent.eviction import DISRUPTION
 from node_agent.observed import Container, PodContainers
-from node_agent.plan import FINAL_PHASES, crash_delay, crashes_before, due, exit_code, may_restart
+from node_agent.plan import FINAL_PHASES, comes_back, crash_delay, crashes_before, due, exit_code
+from node_agent.progress import NOTHING, Progress
 from node_agent.stages import ends_before_others, failed_for_good, has_begun, restart_policy, sidecars, stage
 
 OUR_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
@@ -48,6 +49,7 @@ class Facts:
     addressless: bool = False
     terminating: bool = False
     messages: Mapping[str, str] = field(default_factory=dict)
+    progress: Progress = NOTHING
 
 
 def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
@@ -121,7 +123,8 @@ def _phase(pod: Pod, seen: PodContainers, facts: Facts) -> str:
     if pod.status.phase in FINAL_PHASES:
         return pod.status.phase
     histories = [seen.containers.get(wish.name, ()) for wish in pod.spec.containers]
-    began = [history for history in histories if history and not (history[0].unborn and len(history) == 1)]
+    wishes = zip(pod.spec.containers, histories, strict=True)
+    began = [wish for wish, history in wishes if len(history) > 1 or (history and _has_run(wish, history[0], facts))]
     lasting = "Running" if len(began) == len(histories) else "Pending"
     if any(one.running for group in seen.containers.values() for one in group):
         return lasting
@@ -129,7 +132,7 @@ def _phase(pod: Pod, seen: PodContainers, facts: Facts) -> str:
         return "Failed"
     tried = [history for history in histories if history and (history[0].ended or history[0].running)]
     ended = [history[0] for history in tried if history[0].ended]
-    over = facts.terminating or all(not may_restart(pod.spec.restart_policy, one) for one in ended)
+    over = facts.terminating or all(not comes_back(pod.spec.restart_policy, one, facts.progress) for one in ended)
     if len(ended) == len(histories) and over:
         return "Succeeded" if all(exit_code(one) == 0 for one in ended) else "Failed"
     if facts.terminating and len(ended) == len(tried):
@@ -153,35 +156,45 @@ def _container(
         name=wish.name,
         state=state,
         last_state=ContainerState(terminated=last),
-        ready=_is_ready(pod, wish, state) and not facts.terminating,
+        ready=_is_ready(pod, wish, newest, facts),
         restart_count=newest.restarts if newest is not None else 0,
         image=wish.image,
         image_id=f"docker://{newest.image_id}" if newest is not None else "",
         container_id=f"docker://{newest.id}" if newest is not None else "",
-        started=state.running is not None,
+        started=newest is not None and facts.progress.is_started(wish, newest),
     )
 
 
-def _is_ready(pod: Pod, wish: Wish, state: ContainerState) -> bool:
-    """An init container is ready when it has done its work, all others while they run."""
+def _has_run(wish: Wish, newest: Container, facts: Facts) -> bool:
+    """Whether it has got as far as running; while its postStart hook runs, it has not."""
+    return newest.ended or facts.progress.is_up(wish, newest)
+
+
+def _is_ready(pod: Pod, wish: Wish, newest: Container | None, facts: Facts) -> bool:
+    """An init container is ready when it has done its work, all others while they run and their probes say so."""
+    if newest is None:
+        return False
     if ends_before_others(pod, wish):
-        return state.terminated is not None and state.terminated.exit_code == 0
-    return state.running is not None
+        return newest.ended and newest.succeeded
+    return facts.progress.is_ready(wish, newest)
 
 
 def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) -> ContainerState:
     newest = next(iter(seen.containers.get(wish.name, ())), None)
-    if newest is not None and newest.running:
+    if newest is not None and facts.progress.is_up(wish, newest):
         started = times.text(newest.started_at) if newest.started_at else None
         return ContainerState(running=ContainerStateRunning(started_at=started))
     if wish.name in facts.troubles:
         reason, message = facts.troubles[wish.name]
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
-    if newest is None or newest.unborn:
-        reason = "PodInitializing" if pod.spec.init_containers else "ContainerCreating"
-        return ContainerState(waiting=ContainerStateWaiting(reason=reason))
-    held = may_restart(restart_policy(pod, wish), newest) and not facts.terminating and phase not in FINAL_PHASES
-    if held and wish in pod.spec.containers and not stage(pod, seen, seen.sandbox).initialized:
+    if newest is None or newest.unborn or newest.running:
+        return ContainerState(waiting=_before_it_runs(pod, newest, facts))
+    held = (
+        comes_back(restart_policy(pod, wish), newest, facts.progress)
+        and not facts.terminating
+        and phase not in FINAL_PHASES
+    )
+    if held and wish in pod.spec.containers and not stage(pod, seen, seen.sandbox, facts.progress).initialized:
         return ContainerState(waiting=ContainerStateWaiting(reason="PodInitializing"))
     if held and facts.now < due(newest, facts.now):
         meta, delay = pod.metadata, crash_delay(crashes_before(newest))
@@ -191,6 +204,12 @@ def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) 
         )
         return ContainerState(waiting=ContainerStateWaiting(reason="CrashLoopBackOff", message=message))
     return ContainerState(terminated=_terminated(newest, facts))
+
+
+def _before_it_runs(pod: Pod, newest: Container | None, facts: Facts) -> ContainerStateWaiting:
+    if newest is not None and newest.id in facts.progress.condemned:
+        return ContainerStateWaiting(reason="PostStartHookError", message="PostStartHook failed")
+    return ContainerStateWaiting(reason="PodInitializing" if pod.spec.init_containers else "ContainerCreating")
 
 
 def _terminated(dead: Container, facts: Facts) -> ContainerStateTerminated:

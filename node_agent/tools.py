@@ -10,6 +10,7 @@ from node_agent.containers import Host
 from node_agent.drivers.docker import Docker
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
+from node_agent.prober import Probing
 from node_agent.references import References
 from node_agent.tokens import Tokens
 
@@ -29,3 +30,4 @@ class Tools:
     references: References
     tokens: Tokens
     cgroups: PodCgroups
+    probing: Probing

@@ -56,6 +56,7 @@ class FakeDocker(Docker):
     `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers;
     `passwords` are what it wants for them.
     Every sandbox has the file `null` in `root` as its resolv.conf.
+    `programs` may be run inside a container, with these exit codes; whatever else is run there does not end.
     """
 
     def __init__(self, *images: str, root: Path = Path("/dev")) -> None:
@@ -72,6 +73,7 @@ class FakeDocker(Docker):
         self.signals: list[tuple[str, str]] = []
         self.asked: list[str] = []
         self.executed: list[tuple[str, str]] = []
+        self.programs: dict[str, int] = {}
         self._listeners: list[Callable[[str], None]] = []
         self._numbers = count(1)
         self._clock = datetime.now(UTC)
@@ -209,11 +211,11 @@ class FakeDocker(Docker):
         said = re.fullmatch(r"echo (.*)", program)
         if said is not None:
             return self._called(Executed(0, f"{said[1]}\n"[:MOST_OUTPUT]))
-        ends = re.search(r"exit (\d+)", program)
-        if ends is None:
+        ends = re.fullmatch(r"(?:sh -c )?exit (\d+)", program)
+        if ends is None and program not in self.programs:
             await asyncio.sleep(seconds)
             return self._called(Executed(None))
-        return self._called(Executed(int(ends[1])))
+        return self._called(Executed(int(ends[1]) if ends is not None else self.programs[program]))
 
     async def remove(self, container: str) -> None:
         self._ready()

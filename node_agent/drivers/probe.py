@@ -1,6 +1,7 @@
 """Asks containers how they are, and carries out their hooks: HTTP, TCP, gRPC, programs.
 
-Everything goes to the pod's own address, from the node, which reaches every lane. Source: facts/node.md 11 and 12.
+Everything goes to the pod's own address (unless it is in its node's network and names another), from the node, which
+reaches every lane. Source: facts/node.md 11 and 12.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Whether it went well, and in words why not; None when nothing was learnt, as when Docker is away."""
+    """Whether it went well, or None when nothing was learnt, as when Docker is away.
+
+    The words tell why not; those of a success tell what somebody should look at all the same.
+    """
 
     success: bool | None
     words: str = ""
@@ -82,7 +86,8 @@ class Prober:
         if probe.grpc is not None:
             return await _check(probe.grpc, target.address, seconds)
         assert probe.tcp_socket is not None
-        return await _connect(target.address, _port(probe.tcp_socket.port, target), seconds)
+        tcp = probe.tcp_socket
+        return await _connect(tcp.host or target.address, _port(tcp.port, target), seconds)
 
     async def carry_out(self, hook: LifecycleHandler, target: Target, seconds: float) -> Answer:
         """A hook, which has so many seconds; one of `tcpSocket` does nothing."""
@@ -95,7 +100,11 @@ class Prober:
         done = await self._get(hook.http_get, target, seconds, HOOK_AGENT)
         if done.success is False and hook.http_get.scheme == "HTTPS" and "WRONG_VERSION_NUMBER" in done.words:
             plain = HTTPGetAction(
-                port=hook.http_get.port, path=hook.http_get.path, http_headers=hook.http_get.http_headers, scheme="HTTP"
+                port=hook.http_get.port,
+                path=hook.http_get.path,
+                host=hook.http_get.host,
+                http_headers=hook.http_get.http_headers,
+                scheme="HTTP",
             )
             return await self._get(plain, target, seconds, HOOK_AGENT)
         return done
@@ -107,10 +116,12 @@ class Prober:
             return Answer(None, str(error))
         if done.code is None:
             return Answer(False, f'command "{" ".join(command)}" timed out after {seconds:g}s')
-        return Answer(done.code == 0, done.output.strip() or f"exit code {done.code}")
+        return Answer(True) if done.code == 0 else Answer(False, done.output.strip() or f"exit code {done.code}")
 
     async def _get(self, action: HTTPGetAction, target: Target, seconds: float, agent: str) -> Answer:
-        start = URL.build(scheme=action.scheme.lower(), host=target.address, port=_port(action.port, target))
+        start = URL.build(
+            scheme=action.scheme.lower(), host=action.host or target.address, port=_port(action.port, target)
+        )
         url = start.join(URL(f"/{action.path.lstrip('/')}"))
         try:
             async with asyncio.timeout(seconds):
@@ -128,7 +139,8 @@ class Prober:
                 await _read(answer)
                 status, elsewhere = answer.status, answer.headers.get("Location", "")
             if status not in REDIRECTS or not elsewhere:
-                return Answer(200 <= status < 400, f"HTTP probe failed with statuscode: {status}")
+                good = 200 <= status < 400
+                return Answer(good, "" if good else f"HTTP probe failed with statuscode: {status}")
             to = url.join(URL(elsewhere))
             if to.host != url.host or to.scheme not in {"http", "https"}:
                 return Answer(True, f"is redirected to {to}, which is not asked")
@@ -203,7 +215,8 @@ async def _check(action: GRPCAction, address: str, seconds: float) -> Answer:
         return Answer(False, f"error: no health rpc with {address}:{action.port}: {error}")
     finally:
         channel.close()
-    return Answer(answer == SERVING, "service unhealthy (responded with something else than SERVING)")
+    serves = answer == SERVING
+    return Answer(serves, "" if serves else "service unhealthy (responded with something else than SERVING)")
 
 
 def _varint(number: int) -> bytes:

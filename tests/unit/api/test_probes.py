@@ -107,6 +107,16 @@ def test_a_wrong_probe_is_refused_in_words(probe: dict[str, Any], words: str) ->
     assert told({"livenessProbe": probe}) == [words]
 
 
+def test_a_pod_in_its_nodes_network_may_have_others_asked() -> None:
+    tcp = {"livenessProbe": {"tcpSocket": {"port": 1, "host": "10.0.0.1"}}}
+    hook = {"lifecycle": {"preStop": {"httpGet": {"port": 1, "host": "10.0.0.1"}}}}
+    assert told({**tcp, **hook}, hostNetwork=True) == []
+    assert [one.partition(":")[0] for one in told({**tcp, **hook})] == [
+        "livenessProbe.tcpSocket.host",
+        "lifecycle.preStop.httpGet.host",
+    ]
+
+
 def test_a_readiness_probe_may_count_successes_but_ends_no_container() -> None:
     assert told({"readinessProbe": {**HTTP, "successThreshold": 2}}) == []
     assert told({"readinessProbe": {**HTTP, "terminationGracePeriodSeconds": 5}}) == [

@@ -17,6 +17,7 @@ from master.daemon import running
 from master.settings import Settings as MasterSettings
 from node_agent.agent import Agent
 from node_agent.drivers.network import PodNetwork
+from node_agent.drivers.probe import Prober
 from node_agent.settings import Settings
 from tests.fakes import FakeDocker
 from tests.unit.node_agent.test_pod_worker import Switch
@@ -61,14 +62,18 @@ class OneNode:
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[Agent]:
         """Runs until the end of the block."""
-        async with Client(Kubeconfig.load(self.settings.kubeconfig)) as client, asyncio.TaskGroup() as tasks:
+        async with (
+            Client(Kubeconfig.load(self.settings.kubeconfig)) as client,
+            Prober(self.docker) as prober,
+            asyncio.TaskGroup() as tasks,
+        ):
             spawned: list[asyncio.Task[None]] = []
 
             def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
                 spawned.append(tasks.create_task(work))
                 return spawned[-1]
 
-            agent = Agent(self.settings, client, self.docker, self._network, spawn)
+            agent = Agent(self.settings, client, self.docker, self._network, prober, spawn)
             spawned += [tasks.create_task(work) for work in agent.work()]
             try:
                 yield agent

@@ -19,10 +19,12 @@ from node_agent.containers import Host
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
+from node_agent.drivers.probe import Prober
 from node_agent.observed import SANDBOX_ID
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
+from node_agent.prober import Probing, steady
 from node_agent.references import References
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
@@ -98,6 +100,7 @@ class World:
         self.switch = Switch()
         self.objects = ObjectServer()
         self.status = PodStatus()
+        self.statuses: list[PodStatus] = []
         self.gone = False
         self.told: list[tuple[str, str, str]] = []
         self.taken: set[str] = set()
@@ -110,6 +113,7 @@ class World:
         self.references: References
         self.tokens: Tokens
         self._worker: PodWorker | None = None
+        self.prober: Prober
 
     def worker(self, wish: Pod) -> PodWorker:
         """As a fresh agent takes the pod up: with the status that the master has."""
@@ -125,6 +129,7 @@ class World:
             references=self.references,
             tokens=self.tokens,
             cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/"),
+            probing=Probing(self.prober, lambda: 0.0, steady()),
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
@@ -135,6 +140,7 @@ class World:
 
     def _report(self, _: str, status: PodStatus) -> None:
         self.status = status
+        self.statuses.append(status)
 
     def _event(self, _: Pod, reason: str, message: str, container: str) -> None:
         self.told.append((reason, message, container))
@@ -203,6 +209,7 @@ async def world(root: Path) -> AsyncIterator[World]:
         one.switch.serving(root / "s"),
         PodNetwork(str(root / "s")) as one.network,
         one.objects.client() as client,
+        Prober(one.docker) as one.prober,
     ):
         one.references = References(client, asyncio.create_task, lambda _: one.wake())
         one.tokens = Tokens(client)
@@ -303,6 +310,11 @@ SCENARIOS = [
 async def test_an_agent_killed_anywhere_ends_where_one_that_lives_ends(
     scenario: Callable[[World], Awaitable[None]], tmp_path: Path
 ) -> None:
+    await kill_anywhere(scenario, tmp_path)
+
+
+async def kill_anywhere(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
+    """Run it whole, and then again and again with the agent killed after each call: the end is the same."""
     async with world(tmp_path / "whole") as here:
         await scenario(here)
         whole, calls = here.left(), here.docker.calls

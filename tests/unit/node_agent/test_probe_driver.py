@@ -16,9 +16,7 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from grpclib.const import Cardinality, Handler, Status
-from grpclib.exceptions import GRPCError
-from grpclib.server import Server, Stream
+from grpclib.server import Server
 
 from api.probes import (
     ExecAction,
@@ -31,9 +29,10 @@ from api.probes import (
     TCPSocketAction,
 )
 from node_agent.containers import ContainerSpec
-from node_agent.drivers.probe import GRPC_CHECK, MOST_BODY, Answer, Prober, Target, _Plain
+from node_agent.drivers.probe import MOST_BODY, Answer, Prober, Target
 from reconcile.errors import NotReady
 from tests.fakes import FakeDocker
+from tests.health_server import Health, Plain
 
 HERE = "127.0.0.1"
 
@@ -86,7 +85,7 @@ async def test_200_to_399_is_success(prober: Prober, status: int, success: bool)
     async with serving(handle) as port:
         answer = await prober.ask(http(), target(port))
     assert answer.success is success
-    assert success or answer.words == f"HTTP probe failed with statuscode: {status}"
+    assert answer.words == ("" if success else f"HTTP probe failed with statuscode: {status}")
 
 
 async def test_a_request_has_the_usual_headers_and_those_that_were_asked_for(prober: Prober) -> None:
@@ -187,25 +186,18 @@ async def test_tcp_is_whether_one_can_connect(prober: Prober) -> None:
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
         assert (await prober.ask(probe, target(port))).success
+        elsewhere = Probe(tcp_socket=TCPSocketAction(port=port, host=HERE), timeout_seconds=5)
+        assert (await prober.ask(elsewhere, Target("id", "127.0.0.2", {}))).success
+        nowhere = Probe(tcp_socket=TCPSocketAction(port=port), timeout_seconds=5)
+        assert (await prober.ask(nowhere, Target("id", "127.0.0.2", {}))).success is False
     assert await prober.ask(probe, target(port)) == Answer(False, f"dial tcp {HERE}:{port}: Connection refused")
 
 
-class Health:
-    """A health service: `web` serves, `db` does not, nothing else is known."""
-
-    async def check(self, stream: Stream[bytes, bytes]) -> None:
-        question = await stream.recv_message()
-        name = question[2:] if question else b""
-        if name not in {b"", b"web", b"db", b"n" * 200}:
-            raise GRPCError(Status.NOT_FOUND, "unknown service")
-        await stream.send_message(b"\x08\x02" if name == b"db" else b"\x08\x01")
-
-    def __mapping__(self) -> dict[str, Handler]:
-        return {GRPC_CHECK: Handler(self.check, Cardinality.UNARY_UNARY, bytes, bytes)}
-
-
 async def test_grpc_is_the_health_check_of_a_service(prober: Prober) -> None:
-    server, port = Server([Health()], codec=_Plain()), free_port()
+    server, port = (
+        Server([Health({b"": True, b"web": True, b"db": False, b"n" * 200: True}.get)], codec=Plain()),
+        free_port(),
+    )
     await server.start(HERE, port)
 
     async def ask(service: str) -> Answer:
@@ -213,6 +205,7 @@ async def test_grpc_is_the_health_check_of_a_service(prober: Prober) -> None:
 
     assert (await ask("")).success
     assert (await ask("web")).success
+    assert (await ask("n" * 200)).success
     assert (await ask("db")).success is False
     assert await ask("nobody") == Answer(False, "error: health rpc failed: NOT_FOUND unknown service")
     server.close()
@@ -233,7 +226,7 @@ async def test_a_program_says_by_its_exit_code(prober: Prober, docker: FakeDocke
 
     assert (await ask("exit 0")).success
     assert await ask("exit 3") == Answer(False, "exit code 3")
-    assert await ask("echo all is well") == Answer(True, "all is well")
+    assert await ask("echo all is well") == Answer(True)
     assert await ask("sleep") == Answer(False, 'command "sleep" timed out after 1s')
     docker.trouble = NotReady("Docker does not answer")
     assert await ask("exit 0") == Answer(None, "Docker does not answer")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from api.objects import Container
-from api.probes import Probe, TCPSocketAction
-from node_agent.probing import LIVENESS, READINESS, STARTUP, ProbeState, Verdict, answer, begin, tick
+from api.probes import ExecAction, Probe, TCPSocketAction
+from node_agent.probing import LIVENESS, READINESS, STARTUP, ProbeState, Verdict, answer, begin, needs_address, tick
 from tests.unit.node_agent.make import NOW
 
 LONG_AGO = NOW - timedelta(days=1)
@@ -63,6 +63,12 @@ def test_a_restarted_agent_goes_on_from_what_was_told() -> None:
     state = fresh({STARTUP: probe(), READINESS: probe(), LIVENESS: probe()}, known=known)
     assert state.verdict == Verdict(True, True, "")
     assert tick(state, NOW)[1] == (LIVENESS, READINESS)
+
+
+def test_programs_are_asked_without_an_address() -> None:
+    program = Probe(exec=ExecAction(command=("true",)))
+    assert not needs_address(wish({LIVENESS: program}))
+    assert needs_address(wish({LIVENESS: program, READINESS: probe()}))
 
 
 def test_a_verdict_changes_at_its_threshold() -> None:
@@ -144,7 +150,7 @@ def test_a_life_of_questions(
 ) -> None:
     """Waking when told to always finds something to ask; nothing is asked too early, too often or out of turn."""
     state, now = fresh(probes, share, agent_age), NOW
-    last: dict[str, float] = {}
+    last: dict[str, datetime] = {}
     silent: set[str] = set()
     for one in answers:
         at = state.wake_at(going)
@@ -159,7 +165,7 @@ def test_a_life_of_questions(
         for kind in asked:
             elapsed = (now - NOW).total_seconds()
             assert elapsed >= probes[kind].initial_delay_seconds
-            assert kind not in last or round(elapsed - last[kind], 6) >= probes[kind].period_seconds
+            assert kind not in last or now - last[kind] >= timedelta(seconds=probes[kind].period_seconds)
             assert (
                 kind in last
                 or elapsed <= max(probes[kind].initial_delay_seconds, probes[kind].period_seconds)
@@ -168,7 +174,7 @@ def test_a_life_of_questions(
             assert (kind == STARTUP) != started
             assert kind not in silent
             assert kind == READINESS or not going
-            last[kind] = elapsed
+            last[kind] = now
             assert kind not in tick(state, now + timedelta(days=1), going)[1], "it is asked while an answer is due"
             state, verdict = answer(state, kind, one)
             silent |= {verdict.failed} if verdict.failed else set()

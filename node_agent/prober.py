@@ -1,0 +1,117 @@
+"""Asks the containers of one pod again and again: one task and one timer for each container that has probes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from api.objects import Container as Wish
+from node_agent.drivers.probe import Answer, Prober, Target
+from node_agent.observed import Container
+from node_agent.probing import ProbeState, Verdict, answer, begin, probes, tick
+from node_agent.progress import UNKNOWN
+
+_EPOCH = datetime.now(UTC) - timedelta(seconds=time.monotonic())
+
+
+def steady() -> datetime:
+    """The time, as far as it goes on evenly: a clock that is set neither stops nor hurries probes."""
+    return _EPOCH + timedelta(seconds=time.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """What probes are asked with. `began`: when the agent did, by `steady`; `share` gives random parts, 0 to 1."""
+
+    client: Prober
+    share: Callable[[], float]
+    began: datetime
+
+
+class ContainerProber:
+    """The probes of one container id, until they are over or it is cancelled."""
+
+    def __init__(
+        self, tools: Probing, wish: Wish, target: Target, state: ProbeState, told: Callable[[str, Answer, bool], None]
+    ) -> None:
+        self.state = state
+        self.going = False
+        self._client = tools.client
+        self._wish = wish
+        self._target = target
+        self._told = told
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        asked: dict[asyncio.Task[Answer], str] = {}
+        wishes = probes(self._wish)
+        try:
+            while True:
+                self.state, kinds = tick(self.state, steady(), self.going)
+                for kind in kinds:
+                    asked[asyncio.create_task(self._client.ask(wishes[kind], self._target))] = kind
+                due = self.state.wake_at(self.going)
+                wait = None if due is None else max((due - steady()).total_seconds(), 0.0)
+                if asked:
+                    done, _ = await asyncio.wait(asked, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        self._answered(asked.pop(task), task.result())
+                elif wait is None:
+                    return
+                else:
+                    await asyncio.sleep(wait)
+        finally:
+            for task in asked:
+                task.cancel()
+
+    def _answered(self, kind: str, heard: Answer) -> None:
+        before = self.state.verdict
+        self.state, after = answer(self.state, kind, heard.success)
+        self._told(kind, heard, before != after)
+
+
+class PodProber:
+    """The probes of one pod. `told` hears every answer, and whether a verdict changed: (container, probe, answer,
+    changed). `ended` is called when there is no more to ask, or when asking failed."""
+
+    def __init__(
+        self, tools: Probing, told: Callable[[str, str, Answer, bool], None], ended: Callable[[], None]
+    ) -> None:
+        self._tools = tools
+        self._told = told
+        self._ended = ended
+        self._probers: dict[str, ContainerProber] = {}
+
+    @property
+    def verdicts(self) -> Mapping[str, Verdict]:
+        """By container id, of those that have probes."""
+        return {identity: prober.state.verdict for identity, prober in self._probers.items()}
+
+    def begin(self, wish: Wish, one: Container, target: Target, known: Verdict = UNKNOWN) -> None:
+        """Ask a container from now on, unless it is asked already; `known` is what was told of it before."""
+        if one.id in self._probers or not probes(wish):
+            return
+        now = steady()
+        state = begin(wish, one.started_at or now, now, self._tools.began, self._tools.share(), known)
+
+        def told(kind: str, heard: Answer, changed: bool) -> None:
+            self._told(wish.name, kind, heard, changed)
+
+        prober = self._probers[one.id] = ContainerProber(self._tools, wish, target, state, told)
+        prober.task.add_done_callback(lambda _: self._ended())
+
+    def keep(self, running: frozenset[str], going: bool) -> None:
+        """Forget containers that do not run; of a pod that goes ask only for readiness. Raises what a task raised."""
+        for identity in self._probers.keys() - running:
+            self._probers.pop(identity).task.cancel()
+        for prober in self._probers.values():
+            prober.going = going
+            if prober.task.done():
+                prober.task.result()
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        self.keep(frozenset(), going=True)

@@ -1,0 +1,34 @@
+"""The nearest time counts; nothing rings after it was cleared."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from node_agent.alarm import Alarm
+
+
+async def test_the_nearest_time_rings_once() -> None:
+    rung: asyncio.Queue[None] = asyncio.Queue()
+    alarm, now = Alarm(lambda: rung.put_nowait(None)), datetime.now(UTC)
+    alarm.at(now + timedelta(days=1))
+    alarm.at(None)
+    alarm.at(now)
+    alarm.at(now + timedelta(days=1))
+    async with asyncio.timeout(20):
+        await rung.get()
+    assert rung.empty()
+    alarm.at(now)
+    async with asyncio.timeout(20):
+        await rung.get()
+
+
+async def test_a_time_that_was_cleared_does_not_ring() -> None:
+    rung: asyncio.Queue[str] = asyncio.Queue()
+    cleared, other = Alarm(lambda: rung.put_nowait("cleared")), Alarm(lambda: rung.put_nowait("other"))
+    cleared.at(datetime.now(UTC))
+    cleared.clear()
+    other.at(datetime.now(UTC))
+    async with asyncio.timeout(20):
+        assert await rung.get() == "other"
+    assert rung.empty()
