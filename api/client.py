@@ -190,12 +190,19 @@ class Client:
         """Merge into the status of an object (RFC 7386)."""
         return await self._patch(path_of(kind, namespace, name, "status"), kind, merge_patch)
 
+    async def patch_status_strategically(self, kind: type[O], name: str, namespace: str, patch: dict[str, Any]) -> O:
+        """Merge into the status of an object as Kubernetes does, list items by their key."""
+        content_type = "application/strategic-merge-patch+json"
+        return await self._patch(path_of(kind, namespace, name, "status"), kind, patch, content_type)
+
     async def patch(self, kind: type[O], name: str, namespace: str, merge_patch: dict[str, Any]) -> O:
         """Merge into an object (RFC 7386)."""
         return await self._patch(path_of(kind, namespace, name), kind, merge_patch)
 
-    async def _patch(self, path: str, kind: type[O], merge_patch: dict[str, Any]) -> O:
-        data = await self.request("PATCH", path, msgspec.json.encode(merge_patch), "application/merge-patch+json")
+    async def _patch(
+        self, path: str, kind: type[O], patch: dict[str, Any], content_type: str = "application/merge-patch+json"
+    ) -> O:
+        data = await self.request("PATCH", path, msgspec.json.encode(patch), content_type)
         return msgspec.json.decode(data, type=kind)
 
     async def delete(

@@ -41,7 +41,6 @@ UNMET_IN_CONTAINER = ("volume_devices",)
 
 IDLE_IN_SPEC = (
     "active_deadline_seconds", "affinity", "overhead",
-    "readiness_gates",
     "topology_spread_constraints",
 )  # fmt: skip
 IDLE_IN_CONTAINER = ("resize_policy",)
@@ -71,6 +70,10 @@ def check(pod: Pod) -> Iterator[Problem]:
             yield Problem(path, shown(name), syntax(name))
     yield from security.check_pod("spec.securityContext", spec.security_context)
     yield from volume_checks.check(spec.volumes)
+    for number, gate in enumerate(spec.readiness_gates):
+        if names.label_key(gate.condition_type):
+            path = f"spec.readinessGates[{number}].conditionType"
+            yield Problem(path, shown(gate.condition_type), names.label_key(gate.condition_type))
     yield from _containers(spec)
 
 

@@ -33,7 +33,7 @@ async def serve(settings: Settings) -> None:
             for work in (
                 agent.heart.run(),
                 agent.ports.run(),
-                agent.writer.run(),
+                agent.statuses.loop.run(),
                 agent.recorder.loop.run(),
                 agent.loop.run(),
                 agent.detacher.run(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from api.client import AlreadyExists, ApiError, Client, ClientError, Conflict, NotFound
+from api.client import AlreadyExists, Client, ClientError, NotFound
 from api.mirror import Mirror
 from api.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
 from node_agent import host_ports
 from node_agent import observed as label
+from node_agent.conditions import others
 from node_agent.containers import Host
 from node_agent.drivers import host as directories
 from node_agent.drivers import nft
@@ -33,7 +34,7 @@ from node_agent.recorder import Recorder
 from node_agent.references import References
 from node_agent.settings import Settings
 from node_agent.sources import Manifests
-from node_agent.status import merged
+from node_agent.status_writer import StatusWriter
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, NotReady
@@ -63,11 +64,8 @@ class Agent:
         self._network = network
         self._spawn = spawn
         self._workers: dict[str, PodWorker] = {}
-        self._statuses: dict[str, PodStatus] = {}
-        self._written: dict[str, int] = {}
         self._subnet = ""
         self._ports_written = ""
-        self._ended: dict[str, Pod] = {}
         self.recorder = Recorder(client, settings.node_name)
         self._tools = Tools(
             docker=docker,
@@ -84,7 +82,7 @@ class Agent:
         )
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
-        self.writer = Loop("statuses", self._write_statuses, Pace(resync=HOUSEKEEPING_SECONDS, last_retry=5.0))
+        self.statuses = StatusWriter(client, self._shown)
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
@@ -115,23 +113,18 @@ class Agent:
                 self._take_up(pod)
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
-            elif self._is_overwritten(pod, worker.pod.status):
-                self._report(uid, worker.pod.status)
         if self.mirror.synced and self.manifests.seen:
             for uid in self._workers.keys() - wanted.keys():
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()
             await self._sweep(set(wanted))
 
-    def _is_overwritten(self, pod: Pod, ours: PodStatus) -> bool:
-        """Whether somebody else has changed, after our last write, what is ours to say."""
-        ours_at = self._written.get(pod.metadata.uid)
-        newer = ours_at is not None and int(pod.metadata.resource_version) > ours_at
-        return newer and merged(ours, pod.status) != pod.status
+    def _shown(self) -> dict[str, Pod]:
+        return {pod.metadata.uid: pod for pod in self.mirror.items.values()}
 
     def _take_up(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        if uid in self._ended:
+        if self.statuses.is_ending(uid):
             return
         worker = PodWorker(pod, self._tools)
         self._workers[uid] = worker
@@ -153,12 +146,11 @@ class Agent:
 
     def _pod_gone(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
-        self._statuses.pop(uid, None)
-        self._written.pop(uid, None)
         self.ports.wake()
-        if worker is not None and uid in {pod.metadata.uid for pod in self.mirror.items.values()}:
-            self._ended[uid] = worker.pod
-            self.writer.wake()
+        if worker is not None and uid in self._shown():
+            self.statuses.end(worker.pod)
+        else:
+            self.statuses.forget(uid)
         self.loop.wake()
 
     async def _write_ports(self) -> None:
@@ -173,47 +165,9 @@ class Agent:
 
     def _report(self, uid: str, status: PodStatus) -> None:
         self.ports.wake()
-        if uid not in self.manifests.pods:
-            self._statuses[uid] = status
-            self.writer.wake()
-
-    async def _write_statuses(self) -> None:
-        """Only the newest status of each pod; what cannot be written now waits for the next pass."""
-        while self._statuses:
-            uid, status = next(iter(self._statuses.items()))
-            worker = self._workers.get(uid)
-            if worker is not None:
-                await self._to_master(self._write_status(worker.pod.metadata, status))
-            if self._statuses.get(uid) is status:
-                del self._statuses[uid]
-        while self._ended:
-            uid, pod = next(iter(self._ended.items()))
-            await self._to_master(self._delete(pod.metadata))
-            del self._ended[uid]
-
-    async def _write_status(self, meta: ObjectMeta, status: PodStatus) -> None:
-        current = await self._client.get(Pod, meta.name, meta.namespace)
-        if current.metadata.uid == meta.uid:
-            written = await self._client.update_status(replace(current, status=merged(status, current.status)))
-            self._written[meta.uid] = int(written.metadata.resource_version)
-
-    async def _delete(self, meta: ObjectMeta) -> None:
-        await self._client.delete(Pod, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
-
-    async def _to_master(self, request: Awaitable[object]) -> None:
-        """An object that is gone or has changed needs no more words; a master that is away is asked again."""
-        try:
-            await request
-        except NotFound:
-            return
-        except Conflict as error:
-            if "precondition" in str(error).lower() or "uid" in str(error).lower():
-                return
-            raise NotReady(str(error)) from None
-        except ApiError as error:
-            log.warning("the master refused", extra={"error": error})
-        except ClientError as error:
-            raise NotReady(str(error)) from None
+        worker = self._workers.get(uid)
+        if worker is not None and uid in self._shown():
+            self.statuses.say(worker.pod, status)
 
     async def _beat(self) -> None:
         """Tell the master that this node lives, and whether pods can run here."""
@@ -269,8 +223,9 @@ def _host(settings: Settings) -> Host:
 
 
 def _wish(pod: Pod) -> Pod:
-    """What counts as a change: everything but the status, which this agent writes itself."""
-    return replace(pod, status=PodStatus(), metadata=replace(pod.metadata, resource_version="", managed_fields=None))
+    """What counts as a change: everything but that part of the status which this agent writes itself."""
+    theirs = PodStatus(conditions=others(pod.status.conditions))
+    return replace(pod, status=theirs, metadata=replace(pod.metadata, resource_version="", managed_fields=None))
 
 
 def _remains(uid: str, labels: dict[str, str]) -> Pod:

@@ -20,7 +20,7 @@ from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan, 
 from node_agent.pod_volumes import PodVolumes
 from node_agent.references import Unread
 from node_agent.security import forbidden_sysctl
-from node_agent.status import Facts, rejected, summarise
+from node_agent.status import Facts, merged, rejected, summarise
 from node_agent.surroundings import boxed, connected, credentials_for, surrounded
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, Gone, Refused
@@ -72,8 +72,8 @@ class PodWorker:
         self._loop.wake()
 
     def update(self, pod: Pod) -> None:
-        """A newer wish; its status is ours to write, so the one that we know stays."""
-        known = self.pod.status if self.pod.status.conditions else pod.status
+        """A newer wish; its status is ours to write, so the one that we know stays but for what others say in it."""
+        known = merged(self.pod.status, pod.status) if self.pod.status.conditions else pod.status
         self.pod = replace(pod, status=known)
         self.wake()
 

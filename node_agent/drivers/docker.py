@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
@@ -47,6 +48,7 @@ class Docker:
         self._pulling = asyncio.Lock()
         self._client: Any = None
         self._events: Any = None
+        self._digests: dict[str, str] = {}
 
     async def version(self) -> str:
         """Docker's version, for example 20.10.24."""
@@ -58,7 +60,11 @@ class Docker:
 
     async def pod_containers(self, uid: str) -> list[Container]:
         """Every container of one pod, running or not."""
-        return await self._call(functools.partial(_inspect_all, filters={"label": f"{POD_UID}={uid}"}))
+        found = await self._call(functools.partial(_inspect_all, filters={"label": f"{POD_UID}={uid}"}))
+        images = {one.image_id for one in found if not one.is_sandbox} - self._digests.keys()
+        if images:
+            self._digests |= await self._call(lambda client: {image: _digest(client, image) for image in images})
+        return [replace(one, digest=self._digests.get(one.image_id, "")) for one in found]
 
     async def pods(self) -> dict[str, dict[str, str]]:
         """UID of every pod that has a container here → the labels of one of its containers.
@@ -89,6 +95,7 @@ class Docker:
         repository, tag = _reference(name)
         async with self._pulling:
             await self._call(lambda client: _pull(client, repository, tag, credential))
+        self._digests.clear()
 
     async def create(self, spec: ContainerSpec) -> str:
         """Create a container; a dead one that holds its name is removed first. Returns the id."""
@@ -225,6 +232,14 @@ def _inspect_all(client: Any, filters: dict[str, str]) -> list[Container]:
         with contextlib.suppress(docker.errors.NotFound):
             found.append(_container(client.inspect_container(row["Id"])))
     return found
+
+
+def _digest(client: Any, image: str) -> str:
+    """The first name and digest under which a registry has the image."""
+    try:
+        return str(next(iter(client.inspect_image(image)["RepoDigests"] or ()), ""))
+    except docker.errors.ImageNotFound:
+        return ""
 
 
 def _container(answer: dict[str, Any]) -> Container:
