@@ -33,6 +33,8 @@ async def serve(settings: Settings) -> None:
             for work in (
                 agent.heart.run(),
                 agent.ports.run(),
+                agent.node.heart.run(),
+                agent.node.mirror.run(),
                 agent.statuses.loop.run(),
                 agent.recorder.loop.run(),
                 agent.loop.run(),

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from api.client import AlreadyExists, Client, ClientError, NotFound
+from api.client import Client
 from api.mirror import Mirror
-from api.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
+from api.objects import ObjectMeta, Pod, PodSpec, PodStatus
 from node_agent import host_ports
 from node_agent import observed as label
 from node_agent.conditions import others
@@ -26,7 +26,8 @@ from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
 from node_agent.lost_sandboxes import detach_lost
-from node_agent.node import new_node, node_status
+from node_agent.node import Health, Identity, Pressure, parse_taint
+from node_agent.node_report import NodeReport
 from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_worker import PodWorker
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 60.0
 NO_PORTS = host_ports.table(())
+
+FAST_SECONDS, FAST_STEP_SECONDS = 120.0, 0.1
+"""So long after a start, until the node is Ready for the first time, it is looked at again after each step."""
 
 
 class Agent:
@@ -86,6 +90,15 @@ class Agent:
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
+        identity = Identity(
+            name=settings.node_name,
+            address=settings.node_ip,
+            max_pods=settings.max_pods,
+            taints=tuple(parse_taint(text) for text in settings.register_with_taints),
+        )
+        self.node = NodeReport(client, identity, settings.heartbeat_seconds, self.recorder.about, self.heart.wake)
+        self.pressure = Pressure()
+        self._fast_until = time.monotonic() + FAST_SECONDS
         self.manifests = Manifests(Path(settings.manifest_dir), settings.node_name, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self.loop.wake)
 
@@ -170,32 +183,19 @@ class Agent:
             self.statuses.say(worker.pod, status)
 
     async def _beat(self) -> None:
-        """Tell the master that this node lives, and whether pods can run here."""
+        """Tell the master how this node is, and whether pods can run here."""
         self.unready = await self._trouble()
         try:
-            version = await self._docker.version()
+            version, images = await self._docker.version(), await self._docker.image_sizes()
         except DriverError:
-            version = ""
-        facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), version)
-        name, address, now = self._settings.node_name, self._settings.node_ip, datetime.now(UTC)
-        try:
-            await self._write_node(name, address, facts, now)
-        except ClientError as error:
-            raise NotReady(str(error)) from None
-
-    async def _write_node(self, name: str, address: str, facts: Any, now: datetime) -> None:
-        try:
-            node = await self._client.get(Node, name)
-        except NotFound:
-            try:
-                await self._client.create(new_node(name, address, facts, self.unready, now))
-                log.info("registered", extra={"node": name, "address": address})
-            except AlreadyExists:
-                self.heart.wake()
-            return
-        status = node_status(name, address, facts, self.unready, now, node.status.conditions)
-        await self._client.patch_status(Node, name, "", {"status": msgspec.to_builtins(status)})
-        if self.unready:
+            version, images = "", ()
+        facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), version, images)
+        await self.node.write(facts, Health(self.unready, self.pressure), datetime.now(UTC))
+        if not self.unready:
+            self._fast_until = 0.0
+        elif time.monotonic() < self._fast_until:
+            asyncio.get_running_loop().call_later(FAST_STEP_SECONDS, self.heart.wake)
+        else:
             raise NotReady(self.unready)
 
     async def _trouble(self) -> str:

@@ -150,10 +150,9 @@ def _container(
     newest = history[0] if history else None
     earlier = history[1] if len(history) > 1 else None
     state = _state(pod, wish, seen, facts, phase)
+    last = last_end(known) if newest is None else _kept(known, newest)
     if earlier is not None:
         last = _terminated(earlier, facts)
-    else:
-        last = last_end(known) if newest is None else _kept(known, newest)
     if state.waiting is not None and newest is not None and newest.ended:
         last = _terminated(newest, facts)
     return ContainerStatus(

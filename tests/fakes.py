@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
+from api.objects import ContainerImage
 from node_agent.containers import ContainerSpec
 from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
@@ -87,6 +88,10 @@ class FakeDocker(Docker):
 
     async def sandboxes(self) -> frozenset[str]:
         return self._called(frozenset(one.seen.id for one in self.held.values() if one.seen.is_sandbox))
+
+    async def image_sizes(self) -> tuple[ContainerImage, ...]:
+        tagged = sorted(name if ":" in name else f"{name}:latest" for name in self.images)
+        return self._called(tuple(ContainerImage(names=(name,), size_bytes=1 << 20) for name in tagged))
 
     async def image_id(self, name: str) -> str:
         self._ready()

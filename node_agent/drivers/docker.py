@@ -20,6 +20,7 @@ import urllib3.exceptions
 from docker.types import LogConfig
 
 from api import times
+from api.objects import ContainerImage
 from node_agent.containers import CPU_PERIOD, ContainerSpec
 from node_agent.credentials import Credential
 from node_agent.drivers.docker_exec import Executed, execute
@@ -81,6 +82,14 @@ class Docker:
         filters = {"label": f"{TYPE}={SANDBOX_TYPE}"}
         found = await self._call(lambda client: client.containers(all=True, filters=filters))
         return frozenset(row["Id"] for row in found)
+
+    async def image_sizes(self) -> tuple[ContainerImage, ...]:
+        """Every image that has a name, with its tags first, then its digests."""
+        rows = await self._call(lambda client: client.images())
+        named = ((*_names(row, "RepoTags"), *_names(row, "RepoDigests")) for row in rows)
+        return tuple(
+            ContainerImage(names=names, size_bytes=row["Size"]) for names, row in zip(named, rows, strict=True) if names
+        )
 
     async def image_id(self, name: str) -> str:
         """The id of an image that is here. Raises Gone."""
@@ -232,6 +241,10 @@ def _inspect_all(client: Any, filters: dict[str, str]) -> list[Container]:
         with contextlib.suppress(docker.errors.NotFound):
             found.append(_container(client.inspect_container(row["Id"])))
     return found
+
+
+def _names(row: dict[str, Any], field: str) -> list[str]:
+    return [name for name in row[field] or () if "<none>" not in name]
 
 
 def _digest(client: Any, image: str) -> str:

@@ -283,6 +283,12 @@ async def test_images_are_here_or_not_or_have_no_possible_name(driver: Docker) -
         await driver.create(replace(sandbox("uid-0"), image="nobody/nothing:1"))
 
 
+async def test_images_are_listed_with_their_names_and_sizes(driver: Docker) -> None:
+    found = {name: image.size_bytes for image in await driver.image_sizes() for name in image.names}
+    assert {name if ":" in name else f"{name}:latest" for name in (images.PAUSE, images.TOOLBOX)} <= found.keys()
+    assert all(size > 0 for size in found.values())
+
+
 async def test_a_registry_that_is_away_may_be_asked_again(driver: Docker) -> None:
     with pytest.raises(NotReady, match="refused"):
         await driver.pull(ABSENT)

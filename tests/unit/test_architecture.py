@@ -30,6 +30,7 @@ PURE = (
     "api/bandwidth.py",
     "api/kinds.py",
     "api/lanes.py",
+    "api/leases.py",
     "api/manifest.py",
     "api/names.py",
     "api/objects.py",
