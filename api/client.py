@@ -13,6 +13,7 @@ ClientError
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ O = TypeVar("O", bound=Object)
 
 ANSWER_SECONDS = 30.0
 WATCH_SECONDS = 300
+FORGETS_TLS = sys.version_info < (3, 12, 7)
+"""Older Pythons leave a TLS connection open whose other side went away in the middle of it."""
+
 SILENCE_SECONDS = 90.0
 """A watch on which nothing was heard for so long, not even a bookmark, is taken for dead."""
 
@@ -124,7 +128,7 @@ class Client:
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
-        connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0)
+        connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0, enable_cleanup_closed=FORGETS_TLS)
         self._http = aiohttp.ClientSession(connector=connector)
         return self
 
