@@ -13,6 +13,7 @@ ClientError
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ O = TypeVar("O", bound=Object)
 
 ANSWER_SECONDS = 30.0
 WATCH_SECONDS = 300
+FORGETS_TLS = sys.version_info < (3, 12, 7)
+"""Older Pythons leave a TLS connection open whose other side went away in the middle of it."""
+
 SILENCE_SECONDS = 90.0
 """A watch on which nothing was heard for so long, not even a bookmark, is taken for dead."""
 
@@ -124,7 +128,7 @@ class Client:
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
-        connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0)
+        connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0, enable_cleanup_closed=FORGETS_TLS)
         self._http = aiohttp.ClientSession(connector=connector)
         return self
 
@@ -190,12 +194,19 @@ class Client:
         """Merge into the status of an object (RFC 7386)."""
         return await self._patch(path_of(kind, namespace, name, "status"), kind, merge_patch)
 
+    async def patch_status_strategically(self, kind: type[O], name: str, namespace: str, patch: dict[str, Any]) -> O:
+        """Merge into the status of an object as Kubernetes does, list items by their key."""
+        content_type = "application/strategic-merge-patch+json"
+        return await self._patch(path_of(kind, namespace, name, "status"), kind, patch, content_type)
+
     async def patch(self, kind: type[O], name: str, namespace: str, merge_patch: dict[str, Any]) -> O:
         """Merge into an object (RFC 7386)."""
         return await self._patch(path_of(kind, namespace, name), kind, merge_patch)
 
-    async def _patch(self, path: str, kind: type[O], merge_patch: dict[str, Any]) -> O:
-        data = await self.request("PATCH", path, msgspec.json.encode(merge_patch), "application/merge-patch+json")
+    async def _patch(
+        self, path: str, kind: type[O], patch: dict[str, Any], content_type: str = "application/merge-patch+json"
+    ) -> O:
+        data = await self.request("PATCH", path, msgspec.json.encode(patch), content_type)
         return msgspec.json.decode(data, type=kind)
 
     async def delete(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from api.configuration import ConfigMap, Secret
 from api.events import Event
+from api.leases import Lease
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
 from api.queries import NodeQuery
 from api.storage import PersistentVolume, PersistentVolumeClaim
@@ -21,8 +22,9 @@ PLURALS: dict[type[Object], str] = {
     NetNamespace: "netnamespaces",
     NodeQuery: "nodequeries",
     Event: "events",
+    Lease: "leases",
 }
 
 KINDS = tuple(PLURALS)
 
-NAMESPACED: frozenset[type[Object]] = frozenset({Pod, ConfigMap, Secret, Event, PersistentVolumeClaim})
+NAMESPACED: frozenset[type[Object]] = frozenset({Pod, ConfigMap, Secret, Event, Lease, PersistentVolumeClaim})

@@ -223,6 +223,12 @@ class EphemeralContainer(Container, frozen=True):
     target_container_name: str = ""
 
 
+class ReadinessGate(Value, frozen=True):
+    """A condition, said by somebody else, that must be True before the pod is Ready."""
+
+    condition_type: str
+
+
 class PodSpec(Value, frozen=True):
     volumes: tuple[Volume, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -253,7 +259,7 @@ class PodSpec(Value, frozen=True):
     priority_class_name: str = ""
     priority: int | None = None
     dns_config: PodDNSConfig | None = None
-    readiness_gates: Json = None
+    readiness_gates: tuple[ReadinessGate, ...] = ()
     runtime_class_name: str | None = None
     enable_service_links: bool | None = None
     preemption_policy: str | None = None

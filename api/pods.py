@@ -42,7 +42,7 @@ UNMET_IN_CONTAINER = ("volume_devices",)
 """Without these the pod could not run as it is meant to, so it is refused."""
 
 IDLE_IN_SPEC = (
-    "overhead", "readiness_gates",
+    "overhead",
     "topology_spread_constraints",
 )  # fmt: skip
 IDLE_IN_CONTAINER = ("resize_policy",)
@@ -76,6 +76,10 @@ def check(pod: Pod) -> Iterator[Problem]:
             yield Problem(path, shown(name), syntax(name))
     yield from security.check_pod("spec.securityContext", spec.security_context)
     yield from volume_checks.check(spec.volumes)
+    for number, gate in enumerate(spec.readiness_gates):
+        if names.label_key(gate.condition_type):
+            path = f"spec.readinessGates[{number}].conditionType"
+            yield Problem(path, shown(gate.condition_type), names.label_key(gate.condition_type))
     yield from _containers(spec)
 
 

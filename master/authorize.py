@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from api.leases import NODE_LEASES
 from api.objects import Pod
 from api.static_pods import creation_refusal
 
@@ -111,6 +112,7 @@ def _node_refusal(node: str, asked: Attributes) -> str | None:
         ("", "pods"): _own_pod_refusal,
         ("podlane.io", "nodequeries"): _own_query_refusal,
         ("", "events"): _own_event_refusal,
+        ("coordination.k8s.io", "leases"): _own_lease_refusal,
     }
     return rules[resource](node, asked) if resource in rules else "a node may not do this"
 
@@ -155,6 +157,13 @@ def _own_event_refusal(node: str, asked: Attributes) -> str | None:
     else:
         return "a node may only tell events"
     return None if told_by in (None, node) else f"node {node} tells events with itself as source.host"
+
+
+def _own_lease_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.namespace != NODE_LEASES or asked.verb not in ("get", "create", "update", "patch") or asked.subresource:
+        return f"a node may only read and renew its own lease in {NODE_LEASES}"
+    named = asked.body_name if asked.verb == "create" else asked.name
+    return None if named == node else f"node {node} may not renew the lease {named!r}"
 
 
 def _own_pod_refusal(node: str, asked: Attributes) -> str | None:

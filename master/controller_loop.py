@@ -88,11 +88,10 @@ class Controllers:
     async def _network(self) -> None:
         wish, nodes, namespaces = self._env.wish, self._all("Node"), self._all("Namespace")
         cursor, vnids = self._cursor("subnets"), self._cursor("vnids")
-        there = self._one("Namespace", "default"), self._one("ClusterNetwork", "default")
         await self._carry_out(
             "network",
             [
-                *controllers.bootstrap(wish, *there),
+                *controllers.bootstrap(wish, namespaces, self._one("ClusterNetwork", "default")),
                 *subnets.host_subnets(wish, nodes, self._all("HostSubnet"), cursor),
                 *lanes.net_namespaces(wish, namespaces, self._all("NetNamespace"), vnids),
             ],
@@ -118,13 +117,15 @@ class Controllers:
 
     async def _nodes(self) -> None:
         now, grace, nodes, pods = self._env.steady(), self._env.grace, self._all("Node"), self._all("Pod")
-        self._sightings = controllers.sightings(self._sightings, nodes, now)
+        leases = self._all("Lease")
+        self._sightings = controllers.sightings(self._sightings, nodes, leases, now)
         self._absences = controllers.absences(self._absences, nodes, pods, now)
         lost = list(controllers.lost_nodes(nodes, self._sightings, grace, now, self._env.clock()))
         for change in lost:
             log.warning("node is lost", extra={"node": change.item.metadata.name, "silent_for": f"{grace:.0f}s"})
         orphaned = controllers.orphaned_pods(pods, self._absences, grace, now)
-        await self._carry_out("nodes", [*lost, *orphaned])
+        told = [happenings.lost(change.before, self._env.clock()) for change in lost]
+        await self._carry_out("nodes", [*lost, *told, *orphaned, *controllers.orphaned_leases(nodes, leases)])
 
     async def _schedule(self) -> None:
         pods: list[Pod] = self._all("Pod")

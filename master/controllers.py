@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import msgspec
 
+from api.leases import NODE_LEASES, Lease
 from api.objects import (
     ClusterNetwork,
     ClusterNetworkEntry,
@@ -31,6 +32,8 @@ from master.kinds.kind import parse_time, show_time
 from master.kinds.node import ready
 
 GLOBAL_NAMESPACE = "default"
+LASTING_NAMESPACES = (GLOBAL_NAMESPACE, NODE_LEASES)
+"""Namespaces that are always there. They belong to the cluster: their lane is the one that reaches all."""
 QUERY_LIFE = datetime.timedelta(minutes=5)
 
 
@@ -104,11 +107,13 @@ class NetworkWish:
 
 
 def bootstrap(
-    wish: NetworkWish, namespace: Namespace | None, network: ClusterNetwork | None
+    wish: NetworkWish, namespaces: Iterable[Namespace], network: ClusterNetwork | None
 ) -> Iterator[Make | Change]:
-    """The namespace `default`, and the ClusterNetwork `default` as the settings have it."""
-    if namespace is None:
-        yield Make(Namespace(metadata=ObjectMeta(name=GLOBAL_NAMESPACE)))
+    """The namespaces that are always there, and the ClusterNetwork `default` as the settings have it."""
+    present = {namespace.metadata.name for namespace in namespaces}
+    for name in LASTING_NAMESPACES:
+        if name not in present:
+            yield Make(Namespace(metadata=ObjectMeta(name=name)))
     first = wish.pools.pools[0]
     entries = (ClusterNetworkEntry(cidr=str(p.network), host_subnet_length=p.host_bits) for p in wish.pools.pools)
     wanted = ClusterNetwork(
@@ -185,12 +190,18 @@ Sightings = Mapping[tuple[str, str], Sighting]
 """By (name, uid) of the node. Empty after a start, so that every node has a full grace period to report."""
 
 
-def sightings(before: Sightings, nodes: Iterable[Node], now: float) -> dict[tuple[str, str], Sighting]:
-    """What is known at `now`. Only the master's own steady clock counts: the nodes' clocks may be wrong."""
+def sightings(
+    before: Sightings, nodes: Iterable[Node], leases: Iterable[Lease], now: float
+) -> dict[tuple[str, str], Sighting]:
+    """What is known at `now`: a node lives when it renews its lease or reports its status.
+
+    Only the master's own steady clock counts: the nodes' clocks may be wrong.
+    """
     found: dict[tuple[str, str], Sighting] = {}
+    renewed = {one.metadata.name: one.spec.renew_time for one in leases if one.metadata.namespace == NODE_LEASES}
     for node in nodes:
         key = (node.metadata.name, node.metadata.uid)
-        report = tuple(row.last_heartbeat_time for row in node.status.conditions)
+        report = (renewed.get(node.metadata.name), *(row.last_heartbeat_time for row in node.status.conditions))
         known = before.get(key)
         found[key] = known if known is not None and known.report == report else Sighting(now, report)
     return found
@@ -222,6 +233,15 @@ def _unknown(row: Condition, grace: float, wall: datetime.datetime) -> Condition
         message=f"The node agent has not reported for {grace:.0f} s.",
         last_transition_time=row.last_transition_time if row.status == "Unknown" else show_time(wall),
     )
+
+
+def orphaned_leases(nodes: Iterable[Node], leases: Iterable[Lease]) -> Iterator[Drop]:
+    """A node's lease goes with it."""
+    present = {node.metadata.uid for node in nodes}
+    for one in leases:
+        owners = [owner.uid for owner in one.metadata.owner_references if owner.kind == Node.KIND]
+        if owners and one.metadata.namespace == NODE_LEASES and not present.intersection(owners):
+            yield Drop(one)
 
 
 # --- pods of nodes that are gone --------------------------------------------------------------------------------------

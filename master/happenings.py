@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from api.events import NORMAL, WARNING, Event, EventSource, event, reference
-from api.objects import Pod
+from api.objects import Object, Pod
 from master.controllers import Drop, Make
 from master.kinds.kind import parse_time
 from master.scheduler import SCHEDULER
@@ -23,6 +25,13 @@ def scheduled(pod: Pod, node: str, now: datetime.datetime) -> Make:
 def unscheduled(pod: Pod, sentence: str, now: datetime.datetime) -> Make:
     """No node takes the pod."""
     return Make(event(reference(pod), WARNING, "FailedScheduling", sentence, EventSource(component=SCHEDULER), now))
+
+
+def lost(node: Object, now: datetime.datetime) -> Make:
+    """Nothing was heard of the node for its grace period."""
+    about = msgspec.structs.replace(reference(node), uid=node.metadata.name)
+    words = f"Node {node.metadata.name} status is now: NodeNotReady"
+    return Make(event(about, NORMAL, "NodeNotReady", words, EventSource(component="node-controller"), now))
 
 
 def old_events(events: Iterable[Event], wall: datetime.datetime) -> Iterator[Drop]:

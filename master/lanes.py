@@ -11,7 +11,18 @@ from api import lanes
 from api.lanes import CHANGE_NETWORK, BadRequest
 from api.objects import PLUGIN_MULTITENANT, Namespace, NetNamespace, ObjectMeta
 from master.allocators import FIRST_VNID, GLOBAL_VNID, allocate_vnids
-from master.controllers import GLOBAL_NAMESPACE, Change, Cursor, Drop, Make, NetworkWish, Notice, Outcome, moved
+from master.controllers import (
+    GLOBAL_NAMESPACE,
+    LASTING_NAMESPACES,
+    Change,
+    Cursor,
+    Drop,
+    Make,
+    NetworkWish,
+    Notice,
+    Outcome,
+    moved,
+)
 
 
 def net_namespaces(
@@ -32,9 +43,10 @@ def net_namespaces(
     yield from _requests(kept, pool)
     wanting = [namespace for name, namespace in by_name.items() if name not in known]
     wanting.sort(key=lambda item: (item.metadata.creation_timestamp or "", item.metadata.name))
-    projects = [item.metadata.name for item in wanting if item.metadata.name != GLOBAL_NAMESPACE]
-    if len(projects) < len(wanting):
-        yield Make(_lane(GLOBAL_NAMESPACE, GLOBAL_VNID))
+    projects = [item.metadata.name for item in wanting if item.metadata.name not in LASTING_NAMESPACES]
+    for item in wanting:
+        if item.metadata.name in LASTING_NAMESPACES:
+            yield Make(_lane(item.metadata.name, GLOBAL_VNID))
     given = pool.take(len(projects))
     for name, vnid in zip(projects, given, strict=False):
         yield Make(_lane(name, vnid))

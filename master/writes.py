@@ -14,6 +14,7 @@ import msgspec
 
 from api import init_containers
 from api.defaults import default
+from api.leases import NODE_LEASES
 from api.objects import Binding, Condition, NamespaceStatus, Node, Object, Pod
 from api.schema import FORBIDDEN, UNKNOWN, Problem, shown
 from api.validate import decode, immutable
@@ -241,7 +242,7 @@ def _marked(item: Any, end: datetime.datetime, grace: int) -> Any:
 
 
 def _deleted_namespace(kind: AnyKind, item: Any, now: datetime.datetime) -> Any:
-    if item.metadata.name == "default":
+    if item.metadata.name in ("default", NODE_LEASES):
         raise answers.forbidden(kind, item.metadata.name, "this namespace may not be deleted")
     if item.metadata.deletion_timestamp:
         return item

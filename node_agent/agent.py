@@ -6,21 +6,22 @@ import asyncio
 import dataclasses
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from api.client import AlreadyExists, ApiError, Client, ClientError, Conflict, NotFound
+from api.client import Client, ClientError
 from api.mirror import Mirror
 from api.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
 from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports
 from node_agent import observed as label
 from node_agent.admission import Rejection
+from node_agent.conditions import others
 from node_agent.containers import Host
 from node_agent.door import Door, Verdict
 from node_agent.drivers import host as directories
@@ -33,7 +34,8 @@ from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.mirror_pods import Shown
 from node_agent.mirroring import Mirroring
-from node_agent.node import new_node, node_status
+from node_agent.node import Health, Identity, new_node, parse_taint
+from node_agent.node_report import NodeReport
 from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
@@ -45,7 +47,8 @@ from node_agent.settings import Settings
 from node_agent.sources.merge import Double, Offer, merge
 from node_agent.sources.reading import name_of
 from node_agent.sources.static import StaticSources
-from node_agent.status import merged, rejected
+from node_agent.status import rejected
+from node_agent.status_writer import StatusWriter
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, NotReady
@@ -55,6 +58,9 @@ log = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 60.0
 NO_PORTS = host_ports.table(())
+
+FAST_SECONDS, FAST_STEP_SECONDS = 120.0, 0.1
+"""So long after a start, until the node is Ready for the first time, it is looked at again after each step."""
 
 
 class Agent:
@@ -76,33 +82,16 @@ class Agent:
         self._network = network
         self._spawn = spawn
         self._workers: dict[str, PodWorker] = {}
-        self._statuses: dict[str, PodStatus] = {}
-        self._written: dict[str, int] = {}
         self._subnet = ""
         self._ports_written = ""
-        self._ended: dict[str, Pod] = {}
         self.recorder = Recorder(client, settings.node_name)
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
-        self._node: Node | None = None
         self._door = Door(self._known_node, self._fresh_node)
-        self._tools = Tools(
-            docker=docker,
-            network=network,
-            host=_host(settings),
-            node_address=settings.node_ip,
-            pause_image=settings.pause_image,
-            report=self._report,
-            gone=self._pod_gone,
-            event=self.recorder.about_pod,
-            references=References(client, spawn, self._wake_worker),
-            probing=Probing(prober, random.random, steady()),
-            tokens=Tokens(client),
-            cgroups=PodCgroups(docker, Cgroups(), settings.cgroup_root),
-        )
+        self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
-        self.writer = Loop("statuses", self._write_statuses, Pace(resync=HOUSEKEEPING_SECONDS, last_retry=5.0))
+        self.statuses = StatusWriter(client, self._on_master)
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
@@ -110,9 +99,30 @@ class Agent:
         self.evictor = Evictor(
             settings, docker, self._tools.host, self._evictable, self.housekeeping.reclaim, self.heart.wake
         )
+        self._identity = _identity(settings)
+        every, about = settings.heartbeat_seconds, self.recorder.about
+        self.node = NodeReport(client, self._identity, every, about, self._node_changed)
+        self._fast_until = time.monotonic() + FAST_SECONDS
         self.static = StaticSources(settings, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
-        self.mirroring = Mirroring(client, self.mirror, lambda: self._node, self._shown, self._mirror_made)
+        self.mirroring = Mirroring(client, self.mirror, lambda: self.node.current, self._shown)
+
+    def _make_tools(self, prober: Prober) -> Tools:
+        settings = self._settings
+        return Tools(
+            docker=self._docker,
+            network=self._network,
+            host=_host(settings),
+            node_address=settings.node_ip,
+            pause_image=settings.pause_image,
+            report=self._report,
+            gone=self._pod_gone,
+            event=self.recorder.about_pod,
+            references=References(self._client, self._spawn, self._wake_worker),
+            probing=Probing(prober, random.random, steady()),
+            tokens=Tokens(self._client),
+            cgroups=PodCgroups(self._docker, Cgroups(), settings.cgroup_root),
+        )
 
     def work(self) -> Iterator[Coroutine[Any, Any, None]]:
         """All that runs as long as the daemon, but for what writes to the host's network.
@@ -120,7 +130,9 @@ class Agent:
         Workers are woken when something happens to their containers.
         """
         yield self.heart.run()
-        yield self.writer.run()
+        yield self.node.heart.run()
+        yield self.node.mirror.run()
+        yield self.statuses.loop.run()
         yield self.recorder.loop.run()
         yield self.loop.run()
         yield self.detacher.run()
@@ -133,6 +145,7 @@ class Agent:
     def _master_changed(self) -> None:
         self.loop.wake()
         self.mirroring.loop.wake()
+        self.statuses.loop.wake()
 
     def _wake_worker(self, uid: str) -> None:
         worker = self._workers.get(uid)
@@ -157,8 +170,8 @@ class Agent:
                 undecided += await self._take_up(pod, wanted.keys(), admitted=uid in began)
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
-            elif self._is_overwritten(uid, self.mirror.items.get(name_of(pod)), worker.pod.status):
-                self._report(uid, worker.pod.status)
+        for uid in self._on_master().keys() & self._workers.keys() - self.statuses.said():
+            self._report(uid, self._workers[uid].pod.status)
         self._waiting = wanted.keys() - self._workers.keys()
         self.mirroring.loop.wake()
         if self.mirror.synced and self.static.seen:
@@ -175,6 +188,11 @@ class Agent:
             return set()
         return await asyncio.to_thread(directories.known_pods, self._tools.host)
 
+    def _on_master(self) -> dict[str, Pod]:
+        """What the master shows, by the UIDs that pods have here: a mirror pod stands for the static one."""
+        shown = self.mirror.items.values()
+        return {pod.metadata.annotations.get(CONFIG_MIRROR, pod.metadata.uid): pod for pod in shown}
+
     def _from_master(self) -> tuple[Pod, ...]:
         """Oldest first; mirror pods only show what comes from elsewhere."""
         pods = (from_master(pod) for pod in self.mirror.items.values() if not is_mirror(pod))
@@ -187,27 +205,15 @@ class Agent:
                 log.warning("a second pod of this name is left out", extra=places)
         self._doubles = frozenset(double.pod.metadata.uid for double in doubles)
 
-    def _is_overwritten(self, uid: str, held: Pod | None, ours: PodStatus) -> bool:
-        """Whether somebody else has changed, after our last write, what is ours to say of a pod."""
-        ours_at = self._written.get(uid)
-        if held is None or ours_at is None or int(held.metadata.resource_version) <= ours_at:
-            return False
-        return merged(ours, held.status) != held.status
-
     def _shown(self) -> Shown:
         """Static pods: what a pod that goes was is shown until it is gone."""
         running = {uid: worker.pod for uid, worker in self._workers.items() if is_static(worker.pod)}
         return Shown(running, frozenset(self._waiting), complete=self.static.seen)
 
-    def _mirror_made(self, uid: str) -> None:
-        worker = self._workers.get(uid)
-        if worker is not None:
-            self._report(uid, worker.pod.status)
-
     async def _take_up(self, pod: Pod, wanted: Collection[str], *, admitted: bool) -> bool:
         """Give the pod a worker, unless it has to wait. Returns whether only the master can say if it may run."""
         uid = pod.metadata.uid
-        if uid in self._ended or (is_static(pod) and await self._waits(pod, wanted)):
+        if self.statuses.is_ending(uid) or (is_static(pod) and await self._waits(pod, wanted)):
             return False
         verdict = Verdict.ADMITTED if admitted else await self._door.decide(pod, self._workers)
         if isinstance(verdict, Rejection):
@@ -265,13 +271,12 @@ class Agent:
 
     def _pod_gone(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
-        self._statuses.pop(uid, None)
-        self._written.pop(uid, None)
         self.ports.wake()
         deleted = {pod.metadata.uid for pod in self.mirror.items.values() if pod.metadata.deletion_timestamp}
         if worker is not None and uid in deleted:
-            self._ended[uid] = worker.pod
-            self.writer.wake()
+            self.statuses.end(worker.pod)
+        else:
+            self.statuses.forget(uid)
         self.loop.wake()
 
     async def _write_ports(self) -> None:
@@ -286,85 +291,35 @@ class Agent:
 
     def _report(self, uid: str, status: PodStatus) -> None:
         self.ports.wake()
-        self._statuses[uid] = status
-        self.writer.wake()
+        worker = self._workers.get(uid)
+        if worker is not None and uid in self._on_master():
+            self.statuses.say(worker.pod, status)
         if status.phase in FINAL_PHASES:
             self.loop.wake()  # There may be room now for another.
 
-    async def _write_statuses(self) -> None:
-        """Only the newest status of each pod; what cannot be written now waits for the next pass."""
-        while self._statuses:
-            uid, status = next(iter(self._statuses.items()))
-            worker = self._workers.get(uid)
-            if worker is not None:
-                await self._to_master(self._write_status(worker.pod.metadata, status))
-            if self._statuses.get(uid) is status:
-                del self._statuses[uid]
-        while self._ended:
-            uid, pod = next(iter(self._ended.items()))
-            await self._to_master(self._delete(pod.metadata))
-            del self._ended[uid]
-
-    async def _write_status(self, meta: ObjectMeta, status: PodStatus) -> None:
-        current = await self._client.get(Pod, meta.name, meta.namespace)
-        if meta.uid in {current.metadata.uid, current.metadata.annotations.get(CONFIG_MIRROR)}:
-            written = await self._client.update_status(replace(current, status=merged(status, current.status)))
-            self._written[meta.uid] = int(written.metadata.resource_version)
-
-    async def _delete(self, meta: ObjectMeta) -> None:
-        await self._client.delete(Pod, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
-
-    async def _to_master(self, request: Awaitable[object]) -> None:
-        """An object that is gone or has changed needs no more words; a master that is away is asked again."""
-        try:
-            await request
-        except NotFound:
-            return
-        except Conflict as error:
-            if "precondition" in str(error).lower() or "uid" in str(error).lower():
-                return
-            raise NotReady(str(error)) from None
-        except ApiError as error:
-            log.warning("the master refused", extra={"error": error})
-        except ClientError as error:
-            raise NotReady(str(error)) from None
-
     async def _beat(self) -> None:
-        """Tell the master that this node lives, and whether pods can run here."""
+        """Tell the master how this node is, and whether pods can run here."""
         self.unready = await self._trouble()
         try:
-            version = await self._docker.version()
+            version, images = await self._docker.version(), await self._docker.image_sizes()
         except DriverError:
-            version = ""
-        facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), version)
-        name, address, now = self._settings.node_name, self._settings.node_ip, datetime.now(UTC)
-        try:
-            await self._write_node(name, address, facts, now)
-        except ClientError as error:
-            raise NotReady(str(error)) from None
-
-    async def _write_node(self, name: str, address: str, facts: Any, now: datetime) -> None:
-        try:
-            node = await self._client.get(Node, name)
-        except NotFound:
-            try:
-                self._know(await self._client.create(new_node(name, address, facts, self.unready, now)))
-                log.info("registered", extra={"node": name, "address": address})
-            except AlreadyExists:
-                self.heart.wake()
-            return
-        status = node_status(name, address, facts, self.unready, now, node.status.conditions, self.evictor.pressure)
-        self._know(await self._client.patch_status(Node, name, "", {"status": msgspec.to_builtins(status)}))
-        if self.unready:
+            version, images = "", ()
+        facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), version, images)
+        await self.node.write(facts, Health(self.unready, self.evictor.pressure), datetime.now(UTC))
+        self.mirroring.loop.wake()
+        if not self.unready:
+            self._fast_until = 0.0
+        elif time.monotonic() < self._fast_until:
+            asyncio.get_running_loop().call_later(FAST_STEP_SECONDS, self.heart.wake)
+        else:
             raise NotReady(self.unready)
 
     async def _known_node(self) -> Node:
         """As the master last told, or as this host would register."""
-        if self._node is None:
-            facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), "")
-            name, address = self._settings.node_name, self._settings.node_ip
-            return new_node(name, address, facts, self.unready, datetime.now(UTC))
-        return self._node
+        if self.node.current is not None:
+            return self.node.current
+        facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), "", ())
+        return new_node(self._identity, facts, Health(self.unready), datetime.now(UTC))
 
     async def _fresh_node(self) -> Node | None:
         """As the master has it now; None while it is away."""
@@ -373,10 +328,9 @@ class Agent:
         except ClientError:
             return None
 
-    def _know(self, node: Node) -> None:
-        if self._node is None or self._node.metadata.uid != node.metadata.uid:
-            self.mirroring.loop.wake()
-        self._node = node
+    def _node_changed(self) -> None:
+        self.heart.wake()
+        self.mirroring.loop.wake()
 
     async def _trouble(self) -> str:
         try:
@@ -392,6 +346,15 @@ class Agent:
         return ""
 
 
+def _identity(settings: Settings) -> Identity:
+    return Identity(
+        name=settings.node_name,
+        address=settings.node_ip,
+        max_pods=settings.max_pods,
+        taints=tuple(map(parse_taint, settings.register_with_taints)),
+    )
+
+
 def _host(settings: Settings) -> Host:
     found = directories.host(Path(settings.state_dir))
     return dataclasses.replace(
@@ -403,8 +366,9 @@ def _host(settings: Settings) -> Host:
 
 
 def _wish(pod: Pod) -> Pod:
-    """What counts as a change: everything but the status, which this agent writes itself."""
-    return replace(pod, status=PodStatus(), metadata=replace(pod.metadata, resource_version="", managed_fields=None))
+    """What counts as a change: everything but that part of the status which this agent writes itself."""
+    theirs = PodStatus(conditions=others(pod.status.conditions))
+    return replace(pod, status=theirs, metadata=replace(pod.metadata, resource_version="", managed_fields=None))
 
 
 def _remains(uid: str, labels: dict[str, str]) -> Pod:

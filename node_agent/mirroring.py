@@ -24,7 +24,7 @@ would not see it if another came at once."""
 
 
 class Mirroring:
-    """`shown` says what is here, `node` is the registered Node or None; `made` hears the UID of each pod shown anew."""
+    """`shown` says what is here, `node` is the registered Node or None."""
 
     def __init__(
         self,
@@ -32,13 +32,11 @@ class Mirroring:
         held: Mirror[Pod],
         node: Callable[[], Node | None],
         shown: Callable[[], Shown],
-        made: Callable[[str], None],
     ) -> None:
         self._client = client
         self._held = held
         self._node = node
         self._shown = shown
-        self._made = made
         self._told: set[str] = set()
         self._dropped: dict[tuple[str, str], float] = {}
         self.loop = Loop("mirror pods", self._pass, Pace(resync=RESYNC_SECONDS, last_retry=5.0))
@@ -66,9 +64,7 @@ class Mirroring:
             await self._client.create(mirror)
         except AlreadyExists:
             return  # Our watch has not told us yet.
-        uid = mirror.metadata.annotations[CONFIG_MIRROR]
-        self._told.discard(uid)
-        self._made(uid)
+        self._told.discard(mirror.metadata.annotations[CONFIG_MIRROR])
 
     async def _drop(self, mirror: Pod) -> None:
         meta = mirror.metadata

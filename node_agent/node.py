@@ -2,82 +2,133 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
+
+import msgspec
 
 from api import times
+from api.leases import NODE_LEASES, Lease, LeaseSpec
 from api.objects import (
     Condition,
+    ContainerImage,
     DaemonEndpoint,
     Node,
     NodeAddress,
     NodeDaemonEndpoints,
+    NodeSpec,
     NodeStatus,
     NodeSystemInfo,
     ObjectMeta,
+    OwnerReference,
+    Taint,
 )
 from node_agent.eviction import Pressure
 
 AGENT_PORT = 10250
 NO_PRESSURE = Pressure()
-MOST_PODS = 110
+MOST_IMAGES, MOST_NAMES = 50, 5
+
+KEPT_MEMORY = 100 << 20
+KEPT_DISK = 0.1
+"""What pods are not given, because below it they would be evicted (bytes, part of the disk)."""
+
+RENEWALS_PER_LEASE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Under which name and address the host is a node, how many pods it takes, and what keeps others off it."""
+
+    name: str
+    address: str
+    max_pods: int
+    taints: tuple[Taint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the host is; memory and disk are in bytes."""
+    """What the host is; memory and disk are in bytes, `huge_pages` bytes by page size (`2Mi`)."""
 
     cpus: int
     memory: int
     disk: int
     machine_id: str
+    system_uuid: str
     boot_id: str
     kernel: str
     os_image: str
     architecture: str
     docker_version: str
     agent_version: str
+    huge_pages: Mapping[str, int] = field(default_factory=dict)
+    images: tuple[ContainerImage, ...] = ()
 
 
-def new_node(name: str, address: str, facts: HostFacts, unready: str, now: datetime) -> Node:
-    """The object with which a host registers."""
-    labels = {
-        "kubernetes.io/hostname": name,
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the node is; `unready` says why no pod can run here, empty when one can."""
+
+    unready: str
+    pressure: Pressure = NO_PRESSURE
+
+
+def parse_taint(text: str) -> Taint:
+    """`KEY=VALUE:EFFECT` or `KEY:EFFECT`, as the settings have it."""
+    head, _, effect = text.rpartition(":")
+    key, _, value = head.partition("=")
+    return Taint(key=key, value=value, effect=effect)
+
+
+def labels(identity: Identity, facts: HostFacts) -> dict[str, str]:
+    """The labels that tell what the host is."""
+    return {
+        "kubernetes.io/hostname": identity.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": facts.architecture,
+        "beta.kubernetes.io/os": "linux",
+        "beta.kubernetes.io/arch": facts.architecture,
     }
-    status = node_status(name, address, facts, unready, now, ())
-    return Node(metadata=ObjectMeta(name=name, labels=labels), status=status)
+
+
+def new_node(identity: Identity, facts: HostFacts, health: Health, now: datetime) -> Node:
+    """The object with which a host registers."""
+    meta = ObjectMeta(name=identity.name, labels=labels(identity, facts))
+    return Node(
+        metadata=meta, spec=NodeSpec(taints=identity.taints), status=node_status(identity, facts, health, now, ())
+    )
 
 
 def node_status(
-    name: str,
-    address: str,
-    facts: HostFacts,
-    unready: str,
-    now: datetime,
-    old: tuple[Condition, ...],
-    pressure: Pressure = NO_PRESSURE,
+    identity: Identity, facts: HostFacts, health: Health, now: datetime, old: tuple[Condition, ...]
 ) -> NodeStatus:
-    """The status at this heartbeat; `unready` says why no pod can run here, empty when one can."""
+    """The status now; of conditions that have not changed the time of the last change is kept."""
     capacity = {
         "cpu": str(facts.cpus),
         "memory": f"{facts.memory // 1024}Ki",
         "ephemeral-storage": f"{facts.disk // 1024}Ki",
-        "pods": str(MOST_PODS),
+        "pods": str(identity.max_pods),
+        **{f"hugepages-{size}": str(amount) for size, amount in facts.huge_pages.items()},
+    }
+    kept = KEPT_MEMORY + sum(facts.huge_pages.values())
+    allocatable = capacity | {
+        "memory": f"{max(facts.memory - kept, 0) // 1024}Ki",
+        "ephemeral-storage": str(int(facts.disk * (1 - KEPT_DISK))),
     }
     return NodeStatus(
         capacity=capacity,
-        allocatable=capacity,
-        conditions=conditions(unready, now, old, pressure),
+        allocatable=allocatable,
+        conditions=conditions(health, now, old),
         addresses=(
-            NodeAddress(type="InternalIP", address=address),
-            NodeAddress(type="Hostname", address=name),
+            NodeAddress(type="InternalIP", address=identity.address),
+            NodeAddress(type="Hostname", address=identity.name),
         ),
         daemon_endpoints=NodeDaemonEndpoints(kubelet_endpoint=DaemonEndpoint(port=AGENT_PORT)),
         node_info=NodeSystemInfo(
             machine_id=facts.machine_id,
-            system_uuid=facts.machine_id,
+            system_uuid=facts.system_uuid,
             boot_id=facts.boot_id,
             kernel_version=facts.kernel,
             os_image=facts.os_image,
@@ -86,17 +137,25 @@ def node_status(
             operating_system="linux",
             architecture=facts.architecture,
         ),
+        images=largest(facts.images),
     )
 
 
-def conditions(unready: str, now: datetime, old: tuple[Condition, ...], pressure: Pressure) -> tuple[Condition, ...]:
-    """Ready and the pressures; the time of the last change is kept where nothing changed."""
-    rows = (
-        *pressure.rows(),
-        ("Ready", "False", "KubeletNotReady", unready)
-        if unready
-        else ("Ready", "True", "KubeletReady", "the node agent is posting ready status"),
+def largest(images: Iterable[ContainerImage]) -> tuple[ContainerImage, ...]:
+    """The images that the Node object names: the largest, each with a few of its names."""
+    ordered = sorted((image for image in images if image.names), key=lambda image: (-image.size_bytes, image.names))
+    return tuple(
+        ContainerImage(names=one.names[:MOST_NAMES], size_bytes=one.size_bytes) for one in ordered[:MOST_IMAGES]
     )
+
+
+def conditions(health: Health, now: datetime, old: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """The pressures and Ready."""
+    rows = [*health.pressure.rows()]
+    if health.unready:
+        rows.append(("Ready", "False", "KubeletNotReady", health.unready))
+    else:
+        rows.append(("Ready", "True", "KubeletReady", "the node agent is posting ready status"))
     before = {condition.type: condition for condition in old}
     return tuple(
         Condition(
@@ -115,3 +174,58 @@ def _since(old: Condition | None, status: str, now: datetime) -> str:
     if old is not None and old.status == status and old.last_transition_time:
         return old.last_transition_time
     return times.text(now)
+
+
+# --- what is written and when -----------------------------------------------------------------------------------------
+
+
+def differs(new: NodeStatus, shown: NodeStatus) -> bool:
+    """Whether the master shows something else than this, times and what others say aside."""
+    return _essence(new, new) != _essence(shown, new)
+
+
+def _essence(status: NodeStatus, ours: NodeStatus) -> tuple[object, ...]:
+    kinds = {row.type for row in ours.conditions}
+    rows = {row.type: (row.status, row.reason, row.message) for row in status.conditions if row.type in kinds}
+    capacity = {name: status.capacity.get(name) for name in ours.capacity}
+    allocatable = {name: status.allocatable.get(name) for name in ours.allocatable}
+    addresses = {row.type: row.address for row in status.addresses}
+    return rows, capacity, allocatable, addresses, status.daemon_endpoints, status.node_info, status.images
+
+
+def status_patch(status: NodeStatus) -> dict[str, Any]:
+    """A strategic merge patch that leaves alone what others say of the node."""
+    said: dict[str, Any] = msgspec.to_builtins(status)
+    for row in said["conditions"]:
+        row.setdefault("message", "")
+    return {"status": {"images": None, **said}}
+
+
+def transitions(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterable[tuple[str, str]]:
+    """The events for conditions that have changed: the reason, and what is to be added in words."""
+    known = {row.type: row.status for row in before}
+    for row in after:
+        if known.get(row.type) == row.status:
+            continue
+        if row.type == "Ready":
+            yield ("NodeReady", "") if row.status == "True" else ("NodeNotReady", f" ({row.message})")
+        elif row.type in known or row.status == "True":
+            yield row.reason.replace("Kubelet", "Node"), ""
+
+
+def lease(identity: Identity, owner: Node | None, renew_seconds: float, now: datetime) -> Lease:
+    """The sign of life of this node at a moment; it holds for several renewals."""
+    moment = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    owners = (
+        ()
+        if owner is None
+        else (OwnerReference(api_version="v1", kind="Node", name=owner.metadata.name, uid=owner.metadata.uid),)
+    )
+    return Lease(
+        metadata=ObjectMeta(name=identity.name, namespace=NODE_LEASES, owner_references=owners),
+        spec=LeaseSpec(
+            holder_identity=identity.name,
+            lease_duration_seconds=max(round(RENEWALS_PER_LEASE * renew_seconds), 1),
+            renew_time=moment,
+        ),
+    )

@@ -29,6 +29,7 @@ class Container:
     Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs. `resolv_conf` is
     the file on the host that it, and all in its network namespace, see as /etc/resolv.conf.
     `log_path` is Docker's own file, empty until the container has been started.
+    `digest` is its image as a registry knows it (`NAME@sha256:...`), empty if none does.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Container:
     finished_at: datetime | None = None
     image: str = ""
     image_id: str = ""
+    digest: str = ""
     stop_signal: str = "SIGTERM"
     resolv_conf: str = ""
     log_path: str = ""

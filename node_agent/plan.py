@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from api.objects import Container as Wish
 from api.objects import Pod
 from node_agent.containers import spec_hash
+from node_agent.lost import starts_before
 from node_agent.observed import HASH, SANDBOX_ID, Container, PodContainers
 from node_agent.progress import NOTHING, Progress
 from node_agent.stages import failed_for_good, restart_policy, sidecars, stage
@@ -128,7 +129,7 @@ def _new_sandbox(pod: Pod, seen: PodContainers) -> PodActions:
     stale = tuple(one for one in seen.everything if one.running)
     if not any(_is_to_run(pod, wish, seen) for wish in pod.spec.containers):
         return PodActions(kill=stale)
-    starts = tuple(_start(wish, seen) for wish in stage(pod, seen, None).due if _is_to_run(pod, wish, seen))
+    starts = tuple(_start(pod, wish, seen) for wish in stage(pod, seen, None).due if _is_to_run(pod, wish, seen))
     box = seen.sandbox
     attempt = 0 if box is None else box.attempt if box.unborn else box.attempt + 1
     gone = tuple(one for one in seen.everything if one.unborn and not one.is_sandbox) + seen.sandboxes
@@ -148,12 +149,12 @@ def _in_sandbox(
         history = seen.containers.get(wish.name, ())
         newest = history[0] if history else None
         if newest is None:
-            start.append(Start(wish, 0, 0))
+            start.append(_start(pod, wish, seen))
         elif newest.unborn:
             remove.append(newest)
             start.append(Start(wish, newest.restarts, newest.crashes))
         elif newest.labels.get(SANDBOX_ID) != sandbox.id:
-            start += [_start(wish, seen)] if _is_to_run(pod, wish, seen) else []
+            start += [_start(pod, wish, seen)] if _is_to_run(pod, wish, seen) else []
         elif newest.running:
             outdated = newest.labels.get(HASH) != spec_hash(wish)
             retire += [newest] if outdated or newest.id in progress.condemned else []
@@ -191,9 +192,9 @@ def _is_to_run(pod: Pod, wish: Wish, seen: PodContainers) -> bool:
     return policy != "Never" if newest.running else may_restart(policy, newest)
 
 
-def _start(wish: Wish, seen: PodContainers) -> Start:
+def _start(pod: Pod, wish: Wish, seen: PodContainers) -> Start:
     history = [one for one in seen.containers.get(wish.name, ()) if not one.unborn]
-    return Start(wish, history[0].restarts + 1 if history else 0, 0)
+    return Start(wish, history[0].restarts + 1 if history else starts_before(pod, wish.name), 0)
 
 
 def is_finished(

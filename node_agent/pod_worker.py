@@ -25,7 +25,7 @@ from node_agent.pod_network import no_address
 from node_agent.pod_volumes import PodVolumes
 from node_agent.progress import post_start
 from node_agent.references import Unread
-from node_agent.status import Facts, failed, summarise
+from node_agent.status import Facts, failed, merged, summarise
 from node_agent.surroundings import boxed, connected, credentials_for, surrounded
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, Gone, Refused
@@ -79,9 +79,9 @@ class PodWorker:
         self._loop.wake()
 
     def update(self, pod: Pod) -> None:
-        """A newer wish; its status is ours to write, so the one that we know stays."""
+        """A newer wish; its status is ours to write, so the one that we know stays but for what others say in it."""
         ours = self.pod.status
-        known = ours if ours.conditions or ours.phase in FINAL_PHASES else pod.status
+        known = merged(ours, pod.status) if ours.conditions or ours.phase in FINAL_PHASES else pod.status
         self.pod = replace(pod, status=known)
         self.wake()
 

@@ -10,6 +10,7 @@ from node_agent.eviction import HARD, BadThreshold, thresholds
 
 BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
 """A quantity of bytes, as in Pods."""
+TAINT = "^[A-Za-z0-9./_-]+(=[A-Za-z0-9._-]*)?:(NoSchedule|PreferNoSchedule|NoExecute)$"
 
 
 class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -49,7 +50,12 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     cluster_dns: Annotated[tuple[str, ...], msgspec.Meta(description="nameservers of the cluster, for pods")] = ()
     resolv_conf: Annotated[str, msgspec.Meta(description="resolv.conf of this host, for pods")] = "/etc/resolv.conf"
     cgroup_root: Annotated[str, msgspec.Meta(pattern="^/", description="control group above those of pods")] = "/"
-    heartbeat_seconds: Annotated[float, msgspec.Meta(gt=0, description="time between two words to the master")] = 10.0
+    max_pods: Annotated[int, msgspec.Meta(ge=1, description="how many pods the node takes")] = 110
+    register_with_taints: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=TAINT)], ...],
+        msgspec.Meta(description="taints of a node that registers, each KEY=VALUE:EFFECT"),
+    ] = ()
+    heartbeat_seconds: Annotated[float, msgspec.Meta(gt=0, description="time between two renewals of the lease")] = 10.0
     health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
         "127.0.0.1:10248"
     )

@@ -9,8 +9,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from api import times
+from api.objects import Container as Wish
 from api.objects import (
-    Condition,
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
@@ -21,14 +21,12 @@ from api.objects import (
     PodIP,
     PodStatus,
 )
-from api.objects import Container as Wish
-from node_agent.eviction import DISRUPTION
+from node_agent.conditions import OUR_CONDITIONS, TOLD_CONDITIONS, Standing, conditions
+from node_agent.lost import last_end, last_words, starts_before
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import FINAL_PHASES, comes_back, crash_delay, crashes_before, due, exit_code
 from node_agent.progress import NOTHING, Progress
-from node_agent.stages import ends_before_others, failed_for_good, has_begun, restart_policy, sidecars, stage
-
-OUR_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+from node_agent.stages import ends_before_others, failed_for_good, restart_policy, stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +68,11 @@ def summarise(pod: Pod, seen: PodContainers, facts: Facts) -> PodStatus:
             (pod.spec.ephemeral_containers, told.ephemeral_container_statuses),
         )
     )
+    connected = seen.sandbox is not None and seen.sandbox.running and (bool(facts.address) or facts.addressless)
     return PodStatus(
         observed_generation=pod.metadata.generation,
         phase=phase,
-        conditions=_conditions(pod, seen, (init_rows, rows), phase, facts),
+        conditions=conditions(pod, seen, Standing(phase, connected, init_rows, rows), facts.now),
         message=message,
         reason=reason,
         nominated_node_name=pod.status.nominated_node_name,
@@ -114,18 +113,24 @@ def failed(pod: Pod, reason: str, message: str) -> PodStatus:
 
 def merged(ours: PodStatus, current: PodStatus) -> PodStatus:
     """What to write over `current`: ours, but for what is others' to say."""
-    own = tuple(row for row in ours.conditions if row.type in (*OUR_CONDITIONS, DISRUPTION))
-    others = tuple(row for row in current.conditions if row.type not in {*OUR_CONDITIONS, *(one.type for one in own)})
-    return replace(ours, conditions=own + others, nominated_node_name=current.nominated_node_name)
+    own = tuple(row for row in ours.conditions if row.type in TOLD_CONDITIONS)
+    told = {*OUR_CONDITIONS, *(row.type for row in own)}
+    conditions = own + tuple(row for row in current.conditions if row.type not in told)
+    return replace(
+        ours,
+        conditions=conditions,
+        nominated_node_name=current.nominated_node_name,
+        resize=current.resize,
+        resource_claim_statuses=current.resource_claim_statuses,
+    )
 
 
 def _phase(pod: Pod, seen: PodContainers, facts: Facts) -> str:
     if pod.status.phase in FINAL_PHASES:
         return pod.status.phase
     histories = [seen.containers.get(wish.name, ()) for wish in pod.spec.containers]
-    wishes = zip(pod.spec.containers, histories, strict=True)
-    began = [wish for wish, history in wishes if len(history) > 1 or (history and _has_run(wish, history[0], facts))]
-    lasting = "Running" if len(began) == len(histories) else "Pending"
+    begun = all(_has_begun(pod, wish, seen, facts) for wish in pod.spec.containers)
+    lasting = "Running" if begun else "Pending"
     if any(one.running for group in seen.containers.values() for one in group):
         return lasting
     if failed_for_good(pod, seen):
@@ -145,11 +150,13 @@ def _container(
 ) -> ContainerStatus:
     history = seen.containers.get(wish.name, ())
     if facts.terminating and not history and known is not None:
-        return replace(known, ready=False, started=False)
+        return last_words(known)
     newest = history[0] if history else None
     earlier = history[1] if len(history) > 1 else None
     state = _state(pod, wish, seen, facts, phase)
-    last = _terminated(earlier, facts) if earlier is not None else None
+    last = last_end(known) if newest is None else _kept(known, newest)
+    if earlier is not None:
+        last = _terminated(earlier, facts)
     if state.waiting is not None and newest is not None and newest.ended:
         last = _terminated(newest, facts)
     return ContainerStatus(
@@ -157,12 +164,29 @@ def _container(
         state=state,
         last_state=ContainerState(terminated=last),
         ready=_is_ready(pod, wish, newest, facts),
-        restart_count=newest.restarts if newest is not None else 0,
+        restart_count=newest.restarts if newest is not None else known.restart_count if known is not None else 0,
         image=wish.image,
-        image_id=f"docker://{newest.image_id}" if newest is not None else "",
+        image_id=image_id(newest) if newest is not None else "",
         container_id=f"docker://{newest.id}" if newest is not None else "",
         started=newest is not None and facts.progress.is_started(wish, newest),
     )
+
+
+def _kept(known: ContainerStatus | None, newest: Container) -> ContainerStateTerminated | None:
+    """How the container before this one ended, when only the status still tells of it."""
+    return known.last_state.terminated if known is not None and newest.restarts else None
+
+
+def image_id(container: Container) -> str:
+    """The image as others can pull it, where it came from a registry; its id on this host otherwise."""
+    return f"docker-pullable://{container.digest}" if container.digest else f"docker://{container.image_id}"
+
+
+def _has_begun(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts) -> bool:
+    """Whether a container has got as far as running at least once, as far as is known."""
+    history = seen.containers.get(wish.name, ())
+    has_run = len(history) > 1 or (bool(history) and _has_run(wish, history[0], facts))
+    return has_run or starts_before(pod, wish.name) > 0
 
 
 def _has_run(wish: Wish, newest: Container, facts: Facts) -> bool:
@@ -230,67 +254,3 @@ def _terminated(dead: Container, facts: Facts) -> ContainerStateTerminated:
         finished_at=times.text(finished) if finished else None,
         container_id=f"docker://{dead.id}",
     )
-
-
-def _conditions(
-    pod: Pod,
-    seen: PodContainers,
-    groups: tuple[tuple[ContainerStatus, ...], tuple[ContainerStatus, ...]],
-    phase: str,
-    facts: Facts,
-) -> tuple[Condition, ...]:
-    init_rows, own = groups
-    beside = {wish.name for wish in sidecars(pod)}
-    rows = (*(row for row in init_rows if row.name in beside), *own)
-    connected = seen.sandbox is not None and seen.sandbox.running and (bool(facts.address) or facts.addressless)
-    ready = phase not in FINAL_PHASES and connected and all(row.ready for row in rows)
-    reason, message = ("", "") if ready else _why_unready(phase, rows)
-    states = (
-        (connected, "", ""),
-        _initialized(pod, seen, groups, phase),
-        (ready, reason, message),
-        (ready, reason, message),
-        (True, "", ""),
-    )
-    wishes = dict(zip(OUR_CONDITIONS, states, strict=True))
-    old = {condition.type: condition for condition in pod.status.conditions}
-    ours = tuple(
-        Condition(
-            type=kind,
-            status=str(holds),
-            reason=reason,
-            message=message,
-            last_transition_time=_since(old.get(kind), str(holds), facts.now),
-        )
-        for kind, (holds, reason, message) in wishes.items()
-    )
-    return ours + tuple(condition for condition in pod.status.conditions if condition.type not in wishes)
-
-
-def _initialized(
-    pod: Pod,
-    seen: PodContainers,
-    groups: tuple[tuple[ContainerStatus, ...], tuple[ContainerStatus, ...]],
-    phase: str,
-) -> tuple[bool, str, str]:
-    init_rows, own = groups
-    if phase == "Succeeded":
-        return True, "PodCompleted", ""
-    began = phase in FINAL_PHASES and any(row.container_id for row in own)
-    incomplete = " ".join(row.name for row in init_rows if not row.ready)
-    if began or not incomplete or has_begun(pod, seen, seen.sandbox):
-        return True, "", ""
-    return False, "ContainersNotInitialized", f"containers with incomplete status: [{incomplete}]"
-
-
-def _why_unready(phase: str, rows: tuple[ContainerStatus, ...]) -> tuple[str, str]:
-    if phase in FINAL_PHASES:
-        return ("PodCompleted" if phase == "Succeeded" else "PodFailed"), ""
-    unready = " ".join(row.name for row in rows if not row.ready)
-    return "ContainersNotReady", f"containers with unready status: [{unready}]" if unready else "the pod has no network"
-
-
-def _since(old: Condition | None, status: str, now: datetime) -> str:
-    if old is not None and old.status == status and old.last_transition_time:
-        return old.last_transition_time
-    return times.text(now)

@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
+from api.objects import ContainerImage
 from node_agent.containers import ContainerSpec
 from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
@@ -120,6 +121,10 @@ class FakeDocker(Docker):
 
     async def written_bytes(self, uid: str) -> dict[str, int]:
         return self._called({name: self.written.get(name, 0) for name, one in self.held.items() if one.seen.uid == uid})
+
+    async def image_sizes(self) -> tuple[ContainerImage, ...]:
+        tagged = sorted(name if ":" in name else f"{name}:latest" for name in self.images)
+        return self._called(tuple(ContainerImage(names=(name,), size_bytes=1 << 20) for name in tagged))
 
     async def image_id(self, name: str) -> str:
         self._ready()

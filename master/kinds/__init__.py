@@ -7,6 +7,7 @@ from master.kinds.config_map import CONFIG_MAP
 from master.kinds.event import EVENT
 from master.kinds.host_subnet import HOST_SUBNET
 from master.kinds.kind import AnyKind
+from master.kinds.lease import LEASE
 from master.kinds.namespace import NAMESPACE
 from master.kinds.net_namespace import NET_NAMESPACE
 from master.kinds.node import NODE
@@ -25,6 +26,7 @@ ALL: tuple[AnyKind, ...] = (
     NET_NAMESPACE,
     NODE_QUERY,
     EVENT,
+    LEASE,
     CONFIG_MAP,
     SECRET,
     PERSISTENT_VOLUME,

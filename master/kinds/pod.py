@@ -101,7 +101,7 @@ def _restarts(item: Pod, now: datetime.datetime) -> str:
 
 
 def _gates(item: Pod) -> str:
-    gates = [row.get("conditionType") for row in item.spec.readiness_gates or () if isinstance(row, dict)]
+    gates = [gate.condition_type for gate in item.spec.readiness_gates]
     if not gates:
         return "<none>"
     passed = {row.type for row in item.status.conditions if row.status == "True"}

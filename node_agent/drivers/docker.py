@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import operator
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,6 +21,7 @@ import urllib3.exceptions
 from docker.types import LogConfig
 
 from api import times
+from api.objects import ContainerImage
 from node_agent.containers import CPU_PERIOD, ContainerSpec, LogLimits
 from node_agent.credentials import Credential
 from node_agent.drivers.docker_exec import Executed, execute
@@ -48,6 +51,7 @@ class Docker:
         self._pulling = asyncio.Lock()
         self._client: Any = None
         self._events: Any = None
+        self._digests: dict[str, str] = {}
 
     async def version(self) -> str:
         """Docker's version, for example 20.10.24."""
@@ -59,7 +63,11 @@ class Docker:
 
     async def pod_containers(self, uid: str) -> list[Container]:
         """Every container of one pod, running or not."""
-        return await self._call(functools.partial(_inspect_all, filters={"label": f"{POD_UID}={uid}"}))
+        found = await self._call(functools.partial(_inspect_all, filters={"label": f"{POD_UID}={uid}"}))
+        images = {one.image_id for one in found if not one.is_sandbox} - self._digests.keys()
+        if images:
+            self._digests |= await self._call(lambda client: {image: _digest(client, image) for image in images})
+        return [replace(one, digest=self._digests.get(one.image_id, "")) for one in found]
 
     async def pods(self) -> dict[str, dict[str, str]]:
         """UID of every pod that has a container here → the labels of one of its containers.
@@ -97,13 +105,21 @@ class Docker:
         """Delete an image with all its names. Raises Refused while a container or another image needs it."""
         for name in image.names or (image.id,):
             with contextlib.suppress(Gone):
-                await self._call(functools.partial(_remove_image, name))
+                await self._call(operator.methodcaller("remove_image", name))
 
     async def written_bytes(self, uid: str) -> dict[str, int]:
         """What each container of a pod has written into its own layer, by id. Docker walks the layer to know."""
         filters = {"label": f"{POD_UID}={uid}"}
         found = await self._call(lambda client: client.containers(all=True, size=True, filters=filters))
         return {row["Id"]: row.get("SizeRw", 0) for row in found}
+
+    async def image_sizes(self) -> tuple[ContainerImage, ...]:
+        """Every image that has a name, with its tags first, then its digests."""
+        rows = await self._call(lambda client: client.images())
+        named = ((*_names(row, "RepoTags"), *_names(row, "RepoDigests")) for row in rows)
+        return tuple(
+            ContainerImage(names=names, size_bytes=row["Size"]) for names, row in zip(named, rows, strict=True) if names
+        )
 
     async def image_id(self, name: str) -> str:
         """The id of an image that is here. Raises Gone."""
@@ -118,6 +134,7 @@ class Docker:
         repository, tag = _reference(name)
         async with self._pulling:
             await self._call(lambda client: _pull(client, repository, tag, credential))
+        self._digests.clear()
 
     async def create(self, spec: ContainerSpec) -> str:
         """Create a container; a dead one that holds its name is removed first. Returns the id."""
@@ -271,13 +288,19 @@ def _list_all(client: Any) -> list[Container]:
 
 
 def _image(row: dict[str, Any]) -> Image:
-    names = [name for name in row["RepoTags"] or () if name != "<none>:<none>"]
-    names = names or [name for name in row["RepoDigests"] or () if name != "<none>@<none>"]
-    return Image(row["Id"], tuple(names))
+    return Image(row["Id"], tuple(_names(row, "RepoTags") or _names(row, "RepoDigests")))
 
 
-def _remove_image(name: str, client: Any) -> None:
-    client.remove_image(name)
+def _names(row: dict[str, Any], field: str) -> list[str]:
+    return [name for name in row[field] or () if "<none>" not in name]
+
+
+def _digest(client: Any, image: str) -> str:
+    """The first name and digest under which a registry has the image."""
+    try:
+        return str(next(iter(client.inspect_image(image)["RepoDigests"] or ()), ""))
+    except docker.errors.ImageNotFound:
+        return ""
 
 
 def _container(answer: dict[str, Any]) -> Container:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from api.objects import Pod
+from api.objects import ContainerImage, Pod
 from node_agent.containers import Host, hosts_file, pod_dir
 from node_agent.naming import hosts_text
 from node_agent.node import HostFacts
@@ -22,7 +22,10 @@ HOSTS = Path("/etc/hosts")
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
-def facts(state_dir: Path, docker_version: str) -> HostFacts:
+HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
+
+
+def facts(state_dir: Path, docker_version: str, images: tuple[ContainerImage, ...]) -> HostFacts:
     """What the Node object tells of this host. Raises NotReady when the state directory is away."""
     with _mapped(NotReady, state_dir):
         disk = shutil.disk_usage(state_dir).total
@@ -31,13 +34,26 @@ def facts(state_dir: Path, docker_version: str) -> HostFacts:
         memory=psutil.virtual_memory().total,
         disk=disk,
         machine_id=_line("/etc/machine-id"),
+        system_uuid=_line("/sys/class/dmi/id/product_uuid") or _line("/etc/machine-id"),
         boot_id=_line("/proc/sys/kernel/random/boot_id"),
         kernel=platform.release(),
         os_image=_os_image(),
         architecture={"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
         docker_version=docker_version,
         agent_version=version("podlane"),
+        huge_pages=_huge_pages(),
+        images=images,
     )
+
+
+def _huge_pages() -> dict[str, int]:
+    """Bytes set aside for pages of each size."""
+    found = {}
+    for folder in HUGE_PAGES.glob("hugepages-*kB"):
+        size = int(folder.name.removeprefix("hugepages-").removesuffix("kB"))
+        name = f"{size >> 20}Gi" if size >> 20 else f"{size >> 10}Mi" if size >> 10 else f"{size}Ki"
+        found[name] = int(_line(str(folder / "nr_hugepages")) or "0") * size * 1024
+    return dict(sorted(found.items()))
 
 
 def host(state_dir: Path) -> Host:

@@ -340,6 +340,12 @@ async def test_a_container_has_a_log_as_soon_as_it_has_been_started(driver: Dock
     assert identity in Path((await driver.inspect(identity)).log_path).name
 
 
+async def test_images_are_listed_with_their_names_and_sizes(driver: Docker) -> None:
+    found = {name: image.size_bytes for image in await driver.image_sizes() for name in image.names}
+    assert {name if ":" in name else f"{name}:latest" for name in (images.PAUSE, images.TOOLBOX)} <= found.keys()
+    assert all(size > 0 for size in found.values())
+
+
 async def test_a_registry_that_is_away_may_be_asked_again(driver: Docker) -> None:
     with pytest.raises(NotReady, match="refused"):
         await driver.pull(ABSENT)

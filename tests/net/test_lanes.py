@@ -68,6 +68,6 @@ def test_a_wrong_request_changes_nothing(cluster: NetCluster) -> None:
         cluster.lab.kubeconfig, "isolate", "red", "nobody", code=1
     )
     assert "no such project: nobody" in podlane_network(cluster.lab.kubeconfig, "join", "red", "--to", "nobody", code=1)
-    assert "default cannot be isolated" in podlane_network(cluster.lab.kubeconfig, "isolate", "default", code=1)
+    assert "default stays global" in podlane_network(cluster.lab.kubeconfig, "isolate", "default", code=1)
     assert {node: cluster.flows(node) for node in cluster.nodes} == before
     assert "PROJECT" in podlane_network(cluster.lab.kubeconfig, "status")

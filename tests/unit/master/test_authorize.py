@@ -40,6 +40,7 @@ def test_masters_may_do_everything() -> None:
 
 
 QUERY = ("podlane.io", "nodequeries")
+LEASE = ("coordination.k8s.io", "leases")
 
 MIRROR = Pod(
     metadata=ObjectMeta(
@@ -68,6 +69,9 @@ ALLOWED_TO_NODES = [
     Attributes("patch", resource="pods", namespace="red", name="p", subresource="status", bound_to="n1"),
     Attributes("update", resource="pods", namespace="red", name="p", subresource="status", bound_to="n1"),
     Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n1", grace=0),
+    Attributes("get", *LEASE, namespace="kube-node-lease", name="n1"),
+    Attributes("create", *LEASE, namespace="kube-node-lease", body_name="n1"),
+    Attributes("update", *LEASE, namespace="kube-node-lease", name="n1"),
     Attributes("create", resource="events", namespace="red", body_name="p.1", body_host="n1"),
     Attributes("patch", resource="events", namespace="red", name="p.1", bound_to="n1"),
     Attributes("patch", resource="events", namespace="red", name="gone", bound_to=None),
@@ -114,6 +118,11 @@ REFUSED_TO_NODES = [
     Attributes("patch", NETWORK, "netnamespaces", name="red"),
     Attributes("create", NETWORK, "hostsubnets", body_name="n1"),
     Attributes("list", resource="secrets"),
+    Attributes("update", *LEASE, namespace="kube-node-lease", name="n2"),
+    Attributes("create", *LEASE, namespace="kube-node-lease", body_name="n2"),
+    Attributes("update", *LEASE, namespace="red", name="n1"),
+    Attributes("list", *LEASE, namespace="kube-node-lease"),
+    Attributes("delete", *LEASE, namespace="kube-node-lease", name="n1"),
     Attributes("create", resource="events", namespace="red", body_name="p.1", body_host="n2"),
     Attributes("create", resource="events", namespace="red", body_name="p.1"),
     Attributes("patch", resource="events", namespace="red", name="p.1", bound_to="n2"),

@@ -3,7 +3,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from api.events import Event
-from api.objects import ClusterNetwork, NamespaceSpec, Node
+from api.leases import Lease, LeaseSpec
+from api.objects import ClusterNetwork, NamespaceSpec, Node, OwnerReference
 from master import controllers
 from master.controllers import Change
 from tests.unit.master.make import meta, namespace, node, pod
@@ -13,13 +14,15 @@ from tests.unit.master.wishes import FLAT, WALL, WISH, lines
 
 
 def test_what_belongs_to_every_cluster() -> None:
-    found = list(controllers.bootstrap(WISH, None, None))
-    assert lines(found) == ["+ Namespace default", "+ ClusterNetwork default"]
-    assert isinstance(found[1].item, ClusterNetwork)
-    assert found[1].item.plugin_name == "redhat/openshift-ovs-multitenant"
-    there = replace(found[1].item, metadata=meta("default"))
-    assert lines(controllers.bootstrap(WISH, namespace("default"), there)) == []
-    assert lines(controllers.bootstrap(FLAT, namespace("default"), there)) == ["~ ClusterNetwork default"]
+    found = list(controllers.bootstrap(WISH, [], None))
+    assert lines(found) == ["+ Namespace default", "+ Namespace kube-node-lease", "+ ClusterNetwork default"]
+    assert isinstance(found[2].item, ClusterNetwork)
+    assert found[2].item.plugin_name == "redhat/openshift-ovs-multitenant"
+    there = replace(found[2].item, metadata=meta("default"))
+    always = [namespace("default"), namespace("kube-node-lease")]
+    assert lines(controllers.bootstrap(WISH, always, there)) == []
+    assert lines(controllers.bootstrap(FLAT, always, there)) == ["~ ClusterNetwork default"]
+    assert lines(controllers.bootstrap(WISH, always[:1], there)) == ["+ Namespace kube-node-lease"]
 
 
 # --- namespaces that end ----------------------------------------------------------------------------------------------
@@ -56,9 +59,9 @@ def test_a_namespace_held_by_somebody_else_is_only_let_go() -> None:
 
 def test_a_silent_node_is_lost_after_its_grace_and_told_once() -> None:
     quiet, lively = node("quiet"), node("lively")
-    seen = controllers.sightings({}, [quiet, lively], now=100.0)
+    seen = controllers.sightings({}, [quiet, lively], [], now=100.0)
     lively = node("lively", heartbeat="2026-01-01T00:00:10Z")
-    seen = controllers.sightings(seen, [quiet, lively], now=130.0)
+    seen = controllers.sightings(seen, [quiet, lively], [], now=130.0)
     assert list(controllers.lost_nodes([quiet, lively], seen, 40, 139.0, WALL)) == []
     (change,) = controllers.lost_nodes([quiet, lively], seen, 40, 140.0, WALL)
     lost = change.item
@@ -73,19 +76,42 @@ def test_a_silent_node_is_lost_after_its_grace_and_told_once() -> None:
     assert row.last_heartbeat_time == "2026-01-01T00:00:00Z"
     assert list(controllers.lost_nodes([lost], seen, 40, 500.0, WALL)) == []
     # Our own writing is not a sign of life of the node.
-    assert controllers.sightings(seen, [lost], now=500.0) == {("quiet", "uid-quiet"): seen[("quiet", "uid-quiet")]}
+    assert controllers.sightings(seen, [lost], [], now=500.0) == {("quiet", "uid-quiet"): seen[("quiet", "uid-quiet")]}
 
 
 def test_after_a_start_of_the_master_every_node_has_a_full_grace() -> None:
     stale = node("a", heartbeat="2020-01-01T00:00:00Z")
-    seen = controllers.sightings({}, [stale], now=1000.0)
+    seen = controllers.sightings({}, [stale], [], now=1000.0)
     assert list(controllers.lost_nodes([stale], seen, 40, 1039.0, WALL)) == []
     assert len(list(controllers.lost_nodes([stale], seen, 40, 1040.0, WALL))) == 1
 
 
+def leased(name: str, renewed: str, owner: str = "", namespace: str = "kube-node-lease") -> Lease:
+    owners = (OwnerReference(api_version="v1", kind="Node", name=name, uid=owner),) if owner else ()
+    return Lease(metadata=meta(name, namespace=namespace, owner_references=owners), spec=LeaseSpec(renew_time=renewed))
+
+
+def test_a_node_that_renews_its_lease_lives_though_its_status_stands() -> None:
+    nodes = [node("a"), node("b")]
+    seen = controllers.sightings({}, nodes, [leased("a", "1"), leased("b", "1")], now=0.0)
+    elsewhere = leased("b", "2", namespace="red")
+    seen = controllers.sightings(seen, nodes, [leased("a", "2"), leased("b", "1"), elsewhere], now=30.0)
+    assert [change.item.metadata.name for change in controllers.lost_nodes(nodes, seen, 40, 50.0, WALL)] == ["b"]
+
+
+def test_a_lease_goes_with_its_node() -> None:
+    leases = [
+        leased("a", "1", owner="uid-a"),
+        leased("gone", "1", owner="uid-gone"),
+        leased("fresh", "1"),
+        leased("other", "1", owner="uid-gone", namespace="red"),
+    ]
+    assert lines(controllers.orphaned_leases([node("a")], leases)) == ["- Lease gone"]
+
+
 def test_a_node_that_never_said_anything_is_lost_too() -> None:
     mute = replace(node("a"), status=type(node("a").status)())
-    seen = controllers.sightings({}, [mute], now=0.0)
+    seen = controllers.sightings({}, [mute], [], now=0.0)
     (change,) = controllers.lost_nodes([mute], seen, 40, 40.0, WALL)
     assert [row.type for row in change.item.status.conditions] == ["Ready"]  # type: ignore[attr-defined]
 

@@ -24,10 +24,11 @@ def asking(name: str, netid: int, wish: str) -> NetNamespace:
     return replace(one, metadata=replace(one.metadata, annotations={CHANGE_NETWORK: wish, "kept": "yes"}))
 
 
-def test_default_is_global_and_projects_count_from_ten() -> None:
-    projects = [namespace("red"), namespace("default"), namespace("blue")]
+def test_what_belongs_to_the_cluster_is_global_and_projects_count_from_ten() -> None:
+    projects = [namespace("red"), namespace("default"), namespace("kube-node-lease"), namespace("blue")]
     assert lines(net_namespaces(WISH, projects, [], Cursor())) == [
         "+ NetNamespace default 0",
+        "+ NetNamespace kube-node-lease 0",
         "+ NetNamespace blue 10",
         "+ NetNamespace red 11",
         "+ Cursor  2",

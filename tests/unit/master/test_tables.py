@@ -50,6 +50,7 @@ COLUMNS = [
     ("Pod", "Name Ready Status Restarts Age IP* Node* Nominated_Node* Readiness_Gates*"),
     ("Node", "Name Status Roles Age Version Internal-IP* External-IP* OS-Image* Kernel-Version* Container-Runtime*"),
     ("Namespace", "Name Status Age"),
+    ("Lease", "Name Holder Age"),
     ("Event", "Last_Seen Type Reason Object Subobject* Source* Message First_Seen* Count* Name*"),
     ("ConfigMap", "Name Data Age"),
     ("Secret", "Name Type Data Age"),

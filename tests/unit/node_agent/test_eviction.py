@@ -28,7 +28,6 @@ from node_agent.eviction import (
     remembered,
     thresholds,
 )
-from node_agent.node import conditions
 from node_agent.settings import Settings
 from node_agent.status import merged
 from reconcile.settings import BadSettings, merge
@@ -90,18 +89,6 @@ def test_a_condition_outlives_its_cause_by_five_minutes() -> None:
     assert pressure(last, NOW + timedelta(minutes=5)) == Pressure()
     again = remembered(last, thresholds("imagefs.available<1,pid.available<1"), NOW + timedelta(minutes=4))
     assert pressure(again, NOW + timedelta(minutes=6)) == Pressure(disk=True, processes=True)
-
-
-def test_the_node_object_tells_of_pressure() -> None:
-    rows = {
-        row.type: (row.status, row.reason) for row in conditions("", NOW, (), Pressure(memory=True, processes=True))
-    }
-    assert rows == {
-        "MemoryPressure": ("True", "KubeletHasInsufficientMemory"),
-        "DiskPressure": ("False", "KubeletHasNoDiskPressure"),
-        "PIDPressure": ("True", "KubeletHasInsufficientPID"),
-        "Ready": ("True", "KubeletReady"),
-    }
 
 
 GREEDY = takes(pod("greedy", resources="{requests: {memory: 100Mi}}"), 300 * MI)

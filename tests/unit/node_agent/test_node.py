@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from dataclasses import replace as changed
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from api.objects import Condition, ContainerImage, Node, NodeStatus, ObjectMeta, Taint
+from api.validate import check
+from node_agent.eviction import Pressure
+from node_agent.node import (
+    Health,
+    HostFacts,
+    Identity,
+    differs,
+    largest,
+    lease,
+    new_node,
+    node_status,
+    parse_taint,
+    transitions,
+)
+from tests.unit.node_agent.make import NOW
+
+HOST = HostFacts(
+    cpus=4,
+    memory=8 << 30,
+    disk=100 << 30,
+    machine_id="m",
+    system_uuid="s",
+    boot_id="b",
+    kernel="6.1",
+    os_image="Debian",
+    architecture="amd64",
+    docker_version="20.10.24",
+    agent_version="0.1.0",
+    huge_pages={"2Mi": 1 << 30, "1Gi": 0},
+)
+SELF = Identity(name="node-1", address="10.245.2.3", max_pods=20)
+WELL = Health("")
+
+
+def status(health: Health = WELL, old: tuple[Condition, ...] = (), later: int = 0) -> NodeStatus:
+    return node_status(SELF, HOST, health, NOW + timedelta(seconds=later), old)
+
+
+def test_what_pods_may_use_leaves_something_to_the_host() -> None:
+    told = status()
+    assert told.capacity == {
+        "cpu": "4",
+        "memory": "8388608Ki",
+        "ephemeral-storage": "104857600Ki",
+        "pods": "20",
+        "hugepages-2Mi": "1073741824",
+        "hugepages-1Gi": "0",
+    }
+    assert told.allocatable == told.capacity | {"memory": "7237632Ki", "ephemeral-storage": "96636764160"}
+
+
+def test_a_node_registers_with_its_labels_and_taints() -> None:
+    node = new_node(changed(SELF, taints=(parse_taint("gpu=a100:NoSchedule"),)), HOST, WELL, NOW)
+    assert node.metadata.labels == {
+        "kubernetes.io/hostname": "node-1",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "beta.kubernetes.io/os": "linux",
+        "beta.kubernetes.io/arch": "amd64",
+    }
+    assert node.spec.taints == (Taint(key="gpu", value="a100", effect="NoSchedule"),)
+    assert parse_taint("down:NoExecute") == Taint(key="down", effect="NoExecute")
+    assert list(check(node)) == []
+
+
+@pytest.mark.parametrize(
+    ("health", "kind", "told"),
+    [
+        (WELL, "Ready", ("True", "KubeletReady")),
+        (Health("no Docker"), "Ready", ("False", "KubeletNotReady")),
+        (WELL, "MemoryPressure", ("False", "KubeletHasSufficientMemory")),
+        (Health("", Pressure(memory=True)), "MemoryPressure", ("True", "KubeletHasInsufficientMemory")),
+        (Health("", Pressure(disk=True)), "DiskPressure", ("True", "KubeletHasDiskPressure")),
+        (Health("", Pressure(processes=True)), "PIDPressure", ("True", "KubeletHasInsufficientPID")),
+    ],
+)
+def test_conditions_have_the_reasons_of_the_reference(health: Health, kind: str, told: tuple[str, str]) -> None:
+    rows = {row.type: row for row in status(health).conditions}
+    assert list(rows) == ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
+    assert (rows[kind].status, rows[kind].reason) == told
+
+
+def test_only_the_fifty_largest_images_are_named() -> None:
+    many = tuple(ContainerImage(names=tuple(f"i{n}:{t}" for t in range(7)), size_bytes=n) for n in range(60))
+    found = largest((*many, ContainerImage(names=(), size_bytes=1 << 40)))
+    assert [image.size_bytes for image in found] == list(range(59, 9, -1))
+    assert {len(image.names) for image in found} == {5}
+
+
+def test_time_alone_is_no_difference_and_others_words_are_none() -> None:
+    first = status()
+    later = status(old=first.conditions, later=10)
+    assert later != first
+    assert not differs(later, first)
+    theirs = Condition(type="NetworkUnavailable", status="False")
+    assert not differs(later, replace(first, conditions=(theirs, *first.conditions)))
+    assert differs(status(Health("no Docker"), first.conditions), first)
+    lost = tuple(replace(row, status="Unknown", reason="NodeStatusUnknown") for row in first.conditions)
+    assert differs(later, replace(first, conditions=lost))
+    assert differs(later, replace(first, addresses=()))
+
+
+def test_a_change_of_a_condition_is_an_event() -> None:
+    before = status(Health("starting")).conditions
+    after = status(old=before).conditions
+    assert list(transitions(before, after)) == [("NodeReady", "")]
+    assert list(transitions(after, before)) == [("NodeNotReady", " (starting)")]
+    short = status(Health("", Pressure(disk=True)), after).conditions
+    assert list(transitions(after, short)) == [("NodeHasDiskPressure", "")]
+    assert list(transitions(short, after)) == [("NodeHasNoDiskPressure", "")]
+    assert list(transitions((), after)) == [("NodeReady", "")]
+
+
+def test_a_lease_belongs_to_the_node_and_lasts_four_renewals() -> None:
+    owner = Node(metadata=ObjectMeta(name="node-1", uid="u-1"))
+    told = lease(SELF, owner, 10.0, NOW)
+    assert (told.metadata.namespace, told.metadata.name) == ("kube-node-lease", "node-1")
+    assert [row.uid for row in told.metadata.owner_references] == ["u-1"]
+    assert (told.spec.holder_identity, told.spec.lease_duration_seconds) == ("node-1", 40)
+    assert told.spec.renew_time == "2026-01-31T12:00:00.000000Z"
+    assert lease(SELF, None, 0.1, NOW).metadata.owner_references == ()
+    assert lease(SELF, None, 0.1, NOW).spec.lease_duration_seconds == 1
