@@ -10,7 +10,7 @@ import pytest
 from api.attach import NODE_AGENT, AttachRequest
 from bench.bare import wait_until
 from lab.command import run
-from sdn.plan import device_of
+from sdn.plan import device_of, enforced
 from tests.net.cluster import NetCluster
 
 
@@ -47,3 +47,23 @@ def test_each_direction_has_its_own_limit(cluster: NetCluster) -> None:
     wait_until(lambda: shaped(cluster.in_node("node-1", *show)) == {device_of("slow"): 8_000_000}, "the limit is back")
     cluster.detach("node-1", "slow")
     assert shaped(cluster.in_node("node-1", *show)) == {}
+
+
+def test_a_limit_beyond_what_the_kernel_can_hold_is_its_highest(cluster: NetCluster) -> None:
+    namespace = cluster.pod_namespace("fat")
+    run("ip", "netns", "add", namespace)
+    request = AttachRequest(
+        sandbox="fat",
+        netns=f"/run/netns/{namespace}",
+        namespace="default",
+        name="fat",
+        runtime=NODE_AGENT,
+        ingress_bandwidth=10**15,
+        egress_bandwidth=10**15,
+    )
+    cluster.attach("node-1", request)
+    show = ("tc", "-json", "qdisc", "show")
+    highest = enforced(10**15)
+    assert shaped(run("ip", "netns", "exec", namespace, *show)) == {"eth0": highest}
+    assert shaped(cluster.in_node("node-1", *show)) == {device_of("fat"): highest}
+    cluster.detach("node-1", "fat")

@@ -14,7 +14,18 @@ from sdn.ipam import Exhausted, next_address, next_number, next_ofport
 from sdn.links import NETDEV, desired_bridge, desired_docker_bridge, guarded_devices, is_docker_bridge, missing
 from sdn.observed import Bridge, Link, Port, Switch
 from sdn.pipeline import FIRST_POD_PORT, LAST_POD_PORT
-from sdn.plan import Wish, arrivals, attached, contradiction, device_of, lost, ports_for, ports_of, sandboxes_of
+from sdn.plan import (
+    Wish,
+    arrivals,
+    attached,
+    contradiction,
+    device_of,
+    enforced,
+    lost,
+    ports_for,
+    ports_of,
+    sandboxes_of,
+)
 from sdn.view import Attached, docker_part
 from tests.unit.sdn.test_flows import CLUSTER, NODE
 
@@ -128,6 +139,13 @@ def test_a_sandbox_that_is_attached_otherwise_says_how() -> None:
     assert contradiction(port, replace(wanted, namespace="blue")) == "its project is red, asked for is blue"
     assert contradiction(port, replace(wanted, netns_id="0:2")) == "its network namespace is 0:1, asked for is 0:2"
     assert contradiction(port, replace(wanted, ifname="eth1")) == "its device is eth0, asked for is eth1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "held"), [(1_001, 1_000), (10**9, 10**9), (10**11, 34_359_738_360), (10**15, 34_359_738_360)]
+)
+def test_a_limit_is_what_the_kernel_can_hold(asked: int, held: int) -> None:
+    assert enforced(asked) == held
 
 
 def test_port_numbers_go_round_too() -> None:
