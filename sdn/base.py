@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
@@ -16,6 +17,7 @@ from sdn.drivers.ovsdb import Ovsdb, PutBridge
 from sdn.links import DOCKER_BRIDGE, OWNER, desired_bridge, desired_gateway, guarded_devices, missing
 from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices, nat_table
 from sdn.objections import objections
+from sdn.observed import Link
 from sdn.pipeline import BRIDGE, DOCKER_PORT, GATEWAY_PORT, TUNNEL_PORT
 from sdn.view import View
 
@@ -75,14 +77,14 @@ class Base:
         """Whether it is time to look at everything."""
         return time.monotonic() >= self._verified_at + self._resync_seconds
 
-    async def verify(self, view: View) -> bool:
-        """When it is time, or when the bridge is away; whether it was. Raises DriverError."""
+    async def verify(self, view: View, links: Mapping[str, Link]) -> bool:
+        """When it is time, or when the bridge is away; whether it was. `links` as last seen. Raises DriverError."""
         base = (view.cluster, view.node)
         if self._verified_for is None or self.is_due():
-            await self._object(view)
+            await self._object(view, links)
         if self._verified_for != base or self.is_due() or self._ovsdb.observe().bridge(BRIDGE) is None:
             self._is_known = self._verified_for == base
-            await self._put_docker_bridge(view)
+            await self._put_docker_bridge(view, links)
             await self._put_bridge(view)
             await self._put_gateway(view)
             await self._put_firewall(view)
@@ -97,9 +99,9 @@ class Base:
         else:
             log.info("written", extra={"what": what})
 
-    async def _object(self, view: View) -> None:
+    async def _object(self, view: View, links: Mapping[str, Link]) -> None:
         """Before anything is touched. A node that is at work already is told, and goes on."""
-        links, routes = await self._netlink.links(), await self._netlink.routes()
+        routes = await self._netlink.routes()
         bridge = self._ovsdb.observe().bridge(BRIDGE)
         found = tuple(objections(view.cluster, self._identity.address, links, routes, bridge))
         is_ours = bridge is not None and OWNER in bridge.external_ids
@@ -121,8 +123,8 @@ class Base:
             await self._ovsdb.apply((PutBridge(wish),))
             self._wrote(f"bridge {BRIDGE}")
 
-    async def _put_docker_bridge(self, view: View) -> None:
-        if await self._docker_bridge.put(view):
+    async def _put_docker_bridge(self, view: View, links: Mapping[str, Link]) -> None:
+        if await self._docker_bridge.put(view, links):
             self._wrote(f"bridge {DOCKER_BRIDGE}")
 
     async def _put_gateway(self, view: View) -> None:

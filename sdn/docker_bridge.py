@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from reconcile.errors import Refused
 from sdn.drivers.netlink import Netlink, set_sysctl
@@ -10,6 +11,7 @@ from sdn.drivers.optional_file import OptionalFile
 from sdn.drivers.ovsdb import Ovsdb, RemovePort
 from sdn.handouts import docker_options
 from sdn.links import ALIAS, DOCKER_BRIDGE, desired_docker_bridge, is_docker_bridge
+from sdn.observed import Link
 from sdn.pipeline import BRIDGE, DOCKER_PORT
 from sdn.view import View
 
@@ -29,10 +31,9 @@ class DockersBridge:
         self._datapath_type = datapath_type
         self.trouble = ""
 
-    async def put(self, view: View) -> bool:
+    async def put(self, view: View, links: Mapping[str, Link]) -> bool:
         """Make the bridge as it is wished, or take it away; whether something had to be written. Raises DriverError."""
         wish = desired_docker_bridge(view.cluster, view.node, self._datapath_type)
-        links = await self._netlink.links()
         here = links.get(DOCKER_BRIDGE)
         if wish is None:
             if here is not None and here.alias == ALIAS:

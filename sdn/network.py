@@ -26,7 +26,7 @@ from sdn.flows import DROPS, compile_flows
 from sdn.links import NETDEV
 from sdn.nat import GUARD_TABLE, guard_devices
 from sdn.objections import VXLAN_OVERHEAD, underlay
-from sdn.observed import Bridge, Port
+from sdn.observed import Bridge, Link, Port
 from sdn.pipeline import BRIDGE
 from sdn.plan import (
     NAMESPACE,
@@ -79,6 +79,7 @@ class Network:
         self._adds: dict[str, tuple[Wish, asyncio.Future[None]]] = {}
         self._deletes: dict[str, asyncio.Future[None]] = {}
         self._mtu = 0
+        self._links: Mapping[str, Link] = {}
         self._surveyed: Snapshot | None = None
         self._ground: Ground | NotYet = NotYet("starting")
         self._docker_bridge = DockersBridge(self._ovsdb, netlink, docker_options_file, identity.datapath_type)
@@ -190,7 +191,7 @@ class Network:
             if isinstance(seen, NotYet):
                 self.unready = seen.reason
                 return
-            is_verified = await _timed("verify", self._base.verify(seen))
+            is_verified = await _timed("verify", self._base.verify(seen, self._links))
             await _timed("leave", self._leave())
             await self._restore(is_verified)
             await self._arrive(seen)
@@ -220,10 +221,10 @@ class Network:
         return look(self._ground, here)
 
     async def _look_at_underlay(self) -> None:
-        links = await self._netlink.links()
-        link = underlay(self._identity.address, links)
+        self._links = await self._netlink.links()
+        link = underlay(self._identity.address, self._links)
         if link is None:
-            found = ", ".join(sorted(links))
+            found = ", ".join(sorted(self._links))
             raise NotReady(f"the node's address {self._identity.address} is on no local link; the links are {found}")
         if self._mtu != link.mtu - VXLAN_OVERHEAD:
             self._mtu, self._surveyed = link.mtu - VXLAN_OVERHEAD, None
@@ -246,7 +247,7 @@ class Network:
 
     async def _restore_links(self, bridge: Bridge) -> None:
         here = {port.name: port.marks for port in ports_by_sandbox(bridge).values()}
-        for name, link in (await self._netlink.links()).items() if here else ():
+        for name, link in self._links.items():
             if name in here and not link.up:
                 marks = here[name]
                 await self._netlink.up(name, note(marks[NAMESPACE], marks[POD], marks[UID]))
