@@ -57,7 +57,7 @@ def remove(state: Path, site: Site, keep_logs: bool = False) -> None:
     for namespace in _namespaces(site):
         run("ip", "netns", "del", namespace)
     _remove_cgroups(groups)
-    _remove_pod_cgroups(site)
+    remove_pod_cgroups(f"{site.node_namespace}*")
     site.short.unlink(missing_ok=True)
     for each in directories:
         _remove_tree(each, keep_logs)
@@ -166,9 +166,9 @@ def _remove_cgroups(containers: set[str]) -> None:
                 group.rmdir()
 
 
-def _remove_pod_cgroups(site: Site) -> None:
-    """Those that node agents made, below a group with the name of their node."""
-    for top in (*CGROUPS.glob(f"{site.node_namespace}*"), *CGROUPS.glob(f"*/{site.node_namespace}*")):
+def remove_pod_cgroups(root: str) -> None:
+    """Those that node agents made, below the groups that their `cgroupRoot`, a pattern, tells."""
+    for top in (*CGROUPS.glob(root), *CGROUPS.glob(f"*/{root}")):
         below = sorted((group for group in top.rglob("*") if group.is_dir()), reverse=True)
         for group in (*below, top):
             with contextlib.suppress(OSError):

@@ -18,7 +18,9 @@ from lab.topology import Lab, LabNode, Site
 
 T = TypeVar("T")
 
-SITE = Site("pode2e", IPv4Network("10.245.24.0/24"))
+# Several checkouts can test at once, each in a network of its own.
+OCTET = int(os.environ.get("PODLANE_E2E_OCTET", "24"))
+SITE = Site(f"podt{OCTET}", IPv4Network(f"10.245.{OCTET}.0/24"))
 DEADLINE_SECONDS = 60.0
 
 

@@ -19,6 +19,7 @@ from api.client import Client
 from api.kubeconfig import Kubeconfig
 from lab import images
 from lab.command import run
+from lab.down import remove_pod_cgroups
 from tests.contract.test_docker_driver import Dockerd
 from tests.e2e.cluster import wait_until
 
@@ -57,6 +58,7 @@ class SingleNode:
         for point in reversed([line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]):
             if point.startswith(f"{self.root}/"):
                 run("umount", point)
+        remove_pod_cgroups(self.root.name)
         shutil.rmtree(self.root)
 
     def agent(self, *flags: str) -> None:
@@ -70,6 +72,7 @@ class SingleNode:
             "--network=none",
             f"--kubeconfig={self.root}/node",
             f"--state-dir={self.state}",
+            f"--cgroup-root=/{self.root.name}",
             f"--docker-socket={self._docker.socket}",
             f"--manifest-dir={self.root}/manifests",
             f"--pod-logs-dir={self.root}/logs/pods",

@@ -1,0 +1,49 @@
+"""docs/conformance.md: every row names tests that there are, or says why there is none."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "conformance.md"
+HEADINGS = ("What a node agent does", "Shown by")
+NAMED = re.compile(r"`([a-z_0-9/]+\.py)::(test_\w+)`")
+REASON = re.compile(r"not here: \S+")
+
+
+def rows() -> list[tuple[int, str, str]]:
+    """(line, what, shown by)"""
+    lines = enumerate(DOCUMENT.read_text().splitlines(), 1)
+    cells = [
+        (number, [cell.strip() for cell in line.strip("|").split("|")]) for number, line in lines if line[:1] == "|"
+    ]
+    assert all(len(row) == 2 for _, row in cells), "a row has two cells"
+    return [(number, *row) for number, row in cells if tuple(row) != HEADINGS and set(row[0]) != {"-"}]  # type: ignore[misc]
+
+
+def functions(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"line {row[0]}")
+def test_a_row_is_shown_or_says_why_not(row: tuple[int, str, str]) -> None:
+    line, what, shown = row
+    named = NAMED.findall(shown)
+    assert what
+    assert named or REASON.search(shown), f"docs/conformance.md:{line}: neither a test nor `not here: REASON`"
+    for file, function in named:
+        path = ROOT / "tests" / file
+        assert path.exists(), f"docs/conformance.md:{line}: there is no tests/{file}"
+        assert function in functions(path), f"docs/conformance.md:{line}: tests/{file} has no {function}"
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"line {row[0]}")
+def test_what_is_shown_is_shown_with_a_real_docker(row: tuple[int, str, str]) -> None:
+    line, _, shown = row
+    real = [file for file, _ in NAMED.findall(shown) if file.startswith(("e2e/", "contract/", "net/"))]
+    assert real or REASON.search(shown), f"docs/conformance.md:{line}: only tests that need no Docker"
