@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from api.placement import Affinity, PodOS, Toleration
 from api.pod_network import HostAlias, PodDNSConfig
 from api.probes import Lifecycle, Probe
 from api.security import PodSecurityContext, SecurityContext
-from api.value import Json, LocalObjectReference, ObjectReference, Value
+from api.value import ATOMIC, JOINED, Json, LocalObjectReference, ObjectReference, Value, by
 from api.variables import EnvFromSource, EnvVar
 from api.volumes import Volume, VolumeMount
 
@@ -44,8 +44,8 @@ class ObjectMeta(Value, frozen=True):
     deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    owner_references: tuple[OwnerReference, ...] = ()
-    finalizers: tuple[str, ...] = ()
+    owner_references: Annotated[tuple[OwnerReference, ...], by("uid")] = ()
+    finalizers: Annotated[tuple[str, ...], JOINED] = ()
     managed_fields: Json = None
     self_link: str = ""
 
@@ -83,7 +83,7 @@ class NamespaceSpec(Value, frozen=True):
 
 class NamespaceStatus(Value, frozen=True):
     phase: str = ""
-    conditions: Json = None
+    conditions: Annotated[Json, by("type")] = None
 
 
 class Namespace(Object, frozen=True):
@@ -108,10 +108,10 @@ class Taint(Value, frozen=True):
 
 class NodeSpec(Value, frozen=True):
     unschedulable: bool = False
-    taints: tuple[Taint, ...] = ()
+    taints: Annotated[tuple[Taint, ...], by("key")] = ()
     provider_id: str = msgspec.field(default="", name="providerID")
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
-    pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
+    pod_cidrs: Annotated[tuple[str, ...], JOINED] = msgspec.field(default=(), name="podCIDRs")
 
 
 class NodeAddress(Value, frozen=True):
@@ -151,8 +151,8 @@ class NodeStatus(Value, frozen=True):
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
     phase: str = ""
-    conditions: tuple[Condition, ...] = ()
-    addresses: tuple[NodeAddress, ...] = ()
+    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+    addresses: Annotated[tuple[NodeAddress, ...], by("type")] = ()
     daemon_endpoints: NodeDaemonEndpoints | None = None
     node_info: NodeSystemInfo | None = None
     images: tuple[ContainerImage, ...] = ()
@@ -186,7 +186,7 @@ class ContainerPort(Value, frozen=True):
 class ResourceRequirements(Value, frozen=True):
     limits: dict[str, str | int | float] = {}
     requests: dict[str, str | int | float] = {}
-    claims: Json = None
+    claims: Annotated[Json, by("name")] = None
 
 
 class Container(Value, frozen=True):
@@ -195,15 +195,15 @@ class Container(Value, frozen=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     working_dir: str = ""
-    ports: tuple[ContainerPort, ...] = ()
+    ports: Annotated[tuple[ContainerPort, ...], by("containerPort", "protocol")] = ()
     env_from: tuple[EnvFromSource, ...] = ()
-    env: tuple[EnvVar, ...] = ()
+    env: Annotated[tuple[EnvVar, ...], by("name")] = ()
     resources: ResourceRequirements = ResourceRequirements()
     resize_policy: Json = None
     restart_policy: str | None = None
     restart_policy_rules: Json = None
-    volume_mounts: tuple[VolumeMount, ...] = ()
-    volume_devices: Json = None
+    volume_mounts: Annotated[tuple[VolumeMount, ...], by("mountPath")] = ()
+    volume_devices: Annotated[Json, by("devicePath")] = None
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None
     startup_probe: Probe | None = None
@@ -230,15 +230,15 @@ class ReadinessGate(Value, frozen=True):
 
 
 class PodSpec(Value, frozen=True):
-    volumes: tuple[Volume, ...] = ()
-    init_containers: tuple[Container, ...] = ()
-    containers: tuple[Container, ...] = ()
-    ephemeral_containers: tuple[EphemeralContainer, ...] = ()
+    volumes: Annotated[tuple[Volume, ...], by("name")] = ()
+    init_containers: Annotated[tuple[Container, ...], by("name")] = ()
+    containers: Annotated[tuple[Container, ...], by("name")] = ()
+    ephemeral_containers: Annotated[tuple[EphemeralContainer, ...], by("name")] = ()
     restart_policy: str = ""
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
     dns_policy: str = ""
-    node_selector: dict[str, str] = {}
+    node_selector: Annotated[dict[str, str], ATOMIC] = {}
     service_account_name: str = ""
     service_account: str = ""
     automount_service_account_token: bool | None = None
@@ -249,13 +249,13 @@ class PodSpec(Value, frozen=True):
     host_users: bool | None = None
     share_process_namespace: bool | None = None
     security_context: PodSecurityContext | None = None
-    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
+    image_pull_secrets: Annotated[tuple[LocalObjectReference, ...], by("name")] = ()
     hostname: str = ""
     subdomain: str = ""
     affinity: Affinity | None = None
     scheduler_name: str = ""
     tolerations: tuple[Toleration, ...] = ()
-    host_aliases: tuple[HostAlias, ...] = ()
+    host_aliases: Annotated[tuple[HostAlias, ...], by("ip")] = ()
     priority_class_name: str = ""
     priority: int | None = None
     dns_config: PodDNSConfig | None = None
@@ -264,11 +264,11 @@ class PodSpec(Value, frozen=True):
     enable_service_links: bool | None = None
     preemption_policy: str | None = None
     overhead: Json = None
-    topology_spread_constraints: Json = None
+    topology_spread_constraints: Annotated[Json, by("topologyKey", "whenUnsatisfiable")] = None
     set_hostname_as_fqdn: bool | None = msgspec.field(default=None, name="setHostnameAsFQDN")
     os: PodOS | None = None
-    scheduling_gates: Json = None
-    resource_claims: Json = None
+    scheduling_gates: Annotated[Json, by("name")] = None
+    resource_claims: Annotated[Json, by("name")] = None
     resources: Json = None
 
 
@@ -322,14 +322,14 @@ class HostIP(Value, frozen=True):
 class PodStatus(Value, frozen=True):
     observed_generation: int = 0
     phase: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
     message: str = ""
     reason: str = ""
     nominated_node_name: str = ""
     host_ip: str = msgspec.field(default="", name="hostIP")
-    host_ips: tuple[HostIP, ...] = msgspec.field(default=(), name="hostIPs")
+    host_ips: Annotated[tuple[HostIP, ...], by("ip")] = msgspec.field(default=(), name="hostIPs")
     pod_ip: str = msgspec.field(default="", name="podIP")
-    pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
+    pod_ips: Annotated[tuple[PodIP, ...], by("ip")] = msgspec.field(default=(), name="podIPs")
     start_time: str | None = None
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()

@@ -50,7 +50,9 @@ def _info(kind: type[msgspec.Struct]) -> inspect.Type:
 
 
 def _walk(info: inspect.Type, value: object, path: str) -> Iterator[Problem]:
-    if isinstance(info, inspect.StructType):
+    if isinstance(info, inspect.Metadata):
+        yield from _walk(info.type, value, path)
+    elif isinstance(info, inspect.StructType):
         yield from _walk_struct(info, value, path)
     elif isinstance(info, inspect.VarTupleType):
         yield from _walk_list(info, value, path)
@@ -133,6 +135,8 @@ def _name(info: inspect.Type) -> str:
         inspect.BytesType: "bytes in base64",
         inspect.VarTupleType: "a list",
     }
+    if isinstance(info, inspect.Metadata):
+        return _name(info.type)
     return names.get(type(info), "an object")
 
 

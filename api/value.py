@@ -10,6 +10,24 @@ Json = Any
 """A piece of JSON that is kept as it came."""
 
 
+KEYS, SET = "keys", "set"
+
+
+def by(*keys: str) -> msgspec.Meta:
+    """Marks a list whose items a patch or an apply joins one by one, told apart by these fields (on the wire).
+
+    A strategic merge patch knows an item by the first of them. A list without a mark is replaced as a whole.
+    """
+    return msgspec.Meta(extra={KEYS: keys})
+
+
+JOINED = msgspec.Meta(extra={SET: True})
+"""Marks a list of plain values to which a patch or an apply adds its own."""
+
+ATOMIC = msgspec.Meta(extra={KEYS: ()})
+"""Marks a map that an apply owns as a whole."""
+
+
 class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Base of every part of an object."""
 

@@ -10,33 +10,10 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from master.shape import OPEN, Form, Shape
+
 Json = Any
-
-MERGE_KEYS: Mapping[str, str] = {
-    "addresses": "type",
-    "conditions": "type",
-    "containers": "name",
-    "env": "name",
-    "ephemeralContainers": "name",
-    "hostAliases": "ip",
-    "hostIPs": "ip",
-    "imagePullSecrets": "name",
-    "initContainers": "name",
-    "ownerReferences": "uid",
-    "podIPs": "ip",
-    "ports": "containerPort",
-    "resourceClaims": "name",
-    "schedulingGates": "name",
-    "taints": "key",
-    "topologySpreadConstraints": "topologyKey",
-    "volumeDevices": "devicePath",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
-}
-"""Lists of objects that strategic merge joins item by item, and the field by which it knows an item."""
-
-MERGED_SETS = frozenset(("finalizers",))
-"""Lists of plain values that strategic merge joins."""
+Identity = Callable[[Json], Json]
 
 _DELETE_FROM = "$deleteFromPrimitiveList/"
 _ORDER = "$setElementOrder/"
@@ -162,17 +139,17 @@ def _same(one: Json, other: Json) -> bool:
 # --- strategic merge --------------------------------------------------------------------------------------------------
 
 
-def strategic(target: Json, patch: Json) -> Json:
-    """Kubernetes strategic merge, with all its directives.
+def strategic(target: Json, patch: Json, shape: Shape) -> Json:
+    """Kubernetes strategic merge, with all its directives; `shape` says which lists are joined, and by what.
 
     They are $patch, $retainKeys, $deleteFromPrimitiveList/LIST and $setElementOrder/LIST.
     """
     if not isinstance(patch, dict):
         raise Unpatchable("a strategic merge patch is an object")
-    return _merge_map(target if isinstance(target, dict) else {}, patch)
+    return _merge_map(target if isinstance(target, dict) else {}, patch, shape)
 
 
-def _merge_map(target: Mapping[str, Json], patch: Mapping[str, Json]) -> dict[str, Json]:
+def _merge_map(target: Mapping[str, Json], patch: Mapping[str, Json], shape: Shape) -> dict[str, Json]:
     directive = patch.get("$patch", "merge")
     if directive == "replace":
         return {key: copy.deepcopy(value) for key, value in patch.items() if key != "$patch"}
@@ -184,11 +161,13 @@ def _merge_map(target: Mapping[str, Json], patch: Mapping[str, Json]) -> dict[st
     _delete_from_lists(result, patch)
     for key, value in patch.items():
         if not key.startswith("$"):
-            _merge_field(result, key, value)
+            _merge_field(result, key, value, shape.at(key))
     for key, value in patch.items():
         name = key.removeprefix(_ORDER)
         if name != key and name in result:
-            result[name] = _ordered(name, _as_list(target.get(name, []), name), result[name], _as_list(value, key))
+            identity = _identity(shape.at(name))
+            before = _as_list(target.get(name, []), name)
+            result[name] = _ordered(identity, before, result[name], _as_list(value, key))
     return result
 
 
@@ -206,25 +185,25 @@ def _delete_from_lists(result: dict[str, Json], patch: Mapping[str, Json]) -> No
             result[name] = [item for item in _as_list(result[name], name) if item not in _as_list(gone, key)]
 
 
-def _merge_field(result: dict[str, Json], key: str, value: Json) -> None:
+def _merge_field(result: dict[str, Json], key: str, value: Json, shape: Shape) -> None:
     if value is None:
         result.pop(key, None)
     elif isinstance(value, dict):
         old = result.get(key)
-        result[key] = _merge_map(old if isinstance(old, dict) else {}, value)
-    elif isinstance(value, list) and key in MERGE_KEYS and all(isinstance(item, dict) for item in value):
-        result[key] = _merge_list(key, _as_list(result.get(key, []), key), value)
-    elif isinstance(value, list) and key in MERGED_SETS:
+        result[key] = _merge_map(old if isinstance(old, dict) else {}, value, shape)
+    elif shape.form is Form.LIST_MAP and isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        result[key] = _merge_list(key, _as_list(result.get(key, []), key), value, shape)
+    elif shape.form is Form.SET and isinstance(value, list):
         old_items = _as_list(result.get(key, []), key)
         result[key] = old_items + [item for item in value if item not in old_items]
     else:
         result[key] = copy.deepcopy(value)
 
 
-def _merge_list(name: str, target: list[Json], patch: list[dict[str, Json]]) -> list[Json]:
-    by = MERGE_KEYS[name]
+def _merge_list(name: str, target: list[Json], patch: list[dict[str, Json]], shape: Shape) -> list[Json]:
+    by, inner = shape.keys[0], shape.item or OPEN
     if any(item.get("$patch") == "replace" for item in patch):
-        return [_merge_map({}, item) for item in patch if item.get("$patch") != "replace"]
+        return [_merge_map({}, item, inner) for item in patch if item.get("$patch") != "replace"]
     result = list(target)
     for item in patch:
         if by not in item:
@@ -233,15 +212,14 @@ def _merge_list(name: str, target: list[Json], patch: list[dict[str, Json]]) -> 
         if item.get("$patch") == "delete":
             result = [old for i, old in enumerate(result) if i not in places]
         elif places:
-            result[places[0]] = _merge_map(result[places[0]], item)
+            result[places[0]] = _merge_map(result[places[0]], item, inner)
         else:
-            result.append(_merge_map({}, item))
+            result.append(_merge_map({}, item, inner))
     return result
 
 
-def _ordered(name: str, before: list[Json], after: list[Json], order: list[Json]) -> list[Json]:
+def _ordered(identity: Identity, before: list[Json], after: list[Json], order: list[Json]) -> list[Json]:
     """The items that the patch orders in its order; items that only the server has stay where they were among them."""
-    identity = _identity(name)
     wanted = {_hashable(identity(item)): place for place, item in enumerate(order)}
     was = {_hashable(identity(item)): place for place, item in enumerate(before)}
     named = sorted(
@@ -257,8 +235,8 @@ def _ordered(name: str, before: list[Json], after: list[Json], order: list[Json]
     return result + named + others
 
 
-def _identity(name: str) -> Callable[[Json], Json]:
-    by = MERGE_KEYS.get(name)
+def _identity(shape: Shape) -> Identity:
+    by = shape.keys[0] if shape.keys else None
     return lambda item: item.get(by) if by is not None and isinstance(item, dict) else item
 
 

@@ -178,7 +178,7 @@ class Objects:
                 case "application/merge-patch+json":
                     after = patch.merge(before, document)
                 case "application/strategic-merge-patch+json":
-                    after = patch.strategic(before, document)
+                    after = patch.strategic(before, document, ask.where.kind.shape)
                 case "application/json-patch+json":
                     after = patch.apply_operations(before, document)
                 case "application/apply-patch+yaml":

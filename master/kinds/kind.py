@@ -13,6 +13,7 @@ from typing import Any, Generic
 import msgspec
 
 from api.objects import O, Object, ObjectMeta
+from master.shape import Shape, shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,11 @@ class Kind(Generic[O]):
     def selectors(self) -> frozenset[str]:
         """The names of everything that a field selector can ask for."""
         return frozenset(self.selectable(self.type()))
+
+    @property
+    def shape(self) -> Shape:
+        """How its parts are told apart."""
+        return shape_of(self.type)
 
     @property
     def version(self) -> str:

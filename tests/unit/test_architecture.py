@@ -72,6 +72,7 @@ PURE = (
     "master/happenings.py",
     "master/lanes.py",
     "master/scheduler.py",
+    "master/shape.py",
     "master/subnets.py",
     "node_agent/claims.py",
     "node_agent/cgroups.py",

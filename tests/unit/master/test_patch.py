@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.patch import Unpatchable, apply_operations, merge, strategic
+from api.objects import Pod
+from master.patch import Unpatchable, apply_operations, merge
+from master.patch import strategic as strategic_by_shape
+from master.shape import OPEN, Form, Shape, shape_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"]),
@@ -98,6 +101,13 @@ def test_operations_that_do_not_fit_change_nothing(operations: Any) -> None:
     with pytest.raises(Unpatchable):
         apply_operations(document, operations)
     assert document == {"a": 1, "l": [1, 2], "m": {"x": 1}}
+
+
+SHAPE = Shape(Form.STRUCT, fields={**shape_of(Pod).fields, "finalizers": Shape(Form.SET, item=OPEN)})
+
+
+def strategic(document: Any, patch: Any) -> Any:
+    return strategic_by_shape(document, patch, SHAPE)
 
 
 POD = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2", "env": [{"name": "X"}]}]}}
