@@ -9,6 +9,8 @@ import msgspec
 from api import schema
 from api.objects import ListMeta, Status, StatusCause, StatusDetails
 from api.schema import Problem
+from master.apply import UPDATE, Conflict, Owner
+from master.field_sets import shown_path
 from master.kinds.kind import AnyKind
 
 
@@ -88,6 +90,29 @@ def conflict(kind: AnyKind, name: str, why: str = "") -> Failure:
     modified = "the object has been modified; please apply your changes to the latest version and try again"
     message = f'Operation cannot be fulfilled on {qualified(kind)} "{name}": {why or modified}'
     return failure(409, "Conflict", message, about(kind, name))
+
+
+def apply_conflict(conflicts: Sequence[Conflict]) -> Failure:
+    """409: an apply would change what others own. kubectl shows the causes and tells of --force-conflicts."""
+    causes = tuple(
+        StatusCause(
+            reason="FieldManagerConflict", message=f"conflict with {_shown(row.owner)}", field=shown_path(row.path)
+        )
+        for row in conflicts
+    )
+    if len(causes) == 1:
+        listed = f"1 conflict: {causes[0].message}: {causes[0].field}"
+    else:
+        owners = sorted({_shown(row.owner) for row in conflicts})
+        rows = {name: [shown_path(row.path) for row in conflicts if _shown(row.owner) == name] for name in owners}
+        lines = [line for name in owners for line in (f"conflicts with {name}:", *(f"- {path}" for path in rows[name]))]
+        listed = f"{len(causes)} conflicts: " + "\n".join(lines)
+    return failure(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))
+
+
+def _shown(owner: Owner) -> str:
+    name = f'"{owner.manager}"' + (f' with subresource "{owner.subresource}"' if owner.subresource else "")
+    return f"{name} using {owner.api_version} at {owner.time}" if owner.operation == UPDATE else name
 
 
 def expired(message: str) -> Failure:

@@ -10,12 +10,15 @@ from enum import Enum
 
 import msgspec
 
+from api.schema import shown
 from api.selectors import BadSelector, Selector, parse_fields, parse_labels
 from master import answers
 from master.kinds import BY_RESOURCE
 from master.kinds.kind import AnyKind
 from master.kinds.pod import EPHEMERAL
 from master.records import Record
+
+LONGEST_MANAGER = 128
 
 
 class View(Enum):
@@ -97,6 +100,16 @@ def number(query: Mapping[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdecimal()) or len(text) > 18:
         raise answers.bad_request(f"parameter {name} is {text!r}; a whole number from 0 on is accepted")
     return int(text)
+
+
+def manager(query: Mapping[str, str], headers: Mapping[str, str]) -> str:
+    """Under which name a client owns what it writes: its own, or the beginning of its User-Agent. Raises Failure."""
+    name = query.get("fieldManager") or headers.get("User-Agent", "").partition("/")[0] or "unknown"
+    if len(name) > LONGEST_MANAGER or not name.isprintable():
+        raise answers.bad_request(
+            f"parameter fieldManager is {shown(name)}; {LONGEST_MANAGER} printable characters are accepted"
+        )
+    return name
 
 
 def dry_run(query: Mapping[str, str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ import msgspec
 
 from api.objects import Binding, ClusterNetwork, HostSubnet, Namespace, NetNamespace, Object, Pod
 from api.schema import without_nulls
-from master import admission, answers, patch, protobuf, request, tables, writes
-from master.kinds.kind import AnyKind
+from master import admission, answers, apply, bodies, patch, request, tables, writes
+from master.apply import Owner
+from master.kinds.kind import AnyKind, show_time
 from master.kinds.pod import EPHEMERAL
 from master.records import Expired, Key, Put, Record, Remove
 from master.request import Page, Selection, Target, View
@@ -25,19 +26,17 @@ Clock = Callable[[], datetime.datetime]
 
 GENERATED_NAME_TRIES = 8
 
-JSON_TYPES = ("application/json", "")
-PROTOBUF = "application/vnd.kubernetes.protobuf"
-
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for objects, with its body read."""
+    """A request for objects, with its body read; `manager` is the name under which the client owns fields."""
 
     where: Target
     query: Mapping[str, str]
     accept: str = ""
     content_type: str = ""
-    body: bytes = b""
+    manager: str = ""
+    document: Any = None
 
     @property
     def key(self) -> Key:
@@ -130,12 +129,15 @@ class Objects:
 
     async def create(self, ask: Ask) -> Answer:
         """A new object."""
-        where, dry = ask.where, request.dry_run(ask.query)
-        if where.name:
+        if ask.where.name:
             raise answers.not_allowed()
+        return await self._create(ask, ask.document, ())
+
+    async def _create(self, ask: Ask, document: Any, owners: Sequence[Owner]) -> Answer:
+        where, dry = ask.where, request.dry_run(ask.query)
         if where.kind.namespaced and not where.namespace:
             raise answers.bad_request(f"{where.kind.plural} are made in a namespace: none is given in the path")
-        document, strictness = self._document(ask), request.strictness(ask.query)
+        strictness = request.strictness(ask.query)
         for _ in range(GENERATED_NAME_TRIES):
             body = writes.read(where, document, strictness, _random_letters)
             name = body.item.metadata.name
@@ -149,7 +151,7 @@ class Objects:
             namespace = self._latest_object(Key(Namespace.KIND, "", where.namespace))
             admission.check_namespace(where.kind, name, where.namespace, namespace)
         self._admit(body.item)
-        item = writes.created(where.kind, body.item, str(uuid.uuid4()), self._clock())
+        item = writes.owned(writes.created(where.kind, body.item, str(uuid.uuid4()), self._clock()), owners)
         if not dry:
             (item,) = await self._store.write(Put(item, expect=0))
         return self._answer(201, ask, item, body.warnings)
@@ -166,34 +168,49 @@ class Objects:
     async def update(self, ask: Ask) -> Answer:
         """Another object in place of the one there is, or another status."""
         old = self._old(ask)
-        body = writes.read(ask.where, self._document(ask), request.strictness(ask.query))
-        return await self._replace(ask, body, old)
+        return await self._replace(ask, ask.document, old)
 
     async def patch(self, ask: Ask) -> Answer:
         """A part of the object changed."""
-        old, document = self._old(ask), _decode(ask.body)
+        if ask.content_type == bodies.APPLY_PATCH:
+            return await self._apply(ask)
+        old = self._old(ask)
         before = msgspec.json.decode(old.data)
         try:
-            match ask.content_type:
-                case "application/merge-patch+json":
-                    after = patch.merge(before, document)
-                case "application/strategic-merge-patch+json":
-                    after = patch.strategic(before, document, ask.where.kind.shape)
-                case "application/json-patch+json":
-                    after = patch.apply_operations(before, document)
-                case "application/apply-patch+yaml":
-                    message = "server-side apply is not supported; use kubectl apply without --server-side"
-                    raise answers.unsupported_media_type(message)
-                case _:
-                    raise answers.unsupported_media_type("415: Unsupported Media Type")
+            if ask.content_type == bodies.MERGE_PATCH:
+                after = patch.merge(before, ask.document)
+            elif ask.content_type == bodies.STRATEGIC_PATCH:
+                after = patch.strategic(before, ask.document, ask.where.kind.shape)
+            else:
+                after = patch.apply_operations(before, ask.document)
         except patch.Unpatchable as error:
             message = f"the server rejected our request due to an error in our request: {error}"
             raise answers.failure(422, "Invalid", message) from error
-        body = writes.read(ask.where, after, request.strictness(ask.query))
-        return await self._replace(ask, body, old)
+        return await self._replace(ask, after, old)
 
-    async def _replace(self, ask: Ask, body: writes.Body, old: Record) -> Answer:
+    async def _apply(self, ask: Ask) -> Answer:
+        """The fields of the body are as it says, and belong to who applies it; the object is made if there is none."""
+        kind, record = ask.where.kind, self._store.latest(ask.key)
+        if record is None and ask.where.subresource:
+            raise answers.not_found(kind, ask.where.name)
+        wish = writes.applicable(ask.where, ask.document, ask.query.get("fieldManager", ""))
+        live = {} if record is None else msgspec.json.decode(record.data)
+        me = self._owner(ask, apply.APPLY)
+        result = apply.applied(live, wish, kind.shape, apply.owners_in(live), me)
+        if result.conflicts and not request.flag(ask.query, "force"):
+            raise answers.apply_conflict(result.conflicts)
+        if record is None:
+            return await self._create(ask, result.document, result.owners)
+        return await self._replace(ask, result.document, record, result.owners)
+
+    def _owner(self, ask: Ask, operation: str) -> Owner:
+        version, now = ask.where.kind.type.API_VERSION, show_time(self._clock())
+        return Owner(ask.manager, operation, ask.where.subresource, version, now, frozenset())
+
+    async def _replace(self, ask: Ask, document: Any, old: Record, owners: Sequence[Owner] | None = None) -> Answer:
+        """`owners` are those after an apply."""
         kind, dry = ask.where.kind, request.dry_run(ask.query)
+        body = writes.read(ask.where, document, request.strictness(ask.query))
         if ask.where.subresource == "status":
             new = writes.status_updated(kind, body.item, old.object)
         elif ask.where.subresource == EPHEMERAL:
@@ -201,6 +218,9 @@ class Objects:
         else:
             new = writes.updated(kind, body.item, old.object)
             self._admit(new, old.object)
+        if owners is None:
+            owners = writes.owners_after(kind, old.object, new, document, self._owner(ask, apply.UPDATE))
+        new = writes.owned(new, owners)
         item = new if dry else await self._put(kind, new, old)
         return self._answer(200, ask, item, body.warnings)
 
@@ -218,7 +238,7 @@ class Objects:
         """POST pods/NAME/binding."""
         old, kind = self._old(ask), ask.where.kind
         try:
-            binding = msgspec.convert(self._document(ask), Binding)
+            binding = msgspec.convert(ask.document, Binding)
         except msgspec.ValidationError as error:
             raise answers.bad_request(f"the body is not a Binding: {error}") from error
         pod = writes.bound(kind, old.object, binding, self._clock())
@@ -267,9 +287,8 @@ class Objects:
         return await self._put(kind, left, old), False
 
     def _options(self, ask: Ask) -> DeleteOptions:
-        document = self._document(ask) if ask.body else {}
         try:
-            options = msgspec.convert(document, DeleteOptions)
+            options = msgspec.convert({} if ask.document is None else ask.document, DeleteOptions)
         except msgspec.ValidationError as error:
             raise answers.bad_request(f"the body is not a DeleteOptions: {error}") from error
         seconds = request.number(ask.query, "gracePeriodSeconds")
@@ -290,7 +309,7 @@ class Objects:
         return self._in_body(ask, "source", "host")
 
     def _in_body(self, ask: Ask, part: str, field: str) -> str:
-        document = self._document(ask)
+        document = ask.document
         held = document.get(part) if isinstance(document, dict) else None
         found = held.get(field) if isinstance(held, dict) else None
         return found if isinstance(found, str) else ""
@@ -298,21 +317,9 @@ class Objects:
     def body_pod(self, ask: Ask) -> Pod | None:
         """The Pod in the body of a create; None if it has not the shape of one."""
         try:
-            return msgspec.convert(without_nulls(self._document(ask)), Pod)
+            return msgspec.convert(without_nulls(ask.document), Pod)
         except msgspec.ValidationError:
             return None
-
-    def _document(self, ask: Ask) -> Any:
-        if ask.content_type == PROTOBUF and not ask.where.name:
-            try:
-                return protobuf.document(ask.body)
-            except protobuf.Unreadable as error:
-                raise answers.unsupported_media_type(f"the protobuf body cannot be read: {error}") from error
-        if ask.content_type not in JSON_TYPES:
-            raise answers.unsupported_media_type(
-                "the body of the request was in an unknown format - accepted media types include: application/json"
-            )
-        return _decode(ask.body)
 
     def _old(self, ask: Ask) -> Record:
         record = self._store.latest(ask.key)
@@ -332,13 +339,6 @@ class Objects:
         """An answer that rests on writes still on their way is given when they are on disk."""
         await self._store.write()
         return failure
-
-
-def _decode(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise answers.bad_request(f"the body is not JSON: {error}") from error
 
 
 def _random_letters() -> str:

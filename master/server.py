@@ -18,7 +18,7 @@ from api.objects import Object, Pod
 from api.queries import NodeQuery
 from api.references import Reference, references
 from api.storage import PersistentVolume, PersistentVolumeClaim
-from master import answers, certificates, pages, request, watch
+from master import answers, bodies, certificates, pages, request, watch
 from master.authorize import FOR_PODS, MASTERS, Attributes, User, may_read_path, refusal
 from master.pki import Authority
 from master.records import Key
@@ -143,12 +143,14 @@ class Server:
     async def _objects_answer(self, http: web.Request, user: User, where: Target) -> web.StreamResponse:
         verb = request.verb(http.method, where, http.query)
         content_type = http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        ask = Ask(where, http.query, http.headers.get("Accept", ""), content_type)
+        ask = Ask(
+            where, http.query, http.headers.get("Accept", ""), content_type, request.manager(http.query, http.headers)
+        )
         if not user.node:
             # The body of somebody who may do nothing is not even read.
             self._authorize(user, verb, ask)
         if http.method not in ("GET", "HEAD"):
-            ask = replace(ask, body=await http.read())
+            ask = replace(ask, document=await _document(http, content_type))
         if user.node:
             self._authorize(user, verb, ask)
         if verb == "watch":
@@ -241,6 +243,16 @@ class Server:
         signed = certificates.sign(self._parts.authority, await http.read(), self._parts.clock())
         log.info("certificate issued", extra={"request": signed["metadata"]["name"]})
         return pages.json_answer(signed, 201)
+
+
+async def _document(http: web.Request, content_type: str) -> Any:
+    """The body as a document; YAML takes long enough to let others go on meanwhile."""
+    body = await http.read()
+    if not body and http.method == "DELETE":
+        return None
+    if content_type in (bodies.YAML, bodies.APPLY_PATCH):
+        return await asyncio.to_thread(bodies.read, http.method == "PATCH", content_type, body)
+    return bodies.read(http.method == "PATCH", content_type, body)
 
 
 def _refusal(failure: answers.Failure) -> web.Response:

@@ -6,7 +6,7 @@ Raises `answers.Failure` where the write is not allowed.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from api import init_containers
 from api.defaults import default
 from api.leases import NODE_LEASES
 from api.objects import Binding, Condition, NamespaceStatus, Node, Object, Pod
-from api.schema import FORBIDDEN, UNKNOWN, Problem, shown
+from api.schema import FORBIDDEN, UNKNOWN, Problem, shown, without_nulls
 from api.validate import decode, immutable
-from master import answers
+from master import answers, apply
+from master.apply import Owner
 from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
 from master.kinds.pod import ENDED
 from master.request import Target
@@ -150,6 +151,44 @@ def debugged(kind: AnyKind, new: Any, old: Any) -> Any:
     if item.spec == old.spec:
         return item
     return with_metadata(item, generation=old.metadata.generation + 1)
+
+
+# --- who owns which field ---------------------------------------------------------------------------------------------
+
+
+def applicable(where: Target, document: object, manager: str) -> dict[str, Any]:
+    """The part of an apply's body that its path is about. Raises Failure if it is no body of an apply."""
+    if not manager:
+        message = 'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
+        raise answers.failure(422, "Invalid", message)
+    if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+        raise answers.bad_request(f"the body is not a {where.kind.name}: an object with metadata is accepted")
+    if document["metadata"].get("managedFields") is not None:
+        raise answers.bad_request("metadata.managedFields must be nil")
+    wish: dict[str, Any] = without_nulls(_typed(where.kind, document))  # type: ignore[assignment]
+    if where.subresource == "status":
+        return {key: value for key, value in wish.items() if key in ("apiVersion", "kind", "status")}
+    return {key: value for key, value in wish.items() if key != "status" or where.kind.with_status is None}
+
+
+def owners_after(kind: AnyKind, old: Any, new: Any, sent: Mapping[str, Any], me: Owner) -> tuple[Owner, ...]:
+    """The owners after a write that was no apply.
+
+    A client that sends another record than there was sets it, as kubectl does when it hands fields of client-side apply
+    over; an empty one ends it.
+    """
+    had = old.metadata.managed_fields
+    given = (sent.get("metadata") or {}).get("managedFields")
+    if had is None and not given:
+        return ()
+    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    owners = apply.owners_in(before if given is None else sent)
+    return apply.tracked(before, after, kind.shape, owners, me)
+
+
+def owned(item: Any, owners: Sequence[Owner]) -> Any:
+    """The object with the record of its owners."""
+    return with_metadata(item, managed_fields=apply.managed_fields(owners) or None)
 
 
 def _check_identity(kind: AnyKind, new: Any, old: Any) -> None:

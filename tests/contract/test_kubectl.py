@@ -17,6 +17,7 @@ Kubectl = Callable[..., subprocess.CompletedProcess[str]]
 
 PROGRAMS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
 
+NAMESPACE = "apiVersion: v1\nkind: Namespace\nmetadata: {name: PROJECT}\n"
 MANIFEST = """\
 apiVersion: v1
 kind: Namespace
@@ -208,3 +209,41 @@ def test_events_stand_under_what_they_are_about(kubectl: Kubectl, project: str) 
     kubectl("-n", project, "delete", "pod", "web", "--grace-period=0", "--force", "--ignore-not-found")
     kubectl("wait", "--for=delete", f"namespace/{project}", "--timeout=30s")
     assert "No resources found" in kubectl("-n", project, "get", "events").stderr
+
+
+def test_server_side_apply_knows_who_owns_what(kubectl: Kubectl, project: str) -> None:
+    def config_map(data: str) -> str:
+        return f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: shared, namespace: {project}}}\ndata: {data}\n"
+
+    def apply(data: str, manager: str, *more: str, code: int = 0) -> str:
+        words = ("apply", "--server-side", f"--field-manager={manager}", *more, "-f", "-")
+        done = kubectl(*words, text=config_map(data), code=code)
+        return done.stdout + done.stderr
+
+    kubectl("apply", "-f", "-", text=NAMESPACE.replace("PROJECT", project))
+    assert "configmap/shared serverside-applied" in apply("{a: one, b: one}", "first")
+    told = apply("{a: two}", "second", code=1)
+    assert "Apply failed with 1 conflict: conflict with " in told
+    assert ".data.a" in told
+    assert "serverside-applied" in apply("{a: two}", "second", "--force-conflicts")
+    apply("{b: one}", "first")
+    assert json.loads(kubectl("-n", project, "get", "cm", "shared", "-o", "json").stdout)["data"] == {
+        "a": "two",
+        "b": "one",
+    }
+    kubectl("-n", project, "patch", "cm", "shared", "-p", '{"data": {"b": "patched"}}')
+    assert '"kubectl-patch"' in apply("{b: one}", "first", code=1)
+    apply("{}", "second")
+    kept = json.loads(kubectl("-n", project, "get", "cm", "shared", "-o", "json", "--show-managed-fields").stdout)
+    assert kept["data"] == {"b": "patched"}
+    owned = {row["manager"]: row["fieldsV1"] for row in kept["metadata"]["managedFields"]}
+    assert owned == {"kubectl-patch": {"f:data": {"f:b": {}}}, "second": {"f:data": {}}}
+
+
+def test_an_object_of_a_client_side_apply_is_taken_over(kubectl: Kubectl, project: str) -> None:
+    text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: old, namespace: {project}}}\ndata: {{a: one}}\n"
+    kubectl("apply", "-f", "-", text=NAMESPACE.replace("PROJECT", project))
+    kubectl("apply", "-f", "-", text=text)
+    kubectl("apply", "--server-side", "-f", "-", text=text)
+    kubectl("apply", "--server-side", "-f", "-", text=text.replace("one", "two"))
+    assert kubectl("-n", project, "get", "cm", "old", "-o", "jsonpath={.data.a}").stdout == "two"

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.configuration import ConfigMap
+from api.objects import Pod
+from master.apply import APPLY, BEFORE, UPDATE, Applied, Owner, applied, managed_fields, owners_in, tracked
+from master.field_sets import from_fields, leaves, shown_path, to_fields
+from master.shape import shape_of
+
+CONFIG_MAP, POD = shape_of(ConfigMap), shape_of(Pod)
+
+
+def owner(manager: str, operation: str = APPLY, fields: Any = None) -> Owner:
+    return Owner(manager, operation, "", "v1", "2026-01-01T00:00:00Z", from_fields(fields or {}))
+
+
+def config_map(**data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "p"}, "data": data}
+
+
+def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [*containers], **spec}}
+
+
+def fields(result: Applied, manager: str) -> Any:
+    return next(to_fields(row.fields) for row in result.owners if row.manager == manager)
+
+
+def test_who_creates_by_apply_owns_what_is_in_the_body() -> None:
+    result = applied({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
+    assert result.document == config_map(k="1")
+    assert managed_fields(result.owners) == [
+        {
+            "manager": "m1",
+            "operation": "Apply",
+            "apiVersion": "v1",
+            "time": "2026-01-01T00:00:00Z",
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:data": {"f:k": {}}},
+        }
+    ]
+
+
+def test_another_value_of_an_owned_field_is_a_conflict_and_force_takes_it() -> None:
+    first = applied({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
+    second = applied(first.document, config_map(k="2"), CONFIG_MAP, first.owners, owner("m2"))
+    assert [(row.owner.manager, shown_path(row.path)) for row in second.conflicts] == [("m1", ".data.k")]
+    assert second.document["data"] == {"k": "2"}
+    assert [row["manager"] for row in managed_fields(second.owners)] == ["m2"]
+
+
+def test_the_same_value_is_owned_by_both_and_goes_with_the_last_of_them() -> None:
+    first = applied({}, config_map(k="1", x="1"), CONFIG_MAP, (), owner("m1"))
+    second = applied(first.document, config_map(k="1"), CONFIG_MAP, first.owners, owner("m2"))
+    assert not second.conflicts
+    third = applied(second.document, config_map(), CONFIG_MAP, second.owners, owner("m1"))
+    assert third.document["data"] == {"k": "1"}
+    fourth = applied(third.document, config_map(), CONFIG_MAP, third.owners, owner("m2"))
+    assert fourth.document["data"] == {}
+
+
+def test_items_of_keyed_lists_are_owned_one_by_one() -> None:
+    one, two = {"name": "a", "image": "i", "env": [{"name": "X", "value": "1"}]}, {"name": "b", "image": "j"}
+    first = applied({}, pod(one), POD, (), owner("m1"))
+    assert fields(first, "m1") == {
+        "f:spec": {
+            "f:containers": {
+                'k:{"name":"a"}': {
+                    ".": {},
+                    "f:env": {'k:{"name":"X"}': {".": {}, "f:name": {}, "f:value": {}}},
+                    "f:image": {},
+                    "f:name": {},
+                }
+            }
+        }
+    }
+    second = applied(first.document, pod(two), POD, first.owners, owner("m2"))
+    assert second.document["spec"]["containers"] == [one, two]
+    third = applied(second.document, pod({"name": "a", "image": "i"}), POD, second.owners, owner("m1"))
+    assert third.document["spec"]["containers"] == [{"name": "a", "image": "i", "env": []}, two]
+    last = applied(third.document, pod(), POD, third.owners, owner("m2"))
+    assert last.document["spec"]["containers"] == [{"name": "a", "image": "i", "env": []}]
+
+
+def test_an_item_stays_while_somebody_owns_a_part_of_it() -> None:
+    first = applied({}, pod({"name": "a", "image": "i"}), POD, (), owner("m1"))
+    second = applied(first.document, pod({"name": "a", "tty": True}), POD, first.owners, owner("m2"))
+    third = applied(second.document, pod(), POD, second.owners, owner("m1"))
+    assert third.document["spec"]["containers"] == [{"name": "a", "tty": True}]
+
+
+def test_ports_are_told_apart_by_protocol_which_may_be_left_out() -> None:
+    tcp, udp = {"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}
+    first = applied({}, pod({"name": "a", "ports": [tcp, udp]}), POD, (), owner("m1"))
+    live = pod({"name": "a", "ports": [{"containerPort": 53, "protocol": "TCP"}, udp]})
+    second = applied(live, pod({"name": "a", "ports": [tcp]}), POD, first.owners, owner("m1"))
+    assert second.document["spec"]["containers"][0]["ports"] == [{"containerPort": 53, "protocol": "TCP"}]
+
+
+def test_what_was_there_before_the_first_apply_belongs_to_somebody() -> None:
+    result = applied(config_map(k="1", x="1"), config_map(k="2"), CONFIG_MAP, (), owner("m1"))
+    assert [(row.owner.manager, shown_path(row.path)) for row in result.conflicts] == [(BEFORE, ".data.k")]
+    assert fields(result, BEFORE) == {"f:data": {"f:x": {}}}
+
+
+def test_a_write_that_is_no_apply_takes_what_it_changes_once_there_are_owners() -> None:
+    old, new = config_map(k="1", x="1"), config_map(k="2", y="1")
+    assert tracked(old, new, CONFIG_MAP, (), owner("edit", UPDATE)) == ()
+    first = applied({}, old, CONFIG_MAP, (), owner("m1"))
+    after = tracked(old, new, CONFIG_MAP, first.owners, owner("edit", UPDATE))
+    assert {row.manager: to_fields(row.fields) for row in after if row.fields} == {
+        "edit": {"f:data": {"f:k": {}, "f:y": {}}}
+    }
+    again = tracked(new, config_map(k="2"), CONFIG_MAP, after, owner("edit", UPDATE))
+    assert {row.manager: to_fields(row.fields) for row in again if row.fields} == {"edit": {"f:data": {"f:k": {}}}}
+
+
+def test_identity_belongs_to_nobody() -> None:
+    found = leaves({**config_map(k="1"), "metadata": {"name": "c", "uid": "u", "labels": {"a": "b"}}}, CONFIG_MAP)
+    assert to_fields(found) == {"f:data": {"f:k": {}}, "f:metadata": {"f:labels": {"f:a": {}}}}
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+WISHES = st.dictionaries(NAMES, st.sampled_from(["1", "2"]), max_size=3)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["m1", "m2"]), WISHES), max_size=6))
+def test_any_row_of_forced_applies_leaves_what_their_owners_want(writes: list[tuple[str, dict[str, str]]]) -> None:
+    document: dict[str, Any] = {}
+    owners: tuple[Owner, ...] = ()
+    for manager, data in writes:
+        result = applied(document, config_map(**data), CONFIG_MAP, owners, owner(manager))
+        assert {key: result.document["data"][key] for key in data} == data
+        document = result.document
+        owners = owners_in({"metadata": {"managedFields": managed_fields(result.owners)}})
+        owned = {step[1] for row in owners for step in row.fields if len(step) == 2}
+        assert owned == {f"f:{key}" for key in document["data"]}
+
+
+@given(st.recursive(st.just({}), lambda inner: st.dictionaries(st.sampled_from(["f:a", "f:b", 'k:{"n":"x"}']), inner)))
+def test_a_set_of_fields_survives_its_json(tree: Any) -> None:
+    found = from_fields(tree)
+    assert from_fields(to_fields(found)) == found
+
+
+@pytest.mark.parametrize("tree", [None, 1, [], "x", {"f:a": 1}])
+def test_what_is_no_set_of_fields_is_empty(tree: Any) -> None:
+    assert from_fields(tree) == frozenset()
