@@ -1,20 +1,30 @@
-"""The least of OpenAPI v3 by which kubectl knows that this server validates fields itself. Pure.
+"""OpenAPI v3 of this server, from the kinds and their types: paths, parameters, bodies and answers. Pure.
 
 kubectl looks for the query parameter `fieldValidation` on the PATCH of a kind; where it is, it leaves validation to the
-server. Schemas are as open as the kinds' own validation allows.
+server.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
 
+from api.objects import Status
+from master import bodies, schemas
+from master.discovery import VERSION
 from master.kinds import ALL
 from master.kinds.kind import AnyKind
+from master.kinds.pod import EPHEMERAL
+from master.schemas import REFERENCE
+from master.writes import DeleteOptions
 
 Row = dict[str, Any]
+
+INFO = {"title": "Podlane", "version": VERSION["gitVersion"].partition("+")[0]}
 
 V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
@@ -24,7 +34,7 @@ def v2() -> bytes:
 
     kubectl 1.27 and 1.28 read it before they look at v3, and give up without it.
     """
-    info = _text(1, "Podlane") + _text(2, "v1.32.0")
+    info = _text(1, INFO["title"]) + _text(2, INFO["version"])
     return _text(1, "2.0") + b"\x12" + bytes([len(info)]) + info
 
 
@@ -32,69 +42,135 @@ def _text(number: int, text: str) -> bytes:
     return bytes([number << 3 | 2, len(text)]) + text.encode("ascii")
 
 
-PARAMETERS = ("dryRun", "fieldManager", "fieldValidation")
-
-
-def _path(kind: AnyKind) -> str:
-    return f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
-
-
+@cache
 def index() -> Row:
     """GET /openapi/v3: the hash in an address changes with what is found there, so that clients can keep it."""
     paths = {}
-    for path in sorted({_path(kind) for kind in ALL}):
-        content = msgspec.json.encode(document(path))
-        digest = hashlib.sha256(content).hexdigest()[:32].upper()
+    for path in sorted({_root(kind) for kind in ALL}):
+        digest = hashlib.sha256(content(path) or b"").hexdigest()[:32].upper()
         paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
     return {"paths": paths}
 
 
+def _root(kind: AnyKind) -> str:
+    return f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
+
+
+@cache
+def content(path: str) -> bytes | None:
+    """GET /openapi/v3/PATH, as JSON: the kinds of one group and version; None if there are none."""
+    found = document(path)
+    return None if found is None else msgspec.json.encode(found)
+
+
 def document(path: str) -> Row | None:
-    """GET /openapi/v3/PATH: the kinds of one group and version; None if there are none."""
-    kinds = [kind for kind in ALL if _path(kind) == path]
+    """The same before it is JSON."""
+    kinds = [kind for kind in ALL if _root(kind) == path]
     if not kinds:
         return None
     return {
         "openapi": "3.0.0",
-        "info": {"title": "Podlane", "version": "v1.32.0"},
-        "paths": {f"/{path}/{place}": row for kind in kinds for place, row in _operations(kind)},
-        "components": {"schemas": {_schema_name(kind): _schema(kind) for kind in kinds}},
+        "info": INFO,
+        "paths": {f"/{path}/{place}": _named(place, row) for kind in kinds for place, row in _places(kind)},
+        "components": {"schemas": schemas.components(kinds, (DeleteOptions, Status))},
     }
 
 
-def _schema_name(kind: AnyKind) -> str:
-    domain = ".".join(reversed(kind.group.split("."))) if kind.group else "io.k8s.api.core"
-    return f"{domain}.{kind.version}.{kind.name}"
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+_READING = (
+    ("labelSelector", "string"), ("fieldSelector", "string"), ("limit", "integer"), ("continue", "string"),
+    ("resourceVersion", "string"), ("resourceVersionMatch", "string"),
+)  # fmt: skip
+_WATCHING = (
+    ("watch", "boolean"), ("allowWatchBookmarks", "boolean"), ("sendInitialEvents", "boolean"),
+    ("timeoutSeconds", "integer"),
+)  # fmt: skip
+_WRITING = (("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string"))
+_DELETING = (("dryRun", "string"), ("gracePeriodSeconds", "integer"))
+
+_ENUMS = {
+    "dryRun": ["All"],
+    "fieldValidation": ["Strict", "Warn", "Ignore"],
+    "resourceVersionMatch": ["Exact", "NotOlderThan"],
+}
+
+Parameters = tuple[tuple[str, str], ...]
 
 
-def _identity(kind: AnyKind) -> Row:
-    return {"group": kind.group, "version": kind.version, "kind": kind.name}
+def _places(kind: AnyKind) -> Iterator[tuple[str, Row]]:
+    """(path below the group's, its operations)"""
+    within = f"namespaces/{{namespace}}/{kind.plural}" if kind.namespaced else kind.plural
+    in_path = ("namespace",) if kind.namespaced else ()
+    whole = schemas.name_of(kind)
+    read, written = _operation(kind, "list", _READING + _WATCHING, f"{whole}List"), _writes(kind)
+    yield (
+        within,
+        {
+            "parameters": _in_path(*in_path),
+            "get": read,
+            "post": written["post"],
+            "delete": _operation(kind, "deletecollection", _READING[:2] + _DELETING, "Status", DeleteOptions.__name__),
+        },
+    )
+    if kind.namespaced:
+        yield kind.plural, {"get": read}
+    named = _in_path(*in_path, "name")
+    one = {"get": _operation(kind, "get", (), whole), "put": written["put"], "patch": written["patch"]}
+    erased = _operation(kind, "delete", _DELETING, "Status", DeleteOptions.__name__)
+    yield f"{within}/{{name}}", {"parameters": named, **one, "delete": erased}
+    for part in (*(("status",) if kind.with_status else ()), *((EPHEMERAL,) if kind.name == "Pod" else ())):
+        yield f"{within}/{{name}}/{part}", {"parameters": named, **one}
 
 
-def _operations(kind: AnyKind) -> list[tuple[str, Row]]:
-    place = f"namespaces/{{namespace}}/{kind.plural}" if kind.namespaced else kind.plural
-    collection: Row = {"post": _operation(kind, "post")}
-    single: Row = {verb: _operation(kind, action) for verb, action in (("put", "put"), ("patch", "patch"))}
-    return [(place, collection), (f"{place}/{{name}}", single)]
-
-
-def _operation(kind: AnyKind, action: str) -> Row:
-    parameters = [
-        {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}} for name in PARAMETERS
-    ]
+def _named(place: str, row: Row) -> Row:
+    """The operations of a path, each with an identity of its own."""
+    words = "".join(part.strip("{}").capitalize() for part in place.split("/"))
     return {
-        "operationId": f"{action}{kind.name}",
-        "parameters": parameters,
-        "responses": {"200": {"description": "OK"}},
+        key: found if key == "parameters" else {**found, "operationId": found["x-kubernetes-action"] + words}
+        for key, found in row.items()
+    }
+
+
+def _writes(kind: AnyKind) -> Row:
+    whole = schemas.name_of(kind)
+    patched = _operation(kind, "patch", (*_WRITING, ("force", "boolean")), whole)
+    types = (bodies.JSON_PATCH, bodies.MERGE_PATCH, bodies.STRATEGIC_PATCH, bodies.APPLY_PATCH)
+    patched["requestBody"] = {"required": True, "content": {one: {"schema": {}} for one in types}}
+    return {
+        "post": _operation(kind, "post", _WRITING, whole, whole),
+        "put": _operation(kind, "put", _WRITING, whole, whole),
+        "patch": patched,
+    }
+
+
+def _operation(kind: AnyKind, action: str, parameters: Parameters, answer: str, body: str = "") -> Row:
+    content = {"application/json": {"schema": {"$ref": REFERENCE + answer}}}
+    refused = {"application/json": {"schema": {"$ref": REFERENCE + Status.__name__}}}
+    good = {code: {"description": "done", "content": content} for code in _CODES.get(action, ("200",))}
+    row: Row = {
+        "parameters": [_parameter(name, kind_of) for name, kind_of in parameters],
+        "responses": {**good, "default": {"description": "refused", "content": refused}},
         "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": _identity(kind),
+        "x-kubernetes-group-version-kind": schemas.identity(kind),
     }
+    if body:
+        content = {"application/json": {"schema": {"$ref": REFERENCE + body}}}
+        row["requestBody"] = {"required": body != DeleteOptions.__name__, "content": content}
+    return row
 
 
-def _schema(kind: AnyKind) -> Row:
-    return {
-        "type": "object",
-        "description": (kind.type.__doc__ or "").strip(),
-        "x-kubernetes-group-version-kind": [_identity(kind)],
-        "x-kubernetes-preserve-unknown-fields": True,
-    }
+_CODES = {"post": ("201",), "patch": ("200", "201")}
+
+
+def _parameter(name: str, kind_of: str) -> Row:
+    schema: Row = {"type": kind_of, "uniqueItems": True}
+    if name in _ENUMS:
+        schema["enum"] = _ENUMS[name]
+    if kind_of == "integer":
+        schema["minimum"] = 0
+    return {"name": name, "in": "query", "schema": schema}
+
+
+def _in_path(*names: str) -> list[Row]:
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]

@@ -22,8 +22,9 @@ def answer(http: web.Request, unready: Callable[[], str]) -> web.Response:
         reason = unready() if path == "/readyz" else ""
         return web.Response(text=reason or "ok", status=503 if reason else 200)
     if path.startswith("/openapi/v3"):
-        found = openapi.index() if path == "/openapi/v3" else openapi.document(path.removeprefix("/openapi/v3/"))
-        return _cached(http, found, "application/json")
+        index = path == "/openapi/v3"
+        body = msgspec.json.encode(openapi.index()) if index else openapi.content(path.removeprefix("/openapi/v3/"))
+        return _cached_bytes(http, body, "application/json")
     if path == "/openapi/v2":
         return web.Response(body=openapi.v2(), headers={"Content-Type": openapi.V2_TYPE})
     if path in ("/", "/version"):
@@ -58,10 +59,13 @@ def json_answer(document: object, code: int = 200) -> web.Response:
 
 
 def _cached(http: web.Request, document: object | None, content_type: str) -> web.Response:
+    return _cached_bytes(http, None if document is None else msgspec.json.encode(document), content_type)
+
+
+def _cached_bytes(http: web.Request, body: bytes | None, content_type: str) -> web.Response:
     """A document that changes only with the program: clients that have it already get 304."""
-    if document is None:
+    if body is None:
         raise answers.no_such_path()
-    body = msgspec.json.encode(document)
     tag = f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"'
     headers = {"ETag": tag, "Vary": "Accept", "Cache-Control": "public, max-age=0", "Content-Type": content_type}
     if http.headers.get("If-None-Match") == tag:

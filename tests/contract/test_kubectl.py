@@ -247,3 +247,12 @@ def test_an_object_of_a_client_side_apply_is_taken_over(kubectl: Kubectl, projec
     kubectl("apply", "--server-side", "-f", "-", text=text)
     kubectl("apply", "--server-side", "-f", "-", text=text.replace("one", "two"))
     assert kubectl("-n", project, "get", "cm", "old", "-o", "jsonpath={.data.a}").stdout == "two"
+
+
+def test_explain_knows_the_fields(kubectl: Kubectl) -> None:
+    told = kubectl("explain", "pod.spec.containers.ports").stdout
+    assert "containerPort\t<integer> -required-" in told
+    assert "hostIP\t<string>" in told
+    assert "A project's claim to storage." in kubectl("explain", "pvc").stdout
+    assert "netid\t<integer>" in kubectl("explain", "netnamespaces").stdout
+    assert 'field "nothing" does not exist' in kubectl("explain", "pod.nothing", code=1).stderr

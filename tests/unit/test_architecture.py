@@ -74,6 +74,8 @@ PURE = (
     "master/field_sets.py",
     "master/happenings.py",
     "master/lanes.py",
+    "master/openapi.py",
+    "master/schemas.py",
     "master/scheduler.py",
     "master/shape.py",
     "master/subnets.py",

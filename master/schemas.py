@@ -1,0 +1,128 @@
+"""OpenAPI schemas of our types: what `kubectl explain` shows, and what clients are generated from. Pure."""
+
+from __future__ import annotations
+
+import inspect as python
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from api.value import KEYS, SET
+from master.kinds.kind import AnyKind
+
+Row = dict[str, Any]
+
+REFERENCE = "#/components/schemas/"
+
+_PLAIN: Mapping[type[inspect.Type], Row] = {
+    inspect.BoolType: {"type": "boolean"},
+    inspect.IntType: {"type": "integer", "format": "int64"},
+    inspect.FloatType: {"type": "number", "format": "double"},
+    inspect.StrType: {"type": "string"},
+    inspect.BytesType: {"type": "string", "format": "byte"},
+}
+
+
+def name_of(kind: AnyKind) -> str:
+    """The name of a kind's schema: the group's domain backwards, the version, the kind."""
+    domain = ".".join(reversed(kind.group.split("."))) if kind.group else "io.k8s.api.core"
+    return f"{domain}.{kind.version}.{kind.name}"
+
+
+def identity(kind: AnyKind) -> Row:
+    """By which a client knows that a schema or an operation is about this kind."""
+    return {"group": kind.group, "version": kind.version, "kind": kind.name}
+
+
+def components(kinds: Sequence[AnyKind], others: Sequence[type[msgspec.Struct]]) -> Row:
+    """The schemas of these kinds, of their lists, of other types, and of everything that they are made of."""
+    schemas: Row = {}
+    for other in others:
+        for info in (inspect.type_info(other), *_parts(inspect.type_info(other))):
+            schemas[info.cls.__name__] = _struct(info)  # type: ignore[attr-defined]
+    for kind in kinds:
+        name = name_of(kind)
+        schemas[name] = _struct(inspect.type_info(kind.type)) | {"x-kubernetes-group-version-kind": [identity(kind)]}
+        schemas[f"{name}List"] = _list_of(kind)
+        for info in _parts(inspect.type_info(kind.type)):
+            schemas.setdefault(info.cls.__name__, _struct(info))
+    return dict(sorted(schemas.items()))
+
+
+def _list_of(kind: AnyKind) -> Row:
+    identities = [identity(kind) | {"kind": f"{kind.name}List"}]
+    return {
+        "type": "object",
+        "description": f"Some objects of the kind {kind.name}.",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "items": {"type": "array", "items": {"$ref": REFERENCE + name_of(kind)}},
+        },
+        "x-kubernetes-group-version-kind": identities,
+    }
+
+
+def _parts(info: inspect.Type) -> Iterator[inspect.StructType]:
+    """Every struct inside a type, without the type itself."""
+    for inner in _inside(info):
+        if isinstance(inner, inspect.StructType):
+            yield inner
+        yield from _parts(inner)
+
+
+def _inside(info: inspect.Type) -> tuple[inspect.Type, ...]:
+    if isinstance(info, inspect.StructType):
+        return tuple(field.type for field in info.fields)
+    if isinstance(info, inspect.Metadata):
+        return (info.type,)
+    if isinstance(info, inspect.VarTupleType):
+        return (info.item_type,)
+    if isinstance(info, inspect.DictType):
+        return (info.value_type,)
+    return info.types if isinstance(info, inspect.UnionType) else ()
+
+
+def _struct(info: inspect.Type) -> Row:
+    assert isinstance(info, inspect.StructType)
+    row: Row = {
+        "type": "object",
+        "description": python.cleandoc(info.cls.__doc__ or ""),
+        "properties": {field.encode_name: _schema(field.type) for field in info.fields},
+    }
+    required = [field.encode_name for field in info.fields if field.required]
+    return row | ({"required": required} if required else {})
+
+
+def _schema(info: inspect.Type) -> Row:
+    """null means the same as absent, wherever a value may be left out."""
+    if isinstance(info, inspect.Metadata):
+        return _schema(info.type) | _marks(info)
+    if isinstance(info, inspect.UnionType):
+        options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
+        return _schema(options[0]) if len(options) == 1 else {"oneOf": [_schema(option) for option in options]}
+    if isinstance(info, inspect.StructType):
+        return {"allOf": [{"$ref": REFERENCE + info.cls.__name__}]}
+    if isinstance(info, inspect.DictType):
+        return {"type": "object", "additionalProperties": _schema(info.value_type)}
+    if isinstance(info, inspect.VarTupleType):
+        return {"type": "array", "items": _schema(info.item_type)}
+    return dict(_PLAIN.get(type(info), {}))
+
+
+def _marks(info: inspect.Metadata) -> Row:
+    mark = info.extra or {}
+    row: Row = dict(info.extra_json_schema or {})
+    keys = mark.get(KEYS)
+    if keys:
+        row |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+        row |= {"x-kubernetes-patch-merge-key": keys[0], "x-kubernetes-patch-strategy": "merge"}
+    elif mark.get(SET):
+        row |= {"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"}
+    elif keys is not None:
+        row["x-kubernetes-map-type"] = "atomic"
+    return row

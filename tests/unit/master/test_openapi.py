@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from master import openapi
+from master.kinds import ALL
+
+DOCUMENTS = list(openapi.index()["paths"])
+
+
+def document(path: str) -> dict[str, Any]:
+    found = openapi.document(path)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_what_a_document_refers_to_is_in_it(path: str) -> None:
+    text = msgspec.json.encode(document(path)).decode()
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert named
+    assert named <= document(path)["components"]["schemas"].keys()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_operations_are_told_apart_and_their_paths_have_their_parameters(path: str) -> None:
+    seen = []
+    for place, row in document(path)["paths"].items():
+        known = {one["name"] for one in row.get("parameters", ())}
+        assert known == set(re.findall(r"{(\w+)}", place)) or set(row) == {"get"}
+        seen += [found["operationId"] for key, found in row.items() if key != "parameters"]
+    assert len(seen) == len(set(seen))
+
+
+def test_every_kind_says_that_the_server_validates_its_fields() -> None:
+    for kind in ALL:
+        root = f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
+        patches = [row["patch"] for row in document(root)["paths"].values() if "patch" in row]
+        mine = [row for row in patches if row["x-kubernetes-group-version-kind"]["kind"] == kind.name]
+        assert mine
+        assert all("fieldValidation" in {one["name"] for one in row["parameters"]} for row in mine)
+
+
+def test_lists_carry_their_keys_and_maps_and_plain_values_their_types() -> None:
+    schemas = document("api/v1")["components"]["schemas"]
+    spec = schemas["PodSpec"]["properties"]
+    assert spec["containers"] == {
+        "type": "array",
+        "items": {"allOf": [{"$ref": "#/components/schemas/Container"}]},
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+        "x-kubernetes-patch-merge-key": "name",
+        "x-kubernetes-patch-strategy": "merge",
+    }
+    assert spec["nodeSelector"]["x-kubernetes-map-type"] == "atomic"
+    assert spec["priority"] == {"type": "integer", "format": "int64"}
+    assert schemas["io.k8s.api.core.v1.ConfigMap"]["properties"]["binaryData"] == {
+        "type": "object",
+        "additionalProperties": {"type": "string", "format": "byte"},
+    }
+    assert schemas["ContainerPort"]["required"] == ["containerPort"]
+
+
+def test_there_is_no_document_for_what_is_not_served() -> None:
+    assert openapi.document("apis/apps/v9") is None
