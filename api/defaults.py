@@ -6,36 +6,18 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from api import configuration, probes, storage, volumes
-from api.configuration import Secret
-from api.objects import Container, ContainerPort, Namespace, NamespaceSpec, NamespaceStatus, Object, Pod
+from api import probes, volumes
+from api.objects import Container, ContainerPort, Namespace, NamespaceSpec, NamespaceStatus, Pod
 from api.resources import qos_class
 from api.security import PodSecurityContext
-from api.storage import PersistentVolume, PersistentVolumeClaim
 
-O = TypeVar("O", bound=Object)
 C = TypeVar("C", bound=Container)
 
 GRACE_SECONDS = 30
 
 
-def default(obj: O) -> O:
-    """The object with its kind named and every default written out; doing it twice changes nothing."""
-    named = replace(obj, api_version=obj.API_VERSION, kind=obj.KIND)
-    if isinstance(named, Pod):
-        return _pod(named)  # type: ignore[return-value]
-    if isinstance(named, Namespace):
-        return _namespace(named)  # type: ignore[return-value]
-    if isinstance(named, Secret):
-        return configuration.defaulted(named)  # type: ignore[return-value]
-    if isinstance(named, PersistentVolume):
-        return storage.defaulted_volume(named)  # type: ignore[return-value]
-    if isinstance(named, PersistentVolumeClaim):
-        return storage.defaulted_claim(named)  # type: ignore[return-value]
-    return named
-
-
-def _namespace(namespace: Namespace) -> Namespace:
+def namespace_defaults(namespace: Namespace) -> Namespace:
+    """Active, with its label and the finalizer that keeps it until it is empty."""
     meta = namespace.metadata
     label = {"kubernetes.io/metadata.name": meta.name} if meta.name else {}
     return replace(
@@ -48,7 +30,8 @@ def _namespace(namespace: Namespace) -> Namespace:
     )
 
 
-def _pod(pod: Pod) -> Pod:
+def pod_defaults(pod: Pod) -> Pod:
+    """Every field that a node reads has a value."""
     spec = pod.spec
     grace = spec.termination_grace_period_seconds
     account = spec.service_account_name or spec.service_account

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from api import names, times
-from api.defaults import default
+from api.defaults import pod_defaults
 from api.objects import Node, ObjectMeta, OwnerReference, Pod, PodStatus
 from api.placement import Toleration
 from api.schema import FORBIDDEN, MISSING, Problem, shown
@@ -70,7 +70,8 @@ def static_pod(pod: Pod, node: str, source: str, place: str, seen: datetime) -> 
     )
     tolerations = tuple(row for row in pod.spec.tolerations if row != STAYS)
     spec = replace(pod.spec, node_name=node, tolerations=(*tolerations, STAYS))
-    return default(replace(pod, metadata=meta, spec=spec, status=PodStatus()))
+    named = replace(pod, api_version=Pod.API_VERSION, kind=Pod.KIND, metadata=meta, spec=spec, status=PodStatus())
+    return pod_defaults(named)
 
 
 def full_name(pod: Pod, node: str) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from api.client import AlreadyExists, Client
-from api.defaults import default
 from api.objects import Container, HostSubnet, Namespace, NetNamespace, Node, ObjectMeta, Pod, PodSpec
+from api.validate import default
 from lab.command import LabError
 from lab.images import TOOLBOX
 from lab.reach import Matrix, Member, measure

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from api.defaults import default
 from api.objects import Condition, Namespace, Object, ObjectMeta, Pod
+from api.validate import default
 from master import claims, controllers, happenings, lanes, subnets, writes
 from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice, Outcome
 from master.kinds import ALL, BY_NAME
@@ -184,7 +184,8 @@ class Controllers:
     def _begun(self, item: Object) -> Object:
         if isinstance(item, Cursor):
             return item
-        return writes.created(BY_NAME[item.KIND], default(item), str(uuid.uuid4()), self._env.clock())  # type: ignore[no-any-return]
+        kind = BY_NAME[item.KIND]
+        return writes.created(kind, default(item, kind.rules), str(uuid.uuid4()), self._env.clock())  # type: ignore[no-any-return]
 
     def _say(self, loop: str, notices: dict[str, str]) -> None:
         """Log a notice once, not at every pass."""

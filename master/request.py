@@ -102,7 +102,7 @@ def number(query: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def manager(query: Mapping[str, str], headers: Mapping[str, str]) -> str:
+def owner(query: Mapping[str, str], headers: Mapping[str, str]) -> str:
     """Under which name a client owns what it writes: its own, or the beginning of its User-Agent. Raises Failure."""
     name = query.get("fieldManager") or headers.get("User-Agent", "").partition("/")[0] or "unknown"
     if len(name) > LONGEST_MANAGER or not name.isprintable():

@@ -144,7 +144,7 @@ class Server:
         verb = request.verb(http.method, where, http.query)
         content_type = http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         ask = Ask(
-            where, http.query, http.headers.get("Accept", ""), content_type, request.manager(http.query, http.headers)
+            where, http.query, http.headers.get("Accept", ""), content_type, request.owner(http.query, http.headers)
         )
         if not user.node:
             # The body of somebody who may do nothing is not even read.

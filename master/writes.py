@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 
 from api import init_containers
-from api.defaults import default
 from api.leases import NODE_LEASES
 from api.objects import Binding, Condition, NamespaceStatus, Node, Object, Pod
 from api.schema import FORBIDDEN, UNKNOWN, Problem, shown, without_nulls
-from api.validate import decode, immutable
+from api.validate import decode, default, immutable
 from master import answers, apply
 from master.apply import Owner
 from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
@@ -48,7 +47,7 @@ def read(where: Target, document: object, strictness: str, random_letters: Calla
         raise answers.bad_request(f"the body is not a {kind.name}: a JSON object is accepted")
     document = _placed(where, _typed(kind, document), random_letters)
     metadata = document["metadata"]
-    item, problems, warnings = decode(kind.type, document)
+    item, problems, warnings = decode(kind.type, document, kind.rules)
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
     refused = problems if strictness == "Strict" else [row for row in problems if row.reason != UNKNOWN]
     if refused and all(problem.reason == UNKNOWN for problem in refused):
@@ -57,7 +56,7 @@ def read(where: Target, document: object, strictness: str, random_letters: Calla
         name = metadata.get("name") if isinstance(metadata, dict) else ""
         raise answers.invalid(kind, name if isinstance(name, str) else "", refused)
     told = [f'unknown field "{problem.path}"{problem.wanted}' for problem in unknown if strictness == "Warn"]
-    return Body(with_metadata(default(item), managed_fields=None, self_link=""), (*told, *warnings))
+    return Body(with_metadata(default(item, kind.rules), managed_fields=None, self_link=""), (*told, *warnings))
 
 
 def _typed(kind: AnyKind, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +121,7 @@ def updated(kind: AnyKind, new: Any, old: Any) -> Any:
     """The object after an update of all but its status."""
     _check_identity(kind, new, old)
     new = kind.on_update(_as_old(new, old), old)
-    problems = list(immutable(old, new))
+    problems = list(immutable(old, new, kind.rules))
     added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
     if old.metadata.deletion_timestamp and added:
         why = "no new finalizers can be added if the object is being deleted"

@@ -13,6 +13,8 @@ from typing import Any, Generic
 import msgspec
 
 from api.objects import O, Object, ObjectMeta
+from api.rules import Rules
+from api.validate import RULES
 from master.shape import Shape, shape_of
 
 
@@ -47,7 +49,7 @@ class Kind(Generic[O]):
     `on_create` and `on_update(new, old)` set what the server decides: of a kind with a status, `on_update` keeps the
     old status. `spec(object)` is the part whose change counts up `metadata.generation`; None for kinds that have no
     generation. `held(object)` says whether an object that is being deleted must stay for another reason than its
-    finalizers.
+    finalizers. `own_rules` are those of a kind that no daemon but the master reads.
     """
 
     type: type[O]
@@ -64,6 +66,7 @@ class Kind(Generic[O]):
     with_status: Callable[[O, O], O] | None = None
     spec: Callable[[O], Any] | None = None
     held: Callable[[O], bool] = field(default=lambda item: False)
+    own_rules: Rules[O] | None = None
 
     @property
     def name(self) -> str:
@@ -79,6 +82,11 @@ class Kind(Generic[O]):
     def selectors(self) -> frozenset[str]:
         """The names of everything that a field selector can ask for."""
         return frozenset(self.selectable(self.type()))
+
+    @property
+    def rules(self) -> Rules[O]:
+        """What is accepted and filled in."""
+        return self.own_rules or RULES[self.type]
 
     @property
     def shape(self) -> Shape:

@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from api.configuration import MOST_BYTES, ConfigMap, Secret, bytes_of
-from api.defaults import default
 from api.objects import Object, ObjectMeta
-from api.validate import decode, immutable
+from api.validate import decode, default, immutable
 
 META = {"name": "x", "namespace": "red"}
 

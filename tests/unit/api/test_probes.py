@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.defaults import default
 from api.objects import Container, Pod
-from api.validate import decode
+from api.validate import decode, default
 
 HTTP = {"httpGet": {"port": 80}}
 

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from api.defaults import default
 from api.objects import Object
 from api.storage import PersistentVolume, PersistentVolumeClaim
-from api.validate import decode, immutable
+from api.validate import decode, default, immutable
 
 DISK: dict[str, Any] = {
     "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "nfs": {"server": "files", "path": "/srv"}

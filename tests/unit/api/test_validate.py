@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api import manifest
-from api.defaults import default
 from api.kinds import KINDS
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Pod
 from api.queries import NodeQuery
 from api.resources import qos_class
-from api.validate import decode, immutable
+from api.validate import decode, default, immutable
 
 HOOK = {"preStop": {"sleep": {"seconds": 1}}}
 INIT = {"name": "i", "image": "b:1"}

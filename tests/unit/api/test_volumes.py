@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from api.defaults import default
 from api.objects import Pod
 from api.references import references
-from api.validate import decode
+from api.validate import decode, default
 
 
 def pod(volume: dict[str, Any], mounts: list[dict[str, Any]] | None = None) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.defaults import default
 from api.storage import PersistentVolume, PersistentVolumeClaim
+from api.validate import default
 from master.claims import bindings
 from tests.unit.master.make import meta
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from api import manifest
-from api.defaults import default
 from api.objects import Pod, PodStatus
 from api.resources import containers_of
+from api.validate import default
 from node_agent import observed as label
 from node_agent.containers import spec_hash
 from node_agent.observed import Container, PodContainers, group
