@@ -17,12 +17,13 @@ from typing import Any
 
 import msgspec
 
-from api.objects import Condition, Namespace, Object, ObjectMeta, Pod
+from api.objects import Condition, Namespace, Object, ObjectMeta, OwnerReference, Pod
 from api.validate import default
-from master import claims, controllers, happenings, lanes, subnets, writes
-from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice, Outcome
+from master import claims, controllers, dependents, deployments, happenings, lanes, replicas, subnets, writes
+from master.controllers import Change, Cursor, Drop, End, Make, NetworkWish, Notice, Outcome
 from master.kinds import ALL, BY_NAME
 from master.kinds.kind import show_time
+from master.naming import random_letters
 from master.records import Event, Key, Put, Remove, key_of
 from master.scheduler import Placed, Unplaced, schedule, waits
 from master.store import Store
@@ -35,8 +36,15 @@ Clock = Callable[[], datetime.datetime]
 LOOKS_PER_GRACE = 8
 """How often, within the grace period of a node, its last report is looked at."""
 
+ROLLOUT_SECONDS = 5.0
+"""Time between two looks for what becomes so by time alone: a pod that has been ready for long enough."""
+
 EXPIRY_SECONDS = 60.0
 """Time between two looks for what is to be forgotten."""
+
+REPLICATING = ("ReplicaSet", "ReplicationController")
+OWNED = tuple(kind.name for kind in ALL if kind.name not in ("Event", "Lease", "NodeQuery"))
+"""Kinds whose objects go with their owners."""
 
 CONTENTS = tuple(kind.name for kind in ALL if kind.namespaced and kind.name != "Pod")
 
@@ -68,6 +76,9 @@ class Controllers:
             (Loop("network", self._network, Pace()), network),
             (Loop("scheduler", self._schedule, Pace()), ("Pod", "Node")),
             (Loop("claims", self._claims, Pace()), ("PersistentVolume", "PersistentVolumeClaim")),
+            (Loop("deployments", self._deployments, Pace(resync=ROLLOUT_SECONDS)), ("Deployment", "ReplicaSet", "Pod")),
+            (Loop("replicas", self._replicas, Pace(resync=ROLLOUT_SECONDS)), (*REPLICATING, "Pod")),
+            (Loop("dependents", self._dependents, Pace()), OWNED),
             (Loop("namespaces", self._namespaces, Pace()), ("Namespace", "Pod")),
             (Loop("nodes", self._nodes, Pace(resync=look)), ("Node",)),
             (Loop("expiry", self._expiry, Pace(resync=EXPIRY_SECONDS)), ()),
@@ -101,6 +112,19 @@ class Controllers:
     async def _claims(self) -> None:
         found = claims.bindings(self._all("PersistentVolume"), self._all("PersistentVolumeClaim"))
         await self._carry_out("claims", found)
+
+    async def _deployments(self) -> None:
+        if found := self._all("Deployment"):
+            sets, pods, now = self._all("ReplicaSet"), self._all("Pod"), self._env.clock()
+            await self._carry_out("deployments", deployments.passes(found, sets, pods, now))
+
+    async def _replicas(self) -> None:
+        if owners := [item for kind in REPLICATING for item in self._all(kind)]:
+            await self._carry_out("replicas", replicas.passes(owners, self._all("Pod"), self._env.clock()))
+
+    async def _dependents(self) -> None:
+        objects = [item for kind in OWNED for item in self._all(kind)]
+        await self._carry_out("dependents", dependents.passes(objects, _is_kept))
 
     async def _namespaces(self) -> None:
         namespaces: list[Namespace] = self._all("Namespace")
@@ -167,25 +191,38 @@ class Controllers:
             await self._store.write(*changes)
             log.info("controller wrote", extra={"loop": loop, "writes": len(changes), "what": _named(changes)})
 
-    def _as_written(self, outcome: Make | Change | Drop | EndPod) -> Iterator[Put | Remove]:
+    def _as_written(self, outcome: Make | Change | Drop | End) -> Iterator[Put | Remove]:
         clock = self._env.clock
         if isinstance(outcome, Make):
             yield Put(self._begun(outcome.item))
         elif isinstance(outcome, Change):
-            yield Put(outcome.item, expect=_revision(outcome.before))
+            revision = _revision(outcome.before)
+            gone = writes.may_go(BY_NAME[outcome.item.KIND], outcome.item) if outcome.item.KIND in BY_NAME else False
+            yield Remove(outcome.item, revision) if gone else Put(outcome.item, revision)
         elif isinstance(outcome, Drop):
             yield Remove(outcome.item, expect=_revision(outcome.item))
         else:
-            pod = outcome.item
-            node = self._one("Node", pod.spec.node_name) if pod.spec.node_name else None
-            left = writes.deleted(BY_NAME["Pod"], pod, writes.DeleteOptions(), clock(), node)
-            yield Remove(pod, _revision(pod)) if left is None else Put(left, _revision(pod))
+            item = outcome.item
+            node_name = item.spec.node_name if isinstance(item, Pod) else ""
+            node = self._one("Node", node_name) if node_name else None
+            left = writes.deleted(BY_NAME[item.KIND], item, writes.DeleteOptions(), clock(), node)
+            yield Remove(item, _revision(item)) if left is None else Put(left, _revision(item))
 
     def _begun(self, item: Object) -> Object:
         if isinstance(item, Cursor):
             return item
+        item = self._completed(item)
         kind = BY_NAME[item.KIND]
         return writes.created(kind, default(item, kind.rules), str(uuid.uuid4()), self._env.clock())  # type: ignore[no-any-return]
+
+    def _completed(self, item: Object) -> Object:
+        """With a name, where there is only the beginning of one."""
+        meta = item.metadata
+        while not meta.name or self._store.latest(Key(item.KIND, meta.namespace, meta.name)) is not None:
+            if not meta.generate_name:
+                break
+            meta = msgspec.structs.replace(meta, name=writes.completed(meta.generate_name, random_letters()))
+        return msgspec.structs.replace(item, metadata=meta)
 
     def _say(self, loop: str, notices: dict[str, str]) -> None:
         """Log a notice once, not at every pass."""
@@ -195,6 +232,11 @@ class Controllers:
             if self._notices.get(about) != text:
                 log.warning("needs attention", extra={"about": about, "why": text})
         self._notices = notices
+
+
+def _is_kept(owner: OwnerReference) -> bool:
+    kind = BY_NAME.get(owner.kind)
+    return kind is not None and owner.api_version == kind.type.API_VERSION
 
 
 def _waking(loop: Loop) -> Callable[[Event], None]:

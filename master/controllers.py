@@ -69,10 +69,10 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class EndPod:
-    """A pod to be deleted as a user would delete it: with its grace period."""
+class End:
+    """An object to be deleted as a user would delete it: a pod with its grace period, others by their finalizers."""
 
-    item: Pod
+    item: Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Notice:
     about: str
 
 
-Write = Make | Change | Drop | EndPod
+Write = Make | Change | Drop | End
 Outcome = Write | Notice
 
 
@@ -154,7 +154,7 @@ def ending_namespaces(
         if pod.metadata.namespace in ending:
             inhabited.add(pod.metadata.namespace)
             if not pod.metadata.deletion_timestamp:
-                yield EndPod(pod)
+                yield End(pod)
     for name, namespace in ending.items():
         if name in inhabited:
             continue

@@ -12,11 +12,11 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from api.kinds import KINDS
 from master import pki
 from master.allocators import SubnetPool, SubnetPools
 from master.controller_loop import Controllers, Environment
 from master.controllers import Cursor, NetworkWish
+from master.kinds import TYPES
 from master.server import Parts, Server, tls
 from master.settings import ClusterNetworkSetting, Settings
 from master.store import Store
@@ -55,7 +55,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
     """Start everything, ready to serve; stop it on leaving. Raises NotReady and Refused."""
     state = Path(settings.state_dir)
     authority = await asyncio.to_thread(pki.authority, state / "pki", _now())
-    store = await Store.open(state / "store.db", (*KINDS, Cursor))
+    store = await Store.open(state / "store.db", (*TYPES, Cursor))
     try:
         controllers = Controllers(Environment(store, network_wish(settings), settings.node_monitor_grace_seconds, _now))
         server = Server(Parts(store, authority, _now, lambda: "" if controllers.first_pass.is_set() else "starting"))

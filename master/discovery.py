@@ -42,6 +42,8 @@ def _groups() -> list[tuple[str, str, list[AnyKind]]]:
 def _subresources(kind: AnyKind) -> list[tuple[str, Row, list[str]]]:
     own = {"group": kind.group, "version": kind.version, "kind": kind.name}
     rows = [("status", own, STATUS_VERBS)] if kind.with_status is not None else []
+    if kind.scaling is not None:
+        rows.append(("scale", {"group": "autoscaling", "version": "v1", "kind": "Scale"}, STATUS_VERBS))
     if kind.plural == "pods":
         rows.append(("binding", {"group": "", "version": "v1", "kind": "Binding"}, ["create"]))
         rows.append((EPHEMERAL, own, STATUS_VERBS))
@@ -107,6 +109,7 @@ def _resource_rows(kind: AnyKind) -> list[Row]:
                 "namespaced": kind.namespaced,
                 "kind": answer["kind"],
                 "verbs": verbs,
+                **({} if answer["group"] == kind.group else {"group": answer["group"], "version": answer["version"]}),
             }
         )
     return rows

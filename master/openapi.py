@@ -19,6 +19,7 @@ from master.discovery import VERSION
 from master.kinds import ALL
 from master.kinds.kind import AnyKind
 from master.kinds.pod import EPHEMERAL
+from master.scaling import Scale
 from master.schemas import REFERENCE
 from master.writes import DeleteOptions
 
@@ -72,7 +73,7 @@ def document(path: str) -> Row | None:
         "openapi": "3.0.0",
         "info": INFO,
         "paths": {f"/{path}/{place}": _named(place, row) for kind in kinds for place, row in _places(kind)},
-        "components": {"schemas": schemas.components(kinds, (DeleteOptions, Status))},
+        "components": {"schemas": schemas.components(kinds, (DeleteOptions, Status, Scale))},
     }
 
 
@@ -119,8 +120,19 @@ def _places(kind: AnyKind) -> Iterator[tuple[str, Row]]:
     one = {"get": _operation(kind, "get", (), whole), "put": written["put"], "patch": written["patch"]}
     erased = _operation(kind, "delete", _DELETING, "Status", DeleteOptions.__name__)
     yield f"{within}/{{name}}", {"parameters": named, **one, "delete": erased}
+    if kind.scaling is not None:
+        yield f"{within}/{{name}}/scale", {"parameters": named, **_scale(kind)}
     for part in (*(("status",) if kind.with_status else ()), *((EPHEMERAL,) if kind.name == "Pod" else ())):
         yield f"{within}/{{name}}/{part}", {"parameters": named, **one}
+
+
+def _scale(kind: AnyKind) -> Row:
+    whole = Scale.__name__
+    return {
+        "get": _operation(kind, "get", (), whole),
+        "put": _operation(kind, "put", _WRITING, whole, whole),
+        "patch": _patch(kind, whole),
+    }
 
 
 def _named(place: str, row: Row) -> Row:
@@ -134,14 +146,17 @@ def _named(place: str, row: Row) -> Row:
 
 def _writes(kind: AnyKind) -> Row:
     whole = schemas.name_of(kind)
-    patched = _operation(kind, "patch", (*_WRITING, ("force", "boolean")), whole)
-    types = (bodies.JSON_PATCH, bodies.MERGE_PATCH, bodies.STRATEGIC_PATCH, bodies.APPLY_PATCH)
-    patched["requestBody"] = {"required": True, "content": {one: {"schema": {}} for one in types}}
     return {
         "post": _operation(kind, "post", _WRITING, whole, whole),
         "put": _operation(kind, "put", _WRITING, whole, whole),
-        "patch": patched,
+        "patch": _patch(kind, whole),
     }
+
+
+def _patch(kind: AnyKind, answer: str) -> Row:
+    types = (bodies.JSON_PATCH, bodies.MERGE_PATCH, bodies.STRATEGIC_PATCH, bodies.APPLY_PATCH)
+    body = {"required": True, "content": {one: {"schema": {}} for one in types}}
+    return _operation(kind, "patch", (*_WRITING, ("force", "boolean")), answer) | {"requestBody": body}
 
 
 def _operation(kind: AnyKind, action: str, parameters: Parameters, answer: str, body: str = "") -> Row:

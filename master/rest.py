@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,15 @@ import msgspec
 
 from api.objects import Binding, ClusterNetwork, HostSubnet, Namespace, NetNamespace, Object, Pod
 from api.schema import without_nulls
-from master import admission, answers, apply, bodies, patch, request, tables, writes
+from master import admission, answers, apply, bodies, patch, request, scaling, tables, writes
 from master.apply import Owner
 from master.kinds.kind import AnyKind, show_time
 from master.kinds.pod import EPHEMERAL
+from master.naming import random_letters
 from master.records import Expired, Key, Put, Record, Remove
 from master.request import Page, Selection, Target, View
+from master.scaling import Scale
+from master.shape import Shape, shape_of
 from master.store import Store
 from master.writes import DeleteOptions
 
@@ -139,7 +141,7 @@ class Objects:
             raise answers.bad_request(f"{where.kind.plural} are made in a namespace: none is given in the path")
         strictness = request.strictness(ask.query)
         for _ in range(GENERATED_NAME_TRIES):
-            body = writes.read(where, document, strictness, _random_letters)
+            body = writes.read(where, document, strictness, random_letters)
             name = body.item.metadata.name
             if self._store.latest(Key(where.kind.name, where.namespace, name)) is None:
                 break
@@ -175,18 +177,7 @@ class Objects:
         if ask.content_type == bodies.APPLY_PATCH:
             return await self._apply(ask)
         old = self._old(ask)
-        before = msgspec.json.decode(old.data)
-        try:
-            if ask.content_type == bodies.MERGE_PATCH:
-                after = patch.merge(before, ask.document)
-            elif ask.content_type == bodies.STRATEGIC_PATCH:
-                after = patch.strategic(before, ask.document, ask.where.kind.shape)
-            else:
-                after = patch.apply_operations(before, ask.document)
-        except patch.Unpatchable as error:
-            message = f"the server rejected our request due to an error in our request: {error}"
-            raise answers.failure(422, "Invalid", message) from error
-        return await self._replace(ask, after, old)
+        return await self._replace(ask, _patched(ask, msgspec.json.decode(old.data), ask.where.kind.shape), old)
 
     async def _apply(self, ask: Ask) -> Answer:
         """The fields of the body are as it says, and belong to who applies it; the object is made if there is none."""
@@ -233,6 +224,25 @@ class Objects:
         else:
             (item,) = await self._store.write(Put(new, expect=old.revision))
         return item
+
+    async def scale(self, verb: str, ask: Ask) -> Answer:
+        """GET, PUT and PATCH of the subresource scale."""
+        kind, old = ask.where.kind, self._old(ask)
+        assert kind.scaling is not None
+        before = scaling.scale_of(kind.scaling, old.object)
+        if verb == "get":
+            return Answer(200, msgspec.json.encode(before))
+        if ask.content_type == bodies.APPLY_PATCH:
+            raise answers.unsupported_media_type("415: Unsupported Media Type")
+        document = ask.document
+        if verb == "patch":
+            document = _patched(ask, msgspec.to_builtins(before), shape_of(Scale))
+        wish = scaling.scaled(kind.scaling, old.object, scaling.read(kind, ask.where.name, document))
+        new = writes.updated(kind, wish, old.object)
+        owners = writes.owners_after(kind, old.object, new, {}, self._owner(ask, apply.UPDATE))
+        new = writes.owned(new, owners)
+        item = new if request.dry_run(ask.query) else await self._put(kind, new, old)
+        return Answer(200, msgspec.json.encode(scaling.scale_of(kind.scaling, item)))
 
     async def bind(self, ask: Ask) -> Answer:
         """POST pods/NAME/binding."""
@@ -291,8 +301,12 @@ class Objects:
             options = msgspec.convert({} if ask.document is None else ask.document, DeleteOptions)
         except msgspec.ValidationError as error:
             raise answers.bad_request(f"the body is not a DeleteOptions: {error}") from error
-        seconds = request.number(ask.query, "gracePeriodSeconds")
-        return options if seconds is None else msgspec.structs.replace(options, grace_period_seconds=seconds)
+        seconds, policy = request.number(ask.query, "gracePeriodSeconds"), ask.query.get("propagationPolicy", "")
+        return msgspec.structs.replace(
+            options,
+            grace_period_seconds=options.grace_period_seconds if seconds is None else seconds,
+            propagation_policy=policy or options.propagation_policy,
+        )
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -341,5 +355,13 @@ class Objects:
         return failure
 
 
-def _random_letters() -> str:
-    return "".join(random.choices(writes.NAME_LETTERS, k=5))
+def _patched(ask: Ask, before: Any, shape: Shape) -> Any:
+    try:
+        if ask.content_type == bodies.MERGE_PATCH:
+            return patch.merge(before, ask.document)
+        if ask.content_type == bodies.STRATEGIC_PATCH:
+            return patch.strategic(before, ask.document, shape)
+        return patch.apply_operations(before, ask.document)
+    except patch.Unpatchable as error:
+        message = f"the server rejected our request due to an error in our request: {error}"
+        raise answers.failure(422, "Invalid", message) from error

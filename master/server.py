@@ -165,6 +165,8 @@ class Server:
         kind, subresource = ask.where.kind, ask.where.subresource
         if subresource == "binding" and kind.name == "Pod" and verb == "create":
             return await self._objects.bind(ask)
+        if subresource == "scale" and kind.scaling is not None and verb in ("get", "update", "patch"):
+            return await self._objects.scale(verb, ask)
         if subresource and not request.is_kept(ask.where):
             raise answers.no_such_path()
         if subresource and verb not in ("get", "update", "patch"):

@@ -31,6 +31,11 @@ NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 LONGEST_GENERATED = 63
 
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+"""Finalizers by which an owner waits until its dependents are gone, or let go."""
+
+POLICIES = {"": "", "Background": "", "Foreground": FOREGROUND, "Orphan": ORPHAN}
+
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -92,9 +97,13 @@ def _placed(where: Target, document: dict[str, Any], random_letters: Callable[[]
         metadata["name"] = where.name
     prefix = metadata.get("generateName")
     if not metadata.get("name") and prefix and isinstance(prefix, str) and random_letters is not None:
-        letters = random_letters()
-        metadata["name"] = prefix[: LONGEST_GENERATED - len(letters)] + letters
+        metadata["name"] = completed(prefix, random_letters())
     return {**document, "metadata": metadata}
+
+
+def completed(prefix: str, letters: str) -> str:
+    """A generated name."""
+    return prefix[: LONGEST_GENERATED - len(letters)] + letters
 
 
 # --- create and update ------------------------------------------------------------------------------------------------
@@ -230,9 +239,14 @@ class Preconditions(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
-    """The body of a delete; `grace_period_seconds` left out means what the object says."""
+    """The body of a delete; `grace_period_seconds` left out means what the object says.
+
+    `propagation_policy` says what becomes of dependents: Background (the default), Foreground or Orphan.
+    """
 
     grace_period_seconds: int | None = None
+    propagation_policy: str = ""
+    orphan_dependents: bool | None = None
     preconditions: Preconditions | None = None
     dry_run: tuple[str, ...] = ()
 
@@ -263,6 +277,7 @@ def deleted(
     """
     if kind.name == "Namespace":
         return _deleted_namespace(kind, item, now)
+    item = _with_policy(item, "Orphan" if options.orphan_dependents else options.propagation_policy)
     grace = _grace(item, options, node) if isinstance(item, Pod) else 0
     if grace == 0 and not item.metadata.finalizers:
         return None
@@ -273,6 +288,16 @@ def deleted(
     if before is None or grace >= before:
         return item
     return _marked(item, since - datetime.timedelta(seconds=before - grace), grace)
+
+
+def _with_policy(item: Any, policy: str) -> Any:
+    if policy not in POLICIES:
+        accepted = ", ".join(filter(None, POLICIES))
+        raise answers.bad_request(f"propagationPolicy is {shown(policy)}; {accepted} are accepted")
+    finalizer = POLICIES[policy]
+    if not finalizer or finalizer in item.metadata.finalizers:
+        return item
+    return with_metadata(item, finalizers=(*item.metadata.finalizers, finalizer))
 
 
 def _marked(item: Any, end: datetime.datetime, grace: int) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from master.kinds.cluster_network import CLUSTER_NETWORK
 from master.kinds.config_map import CONFIG_MAP
+from master.kinds.deployment import DEPLOYMENT
 from master.kinds.event import EVENT
 from master.kinds.host_subnet import HOST_SUBNET
 from master.kinds.kind import AnyKind
@@ -15,6 +16,8 @@ from master.kinds.node_query import NODE_QUERY
 from master.kinds.persistent_volume import PERSISTENT_VOLUME
 from master.kinds.persistent_volume_claim import PERSISTENT_VOLUME_CLAIM
 from master.kinds.pod import POD
+from master.kinds.replica_set import REPLICA_SET
+from master.kinds.replication_controller import REPLICATION_CONTROLLER
 from master.kinds.secret import SECRET
 
 ALL: tuple[AnyKind, ...] = (
@@ -31,7 +34,11 @@ ALL: tuple[AnyKind, ...] = (
     SECRET,
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
+    REPLICATION_CONTROLLER,
+    REPLICA_SET,
+    DEPLOYMENT,
 )
 
 BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
+TYPES = tuple(kind.type for kind in ALL)
 BY_NAME = {kind.name: kind for kind in ALL}

@@ -40,6 +40,18 @@ def keep(new: O, old: O) -> O:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaling(Generic[O]):
+    """Of a kind whose pods can be counted: how many are wished, how many there are, which (a label selector as text),
+    and the object that wishes for another number.
+    """
+
+    replicas: Callable[[O], int]
+    current: Callable[[O], int]
+    selector: Callable[[O], str]
+    scaled: Callable[[O, int], O]
+
+
+@dataclass(frozen=True, slots=True)
 class Kind(Generic[O]):
     """`short` are the short names for users.
 
@@ -66,6 +78,7 @@ class Kind(Generic[O]):
     with_status: Callable[[O, O], O] | None = None
     spec: Callable[[O], Any] | None = None
     held: Callable[[O], bool] = field(default=lambda item: False)
+    scaling: Scaling[O] | None = None
     own_rules: Rules[O] | None = None
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 from api.objects import PLUGIN_MULTITENANT, PLUGIN_SUBNET, ObjectMeta
 from master.allocators import SubnetPool, SubnetPools
-from master.controllers import Change, Cursor, Drop, EndPod, Make, NetworkWish, Notice
+from master.controllers import Change, Cursor, Drop, End, Make, NetworkWish, Notice
 
 SERVICES = IPv4Network("172.30.0.0/16")
 
@@ -38,6 +38,6 @@ def _line(outcome: Any) -> str:
     if isinstance(outcome, Notice):
         return f"! {outcome.about}: {outcome.text}"
     item = outcome.item
-    sign = {Make: "+", Change: "~", Drop: "-", EndPod: "end"}[type(outcome)]
+    sign = {Make: "+", Change: "~", Drop: "-", End: "end"}[type(outcome)]
     values = {"HostSubnet": ("subnet", "host_ip"), "NetNamespace": ("netid",), "Cursor": ("next",)}.get(item.KIND, ())
     return " ".join([sign, item.KIND, item.metadata.name, *(str(getattr(item, name)) for name in values)])

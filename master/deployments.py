@@ -1,0 +1,257 @@
+"""Deployments: which replica sets there are to be, and how large, on the way from one template to the next. Pure.
+
+One pass takes the next step and no more; the replica sets' statuses, which change as pods become available, bring the
+next one. As in Kubernetes: the number of pods stays between `replicas - maxUnavailable` and `replicas + maxSurge`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace as replace_fields
+
+import msgspec
+from msgspec.structs import replace
+
+from api.label_selector import LabelSelector, selector
+from api.objects import ObjectMeta, OwnerReference, Pod
+from master.controllers import Change, Drop, Make, Write
+from master.kinds.deployment import RECREATE, Deployment
+from master.kinds.replica_set import ReplicaSet, ReplicaSetSpec
+from master.kinds.workload import PodTemplateSpec
+from master.replicas import controller_of
+from master.rollout import REVISION, Rollout, revision_of
+from master.rollout_status import told
+from master.writes import NAME_LETTERS
+
+HASH_LABEL = "pod-template-hash"
+DESIRED = "deployment.kubernetes.io/desired-replicas"
+MOST = "deployment.kubernetes.io/max-replicas"
+NOT_COPIED = frozenset(("kubectl.kubernetes.io/last-applied-configuration", REVISION, DESIRED, MOST))
+HASH_LENGTH = 10
+
+
+def passes(
+    deployments: Iterable[Deployment], sets: Sequence[ReplicaSet], pods: Iterable[Pod], now: datetime.datetime
+) -> Iterator[Write]:
+    """Everything that is to be written for these deployments."""
+    pods = tuple(pods)
+    for deployment in deployments:
+        mine, adopted = _mine(deployment, sets)
+        yield from adopted
+        if adopted:
+            continue
+        rollout = _sorted(deployment, mine)
+        steps = [] if deployment.metadata.deletion_timestamp else list(_step(rollout, sets, pods))
+        yield from steps
+        if not any(isinstance(step, Change) and step.before is deployment for step in steps):
+            yield from told(rollout, now)
+
+
+def _mine(deployment: Deployment, sets: Iterable[ReplicaSet]) -> tuple[list[ReplicaSet], list[Change]]:
+    wanted = selector(deployment.spec.selector or LabelSelector())
+    mine, adopted = [], []
+    for one in sets:
+        reference = controller_of(one.metadata)
+        if reference is not None and reference.uid == deployment.metadata.uid:
+            mine.append(one)
+        elif (
+            reference is None
+            and one.metadata.namespace == deployment.metadata.namespace
+            and wanted.matches(one.metadata.labels)
+            and not one.metadata.deletion_timestamp
+            and not deployment.metadata.deletion_timestamp
+        ):
+            owners = (*one.metadata.owner_references, _reference(deployment))
+            adopted.append(Change(replace(one, metadata=replace(one.metadata, owner_references=owners)), one))
+    return mine, adopted
+
+
+def _reference(deployment: Deployment) -> OwnerReference:
+    return OwnerReference(
+        api_version=deployment.API_VERSION,
+        kind=deployment.KIND,
+        name=deployment.metadata.name,
+        uid=deployment.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+
+
+def _sorted(deployment: Deployment, sets: Iterable[ReplicaSet]) -> Rollout:
+    ordered = sorted(sets, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name))
+    new = next((one for one in ordered if _bare(one.spec.template) == _bare(deployment.spec.template)), None)
+    return Rollout(deployment, new, tuple(one for one in ordered if one is not new))
+
+
+def _bare(template: PodTemplateSpec) -> PodTemplateSpec:
+    labels = {key: value for key, value in template.metadata.labels.items() if key != HASH_LABEL}
+    return replace(template, metadata=replace(template.metadata, labels=labels))
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+
+def _step(rollout: Rollout, sets: Sequence[ReplicaSet], pods: tuple[Pod, ...]) -> Iterator[Write]:
+    sizes = _sizes(rollout, pods)
+    if rollout.new is None and not rollout.deployment.spec.paused and _may_begin(rollout, pods):
+        yield from _begun(rollout, sets, sizes.pop("", 0))
+    for one in rollout.all:
+        wanted = _annotated(one, rollout)
+        wanted = replace(wanted, spec=replace(wanted.spec, replicas=sizes.get(one.metadata.uid, one.spec.replicas)))
+        if wanted != one:
+            generation = one.metadata.generation + (wanted.spec != one.spec)
+            yield Change(replace(wanted, metadata=replace(wanted.metadata, generation=generation)), one)
+    yield from _forgotten(rollout)
+
+
+def _may_begin(rollout: Rollout, pods: Iterable[Pod]) -> bool:
+    """With Recreate no pod of the old may be left."""
+    if rollout.deployment.spec.strategy.type != RECREATE:
+        return True
+    old = {one.metadata.uid for one in rollout.old}
+    owners = (controller_of(pod.metadata) for pod in pods if pod.status.phase not in ("Succeeded", "Failed"))
+    return not any(row is not None and row.uid in old for row in owners)
+
+
+def _sizes(rollout: Rollout, pods: tuple[Pod, ...]) -> dict[str, int]:
+    """The size of each replica set, by uid; that of one that is yet to be made has the empty uid."""
+    now = {one.metadata.uid: one.spec.replicas or 0 for one in rollout.all}
+    if rollout.deployment.spec.paused or _was_scaled(rollout):
+        return now | _in_proportion(rollout, now)
+    if rollout.deployment.spec.strategy.type == RECREATE:
+        return _recreated(rollout, pods)
+    return _rolled(rollout, now)
+
+
+def _recreated(rollout: Rollout, pods: tuple[Pod, ...]) -> dict[str, int]:
+    sizes = {one.metadata.uid: 0 for one in rollout.old}
+    if _may_begin(rollout, pods):
+        sizes[rollout.new.metadata.uid if rollout.new else ""] = rollout.replicas
+    return sizes
+
+
+def _rolled(rollout: Rollout, now: Mapping[str, int]) -> dict[str, int]:
+    """Up with the new as far as the surge allows; if it cannot grow, down with the old as far as can be spared."""
+    new = rollout.new.metadata.uid if rollout.new else ""
+    total, size = sum(now.values()), now.get(new, 0)
+    grown = min(rollout.replicas, size + max(0, rollout.replicas + rollout.surge - total))
+    if grown != size or rollout.new is None:
+        return {**now, new: grown}
+    return {**now, **_shrunk(rollout, dict(now))}
+
+
+def _shrunk(rollout: Rollout, sizes: dict[str, int]) -> dict[str, int]:
+    """The old ones, smaller: first by pods that are not available anyway, then by as many as can be spared."""
+    least, new = rollout.replicas - rollout.unavailable, rollout.new
+    new_missing = 0 if new is None else sizes[new.metadata.uid] - min(sizes[new.metadata.uid], _available(new))
+    spare = sum(sizes.values()) - least - new_missing
+    for one in rollout.old:
+        sick = max(0, sizes[one.metadata.uid] - _available(one))
+        gone = max(0, min(spare, sick))
+        sizes[one.metadata.uid] -= gone
+        spare -= gone
+    healthy = sum(min(sizes[one.metadata.uid], _available(one)) for one in rollout.all)
+    spare = min(spare, healthy - least)
+    for one in rollout.old:
+        gone = max(0, min(spare, sizes[one.metadata.uid]))
+        sizes[one.metadata.uid] -= gone
+        spare -= gone
+    return sizes
+
+
+def _available(one: ReplicaSet) -> int:
+    return one.status.available_replicas if one.status.observed_generation >= one.metadata.generation else 0
+
+
+# --- another number on the way ----------------------------------------------------------------------------------------
+
+
+def _was_scaled(rollout: Rollout) -> bool:
+    """Whether the number of pods has changed since the replica sets were last sized."""
+    wanted = str(rollout.replicas)
+    sized = [one for one in rollout.all if one.spec.replicas]
+    return any(one.metadata.annotations.get(DESIRED, wanted) != wanted for one in sized)
+
+
+def _in_proportion(rollout: Rollout, now: Mapping[str, int]) -> dict[str, int]:
+    """Every replica set that has pods takes its part of the change; what rounding leaves goes to the largest."""
+    sized = sorted((one for one in rollout.all if one.spec.replicas), key=lambda one: -(one.spec.replicas or 0))
+    if not sized:
+        sized = [rollout.all[-1]] if rollout.all else []
+    total = sum(now.values())
+    most = rollout.replicas + (rollout.surge if len(sized) > 1 else 0)
+    if not sized or rollout.replicas == 0:
+        return dict.fromkeys(now, 0)
+    sizes = {one.metadata.uid: (now[one.metadata.uid] * most) // max(total, 1) for one in sized}
+    sizes[sized[0].metadata.uid] += most - sum(sizes.values())
+    return sizes
+
+
+# --- replica sets come and go -----------------------------------------------------------------------------------------
+
+
+def template_hash(template: PodTemplateSpec, collisions: int) -> str:
+    """A short name for a template, the same whenever the template is the same."""
+    content = msgspec.json.encode((_bare(template), collisions), order="deterministic")
+    number = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
+    letters = []
+    for _ in range(HASH_LENGTH):
+        number, digit = divmod(number, len(NAME_LETTERS))
+        letters.append(NAME_LETTERS[digit])
+    return "".join(letters)
+
+
+def _begun(rollout: Rollout, sets: Iterable[ReplicaSet], size: int) -> Iterator[Write]:
+    deployment = rollout.deployment
+    collisions = deployment.status.collision_count or 0
+    digest = template_hash(deployment.spec.template, collisions)
+    name = f"{deployment.metadata.name}-{digest}"
+    taken = {one.metadata.name for one in sets if one.metadata.namespace == deployment.metadata.namespace}
+    if name in taken:
+        status = replace(deployment.status, collision_count=collisions + 1)
+        yield Change(replace(deployment, status=status), deployment)
+        return
+    template, wish = deployment.spec.template, deployment.spec.selector or LabelSelector()
+    labels = {**template.metadata.labels, HASH_LABEL: digest}
+    made = ReplicaSet(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=deployment.metadata.namespace,
+            labels=labels,
+            owner_references=(_reference(deployment),),
+        ),
+        spec=ReplicaSetSpec(
+            replicas=size,
+            min_ready_seconds=deployment.spec.min_ready_seconds,
+            selector=replace(wish, match_labels={**wish.match_labels, HASH_LABEL: digest}),
+            template=replace(template, metadata=replace(template.metadata, labels=labels)),
+        ),
+    )
+    yield Make(_annotated(made, replace_fields(rollout, new=made)))
+
+
+def _annotated(one: ReplicaSet, rollout: Rollout) -> ReplicaSet:
+    """With the numbers that `kubectl rollout` reads; of the newest also what the deployment is annotated with."""
+    numbers = {DESIRED: str(rollout.replicas), MOST: str(rollout.replicas + rollout.surge)}
+    annotations = {**one.metadata.annotations, **numbers}
+    min_ready = one.spec.min_ready_seconds
+    if one is rollout.new:
+        newest = max((revision_of(old.metadata) for old in rollout.old), default=0)
+        revision = max(revision_of(one.metadata), newest + 1)
+        copied = {k: v for k, v in rollout.deployment.metadata.annotations.items() if k not in NOT_COPIED}
+        annotations |= {**copied, REVISION: str(revision)}
+        min_ready = rollout.deployment.spec.min_ready_seconds
+    metadata = replace(one.metadata, annotations=annotations)
+    return replace(one, metadata=metadata, spec=replace(one.spec, min_ready_seconds=min_ready))
+
+
+def _forgotten(rollout: Rollout) -> Iterator[Drop]:
+    """Of the old ones that are empty, as many stay as the history is to have."""
+    limit = rollout.deployment.spec.revision_history_limit
+    empty = [one for one in rollout.old if not one.spec.replicas and not one.status.replicas]
+    if limit is None or rollout.new is None:
+        return
+    ordered = sorted(empty, key=lambda one: revision_of(one.metadata))
+    yield from (Drop(one) for one in ordered[: max(0, len(ordered) - limit)] if not one.metadata.deletion_timestamp)

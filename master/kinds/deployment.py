@@ -1,0 +1,202 @@
+"""Deployment: some pods that are all alike, and change to another template step by step. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from api.label_selector import LabelSelector, check_selector, shown_selector
+from api.objects import Condition, Object
+from api.rules import Rules
+from api.schema import FORBIDDEN, NOT_SUPPORTED, Problem, shown
+from api.value import Value, by
+from master.kinds.kind import AGE, NAME, Column, Kind, Scaling, age
+from master.kinds.workload import (
+    WIDE,
+    PodTemplateSpec,
+    check_replicas,
+    check_required_selector,
+    check_template,
+    defaulted_template,
+    wide_cells,
+)
+
+ROLLING, RECREATE = "RollingUpdate", "Recreate"
+QUARTER = "25%"
+HISTORY, PROGRESS_SECONDS = 10, 600
+_PERCENT = re.compile(r"(\d{1,9})%")
+
+
+class RollingUpdateDeployment(Value, frozen=True):
+    """How many pods may be missing, and how many too many, on the way; a number or a part in percent."""
+
+    max_unavailable: int | str | None = None
+    max_surge: int | str | None = None
+
+
+class DeploymentStrategy(Value, frozen=True):
+    """`type` is RollingUpdate or Recreate."""
+
+    type: str = ""
+    rolling_update: RollingUpdateDeployment | None = None
+
+
+class DeploymentSpec(Value, frozen=True):
+    """`paused` keeps a change of the template waiting."""
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+    strategy: DeploymentStrategy = DeploymentStrategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
+    paused: bool = False
+    progress_deadline_seconds: int | None = None
+
+
+class DeploymentCondition(Condition, frozen=True):
+    """`type` is Available, Progressing or ReplicaFailure."""
+
+    last_update_time: str | None = None
+
+
+class DeploymentStatus(Value, frozen=True):
+    """What its replica sets have together; `collision_count` keeps their names apart."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    unavailable_replicas: int = 0
+    conditions: Annotated[tuple[DeploymentCondition, ...], by("type")] = ()
+    collision_count: int | None = None
+
+
+class Deployment(Object, frozen=True):
+    """Keeps `replicas` pods; another `template` replaces them step by step, and can be undone."""
+
+    API_VERSION = "apps/v1"
+    KIND = "Deployment"
+
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+
+def share(value: int | str | None, of: int, up: bool) -> int:
+    """A number of pods, of which a part in percent is rounded up or down."""
+    found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if found is not None:
+        part = int(found[1]) * of
+        return -(-part // 100) if up else part // 100
+    return value if isinstance(value, int) else 0
+
+
+def _default(item: Deployment) -> Deployment:
+    spec = item.spec
+    strategy = replace(spec.strategy, type=spec.strategy.type or ROLLING)
+    if strategy.type == ROLLING:
+        rolling = strategy.rolling_update or RollingUpdateDeployment()
+        unavailable = QUARTER if rolling.max_unavailable is None else rolling.max_unavailable
+        surge = QUARTER if rolling.max_surge is None else rolling.max_surge
+        strategy = replace(
+            strategy, rolling_update=RollingUpdateDeployment(max_unavailable=unavailable, max_surge=surge)
+        )
+    deadline = spec.progress_deadline_seconds
+    spec = replace(
+        spec,
+        replicas=1 if spec.replicas is None else spec.replicas,
+        template=defaulted_template(spec.template),
+        strategy=strategy,
+        revision_history_limit=HISTORY if spec.revision_history_limit is None else spec.revision_history_limit,
+        progress_deadline_seconds=PROGRESS_SECONDS if deadline is None else deadline,
+    )
+    return replace(item, spec=spec)
+
+
+def _check(item: Deployment) -> Iterator[Problem]:
+    spec = item.spec
+    yield from check_replicas(spec.replicas)
+    yield from check_required_selector(spec.selector)
+    bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
+    yield from bad
+    yield from check_template(spec.template, None if bad else spec.selector)
+    yield from _check_strategy(spec.strategy)
+    rows = (("minReadySeconds", spec.min_ready_seconds), ("revisionHistoryLimit", spec.revision_history_limit))
+    for name, value in (*rows, ("progressDeadlineSeconds", spec.progress_deadline_seconds)):
+        if value is not None and value < 0:
+            yield Problem(f"spec.{name}", shown(value), "must be greater than or equal to 0")
+    if spec.progress_deadline_seconds is not None and spec.progress_deadline_seconds <= spec.min_ready_seconds:
+        found = shown(spec.progress_deadline_seconds)
+        yield Problem("spec.progressDeadlineSeconds", found, "must be greater than minReadySeconds")
+
+
+def _check_strategy(strategy: DeploymentStrategy) -> Iterator[Problem]:
+    if strategy.type not in ("", ROLLING, RECREATE):
+        accepted = f"{ROLLING} and {RECREATE} are accepted"
+        yield Problem("spec.strategy.type", shown(strategy.type), accepted, NOT_SUPPORTED)
+    rolling = strategy.rolling_update
+    if rolling is None:
+        return
+    if strategy.type == RECREATE:
+        why = f"may not be specified when strategy `type` is '{RECREATE}'"
+        yield Problem("spec.strategy.rollingUpdate", "given", why, FORBIDDEN)
+    for name, value in (("maxUnavailable", rolling.max_unavailable), ("maxSurge", rolling.max_surge)):
+        good = value >= 0 if isinstance(value, int) else value is None or _PERCENT.fullmatch(value) is not None
+        if not good:
+            accepted = 'a number from 0 on, or a part such as "25%", is accepted'
+            yield Problem(f"spec.strategy.rollingUpdate.{name}", shown(value), accepted)
+    if rolling.max_unavailable in (0, "0%") and rolling.max_surge in (0, "0%"):
+        why = "may not be 0 when `maxSurge` is 0"
+        yield Problem("spec.strategy.rollingUpdate.maxUnavailable", shown(rolling.max_unavailable), why)
+
+
+def _immutable(old: Deployment, new: Deployment) -> Iterator[Problem]:
+    if old.spec.selector != new.spec.selector:
+        yield Problem("spec.selector", shown(new.spec.selector), "field is immutable", FORBIDDEN)
+
+
+def _cells(item: Deployment, now: datetime.datetime) -> tuple[object, ...]:
+    status = item.status
+    return (
+        item.metadata.name,
+        f"{status.ready_replicas}/{item.spec.replicas or 0}",
+        status.updated_replicas,
+        status.available_replicas,
+        age(item.metadata.creation_timestamp, now),
+        *wide_cells(item.spec.template, shown_selector(item.spec.selector)),
+    )
+
+
+DEPLOYMENT = Kind(
+    type=Deployment,
+    plural="deployments",
+    singular="deployment",
+    namespaced=True,
+    short=("deploy",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Ready", "How many pods are ready, of how many."),
+        Column("Up-to-date", "How many are made from the newest template."),
+        Column("Available", "How many have been ready for minReadySeconds."),
+        AGE,
+        *WIDE,
+    ),
+    cells=_cells,
+    on_create=lambda item: replace(item, status=DeploymentStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    scaling=Scaling(
+        replicas=lambda item: item.spec.replicas or 0,
+        current=lambda item: item.status.replicas,
+        selector=lambda item: shown_selector(item.spec.selector),
+        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+    ),
+    own_rules=Rules(default=_default, check=_check, immutable=_immutable),
+)

@@ -1,0 +1,117 @@
+"""ReplicaSet: some pods that are all alike. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from api.label_selector import LabelSelector, check_selector, shown_selector
+from api.objects import Condition, Object
+from api.rules import Rules
+from api.schema import FORBIDDEN, Problem, shown
+from api.value import Value, by
+from master.kinds.kind import AGE, NAME, Column, Kind, Scaling, age
+from master.kinds.workload import (
+    WIDE,
+    PodTemplateSpec,
+    check_replicas,
+    check_required_selector,
+    check_template,
+    defaulted_template,
+    wide_cells,
+)
+
+
+class ReplicaSetSpec(Value, frozen=True):
+    """A pod counts as available when it has been ready for `min_ready_seconds`."""
+
+    replicas: int | None = None
+    min_ready_seconds: int = 0
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class ReplicaSetStatus(Value, frozen=True, omit_defaults=False):
+    """How many pods there are, have all labels of the template, are ready, and available."""
+
+    replicas: int = 0
+    fully_labeled_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    observed_generation: int = 0
+    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+
+
+class ReplicaSet(Object, frozen=True):
+    """Keeps `replicas` pods that are made from `template`."""
+
+    API_VERSION = "apps/v1"
+    KIND = "ReplicaSet"
+
+    spec: ReplicaSetSpec = ReplicaSetSpec()
+    status: ReplicaSetStatus = ReplicaSetStatus()
+
+
+def _default(item: ReplicaSet) -> ReplicaSet:
+    spec = item.spec
+    replicas = 1 if spec.replicas is None else spec.replicas
+    return replace(item, spec=replace(spec, replicas=replicas, template=defaulted_template(spec.template)))
+
+
+def _check(item: ReplicaSet) -> Iterator[Problem]:
+    spec = item.spec
+    yield from check_replicas(spec.replicas)
+    yield from check_required_selector(spec.selector)
+    bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
+    yield from bad
+    yield from check_template(spec.template, None if bad else spec.selector)
+
+
+def _immutable(old: ReplicaSet, new: ReplicaSet) -> Iterator[Problem]:
+    if old.spec.selector != new.spec.selector:
+        yield Problem("spec.selector", shown(new.spec.selector), "field is immutable", FORBIDDEN)
+
+
+def _cells(item: ReplicaSet, now: datetime.datetime) -> tuple[object, ...]:
+    return (
+        item.metadata.name,
+        item.spec.replicas or 0,
+        item.status.replicas,
+        item.status.ready_replicas,
+        age(item.metadata.creation_timestamp, now),
+        *wide_cells(item.spec.template, shown_selector(item.spec.selector)),
+    )
+
+
+REPLICA_SET = Kind(
+    type=ReplicaSet,
+    plural="replicasets",
+    singular="replicaset",
+    namespaced=True,
+    short=("rs",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Desired", "How many pods there are to be.", "integer"),
+        Column("Current", "How many there are.", "integer"),
+        Column("Ready", "How many of them are ready.", "integer"),
+        AGE,
+        *WIDE,
+    ),
+    cells=_cells,
+    fields=lambda item: {"status.replicas": str(item.status.replicas)},
+    on_create=lambda item: replace(item, status=ReplicaSetStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    scaling=Scaling(
+        replicas=lambda item: item.spec.replicas or 0,
+        current=lambda item: item.status.replicas,
+        selector=lambda item: shown_selector(item.spec.selector),
+        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+    ),
+    own_rules=Rules(default=_default, check=_check, immutable=_immutable),
+)

@@ -1,0 +1,122 @@
+"""ReplicationController: some pods that are all alike, the first of its kind. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from api.label_selector import LabelSelector, check_selector
+from api.objects import Condition, Object
+from api.rules import Rules
+from api.schema import MISSING, Problem
+from api.value import ATOMIC, Value, by
+from master.kinds.kind import AGE, NAME, Column, Kind, Scaling, age, or_none
+from master.kinds.workload import (
+    WIDE,
+    PodTemplateSpec,
+    check_replicas,
+    check_template,
+    defaulted_template,
+    wide_cells,
+)
+
+
+class ReplicationControllerSpec(Value, frozen=True):
+    """A pod counts as available when it has been ready for `min_ready_seconds`."""
+
+    replicas: int | None = None
+    min_ready_seconds: int = 0
+    selector: Annotated[dict[str, str], ATOMIC] = {}
+    template: PodTemplateSpec | None = None
+
+
+class ReplicationControllerStatus(Value, frozen=True, omit_defaults=False):
+    """How many pods there are, have all labels of the template, are ready, and available."""
+
+    replicas: int = 0
+    fully_labeled_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    observed_generation: int = 0
+    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+
+
+class ReplicationController(Object, frozen=True):
+    """Keeps `replicas` pods that are made from `template`."""
+
+    API_VERSION = "v1"
+    KIND = "ReplicationController"
+
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+    status: ReplicationControllerStatus = ReplicationControllerStatus()
+
+
+def _default(item: ReplicationController) -> ReplicationController:
+    spec, template = item.spec, item.spec.template
+    labels = template.metadata.labels if template else {}
+    spec = replace(
+        spec,
+        replicas=1 if spec.replicas is None else spec.replicas,
+        selector=spec.selector or labels,
+        template=None if template is None else defaulted_template(template),
+    )
+    return replace(item, metadata=replace(item.metadata, labels=item.metadata.labels or labels), spec=spec)
+
+
+def _check(item: ReplicationController) -> Iterator[Problem]:
+    spec = item.spec
+    yield from check_replicas(spec.replicas)
+    if spec.template is None:
+        yield Problem("spec.template", "null", "a template is required", MISSING)
+        return
+    wish = LabelSelector(match_labels=spec.selector or spec.template.metadata.labels)
+    if not wish.match_labels:
+        yield Problem("spec.selector", "{}", "a selector, or labels of the template, are required", MISSING)
+    yield from check_selector("spec", wish)
+    yield from check_template(spec.template, wish)
+
+
+def _cells(item: ReplicationController, now: datetime.datetime) -> tuple[object, ...]:
+    selector = ",".join(f"{key}={value}" for key, value in sorted(item.spec.selector.items()))
+    return (
+        item.metadata.name,
+        item.spec.replicas or 0,
+        item.status.replicas,
+        item.status.ready_replicas,
+        age(item.metadata.creation_timestamp, now),
+        *wide_cells(item.spec.template or PodTemplateSpec(), or_none(selector)),
+    )
+
+
+REPLICATION_CONTROLLER = Kind(
+    type=ReplicationController,
+    plural="replicationcontrollers",
+    singular="replicationcontroller",
+    namespaced=True,
+    short=("rc",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Desired", "How many pods there are to be.", "integer"),
+        Column("Current", "How many there are.", "integer"),
+        Column("Ready", "How many of them are ready.", "integer"),
+        AGE,
+        *WIDE,
+    ),
+    cells=_cells,
+    fields=lambda item: {"status.replicas": str(item.status.replicas)},
+    on_create=lambda item: replace(item, status=ReplicationControllerStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    scaling=Scaling(
+        replicas=lambda item: item.spec.replicas or 0,
+        current=lambda item: item.status.replicas,
+        selector=lambda item: ",".join(f"{key}={value}" for key, value in sorted(item.spec.selector.items())),
+        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+    ),
+    own_rules=Rules(default=_default, check=_check),
+)

@@ -1,0 +1,69 @@
+"""What kinds that make pods have in common: a template, a selector, how they are shown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from api import pods
+from api.defaults import pod_defaults
+from api.label_selector import LabelSelector, selector
+from api.objects import ObjectMeta, Pod, PodSpec
+from api.schema import MISSING, Problem, shown
+from api.value import Value
+from master.kinds.kind import Column
+
+
+class PodTemplateSpec(Value, frozen=True):
+    """What a pod is made from."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+WIDE = (
+    Column("Containers", "The names of the template's containers.", wide=True),
+    Column("Images", "The images of the template's containers.", wide=True),
+    Column("Selector", "Which pods belong to it.", wide=True),
+)
+
+
+def wide_cells(template: PodTemplateSpec, shown_selector: str) -> tuple[str, str, str]:
+    """The values for WIDE."""
+    containers = template.spec.containers
+    return ",".join(one.name for one in containers), ",".join(one.image for one in containers), shown_selector
+
+
+def defaulted_template(template: PodTemplateSpec) -> PodTemplateSpec:
+    """The template with every default of its pods written out."""
+    return replace(template, spec=pod_defaults(Pod(spec=template.spec)).spec)
+
+
+def check_template(
+    template: PodTemplateSpec, wish: LabelSelector | None, policies: tuple[str, ...] = ("Always",)
+) -> Iterator[Problem]:
+    """Every problem of `spec.template`, which must have the labels that `wish` selects; `policies` may restart."""
+    for problem in pods.check(Pod(metadata=template.metadata, spec=template.spec)):
+        yield problem._replace(path=f"spec.template.{problem.path}")
+    policy = template.spec.restart_policy
+    if policy and policy not in policies:
+        accepted = f"{' or '.join(policies)} is accepted"
+        yield Problem("spec.template.spec.restartPolicy", shown(policy), accepted)
+    if wish is not None and not selector(wish).matches(template.metadata.labels):
+        found = shown(template.metadata.labels)
+        yield Problem("spec.template.metadata.labels", found, "`selector` does not match template `labels`")
+
+
+def check_replicas(replicas: int | None) -> Iterator[Problem]:
+    """A number of pods."""
+    if replicas is not None and replicas < 0:
+        yield Problem("spec.replicas", shown(replicas), "must be greater than or equal to 0")
+
+
+def check_required_selector(wish: LabelSelector | None) -> Iterator[Problem]:
+    """A selector that selects something."""
+    if wish is None:
+        yield Problem("spec.selector", "null", "a selector is required", MISSING)
+    elif not wish.match_labels and not wish.match_expressions:
+        yield Problem("spec.selector", "{}", "empty selector is invalid: it would select every pod")

@@ -1,0 +1,88 @@
+"""Deployments, replica sets and replication controllers, as kubectl shows and drives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import wait_until
+from tests.e2e.single import SingleNode
+
+CONTROLLER = """\
+apiVersion: v1
+kind: ReplicationController
+metadata: {name: old}
+spec:
+  replicas: 2
+  template:
+    metadata: {labels: {app: old}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null]}]
+"""
+DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null]}]
+"""
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[SingleNode]:
+    with SingleNode() as running:
+        running.agent()
+        wait_until(lambda: running.node_condition("Ready") == "True", "the node")
+        yield running
+
+
+def pods(host: SingleNode, label: str) -> list[Any]:
+    found: list[Any] = json.loads(host.kubectl("get", "pods", "-l", label, "-o", "json"))["items"]
+    return found
+
+
+def test_a_deployment_from_its_making_to_its_end(host: SingleNode) -> None:
+    host.kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
+    assert "successfully rolled out" in host.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+    assert host.kubectl("get", "deployment", "web", "--no-headers").split()[:4] == ["web", "2/2", "2", "2"]
+    host.kubectl("set", "env", "deployment/web", "COLOUR=red")
+    host.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+    history = host.kubectl("rollout", "history", "deployment/web").split()
+    assert [word for word in history if word.isdecimal()] == ["1", "2"]
+    host.kubectl("rollout", "undo", "deployment/web")
+    host.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+    assert not any("env" in pod["spec"]["containers"][0] for pod in pods(host, "app=web"))
+    host.kubectl("scale", "deployment/web", "--replicas=3")
+    wait_until(lambda: host.kubectl("get", "deployment", "web", "--no-headers").split()[1] == "3/3", "three")
+    host.kubectl("rollout", "restart", "deployment/web")
+    host.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+    assert "NewReplicaSetAvailable" in host.kubectl("describe", "deployment", "web")
+    host.kubectl("delete", "deployment", "web", "--timeout=60s")
+    wait_until(lambda: not pods(host, "app=web"), "its pods go, too")
+    assert not json.loads(host.kubectl("get", "rs", "-o", "json"))["items"]
+
+
+def test_a_replication_controller_leaves_its_pods_on_wish(host: SingleNode) -> None:
+    host.kubectl("apply", "-f", "-", stdin=CONTROLLER)
+    wait_until(lambda: host.kubectl("get", "rc", "old", "--no-headers").split()[1:4] == ["2", "2", "2"], "two pods")
+    before = {pod["metadata"]["uid"] for pod in pods(host, "app=old")}
+    host.kubectl("delete", "rc", "old", "--cascade=orphan", "--timeout=60s")
+    wait_until(lambda: not host.kubectl("get", "rc", "-o", "name"), "the controller is gone")
+    left = pods(host, "app=old")
+    assert len(left) == 2
+    assert all("ownerReferences" not in pod["metadata"] for pod in left)
+    host.kubectl("apply", "-f", "-", stdin=CONTROLLER)
+    wait_until(lambda: host.kubectl("get", "rc", "old", "--no-headers").split()[1:4] == ["2", "2", "2"], "adopted")
+    assert {pod["metadata"]["uid"] for pod in pods(host, "app=old")} == before
+    host.kubectl("delete", "rc", "old", "--cascade=foreground", "--timeout=60s")
+    assert not pods(host, "app=old")

@@ -1,0 +1,91 @@
+"""A cluster without a server: the controllers' writes are carried out on a dictionary, and pods become ready."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from api.objects import Condition, Object, Pod
+from api.validate import default
+from master import dependents, deployments, replicas
+from master.controllers import Change, Drop, End, Make
+from master.kinds import BY_NAME
+from master.kinds.kind import show_time
+
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+class Simulation:
+    """`objects` by (kind, name); `now` moves when told to."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Any] = {}
+        self.now = START
+        self._uids = itertools.count(1)
+
+    def all(self, kind: str) -> list[Any]:
+        return [item for (name, _), item in sorted(self.objects.items()) if name == kind]
+
+    def pods(self) -> list[Pod]:
+        return self.all("Pod")
+
+    def put(self, item: Object) -> Any:
+        """As a user or a controller creates it."""
+        number, meta = next(self._uids), item.metadata
+        name = meta.name or f"{meta.generate_name}{number:05d}"
+        begun = {"generation": 1, "resource_version": "1", "creation_timestamp": show_time(self.now)}
+        meta = replace(meta, name=name, uid=f"uid-{number}", **begun)
+        made = replace(default(item, BY_NAME[item.KIND].rules), metadata=meta)
+        assert (item.KIND, name) not in self.objects
+        self.objects[(item.KIND, name)] = made
+        return made
+
+    def change(self, item: Any) -> None:
+        """As a user changes it; a change of the spec counts up the generation."""
+        before = self.objects[(item.KIND, item.metadata.name)]
+        generation = before.metadata.generation + (item.spec != before.spec)
+        self.objects[(item.KIND, item.metadata.name)] = replace(
+            item, metadata=replace(item.metadata, generation=generation)
+        )
+
+    def drop(self, item: Any) -> None:
+        del self.objects[(item.KIND, item.metadata.name)]
+
+    def carry_out(self, writes: Iterable[Any]) -> bool:
+        """Whether anything was written."""
+        writes = list(writes)
+        for write in writes:
+            if isinstance(write, Make):
+                self.put(write.item)
+            elif isinstance(write, Change):
+                key = (write.item.KIND, write.item.metadata.name)
+                assert self.objects[key] == write.before, "two writes of one object in a pass"
+                self.objects[key] = write.item
+            elif isinstance(write, End | Drop):
+                self.drop(write.item)
+        return bool(writes)
+
+    def step(self) -> bool:
+        """One pass of every controller."""
+        sets, pods = self.all("ReplicaSet"), self.pods()
+        busy = self.carry_out(deployments.passes(self.all("Deployment"), sets, pods, self.now))
+        owners = [*self.all("ReplicaSet"), *self.all("ReplicationController")]
+        busy |= self.carry_out(replicas.passes(owners, self.pods(), self.now))
+        busy |= self.carry_out(dependents.passes(list(self.objects.values()), lambda row: row.kind in BY_NAME))
+        return busy
+
+    def settle(self) -> None:
+        """Until nobody has anything to write."""
+        for _ in range(200):
+            if not self.step():
+                return
+        raise AssertionError("the controllers never come to rest")
+
+    def ready(self, pod: Pod, is_ready: bool = True) -> None:
+        row = Condition(type="Ready", status=str(is_ready), last_transition_time=show_time(self.now))
+        status = replace(pod.status, phase="Running", conditions=(row,))
+        self.objects[("Pod", pod.metadata.name)] = replace(pod, status=status)

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.validate import decode, default
+from master.deployments import template_hash
+from master.kinds.deployment import DEPLOYMENT, Deployment, share
+from master.kinds.replica_set import REPLICA_SET, ReplicaSet
+from master.kinds.replication_controller import REPLICATION_CONTROLLER, ReplicationController
+from master.replicas import is_active, ready_since
+from tests.unit.master.simulation import Simulation
+
+KINDS: dict[str, Any] = {kind.name: kind for kind in (DEPLOYMENT, REPLICA_SET, REPLICATION_CONTROLLER)}
+
+
+def template(image: str = "i:1", **labels: str) -> dict[str, Any]:
+    containers = [{"name": "main", "image": image}]
+    return {"metadata": {"labels": labels or {"app": "web"}}, "spec": {"containers": containers}}
+
+
+def made(kind: str, name: str = "web", **spec: Any) -> Any:
+    chosen = {"app": "web"} if kind == "ReplicationController" else {"matchLabels": {"app": "web"}}
+    document = {
+        "metadata": {"name": name, "namespace": "p"},
+        "spec": {"selector": chosen, "template": template(), **spec},
+    }
+    item, problems, _ = decode(KINDS[kind].type, document, KINDS[kind].rules)
+    assert not problems, problems
+    return item
+
+
+def deployment(**spec: Any) -> Deployment:
+    found: Deployment = made("Deployment", **spec)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "ReplicationController"])
+def test_there_are_as_many_pods_as_wished(kind: str) -> None:
+    world = Simulation()
+    owner = world.put(made(kind, replicas=3))
+    world.settle()
+    assert len(world.pods()) == 3
+    assert {pod.metadata.owner_references[0].uid for pod in world.pods()} == {owner.metadata.uid}
+    for pod in world.pods():
+        world.ready(pod)
+    world.settle()
+    (status,) = (item.status for item in world.all(kind))
+    assert (status.replicas, status.ready_replicas, status.available_replicas) == (3, 3, 3)
+    world.drop(world.pods()[0])
+    world.settle()
+    assert len(world.pods()) == 3
+    world.change(replace(world.all(kind)[0], spec=replace(world.all(kind)[0].spec, replicas=0)))
+    world.settle()
+    assert not world.pods()
+
+
+def test_the_pods_that_matter_least_end_first() -> None:
+    world = Simulation()
+    world.put(made("ReplicaSet", replicas=3))
+    world.settle()
+    kept = world.pods()[1]
+    world.ready(kept)
+    owner: ReplicaSet = world.all("ReplicaSet")[0]
+    world.change(replace(owner, spec=replace(owner.spec, replicas=1)))
+    world.settle()
+    assert [pod.metadata.name for pod in world.pods()] == [kept.metadata.name]
+
+
+def test_pods_are_adopted_by_their_labels_and_let_go_without_them() -> None:
+    world = Simulation()
+    world.put(made("ReplicaSet", replicas=2))
+    world.settle()
+    (first, second) = world.pods()
+    lost = replace(first, metadata=replace(first.metadata, labels={}))
+    world.change(lost)
+    world.settle()
+    assert len(world.pods()) == 3
+    alone = next(pod for pod in world.pods() if pod.metadata.name == first.metadata.name)
+    assert alone.metadata.owner_references == ()
+    world.drop(second)
+    world.change(replace(alone, metadata=replace(alone.metadata, labels={"app": "web"})))
+    world.settle()
+    assert len(world.pods()) == 2
+    assert all(pod.metadata.owner_references for pod in world.pods())
+
+
+def test_a_deployment_and_all_that_is_its_end_together() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=2))
+    world.settle()
+    assert (len(world.all("ReplicaSet")), len(world.pods())) == (1, 2)
+    world.drop(world.all("Deployment")[0])
+    world.settle()
+    assert not world.objects
+
+
+def roll(world: Simulation, image: str) -> None:
+    current: Deployment = world.all("Deployment")[0]
+    main = replace(current.spec.template.spec.containers[0], image=image)
+    pods = replace(current.spec.template.spec, containers=(main,))
+    world.change(replace(current, spec=replace(current.spec, template=replace(current.spec.template, spec=pods))))
+
+
+def images(world: Simulation) -> set[str]:
+    return {pod.spec.containers[0].image for pod in world.pods()}
+
+
+def all_ready(world: Simulation) -> None:
+    for _ in range(50):
+        world.settle()
+        waiting = [pod for pod in world.pods() if ready_since(pod) is None]
+        if not waiting:
+            return
+        for pod in waiting:
+            world.ready(pod)
+    raise AssertionError("the rollout never ends")
+
+
+PARTS = st.sampled_from([0, 1, 2, "0%", "25%", "50%", "100%"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 7), PARTS, PARTS, st.lists(st.integers(0, 30), max_size=40))
+def test_a_rollout_stays_within_its_bounds_and_ends(replicas: int, surge: Any, missing: Any, order: list[int]) -> None:
+    if surge in (0, "0%") and missing in (0, "0%"):
+        return
+    world = Simulation()
+    rolling = {"maxSurge": surge, "maxUnavailable": missing}
+    world.put(deployment(replicas=replicas, strategy={"rollingUpdate": rolling}))
+    all_ready(world)
+    roll(world, "i:2")
+    most = replicas + share(surge, replicas, up=True)
+    spare = share(missing, replicas, up=False) or (0 if share(surge, replicas, up=True) else 1)
+    for number in order:
+        world.settle()
+        assert len([pod for pod in world.pods() if is_active(pod)]) <= most
+        ready = [pod for pod in world.pods() if ready_since(pod) is not None]
+        assert len(ready) >= replicas - spare
+        waiting = [pod for pod in world.pods() if ready_since(pod) is None]
+        if waiting:
+            world.ready(waiting[number % len(waiting)])
+    all_ready(world)
+    assert images(world) == {"i:2"}
+    assert len(world.pods()) == replicas
+    status = world.all("Deployment")[0].status
+    assert {row.type: row.reason for row in status.conditions} == {
+        "Available": "MinimumReplicasAvailable",
+        "Progressing": "NewReplicaSetAvailable",
+    }
+
+
+def test_undone_means_that_the_old_replica_set_is_the_newest_revision() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1))
+    all_ready(world)
+    roll(world, "i:2")
+    all_ready(world)
+    roll(world, "i:1")
+    all_ready(world)
+    revisions = {
+        one.spec.template.spec.containers[0].image: one.metadata.annotations["deployment.kubernetes.io/revision"]
+        for one in world.all("ReplicaSet")
+    }
+    assert revisions == {"i:1": "3", "i:2": "2"}
+    assert world.all("Deployment")[0].metadata.annotations["deployment.kubernetes.io/revision"] == "3"
+
+
+def test_the_history_is_as_long_as_wished() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1, revisionHistoryLimit=2))
+    for number in range(6):
+        roll(world, f"i:{number}")
+        all_ready(world)
+    assert len(world.all("ReplicaSet")) == 3
+
+
+def test_recreate_has_no_pod_of_both() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=3, strategy={"type": "Recreate"}))
+    all_ready(world)
+    roll(world, "i:2")
+    for _ in range(20):
+        world.step()
+        assert len(images(world)) <= 1
+    all_ready(world)
+    assert images(world) == {"i:2"}
+
+
+def test_a_paused_deployment_scales_and_does_not_roll() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=2))
+    all_ready(world)
+    current: Deployment = world.all("Deployment")[0]
+    world.change(replace(current, spec=replace(current.spec, paused=True)))
+    roll(world, "i:2")
+    world.settle()
+    assert images(world) == {"i:1"}
+    current = world.all("Deployment")[0]
+    world.change(replace(current, spec=replace(current.spec, replicas=4)))
+    all_ready(world)
+    assert (len(world.pods()), images(world)) == (4, {"i:1"})
+
+
+def test_scaled_on_the_way_both_take_their_part() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=4, strategy={"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}))
+    all_ready(world)
+    roll(world, "i:2")
+    world.settle()
+    current: Deployment = world.all("Deployment")[0]
+    world.change(replace(current, spec=replace(current.spec, replicas=8)))
+    world.settle()
+    assert sorted(one.spec.replicas for one in world.all("ReplicaSet")) == [1, 8]
+    all_ready(world)
+    assert (len(world.pods()), images(world)) == (8, {"i:2"})
+
+
+def test_a_pod_counts_when_it_has_been_ready_for_long_enough() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1, minReadySeconds=10))
+    all_ready(world)
+    assert world.all("Deployment")[0].status.available_replicas == 0
+    world.now += datetime.timedelta(seconds=10)
+    world.settle()
+    assert world.all("Deployment")[0].status.available_replicas == 1
+
+
+def test_a_rollout_that_stands_still_says_so() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1, progressDeadlineSeconds=60))
+    world.settle()
+    world.now += datetime.timedelta(seconds=61)
+    world.settle()
+    rows = {row.type: (row.status, row.reason) for row in world.all("Deployment")[0].status.conditions}
+    assert rows["Progressing"] == ("False", "ProgressDeadlineExceeded")
+
+
+def test_the_name_of_a_template_is_the_same_for_the_same_template() -> None:
+    one = default(deployment(), DEPLOYMENT.rules).spec.template
+    assert template_hash(one, 0) == template_hash(one, 0)
+    assert template_hash(one, 0) != template_hash(one, 1)
+    assert template_hash(one, 0).isalnum()
+
+
+WRONG = [
+    ("Deployment", {"selector": None}, ["spec.selector"]),
+    ("Deployment", {"selector": {}}, ["spec.selector"]),
+    ("Deployment", {"replicas": -1}, ["spec.replicas"]),
+    ("Deployment", {"template": template(app="other")}, ["spec.template.metadata.labels"]),
+    ("Deployment", {"strategy": {"type": "Sometimes"}}, ["spec.strategy.type"]),
+    (
+        "Deployment",
+        {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}}},
+        ["spec.strategy.rollingUpdate.maxUnavailable"],
+    ),
+    ("Deployment", {"strategy": {"rollingUpdate": {"maxSurge": "x%"}}}, ["spec.strategy.rollingUpdate.maxSurge"]),
+    ("ReplicaSet", {"template": {"metadata": {"labels": {"app": "web"}}}}, ["spec.template.spec.containers"]),
+    (
+        "ReplicaSet",
+        {"selector": {"matchExpressions": [{"key": "app", "operator": "Near"}]}},
+        ["spec.selector.matchExpressions[0].operator"],
+    ),
+    ("ReplicationController", {"template": None}, ["spec.template"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "spec", "paths"), WRONG, ids=str)
+def test_what_is_wrong_is_told_by_its_path(kind: str, spec: dict[str, Any], paths: list[str]) -> None:
+    chosen = {"app": "web"} if kind == "ReplicationController" else {"matchLabels": {"app": "web"}}
+    document = {"metadata": {"name": "web"}, "spec": {"selector": chosen, "template": template(), **spec}}
+    _, problems, _ = decode(KINDS[kind].type, document, KINDS[kind].rules)
+    assert [problem.path for problem in problems] == paths
+
+
+def test_an_rc_takes_its_selector_from_its_template() -> None:
+    item, problems, _ = decode(
+        ReplicationController,
+        {"metadata": {"name": "web"}, "spec": {"template": template()}},
+        REPLICATION_CONTROLLER.rules,
+    )
+    assert not problems
+    assert item is not None
+    full = default(item, REPLICATION_CONTROLLER.rules)
+    assert (full.spec.selector, full.spec.replicas, full.metadata.labels) == ({"app": "web"}, 1, {"app": "web"})
