@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from api import documents
-from master import answers, protobuf
+from master import answers
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -61,6 +61,9 @@ def _yaml(body: bytes) -> Any:
 
 
 def _protobuf(body: bytes) -> Any:
+    # The runtime takes 5 MB, which a master need not have before somebody sends such a body.
+    from master import protobuf
+
     try:
         return protobuf.document(body)
     except protobuf.Unreadable as error:

@@ -1,131 +1,225 @@
-"""Reads the few protobuf bodies that kubectl 1.32 and newer send for our kinds. Pure.
+"""Protobuf bodies, as kubectl 1.32 and newer and the components of Kubernetes send them → documents. Pure.
 
-`kubectl create namespace NAME` has no JSON form any more, and kubectl does not fall back. The wire format is that of
-Protocol Buffers; field numbers are those of Kubernetes' generated.proto files. Only what the commands can express is
-read: the metadata's name, generateName, labels and annotations, and what ConfigMaps and Secrets hold.
+kubectl's typed commands have no JSON form any more, and do not fall back. `messages.proto` tells the messages; they are
+read by the runtime of Protocol Buffers itself. A field that it does not know is refused, not lost. Answers are JSON:
+whoever sends protobuf accepts it.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import datetime
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
+from google.protobuf.message import DecodeError, Message
 
 MAGIC = b"k8s\0"
+MESSAGES = Path(__file__).with_name("messages.proto")
+
+Proto = descriptor_pb2.FieldDescriptorProto
+
+_SCALARS = {
+    "string": Proto.TYPE_STRING,
+    "bytes": Proto.TYPE_BYTES,
+    "bool": Proto.TYPE_BOOL,
+    "int32": Proto.TYPE_INT32,
+    "int64": Proto.TYPE_INT64,
+    "double": Proto.TYPE_DOUBLE,
+}
+
+_OWN_FORMS = """
+message Unknown {
+  TypeMeta typeMeta = 1;
+  bytes raw = 2;
+  string contentEncoding = 3;
+  string contentType = 4;
+}
+message TypeMeta {
+  string apiVersion = 1;
+  string kind = 2;
+}
+message Time {
+  int64 seconds = 1;
+  int32 nanos = 2;
+}
+message MicroTime {
+  int64 seconds = 1;
+  int32 nanos = 2;
+}
+message Quantity {
+  string string = 1;
+}
+message IntOrString {
+  int64 type = 1;
+  int32 intVal = 2;
+  string strVal = 3;
+}
+message RawExtension {
+  bytes raw = 1;
+}
+message FieldsV1 {
+  bytes raw = 1;
+}
+"""
+
+_FIELD = re.compile(r"(?:(repeated) )?(?:map<string, (?P<map>\w+)>|(?P<type>\w+)) (\w+) = (\d+);(\s+// inline)?")
 
 
 class Unreadable(ValueError):
     """The bytes are no such message."""
 
 
+class Field(NamedTuple):
+    """One field of a message; `map` says that it is one from strings to `type`."""
+
+    name: str
+    number: int
+    type: str
+    repeated: bool
+    map: bool
+    inline: bool
+
+
 def document(body: bytes) -> dict[str, Any]:
-    """The JSON document of an object in a protobuf envelope. Raises Unreadable, also for kinds not listed in _READ."""
+    """The JSON document of an object in a protobuf envelope. Raises Unreadable, also for kinds without a message."""
     if not body.startswith(MAGIC):
         raise Unreadable("the body does not begin with the protobuf envelope of Kubernetes")
-    envelope = dict(_fields(body[len(MAGIC) :]))
-    types = {number: _text(value) for number, value in _fields(_part(envelope, 1))}
-    kind = types.get(2, "")
-    if types.get(1) != "v1" or kind not in _READ:
+    envelope: Any = _parsed("Unknown", body[len(MAGIC) :])
+    kind, version = envelope.typeMeta.kind, envelope.typeMeta.apiVersion
+    if kind not in _messages() or kind in ("Unknown", "TypeMeta"):
         raise Unreadable(f"{kind or 'this kind'} is accepted as application/json only")
-    content = list(_fields(_part(envelope, 2)))
-    found: dict[str, Any] = {"apiVersion": "v1", "kind": kind, "metadata": _metadata(_part(dict(content), 1))}
-    for number, value in content:
-        if number in _READ[kind]:
-            _READ[kind][number](found, value)
+    return {"apiVersion": version, "kind": kind, **_struct(_parsed(kind, envelope.raw))}
+
+
+def _parsed(name: str, content: bytes) -> Message:
+    message = _classes()[name]()
+    try:
+        message.ParseFromString(content)
+    except DecodeError as error:
+        raise Unreadable(f"it is not a {name}: {error}") from error
+    return message
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _messages() -> Mapping[str, tuple[Field, ...]]:
+    found: dict[str, list[Field]] = {}
+    name = ""
+    for line in (_OWN_FORMS + MESSAGES.read_text()).splitlines():
+        if line.startswith("message "):
+            name = line.split()[1]
+            found[name] = []
+        elif row := _FIELD.fullmatch(line.strip()):
+            kind = row["map"] or row["type"]
+            found[name].append(Field(row[4], int(row[5]), kind, bool(row[1]), bool(row["map"]), bool(row[6])))
+    return {key: tuple(fields) for key, fields in found.items()}
+
+
+@cache
+def _classes() -> Mapping[str, type[Message]]:
+    file = descriptor_pb2.FileDescriptorProto(name="podlane.proto", package="podlane", syntax="proto2")
+    for name, fields in _messages().items():
+        message = file.message_type.add(name=name)
+        for field in fields:
+            _describe(message, field)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"podlane.{name}")) for name in _messages()
+    }
+
+
+def _describe(message: descriptor_pb2.DescriptorProto, field: Field) -> None:
+    label = Proto.LABEL_REPEATED if field.repeated or field.map else Proto.LABEL_OPTIONAL
+    described = message.field.add(name=field.name, number=field.number, label=label)
+    if field.map:
+        entry = message.nested_type.add(name=f"{field.name[0].upper()}{field.name[1:]}Entry")
+        entry.options.map_entry = True
+        entry.field.add(name="key", number=1, label=Proto.LABEL_OPTIONAL, type=Proto.TYPE_STRING)
+        _typed(entry.field.add(name="value", number=2, label=Proto.LABEL_OPTIONAL), field.type)
+        described.type, described.type_name = Proto.TYPE_MESSAGE, f".podlane.{message.name}.{entry.name}"
+    else:
+        _typed(described, field.type)
+
+
+def _typed(described: descriptor_pb2.FieldDescriptorProto, kind: str) -> None:
+    if kind in _SCALARS:
+        described.type = _SCALARS[kind]
+    else:
+        described.type, described.type_name = Proto.TYPE_MESSAGE, f".podlane.{kind}"
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _struct(message: Message) -> dict[str, Any]:
+    """The message as JSON has it: an empty text or time is one that is not there."""
+    name = message.DESCRIPTOR.name
+    unknown = unknown_fields.UnknownFieldSet(message)
+    if len(unknown):
+        raise Unreadable(f"field {unknown[0].field_number} of {name} is not known here; send application/json")
+    given = {descriptor.name: value for descriptor, value in message.ListFields()}
+    found: dict[str, Any] = {}
+    for field in _messages()[name]:
+        shown = _field(field, given[field.name]) if field.name in given else None
+        if field.inline and shown is not None:
+            found |= shown
+        elif shown is not None and shown != "":
+            found[field.name] = shown
     return found
 
 
-def _metadata(message: bytes) -> dict[str, Any]:
-    metadata: dict[str, Any] = {}
-    for number, value in _fields(message):
-        if number == 1:
-            metadata["name"] = _text(value)
-        elif number == 2:
-            metadata["generateName"] = _text(value)
-        elif number in (11, 12):
-            entry = dict(_fields(value if isinstance(value, bytes) else b""))
-            field = "labels" if number == 11 else "annotations"
-            metadata.setdefault(field, {})[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
-    return {key: value for key, value in metadata.items() if value}
+def _field(field: Field, value: Any) -> Any:
+    if field.map:
+        return {key: _value(value[key]) for key in value}
+    return [_value(item) for item in value] if field.repeated else _value(value)
 
 
-_Reader = Callable[[dict[str, Any], "int | bytes"], None]
-
-
-def _map(name: str, show: Callable[[bytes], str]) -> _Reader:
-    def read(found: dict[str, Any], value: int | bytes) -> None:
-        entry = dict(_fields(value if isinstance(value, bytes) else b""))
-        found.setdefault(name, {})[_text(entry.get(1, b""))] = show(_part(entry, 2))
-
-    return read
-
-
-def _read_type(found: dict[str, Any], value: int | bytes) -> None:
-    found["type"] = _text(value)
-
-
-def _read_immutable(found: dict[str, Any], value: int | bytes) -> None:
-    found["immutable"] = bool(value)
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _part(fields: dict[int, int | bytes], number: int) -> bytes:
-    value = fields.get(number, b"")
-    if not isinstance(value, bytes):
-        raise Unreadable(f"field {number} is not a message")
+def _value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Message):
+        form: Callable[[Any], Any] = _FORMS.get(str(value.DESCRIPTOR.name), _struct)
+        return form(value)
     return value
 
 
-def _text(value: int | bytes) -> str:
-    if not isinstance(value, bytes):
-        raise Unreadable("a number stands where a text belongs")
+def _moment(message: Any) -> datetime.datetime | None:
+    if not message.HasField("seconds"):
+        return None
     try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Unreadable(str(error)) from error
+        return datetime.datetime.fromtimestamp(message.seconds, datetime.UTC)
+    except (OverflowError, ValueError, OSError) as error:
+        raise Unreadable(f"{message.seconds} s is no time: {error}") from error
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of one message: numbers as they are, everything with a length as bytes."""
-    place = 0
-    while place < len(data):
-        tag, place = _varint(data, place)
-        number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            value, place = _varint(data, place)
-            yield number, value
-            continue
-        if wire == 2:
-            size, place = _varint(data, place)
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-        else:
-            raise Unreadable(f"wire type {wire} is not in use")
-        if place + size > len(data):
-            raise Unreadable("the message is cut short")
-        yield number, data[place : place + size]
-        place += size
+def _time(message: Any) -> str | None:
+    moment = _moment(message)
+    return None if moment is None else f"{moment:%Y-%m-%dT%H:%M:%S}Z"
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if place >= len(data):
-            raise Unreadable("the message is cut short")
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value, place
-    raise Unreadable("a number is longer than 64 bits")
+def _micro_time(message: Any) -> str | None:
+    moment = _moment(message)
+    return None if moment is None else f"{moment:%Y-%m-%dT%H:%M:%S}.{message.nanos // 1000 % 1000000:06d}Z"
 
 
-_READ: Mapping[str, Mapping[int, _Reader]] = {
-    "Namespace": {},
-    "ConfigMap": {2: _map("data", _text), 3: _map("binaryData", _base64), 4: _read_immutable},
-    "Secret": {2: _map("data", _base64), 3: _read_type, 4: _map("stringData", _text), 5: _read_immutable},
+def _raw(message: Any) -> Any:
+    raise Unreadable(f"a {message.DESCRIPTOR.name} is accepted in application/json only")
+
+
+_FORMS: Mapping[str, Callable[[Any], Any]] = {
+    "Time": _time,
+    "MicroTime": _micro_time,
+    "Quantity": lambda message: message.string,
+    "IntOrString": lambda message: message.strVal if message.type else message.intVal,
+    "ExtraValue": lambda message: list(message.items),
+    "RawExtension": _raw,
+    "FieldsV1": _raw,
 }
-"""Kind → number of a field beside the metadata (1) → how it is read."""

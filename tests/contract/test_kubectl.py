@@ -249,6 +249,19 @@ def test_an_object_of_a_client_side_apply_is_taken_over(kubectl: Kubectl, projec
     assert kubectl("-n", project, "get", "cm", "old", "-o", "jsonpath={.data.a}").stdout == "two"
 
 
+def test_deployments_as_typed_commands_make_them(kubectl: Kubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE.replace("PROJECT", project))
+    kubectl("-n", project, "create", "deployment", "typed", "--image=toolbox:1", "--replicas=2", "--port=80")
+    found = json.loads(kubectl("-n", project, "get", "deployment", "typed", "-o", "json").stdout)
+    assert found["spec"]["replicas"] == 2
+    assert found["spec"]["template"]["spec"]["containers"][0]["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
+    kubectl("-n", project, "scale", "deployment", "typed", "--replicas=0", "--current-replicas=2")
+    assert kubectl("-n", project, "get", "deploy/typed", "-o", "jsonpath={.spec.replicas}").stdout == "0"
+    kubectl("-n", project, "set", "image", "deployment/typed", "toolbox=toolbox:2")
+    assert "toolbox:2" in kubectl("-n", project, "get", "deploy", "-o", "wide").stdout
+    kubectl("-n", project, "delete", "deployment", "typed")
+
+
 def test_explain_knows_the_fields(kubectl: Kubectl) -> None:
     told = kubectl("explain", "pod.spec.containers.ports").stdout
     assert "containerPort\t<integer> -required-" in told

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master import discovery, protobuf, request
+from master import discovery, request
 from master.answers import Failure
 from master.request import Page, View
 
@@ -104,27 +104,3 @@ def test_aggregated_discovery_is_given_to_those_who_prefer_it() -> None:
         "persistentvolumeclaims",
         "replicationcontrollers",
     ]
-
-
-# What `kubectl create namespace red` of 1.32 sends.
-CREATE_NAMESPACE = (
-    b'k8s\x00\n\x0f\n\x02v1\x12\tNamespace\x12\x1f\n\x19\n\x03red\x12\x00\x1a\x00"\x00*\x002\x008\x00B\x00'
-    b'\x12\x00\x1a\x02\n\x00\x1a\x00"\x00'
-)
-
-
-def test_the_protobuf_of_kubectl_create_namespace() -> None:
-    assert protobuf.document(CREATE_NAMESPACE) == {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": "red"},
-    }
-
-
-@given(st.binary(max_size=60))
-def test_other_bytes_are_refused(data: bytes) -> None:
-    for body in (data, protobuf.MAGIC + data, CREATE_NAMESPACE[: len(data)], CREATE_NAMESPACE[:20] + data):
-        try:
-            protobuf.document(body)
-        except protobuf.Unreadable:
-            pass

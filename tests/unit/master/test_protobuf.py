@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master import protobuf
+from master.kinds import ALL
+
+# What `kubectl create namespace red` of 1.32 sends.
+CREATE_NAMESPACE = (
+    b'k8s\x00\n\x0f\n\x02v1\x12\tNamespace\x12\x1b\n\x13\n\x03red\x12\x00\x1a\x00"\x00*\x002\x008\x00B\x00'
+    b'\x12\x00\x1a\x02\n\x00\x1a\x00"\x00'
+)
+
+
+def test_the_protobuf_of_kubectl_create_namespace() -> None:
+    assert protobuf.document(CREATE_NAMESPACE) == {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "red", "generation": 0},
+        "spec": {},
+        "status": {},
+    }
+
+
+@given(st.binary(max_size=60))
+def test_other_bytes_are_refused(data: bytes) -> None:
+    for body in (data, protobuf.MAGIC + data, CREATE_NAMESPACE[: len(data)], CREATE_NAMESPACE[:20] + data):
+        try:
+            protobuf.document(body)
+        except protobuf.Unreadable:
+            pass
+
+
+def varint(number: int) -> bytes:
+    low, high = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(high) if high else bytes([low])
+
+
+def part(number: int, content: bytes | str) -> bytes:
+    data = content.encode() if isinstance(content, str) else content
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def envelope(version: str, kind: str, content: bytes) -> bytes:
+    return protobuf.MAGIC + part(1, part(1, version) + part(2, kind)) + part(2, content)
+
+
+def test_a_deployment_with_maps_inline_fields_and_numbers() -> None:
+    probe = part(1, part(3, part(1, number(1, 0) + number(2, 80)))) + number(2, 5)
+    container = part(1, "main") + part(2, "image") + part(10, probe) + part(7, part(1, "A") + part(2, "b"))
+    template = part(1, part(11, part(1, "app") + part(2, "web"))) + part(2, part(2, container))
+    spec = number(1, 0) + part(2, part(1, part(1, "app") + part(2, "web"))) + part(3, template)
+    found = protobuf.document(envelope("apps/v1", "Deployment", part(1, part(1, "web") + part(8, b"")) + part(2, spec)))
+    assert found == {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {
+                    "containers": [
+                        {
+                            "name": "main",
+                            "image": "image",
+                            "env": [{"name": "A", "value": "b"}],
+                            "livenessProbe": {"tcpSocket": {"port": 80}, "initialDelaySeconds": 5},
+                        }
+                    ]
+                },
+            },
+        },
+    }
+
+
+def test_bytes_quantities_and_times() -> None:
+    secret = envelope("v1", "Secret", part(2, part(1, "k") + part(2, b"\xff")) + part(3, "Opaque"))
+    assert protobuf.document(secret)["data"] == {"k": "/w=="}
+    quota = part(2, part(1, part(1, "cpu") + part(2, part(1, "100m"))))
+    assert protobuf.document(envelope("v1", "ResourceQuota", quota))["spec"] == {"hard": {"cpu": "100m"}}
+    event = part(6, number(1, 1_700_000_000))
+    assert protobuf.document(envelope("v1", "Event", event))["firstTimestamp"] == "2023-11-14T22:13:20Z"
+
+
+def test_a_field_that_is_not_known_is_refused_and_not_lost() -> None:
+    with pytest.raises(protobuf.Unreadable, match="field 99 of ObjectMeta is not known here"):
+        protobuf.document(envelope("v1", "ConfigMap", part(1, part(1, "c") + part(99, "x"))))
+
+
+@pytest.mark.parametrize("kind", ["", "Unknown", "TypeMeta", "Nothing"])
+def test_a_kind_without_a_message_is_refused(kind: str) -> None:
+    with pytest.raises(protobuf.Unreadable, match="application/json only"):
+        protobuf.document(envelope("v1", kind, b""))
+
+
+def test_every_kind_of_kubernetes_that_is_served_can_be_read() -> None:
+    for kind in ALL:
+        if not kind.group.endswith(("openshift.io", "podlane.io")):
+            assert protobuf.document(envelope(kind.type.API_VERSION, kind.name, b""))["kind"] == kind.name
+
+
+@given(st.binary(max_size=80), st.sampled_from(["Pod", "Deployment", "Service", "Event"]))
+def test_no_bytes_make_it_fail_otherwise(data: bytes, kind: str) -> None:
+    try:
+        protobuf.document(envelope("v1", kind, data))
+    except protobuf.Unreadable:
+        pass
