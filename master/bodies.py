@@ -62,7 +62,7 @@ def _yaml(body: bytes) -> Any:
 
 def _protobuf(body: bytes) -> Any:
     # The runtime takes 5 MB, which a master need not have before somebody sends such a body.
-    from master import protobuf
+    from master import protobuf  # noqa: PLC0415
 
     try:
         return protobuf.document(body)
