@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from api.configuration import ConfigMap, Secret
+from api.endpoints import Endpoints, EndpointSlice
 from api.events import Event
 from api.leases import Lease
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
 from api.queries import NodeQuery
+from api.services import Service
 from api.storage import PersistentVolume, PersistentVolumeClaim
 
 PLURALS: dict[type[Object], str] = {
@@ -23,8 +25,13 @@ PLURALS: dict[type[Object], str] = {
     NodeQuery: "nodequeries",
     Event: "events",
     Lease: "leases",
+    Service: "services",
+    Endpoints: "endpoints",
+    EndpointSlice: "endpointslices",
 }
 
 KINDS = tuple(PLURALS)
 
-NAMESPACED: frozenset[type[Object]] = frozenset({Pod, ConfigMap, Secret, Event, Lease, PersistentVolumeClaim})
+NAMESPACED: frozenset[type[Object]] = frozenset(
+    {Pod, ConfigMap, Secret, Event, Lease, PersistentVolumeClaim, Service, Endpoints, EndpointSlice}
+)

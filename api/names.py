@@ -38,3 +38,11 @@ def label_value(text: str) -> str:
     if not text or (len(text) <= 63 and _QUALIFIED.fullmatch(text)):
         return ""
     return 'letters, digits, "-", "_" and "." are accepted, up to 63, with a letter or digit at both ends'
+
+
+def port_name(text: str) -> str:
+    """A name of up to 15 characters with a letter in it (RFC 6335 service name)."""
+    plain = len(text) <= 15 and dns_label(text) == "" and "--" not in text
+    if plain and any(letter.isalpha() for letter in text):
+        return ""
+    return 'lower case letters, digits and single "-" are accepted, up to 15, with at least one letter'

@@ -6,13 +6,27 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from api import configuration, defaults, events, names, networks, pods, query_checks, static_pods, storage
+from api import (
+    configuration,
+    defaults,
+    endpoints,
+    events,
+    names,
+    networks,
+    pods,
+    query_checks,
+    services,
+    static_pods,
+    storage,
+)
 from api.configuration import ConfigMap, Secret
+from api.endpoints import Endpoints, EndpointSlice
 from api.leases import Lease
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, O, Object, ObjectMeta, Pod
 from api.queries import NodeQuery
 from api.rules import AnyRules, Rules
 from api.schema import MISSING, UNKNOWN, Problem, mismatches, shown, without_nulls
+from api.services import Service
 from api.storage import PersistentVolume, PersistentVolumeClaim
 
 
@@ -105,5 +119,8 @@ RULES: Mapping[type[Object], AnyRules] = {
     NodeQuery: Rules(check=query_checks.check),
     events.Event: Rules(check=events.check, immutable=events.immutable),
     Lease: Rules(),
+    Service: Rules(services.defaulted, services.check, services.immutable, name=names.dns_label),
+    Endpoints: Rules(endpoints.defaulted_endpoints, endpoints.check_endpoints),
+    EndpointSlice: Rules(endpoints.defaulted_slice, endpoints.check_slice, endpoints.immutable_slice),
 }
 """Of the kinds that more than one daemon reads; the master's own kinds bring theirs."""

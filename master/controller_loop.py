@@ -19,7 +19,7 @@ import msgspec
 
 from api.objects import Condition, Namespace, Object, ObjectMeta, OwnerReference, Pod
 from api.validate import default
-from master import claims, controllers, dependents, deployments, happenings, lanes, replicas, subnets, writes
+from master import claims, controllers, dependents, deployments, endpoints, happenings, lanes, replicas, subnets, writes
 from master.controllers import Change, Cursor, Drop, End, Make, NetworkWish, Notice, Outcome
 from master.kinds import ALL, BY_NAME
 from master.kinds.kind import show_time
@@ -78,6 +78,7 @@ class Controllers:
             (Loop("claims", self._claims, Pace()), ("PersistentVolume", "PersistentVolumeClaim")),
             (Loop("deployments", self._deployments, Pace(resync=ROLLOUT_SECONDS)), ("Deployment", "ReplicaSet", "Pod")),
             (Loop("replicas", self._replicas, Pace(resync=ROLLOUT_SECONDS)), (*REPLICATING, "Pod")),
+            (Loop("endpoints", self._endpoints, Pace()), ("Service", "Pod", "Endpoints", "EndpointSlice")),
             (Loop("dependents", self._dependents, Pace()), OWNED),
             (Loop("namespaces", self._namespaces, Pace()), ("Namespace", "Pod")),
             (Loop("nodes", self._nodes, Pace(resync=look)), ("Node",)),
@@ -121,6 +122,10 @@ class Controllers:
     async def _replicas(self) -> None:
         if owners := [item for kind in REPLICATING for item in self._all(kind)]:
             await self._carry_out("replicas", replicas.passes(owners, self._all("Pod"), self._env.clock()))
+
+    async def _endpoints(self) -> None:
+        found = (self._all(kind) for kind in ("Service", "Pod", "Endpoints", "EndpointSlice"))
+        await self._carry_out("endpoints", endpoints.passes(*found))
 
     async def _dependents(self) -> None:
         objects = [item for kind in OWNED for item in self._all(kind)]

@@ -6,20 +6,24 @@ import datetime
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from typing import Any
 
 import msgspec
 
-from api.objects import Binding, ClusterNetwork, HostSubnet, Namespace, NetNamespace, Object, Pod
+from api.objects import Binding, ClusterNetwork, HostSubnet, Namespace, NetNamespace, Object, ObjectMeta, Pod
 from api.schema import without_nulls
+from api.services import Service
 from master import admission, answers, apply, bodies, patch, request, scaling, tables, writes
 from master.apply import Owner
+from master.controllers import Cursor, moved
 from master.kinds.kind import AnyKind, show_time
 from master.kinds.pod import EPHEMERAL
 from master.naming import random_letters
 from master.records import Expired, Key, Put, Record, Remove
 from master.request import Page, Selection, Target, View
 from master.scaling import Scale
+from master.service_addresses import assigned
 from master.shape import Shape, shape_of
 from master.store import Store
 from master.writes import DeleteOptions
@@ -154,8 +158,9 @@ class Objects:
             admission.check_namespace(where.kind, name, where.namespace, namespace)
         self._admit(body.item)
         item = writes.owned(writes.created(where.kind, body.item, str(uuid.uuid4()), self._clock()), owners)
+        item, cursors = self._assigned(item)
         if not dry:
-            (item,) = await self._store.write(Put(item, expect=0))
+            item, *_ = await self._store.write(Put(item, expect=0), *cursors)
         return self._answer(201, ask, item, body.warnings)
 
     def _admit(self, new: Any, old: Any = None) -> None:
@@ -166,6 +171,28 @@ class Objects:
             admission.check_host_subnet(new, others, cluster)
         elif isinstance(new, NetNamespace) and (old is None or old.netid != new.netid):
             admission.check_net_namespace(new, others)
+
+    def _assigned(self, new: Any) -> tuple[Any, list[Put]]:
+        """The object with what the master hands out, and the cursors that move with it."""
+        cluster = self._latest_object(Key(ClusterNetwork.KIND, "", "default"))
+        if not isinstance(new, Service) or new.metadata.deletion_timestamp or cluster is None:
+            return new, []
+        cursors = [self._cursor(name) for name in ("service-addresses", "node-ports")]
+        services = (record.object for record in self._store.scan_latest(Service.KIND))
+        others = (one for one in services if one.metadata.uid != new.metadata.uid)
+        network = IPv4Network(cluster.service_network)
+        done = assigned(new, others, network, *(cursor.next for cursor in cursors))
+        after = (done.address_cursor, done.port_cursor)
+        moves = [
+            moved(cursor, next_one).item
+            for cursor, next_one in zip(cursors, after, strict=True)
+            if cursor.next != next_one
+        ]
+        return done.service, [Put(move) for move in moves]
+
+    def _cursor(self, name: str) -> Cursor:
+        found: Cursor | None = self._latest_object(Key(Cursor.KIND, "", name))
+        return found or Cursor(metadata=ObjectMeta(name=name))
 
     async def update(self, ask: Ask) -> Answer:
         """Another object in place of the one there is, or another status."""
@@ -211,18 +238,18 @@ class Objects:
             self._admit(new, old.object)
         if owners is None:
             owners = writes.owners_after(kind, old.object, new, document, self._owner(ask, apply.UPDATE))
-        new = writes.owned(new, owners)
-        item = new if dry else await self._put(kind, new, old)
+        new, cursors = self._assigned(writes.owned(new, owners))
+        item = new if dry else await self._put(kind, new, old, cursors)
         return self._answer(200, ask, item, body.warnings)
 
-    async def _put(self, kind: AnyKind, new: Any, old: Record) -> Any:
+    async def _put(self, kind: AnyKind, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:
         if new == old.object:
             await self._store.write()
             return old.object
         if writes.may_go(kind, new):
             (item,) = await self._store.write(Remove(new, expect=old.revision))
         else:
-            (item,) = await self._store.write(Put(new, expect=old.revision))
+            item, *_ = await self._store.write(Put(new, expect=old.revision), *beside)
         return item
 
     async def scale(self, verb: str, ask: Ask) -> Answer:

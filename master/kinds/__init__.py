@@ -5,6 +5,8 @@ from __future__ import annotations
 from master.kinds.cluster_network import CLUSTER_NETWORK
 from master.kinds.config_map import CONFIG_MAP
 from master.kinds.deployment import DEPLOYMENT
+from master.kinds.endpoint_slice import ENDPOINT_SLICE
+from master.kinds.endpoints import ENDPOINTS
 from master.kinds.event import EVENT
 from master.kinds.host_subnet import HOST_SUBNET
 from master.kinds.kind import AnyKind
@@ -19,6 +21,7 @@ from master.kinds.pod import POD
 from master.kinds.replica_set import REPLICA_SET
 from master.kinds.replication_controller import REPLICATION_CONTROLLER
 from master.kinds.secret import SECRET
+from master.kinds.service import SERVICE
 
 ALL: tuple[AnyKind, ...] = (
     NAMESPACE,
@@ -34,6 +37,9 @@ ALL: tuple[AnyKind, ...] = (
     SECRET,
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
+    SERVICE,
+    ENDPOINTS,
+    ENDPOINT_SLICE,
     REPLICATION_CONTROLLER,
     REPLICA_SET,
     DEPLOYMENT,

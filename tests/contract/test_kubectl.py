@@ -262,6 +262,24 @@ def test_deployments_as_typed_commands_make_them(kubectl: Kubectl, project: str)
     kubectl("-n", project, "delete", "deployment", "typed")
 
 
+def test_services_are_shown_exposed_and_kept(kubectl: Kubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE.replace("PROJECT", project))
+    kubectl("-n", project, "create", "deployment", "shop", "--image=toolbox:1", "--port=8080")
+    kubectl("-n", project, "expose", "deployment", "shop", "--port=80", "--target-port=8080")
+    shown = kubectl("-n", project, "get", "svc", "shop", "--no-headers").stdout
+    name, kind, address, outside, ports = shown.split()[:5]
+        :5
+    ]
+    assert (name, kind, outside, ports) == ("shop", "ClusterIP", "<none>", "80/TCP")
+    assert address.startswith("172.30.")
+    kubectl("-n", project, "patch", "svc", "shop", "-p", '{"spec": {"type": "NodePort"}}')
+    assert "80:30" in kubectl("-n", project, "get", "svc", "shop").stdout
+    kubectl("-n", project, "create", "service", "externalname", "far", "--external-name=example.org")
+    assert "example.org" in kubectl("-n", project, "get", "svc", "far").stdout
+    assert "Endpoints:" in kubectl("-n", project, "describe", "svc", "shop").stdout
+    kubectl("-n", project, "delete", "deployment,svc", "--all")
+
+
 def test_explain_knows_the_fields(kubectl: Kubectl) -> None:
     told = kubectl("explain", "pod.spec.containers.ports").stdout
     assert "containerPort\t<integer> -required-" in told
