@@ -369,8 +369,7 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
         stdin_open=spec.stdin,
         host_config=host,
         healthcheck={"test": ["NONE"]},
-        # With `none` alone Docker executes itself twice inside of the new namespace, only to leave it as it was.
-        network_disabled=spec.network == "none",
+        network_disabled=spec.network == "none",  # else Docker executes itself twice in there, for nothing
     )
     config |= {"StdinOnce": spec.stdin_once, "AttachStdout": False, "AttachStderr": False}
     if spec.entrypoint is not None:
