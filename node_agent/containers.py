@@ -20,7 +20,7 @@ from node_agent.security import Rights, sandbox_rights, sysctls
 from node_agent.volume_paths import binds
 
 CPU_PERIOD, LEAST_QUOTA = 100_000, 1_000
-HOSTS = "/etc/hosts"
+HOSTS, RESOLVER = "/etc/hosts", "/etc/resolv.conf"
 LEAST_SHARES, MOST_SHARES = 2, 262_144
 
 
@@ -28,7 +28,8 @@ LEAST_SHARES, MOST_SHARES = 2, 262_144
 class ContainerSpec:
     """One container to create.
 
-    `network`, `ipc`, `pid` and `uts` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms.
+    `network`, `ipc`, `pid` and `uts` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms. With the network
+    `none` it has a namespace with loopback alone, in which Docker does nothing.
     """
 
     name: str
@@ -95,6 +96,11 @@ def pod_dir(host: Host, uid: str) -> str:
 def hosts_file(host: Host, uid: str) -> str:
     """The /etc/hosts of a pod on the host."""
     return f"{pod_dir(host, uid)}/etc-hosts"
+
+
+def resolver_file(host: Host, uid: str) -> str:
+    """The /etc/resolv.conf of a pod on the host."""
+    return f"{pod_dir(host, uid)}/resolv.conf"
 
 
 def message_file(host: Host, uid: str, container: str, restarts: int) -> str:
@@ -233,7 +239,7 @@ def oom_score(pod: Pod, container: Container, memory: int) -> int:
 def _binds(pod: Pod, container: Container, host: Host, restarts: int) -> tuple[str, ...]:
     uid = pod.metadata.uid
     ours = {container.termination_message_path: message_file(host, uid, container.name, restarts)}
-    ours[HOSTS] = hosts_file(host, uid)
+    ours |= {HOSTS: hosts_file(host, uid), RESOLVER: resolver_file(host, uid)}
     taken = {normpath(mount.mount_path) for mount in container.volume_mounts}
     managed = (f"{source}:{path}" for path, source in ours.items() if path and normpath(path) not in taken)
     return (*binds(pod, container, pod_dir(host, uid)), *managed)

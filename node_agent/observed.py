@@ -26,8 +26,7 @@ ATTEMPT = "annotation.podlane.io/sandbox.attempt"
 class Container:
     """One container, as Docker inspects it; `state` is created, running, exited or dead.
 
-    Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs. `resolv_conf` is
-    the file on the host that it, and all in its network namespace, see as /etc/resolv.conf.
+    Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs.
     `log_path` is Docker's own file, empty until the container has been started.
     `digest` is its image as a registry knows it (`NAME@sha256:...`), empty if none does.
     """
@@ -46,7 +45,6 @@ class Container:
     image_id: str = ""
     digest: str = ""
     stop_signal: str = "SIGTERM"
-    resolv_conf: str = ""
     log_path: str = ""
 
     @property

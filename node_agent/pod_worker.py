@@ -272,7 +272,7 @@ class PodWorker:
         self._memory.attached = sandbox.id
         self._memory.address = address
         await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
-        exceeded = await asyncio.to_thread(directories.write_resolver, self.pod, self._tools.host, sandbox.resolv_conf)
+        exceeded = await asyncio.to_thread(directories.write_resolver, self.pod, self._tools.host)
         if exceeded:
             self._tell("DNSConfigForming", exceeded)
 

@@ -15,7 +15,6 @@ from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import count
-from pathlib import Path
 from typing import TypeVar
 
 from api.objects import ContainerImage
@@ -56,12 +55,10 @@ class FakeDocker(Docker):
 
     `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers;
     `passwords` are what it wants for them.
-    Every sandbox has the file `null` in `root` as its resolv.conf.
     `programs` may be run inside a container, with these exit codes; whatever else is run there does not end.
     """
 
-    def __init__(self, *images: str, root: Path = Path("/dev")) -> None:
-        self._resolv_conf = str(root / "null")
+    def __init__(self, *images: str) -> None:
         self.images = set(images)
         self.pulls: dict[str, DriverError | None] = {}
         self.passwords: dict[str, Credential] = {}
@@ -166,7 +163,6 @@ class FakeDocker(Docker):
             labels=dict(spec.labels),
             created_at=self._now(),
             image=spec.image,
-            resolv_conf=self._resolv_conf,
             image_id=spec.image if spec.image.startswith("sha256:") else _image_id(spec.image),
         )
         self.held[identity] = _Held(spec, seen)

@@ -318,7 +318,6 @@ def _container(answer: dict[str, Any]) -> Container:
         finished_at=_time(state["FinishedAt"]),
         image=config["Image"],
         image_id=answer["Image"],
-        resolv_conf=answer["ResolvConfPath"],
         stop_signal=config.get("StopSignal") or "SIGTERM",
         log_path=answer["LogPath"],
     )
@@ -370,6 +369,7 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
         stdin_open=spec.stdin,
         host_config=host,
         healthcheck={"test": ["NONE"]},
+        network_disabled=spec.network == "none",  # else Docker executes itself twice in there, for nothing
     )
     config |= {"StdinOnce": spec.stdin_once, "AttachStdout": False, "AttachStderr": False}
     if spec.entrypoint is not None:

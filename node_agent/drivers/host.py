@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from api.objects import ContainerImage, Pod
-from node_agent.containers import Host, hosts_file, pod_dir
+from node_agent.containers import Host, hosts_file, pod_dir, resolver_file
 from node_agent.naming import hosts_text
 from node_agent.node import HostFacts
 from node_agent.resolver import parse, resolver
@@ -119,22 +119,27 @@ def write_hosts(pod: Pod, where: Host, address: str) -> None:
     path = Path(hosts_file(where, pod.metadata.uid))
     with _mapped(NotReady, path):
         text = hosts_text(pod, address, where.cluster_domain, HOSTS.read_text() if pod.spec.host_network else "")
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
-            path.chmod(0o644)
+        _write_in_place(path, text)
 
 
-def write_resolver(pod: Pod, where: Host, path: str) -> str:
-    """Write a sandbox's resolv.conf, in place so that its containers see it. Raises NotReady.
+def write_resolver(pod: Pod, where: Host) -> str:
+    """Write the pod's /etc/resolv.conf, in place so that running containers see it. Raises NotReady.
 
     Returns which limit the pod's wishes exceed, empty if none.
     """
     with _mapped(NotReady, where.resolv_conf):
         of_host = parse(Path(where.resolv_conf).read_text())
     wished, exceeded = resolver(pod, of_host, where.cluster_dns, where.cluster_domain)
+    path = Path(resolver_file(where, pod.metadata.uid))
     with _mapped(NotReady, path):
-        Path(path).write_text(str(wished))
+        _write_in_place(path, str(wished))
     return exceeded
+
+
+def _write_in_place(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+        path.chmod(0o644)
 
 
 def make_message_file(path: str) -> None:

@@ -604,7 +604,7 @@ async def test_a_privileged_container_runs_or_tells_why_not(dockerd: Dockerd, ui
         await real.start(identity)
         assert (await real.inspect(identity)).running
     except Refused:  # a machine that itself lacks capabilities cannot give them, and Docker says so
-        assert "operation not permitted" in (await real.inspect(identity)).error
+        assert "operation not permitted" in (await real.inspect(identity)).error.lower()
         assert (await real.inspect(identity)).ended
     real.close()
 
@@ -679,6 +679,35 @@ async def test_containers_of_another_agent_are_not_ours(dockerd: Dockerd, uid: s
     identity = await real.create(replace(spec, labels=foreign))
     assert uid not in await real.pods()
     await real.remove(identity)
+    real.close()
+
+
+async def test_the_network_of_a_sandbox_and_its_resolver_are_left_to_us(
+    dockerd: Dockerd, uid: str, tmp_path: Path
+) -> None:
+    """Only then Docker does not execute itself inside of the namespace, longer than the sandbox takes to start."""
+    real = Docker(str(dockerd.socket), LOGS)
+    network = await running_sandbox(real, uid)
+    spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
+    resolver = tmp_path / "resolv.conf"
+    resolver.write_text("nameserver 192.0.2.53\n")
+    identity = await real.create(replace(spec, binds=(f"{resolver}:/etc/resolv.conf",)))
+    await real.start(identity)
+    client = dockerd.client()
+    told = client.inspect_container(network)["NetworkSettings"]
+    client.close()
+    assert (told["SandboxID"], told["Networks"]) == ("", {})
+    pids = [(await real.inspect(one)).pid for one in (network, identity)]
+    box, inside = (os.readlink(f"/proc/{pid}/ns/net") for pid in pids)
+    assert box == inside != os.readlink("/proc/self/ns/net")
+    links = json.loads(run("nsenter", f"--net=/proc/{pids[0]}/ns/net", "ip", "-json", "address"))
+    assert [(one["ifname"], one["addr_info"][0]["local"]) for one in links] == [("lo", "127.0.0.1")]
+    assert "UP" in links[0]["flags"]
+    assert proc(pids[1], "root/etc/hostname") == "web\n"
+    resolver.write_text("nameserver 192.0.2.54\n")
+    assert proc(pids[1], "root/etc/resolv.conf") == "nameserver 192.0.2.54\n"
+    await real.remove(identity)
+    await real.remove(network)
     real.close()
 
 

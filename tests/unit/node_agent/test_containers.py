@@ -57,6 +57,7 @@ def test_a_container_is_asked_for_as_its_manifest_says() -> None:
         "/var/log:/logs:ro",
         f"/pods/{UID}/containers/main/00000002:/dev/termination-log",
         f"/pods/{UID}/etc-hosts:/etc/hosts",
+        f"/pods/{UID}/resolv.conf:/etc/resolv.conf",
     )
     assert (spec.network, spec.ipc) == (f"container:{SANDBOX}", f"container:{SANDBOX}")
     assert (spec.cpu_shares, spec.cpu_quota, spec.memory) == (256, 150_000, 64 << 20)
@@ -137,7 +138,8 @@ def test_quota(milli: int, quota: int) -> None:
 
 
 def test_files_of_ours_give_way_to_mounts() -> None:
-    mounts = "[{name: v, mountPath: /etc/hosts/}, {name: v, mountPath: /dev/termination-log}]"
+    paths = ("/etc/hosts/", "/etc/resolv.conf", "/dev/termination-log")
+    mounts = f"[{', '.join(f'{{name: v, mountPath: {path}}}' for path in paths)}]"
     wish = pod(f"[{{name: main, image: a, volumeMounts: {mounts}}}]", "  volumes: [{name: v, emptyDir: {}}]")
     spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights(), {})
     assert not [bind for bind in spec.binds if "emptyDir" not in bind and "/v:" not in bind]

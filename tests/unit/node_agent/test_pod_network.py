@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from api.objects import Pod, PodStatus
-from node_agent.containers import Host, container_spec, sandbox_spec
+from node_agent.containers import Host, container_spec, resolver_file, sandbox_spec
+from node_agent.drivers.host import prepare, write_resolver
 from node_agent.host_ports import table
 from node_agent.naming import hosts_text, kernel_name
 from node_agent.resolver import Resolver, parse, resolver
 from node_agent.security import Rights
-from reconcile.errors import Refused
-from tests.unit.node_agent.make import SANDBOX, pod, with_status
+from reconcile.errors import NotReady, Refused
+from tests.unit.node_agent.make import SANDBOX, UID, pod, with_status
 
 DOMAIN = "cluster.local"
 HOST = Host("/pods", 8 << 30, -1000)
@@ -107,6 +110,23 @@ def test_what_no_resolver_reads_is_left_out_and_told() -> None:
     kept, exceeded = resolver(pod(), long, (), DOMAIN)
     assert len(" ".join(kept.searches)) <= 2048
     assert exceeded.startswith("Search limits were exceeded")
+
+
+def test_the_resolver_of_a_pod_changes_in_the_file_that_its_containers_have(tmp_path: Path) -> None:
+    of_host = tmp_path / "resolv.conf"
+    here = Host(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host))
+    with pytest.raises(NotReady, match="No such file"):
+        write_resolver(pod(), here)
+    prepare(here, UID)
+    path = Path(resolver_file(here, UID))
+    inodes = set()
+    for server in ("192.0.2.1", "192.0.2.2"):
+        of_host.write_text(f"nameserver {server}\n")
+        assert write_resolver(pod(), here) == ""
+        assert path.read_text() == f"nameserver {server}\n"
+        inodes.add(path.stat().st_ino)
+    assert len(inodes) == 1
+    assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_resolver_is_written_as_it_is_read() -> None:
