@@ -171,6 +171,14 @@ def invalid(kind: AnyKind, name: str, problems: Sequence[Problem]) -> Failure:
     return failure(422, "Invalid", f'{kind.name} "{name}" is invalid: {listed}', details)
 
 
+def invalid_review(kind: str, problems: Sequence[Problem]) -> Failure:
+    """422: a review that cannot be answered."""
+    causes = tuple(cause(problem) for problem in problems)
+    listed = ", ".join(f"{row.field}: {row.message}" for row in causes)
+    details = StatusDetails(kind=kind, causes=causes)
+    return failure(422, "Invalid", f'{kind} "" is invalid: {listed}', details)
+
+
 def unknown_fields(kind: AnyKind, fields: Iterable[str]) -> Failure:
     """400: a strict request named fields that the kind does not have."""
     listed = ", ".join(f'unknown field "{path}"' for path in fields)

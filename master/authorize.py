@@ -16,7 +16,7 @@ MASTERS = "system:masters"
 NODES = "system:nodes"
 NODE_PREFIX = "system:node:"
 
-ANYBODY_READS = frozenset(("/healthz", "/livez", "/readyz", "/version"))
+ANYBODY_READS = frozenset(("/healthz", "/livez", "/openid/v1/jwks", "/readyz", "/version"))
 
 SHARED_WITH_NODES = frozenset(
     (
@@ -109,6 +109,7 @@ def _node_refusal(node: str, asked: Attributes) -> str | None:
         return _referred_refusal(node, asked)
     rules = {
         ("", "nodes"): _own_node_refusal,
+        ("", "serviceaccounts"): _token_refusal,
         ("", "pods"): _own_pod_refusal,
         ("podlane.io", "nodequeries"): _own_query_refusal,
         ("", "events"): _own_event_refusal,
@@ -157,6 +158,12 @@ def _own_event_refusal(node: str, asked: Attributes) -> str | None:
     else:
         return "a node may only tell events"
     return None if told_by in (None, node) else f"node {node} tells events with itself as source.host"
+
+
+def _token_refusal(node: str, asked: Attributes) -> str | None:
+    if (asked.verb, asked.subresource) != ("create", "token"):
+        return "a node may only ask for tokens of service accounts"
+    return None if asked.needed else f"the token is to be bound to a pod on node {node} that has this account"
 
 
 def _own_lease_refusal(node: str, asked: Attributes) -> str | None:

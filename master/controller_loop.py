@@ -19,7 +19,19 @@ import msgspec
 
 from api.objects import Condition, Namespace, Object, ObjectMeta, OwnerReference, Pod
 from api.validate import default
-from master import claims, controllers, dependents, deployments, endpoints, happenings, lanes, replicas, subnets, writes
+from master import (
+    accounts,
+    claims,
+    controllers,
+    dependents,
+    deployments,
+    endpoints,
+    happenings,
+    lanes,
+    replicas,
+    subnets,
+    writes,
+)
 from master.controllers import Change, Cursor, Drop, End, Make, NetworkWish, Notice, Outcome
 from master.kinds import ALL, BY_NAME
 from master.kinds.kind import show_time
@@ -51,10 +63,14 @@ CONTENTS = tuple(kind.name for kind in ALL if kind.namespaced and kind.name != "
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`clock` is the time of day; `steady` never jumps (seconds)."""
+    """`authority` is the certificate by which pods know this server, as PEM.
+
+    `clock` is the time of day; `steady` never jumps (seconds).
+    """
 
     store: Store
     wish: NetworkWish
+    authority: str
     grace: float
     clock: Clock
     steady: Callable[[], float] = time.monotonic
@@ -78,6 +94,7 @@ class Controllers:
             (Loop("claims", self._claims, Pace()), ("PersistentVolume", "PersistentVolumeClaim")),
             (Loop("deployments", self._deployments, Pace(resync=ROLLOUT_SECONDS)), ("Deployment", "ReplicaSet", "Pod")),
             (Loop("replicas", self._replicas, Pace(resync=ROLLOUT_SECONDS)), (*REPLICATING, "Pod")),
+            (Loop("accounts", self._accounts, Pace()), ("Namespace", "ServiceAccount", "ConfigMap")),
             (Loop("endpoints", self._endpoints, Pace()), ("Service", "Pod", "Endpoints", "EndpointSlice")),
             (Loop("dependents", self._dependents, Pace()), OWNED),
             (Loop("namespaces", self._namespaces, Pace()), ("Namespace", "Pod")),
@@ -122,6 +139,11 @@ class Controllers:
     async def _replicas(self) -> None:
         if owners := [item for kind in REPLICATING for item in self._all(kind)]:
             await self._carry_out("replicas", replicas.passes(owners, self._all("Pod"), self._env.clock()))
+
+    async def _accounts(self) -> None:
+        known, configs = self._all("ServiceAccount"), self._all("ConfigMap")
+        found = accounts.passes(self._all("Namespace"), known, configs, self._env.authority)
+        await self._carry_out("accounts", found)
 
     async def _endpoints(self) -> None:
         found = (self._all(kind) for kind in ("Service", "Pod", "Endpoints", "EndpointSlice"))

@@ -12,7 +12,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from master import pki
+from master import pki, service_tokens
 from master.allocators import SubnetPool, SubnetPools
 from master.controller_loop import Controllers, Environment
 from master.controllers import Cursor, NetworkWish
@@ -55,10 +55,17 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
     """Start everything, ready to serve; stop it on leaving. Raises NotReady and Refused."""
     state = Path(settings.state_dir)
     authority = await asyncio.to_thread(pki.authority, state / "pki", _now())
+    tokens = await asyncio.to_thread(service_tokens.issuer, state / "pki")
     store = await Store.open(state / "store.db", (*TYPES, Cursor))
     try:
-        controllers = Controllers(Environment(store, network_wish(settings), settings.node_monitor_grace_seconds, _now))
-        server = Server(Parts(store, authority, _now, lambda: "" if controllers.first_pass.is_set() else "starting"))
+        controllers = Controllers(
+            Environment(
+                store, network_wish(settings), authority.pem.decode(), settings.node_monitor_grace_seconds, _now
+            )
+        )
+        server = Server(
+            Parts(store, authority, tokens, _now, lambda: "" if controllers.first_pass.is_set() else "starting")
+        )
         async with _beside(controllers.run(), store.run()):
             await controllers.first_pass.wait()
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+from master import reviews
 from master.kinds import ALL
 from master.kinds.kind import AnyKind
 from master.kinds.pod import EPHEMERAL
@@ -28,7 +29,31 @@ STATUS_VERBS = ["get", "patch", "update"]
 
 CERTIFICATES = "certificates.k8s.io"
 
-PATHS = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]
+ASKED: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
+    CERTIFICATES: (("certificatesigningrequests", "CertificateSigningRequest", "csr", False),),
+    **{
+        group: tuple(
+            (plural, kind.KIND, "", kind.KIND.startswith("Local"))
+            for (of, plural), kind in reviews.KINDS.items()
+            if of == group
+        )
+        for group in (reviews.AUTHENTICATION, reviews.AUTHORIZATION)
+    },
+}
+"""Group → (plural, kind, short name, whether in a namespace) of what is only asked for, and never kept."""
+
+PATHS = [
+    "/api",
+    "/api/v1",
+    "/apis",
+    "/healthz",
+    "/livez",
+    "/metrics",
+    "/openapi/v3",
+    "/openid/v1/jwks",
+    "/readyz",
+    "/version",
+]
 
 Row = dict[str, Any]
 
@@ -44,6 +69,8 @@ def _subresources(kind: AnyKind) -> list[tuple[str, Row, list[str]]]:
     rows = [("status", own, STATUS_VERBS)] if kind.with_status is not None else []
     if kind.scaling is not None:
         rows.append(("scale", {"group": "autoscaling", "version": "v1", "kind": "Scale"}, STATUS_VERBS))
+    if kind.plural == "serviceaccounts":
+        rows.append(("token", {"group": reviews.AUTHENTICATION, "version": "v1", "kind": "TokenRequest"}, ["create"]))
     if kind.plural == "pods":
         rows.append(("binding", {"group": "", "version": "v1", "kind": "Binding"}, ["create"]))
         rows.append((EPHEMERAL, own, STATUS_VERBS))
@@ -66,7 +93,7 @@ def _group(name: str, version: str) -> Row:
 def groups() -> Row:
     """GET /apis."""
     listed = [_group(name, version) for name, version, _ in _groups() if name]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [*listed, _group(CERTIFICATES, "v1")]}
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [*listed, *(_group(name, "v1") for name in ASKED)]}
 
 
 def group(name: str) -> Row | None:
@@ -77,8 +104,8 @@ def group(name: str) -> Row | None:
 
 def resources(group_name: str, version: str) -> Row | None:
     """GET /api/v1 and /apis/GROUP/VERSION."""
-    if (group_name, version) == (CERTIFICATES, "v1"):
-        rows = [_signing_resource()]
+    if group_name in ASKED and version == "v1":
+        rows = [_asked_row(*row) for row in ASKED[group_name]]
     else:
         kinds = next((kinds for name, known, kinds in _groups() if (name, known) == (group_name, version)), None)
         if kinds is None:
@@ -115,15 +142,15 @@ def _resource_rows(kind: AnyKind) -> list[Row]:
     return rows
 
 
-def _signing_resource() -> Row:
-    return {
-        "name": "certificatesigningrequests",
-        "singularName": "certificatesigningrequest",
-        "namespaced": False,
-        "kind": "CertificateSigningRequest",
+def _asked_row(plural: str, kind: str, short: str, namespaced: bool) -> Row:
+    row: Row = {
+        "name": plural,
+        "singularName": kind.lower(),
+        "namespaced": namespaced,
+        "kind": kind,
         "verbs": ["create"],
-        "shortNames": ["csr"],
     }
+    return row | ({"shortNames": [short]} if short else {})
 
 
 # --- the aggregated form ----------------------------------------------------------------------------------------------
@@ -151,7 +178,10 @@ def aggregated(core: bool, form: str) -> Row:
         rows = [_aggregated_row(kind) for kind in kinds]
         items.append(_aggregated_group(name, version, rows))
     if not core:
-        items.append(_aggregated_group(CERTIFICATES, "v1", [_aggregated_signing()]))
+        items += [
+            _aggregated_group(name, "v1", [_aggregated_asked(name, *row) for row in asked])
+            for name, asked in ASKED.items()
+        ]
     head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{form}"}
     return {**head, "metadata": {}, "items": items}
 
@@ -179,12 +209,12 @@ def _aggregated_row(kind: AnyKind) -> Row:
     return row | ({"subresources": subresources} if subresources else {})
 
 
-def _aggregated_signing() -> Row:
-    return {
-        "resource": "certificatesigningrequests",
-        "responseKind": {"group": CERTIFICATES, "version": "v1", "kind": "CertificateSigningRequest"},
-        "scope": "Cluster",
-        "singularResource": "certificatesigningrequest",
+def _aggregated_asked(group_name: str, plural: str, kind: str, short: str, namespaced: bool) -> Row:
+    row: Row = {
+        "resource": plural,
+        "responseKind": {"group": group_name, "version": "v1", "kind": kind},
+        "scope": "Namespaced" if namespaced else "Cluster",
+        "singularResource": kind.lower(),
         "verbs": ["create"],
-        "shortNames": ["csr"],
     }
+    return row | ({"shortNames": [short]} if short else {})

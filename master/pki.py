@@ -60,8 +60,8 @@ def authority(directory: Path, now: datetime.datetime) -> Authority:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not certificate_path.exists():
             made = _make_authority(now)
-            _write(key_path, _private_pem(made.key), 0o600)
-            _write(certificate_path, made.pem, 0o644)
+            write_secret(key_path, private_pem(made.key), 0o600)
+            write_secret(certificate_path, made.pem, 0o644)
         return _load_authority(key_path.read_bytes(), certificate_path.read_bytes(), directory)
     except OSError as error:
         raise NotReady(f"certificates in {directory}: {error}") from error
@@ -76,7 +76,7 @@ def server_certificate(ca: Authority, directory: Path, addresses: Iterable[str],
     certificate = _sign(ca, subject, key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now, names=san)
     path = directory / "server.pem"
     try:
-        _write(path, _private_pem(key) + certificate, 0o600)
+        write_secret(path, private_pem(key) + certificate, 0o600)
     except OSError as error:
         raise NotReady(f"certificate of the server {path}: {error}") from error
     return path
@@ -86,7 +86,7 @@ def client_identity(ca: Authority, user: str, groups: Iterable[str], now: dateti
     """A key and a certificate for a user (CN) of some groups (O)."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _sign(ca, _subject(user, groups), key.public_key(), ExtendedKeyUsageOID.CLIENT_AUTH, now)
-    return Identity(key=_private_pem(key), certificate=certificate)
+    return Identity(key=private_pem(key), certificate=certificate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def admin_kubeconfig(ca: Authority, path: Path, server: str, now: datetime.datet
             return False
         admin = client_identity(ca, "system:admin", (MASTERS,), now)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, yaml.safe_dump(kubeconfig(server, ca, admin, "admin"), sort_keys=False).encode(), 0o600)
+        write_secret(path, yaml.safe_dump(kubeconfig(server, ca, admin, "admin"), sort_keys=False).encode(), 0o600)
     except OSError as error:
         raise NotReady(f"kubeconfig {path}: {error}") from error
     return True
@@ -241,7 +241,8 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The key as PEM (PKCS 8), not encrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -251,7 +252,7 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
+def write_secret(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Replace a file in one step, never readable by more than `mode` allows, and on disk before returning."""
     passing = path.with_name(f".{path.name}.new")
     passing.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from enum import Enum
 
 import msgspec
 
+from api.objects import Object
 from api.schema import shown
 from api.selectors import BadSelector, Selector, parse_fields, parse_labels
 from master import answers
@@ -17,6 +18,7 @@ from master.kinds import BY_RESOURCE
 from master.kinds.kind import AnyKind
 from master.kinds.pod import EPHEMERAL
 from master.records import Record
+from master.reviews import KINDS
 
 LONGEST_MANAGER = 128
 
@@ -60,6 +62,23 @@ def target(path: str) -> Target | None:
     if found.namespaced and name and not namespace:
         return None
     return Target(found, namespace, name, rest[2] if len(rest) > 2 else "")
+
+
+def review(path: str) -> tuple[type[Object], str] | None:
+    """The kind of review that a path is for, and its namespace; None if it is another path."""
+    match path.strip("/").split("/"):
+        case ["apis", group, "v1", plural] if (group, plural) in KINDS and not KINDS[group, plural].KIND.startswith(
+            "Local"
+        ):
+            return KINDS[group, plural], ""
+        case ["apis", group, "v1", "namespaces", name, plural] if (group, plural) in KINDS and name:
+            return KINDS[group, plural], name
+    return None
+
+
+def resource(group: str, plural: str) -> AnyKind | None:
+    """The kind of a resource, whatever its version."""
+    return next((kind for kind in BY_RESOURCE.values() if (kind.group, kind.plural) == (group, plural)), None)
 
 
 def is_kept(where: Target) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
@@ -18,18 +19,24 @@ from api.objects import Object, Pod
 from api.queries import NodeQuery
 from api.references import Reference, references
 from api.storage import PersistentVolume, PersistentVolumeClaim
-from master import answers, bodies, certificates, pages, request, watch
+from master import accounts, answers, bodies, certificates, pages, request, reviews, watch, writes
 from master.authorize import FOR_PODS, MASTERS, Attributes, User, may_read_path, refusal
+from master.callers import Callers
+from master.kinds.service_account import ServiceAccount
 from master.pki import Authority
 from master.records import Key
 from master.request import Target
 from master.rest import Answer, Ask, Clock, Objects
+from master.reviews import NonResourceAttributes, ResourceAttributes
+from master.service_tokens import Issuer
 from master.store import Store
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
 
 LARGEST_BODY = 3 << 20
+
+KEYS_PATH = "/openid/v1/jwks"
 
 CLOSING_SECONDS = 2.0
 """How long requests may still take when the server stops."""
@@ -41,6 +48,7 @@ class Parts:
 
     store: Store
     authority: Authority
+    tokens: Issuer
     clock: Clock
     unready: Callable[[], str]
 
@@ -53,16 +61,6 @@ def tls(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
     context.load_verify_locations(ca_pem)
     context.verify_mode = ssl.CERT_OPTIONAL
     return context
-
-
-def user_of(certificate: Mapping[str, Any] | None) -> User:
-    """The user that a verified client certificate names, in the form of `getpeercert`."""
-    pairs = [pair for names in (certificate or {}).get("subject", ()) for pair in names]
-    name = next((value for key, value in pairs if key == "commonName"), "")
-    if not name:
-        return User()
-    groups = frozenset(value for key, value in pairs if key == "organizationName")
-    return User(name, groups | {"system:authenticated"})
 
 
 BOUND = frozenset(("Pod", "NodeQuery"))
@@ -83,6 +81,7 @@ class Server:
         self._parts = parts
         self._store = parts.store
         self._objects = Objects(parts.store, parts.clock)
+        self._callers = Callers(parts.store, parts.tokens, parts.clock)
         self.watches = watch.Watches(parts.store, parts.clock)
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -128,16 +127,22 @@ class Server:
             return _refusal(answers.failure(500, "InternalError", "the server failed; its log says more"))
 
     async def _answer(self, http: web.Request) -> web.StreamResponse:
-        user = user_of(http.transport.get_extra_info("peercert") if http.transport is not None else None)
+        certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
+        user = self._callers.user(certificate, http.headers.get("Authorization", ""))
         where = request.target(http.path)
         if where is not None:
             return await self._objects_answer(http, user, where)
+        review = request.review(http.path)
+        if review is not None:
+            return await self._review(http, user, *review)
         if http.path == certificates.PATH:
             return await self._sign(http, user)
         if not may_read_path(user, http.path):
             raise answers.forbidden_path(user.name, http.method.lower(), http.path)
         if http.method not in ("GET", "HEAD"):
             raise answers.not_allowed()
+        if http.path == KEYS_PATH:
+            return pages.json_answer(self._parts.tokens.keys())
         return pages.answer(http, self._parts.unready)
 
     async def _objects_answer(self, http: web.Request, user: User, where: Target) -> web.StreamResponse:
@@ -165,6 +170,8 @@ class Server:
         kind, subresource = ask.where.kind, ask.where.subresource
         if subresource == "binding" and kind.name == "Pod" and verb == "create":
             return await self._objects.bind(ask)
+        if subresource == "token" and kind.type is ServiceAccount and verb == "create":
+            return self._callers.give(ask)
         if subresource == "scale" and kind.scaling is not None and verb in ("get", "update", "patch"):
             return await self._objects.scale(verb, ask)
         if subresource and not request.is_kept(ask.where):
@@ -222,6 +229,8 @@ class Server:
 
     def _is_needed(self, node: str, ask: Ask) -> bool:
         where = ask.where
+        if where.kind.type is ServiceAccount:
+            return self._is_bound_there(node, ask)
         if (where.kind.group, where.kind.plural) not in FOR_PODS:
             return False
         name = where.name or request.selection(where, ask.query).fields.asks_exactly("metadata.name")
@@ -231,11 +240,48 @@ class Server:
             return any(self._has_storage(claim, name or "") for claim in named if claim.kind is PersistentVolumeClaim)
         return Reference(where.kind.type, where.namespace, name or "") in named
 
+    def _is_bound_there(self, node: str, ask: Ask) -> bool:
+        """Whether a token is asked for, for a pod on that node that runs under the account."""
+        if ask.where.subresource != "token" or ask.document is None:
+            return False
+        reference = self._callers.asked(ask).spec.bound_object_ref
+        record = reference and self._store.latest(Key(reference.kind, ask.where.namespace, reference.name))
+        if reference is None or not record or not isinstance(record.object, Pod):
+            return False
+        pod: Pod = record.object
+        account = pod.spec.service_account_name or accounts.DEFAULT
+        same = reference.uid == pod.metadata.uid and account == ask.where.name
+        return same and pod.spec.node_name == node
+
     def _has_storage(self, claim: Reference, volume: str) -> bool:
         record = self._store.latest(Key(claim.kind.KIND, claim.namespace, claim.name))
         return record is not None and record.object.spec.volume_name == volume
 
     # --- what is no object -------------------------------------------------------------------------------------------
+
+    async def _review(self, http: web.Request, user: User, kind: type[Object], namespace: str) -> web.StreamResponse:
+        if user == User() or (kind.KIND not in reviews.ABOUT_ONESELF and not (user.node or MASTERS in user.groups)):
+            raise answers.forbidden_path(user.name, http.method.lower(), http.path)
+        if http.method != "POST":
+            raise answers.not_allowed()
+        document = await _document(http, http.headers.get("Content-Type", "").partition(";")[0].strip().lower())
+        review = writes.asked(kind, document, namespace)
+        judge = reviews.Judge(self._callers.whose, self._refused)
+        answer = reviews.answered(review, user, judge)
+        return pages.json_answer(msgspec.structs.replace(answer, api_version=kind.API_VERSION, kind=kind.KIND), 201)
+
+    def _refused(self, user: User, access: ResourceAttributes | NonResourceAttributes) -> str | None:
+        """Why somebody may not do that, as a review asks it."""
+        if isinstance(access, NonResourceAttributes):
+            allowed = access.verb in ("get", "head") and may_read_path(user, access.path)
+            return (
+                None if allowed or MASTERS in user.groups else f'User "{user.name}" cannot {access.verb} {access.path}'
+            )
+        where = request.resource(access.group, access.resource)
+        if where is None or access.verb not in (*request.VERBS.values(), "list", "watch", "deletecollection"):
+            return refusal(user, Attributes(access.verb, access.group, access.resource, access.subresource))
+        place = Target(where, access.namespace, access.name, access.subresource)
+        return refusal(user, self._attributes(user, access.verb, Ask(place, {})))
 
     async def _sign(self, http: web.Request, user: User) -> web.StreamResponse:
         if MASTERS not in user.groups:

@@ -17,7 +17,7 @@ from api.leases import NODE_LEASES
 from api.objects import Binding, Condition, NamespaceStatus, Node, Object, Pod
 from api.schema import FORBIDDEN, UNKNOWN, Problem, shown, without_nulls
 from api.validate import decode, default, immutable
-from master import answers, apply
+from master import answers, apply, reviews
 from master.apply import Owner
 from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
 from master.kinds.pod import ENDED
@@ -104,6 +104,27 @@ def _placed(where: Target, document: dict[str, Any], random_letters: Callable[[]
 def completed(prefix: str, letters: str) -> str:
     """A generated name."""
     return prefix[: LONGEST_GENERATED - len(letters)] + letters
+
+
+def asked(kind: type[Object], document: object, namespace: str) -> Object:
+    """A review in a request's body, which is answered and not kept."""
+    if not isinstance(document, dict):
+        raise answers.bad_request(f"the body is not a {kind.KIND}: a JSON object is accepted")
+    for name, wanted in (("kind", kind.KIND), ("apiVersion", kind.API_VERSION)):
+        if document.get(name) not in (None, "", wanted):
+            raise answers.bad_request(f"{name} is {shown(document[name])}; {wanted} is accepted here")
+    try:
+        review = msgspec.convert(without_nulls(document), kind)
+    except msgspec.ValidationError as error:
+        raise answers.bad_request(f"the body is not a {kind.KIND}: {error}") from error
+    found = reviews.problems(review)
+    if found:
+        raise answers.invalid_review(kind.KIND, found)
+    if review.metadata.namespace not in ("", namespace):
+        raise answers.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    return review
 
 
 # --- create and update ------------------------------------------------------------------------------------------------

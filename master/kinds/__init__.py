@@ -22,6 +22,7 @@ from master.kinds.replica_set import REPLICA_SET
 from master.kinds.replication_controller import REPLICATION_CONTROLLER
 from master.kinds.secret import SECRET
 from master.kinds.service import SERVICE
+from master.kinds.service_account import SERVICE_ACCOUNT
 
 ALL: tuple[AnyKind, ...] = (
     NAMESPACE,
@@ -37,6 +38,7 @@ ALL: tuple[AnyKind, ...] = (
     SECRET,
     PERSISTENT_VOLUME,
     PERSISTENT_VOLUME_CLAIM,
+    SERVICE_ACCOUNT,
     SERVICE,
     ENDPOINTS,
     ENDPOINT_SLICE,

@@ -40,6 +40,11 @@ class ApiServer:
             time.sleep(0.02)
         self._port = int(found[1])
 
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"https://127.0.0.1:{self._port}"
+
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """End it. Returns its exit code."""
         assert self._process is not None

@@ -285,3 +285,22 @@ def test_explain_knows_the_fields(kubectl: Kubectl) -> None:
     assert "A project's claim to storage." in kubectl("explain", "pvc").stdout
     assert "netid\t<integer>" in kubectl("explain", "netnamespaces").stdout
     assert 'field "nothing" does not exist' in kubectl("explain", "pod.nothing", code=1).stderr
+
+
+def test_who_one_is_and_what_one_may_do(kubectl: Kubectl, server: ApiServer) -> None:
+    assert kubectl("auth", "can-i", "delete", "nodes").stdout.strip() == "yes"
+    assert "*.*" in kubectl("auth", "can-i", "--list").stdout
+
+
+def test_a_token_of_a_service_account_says_who_it_is(kubectl: Kubectl, server: ApiServer, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE.replace("PROJECT", project))
+    kubectl("-n", project, "create", "serviceaccount", "robot")
+    token = kubectl("-n", project, "create", "token", "robot").stdout.strip()
+    anonymous = ("--kubeconfig=/dev/null", f"--server={server.url}", "--insecure-skip-tls-verify", f"--token={token}")
+    assert kubectl(*anonymous, "auth", "can-i", "get", "pods", code=1).stdout.strip() == "no"
+    refused = kubectl(*anonymous, "get", "pods", code=1).stderr
+    assert f'User "system:serviceaccount:{project}:robot" cannot list resource "pods"' in refused
+    kubectl("-n", project, "delete", "serviceaccount", "robot")
+    assert "Unauthorized" in kubectl(*anonymous, "get", "pods", code=1).stderr
+    assert kubectl("-n", project, "get", "serviceaccount", "default", "-o", "name").stdout
+    assert "BEGIN CERTIFICATE" in kubectl("-n", project, "get", "configmap", "kube-root-ca.crt", "-o", "yaml").stdout

@@ -102,6 +102,7 @@ def test_aggregated_discovery_is_given_to_those_who_prefer_it() -> None:
         "secrets",
         "persistentvolumes",
         "persistentvolumeclaims",
+        "serviceaccounts",
         "services",
         "endpoints",
         "replicationcontrollers",

@@ -1,0 +1,108 @@
+"""Service accounts: one in each project from the start, and what their tokens say. Pure. Raises `answers.Failure`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from api.configuration import ConfigMap
+from api.objects import Namespace, Object, ObjectMeta
+from api.schema import Problem, shown
+from api.tokens import TokenRequest
+from master import answers
+from master.authorize import User
+from master.controllers import Change, Make
+from master.kinds.service_account import SERVICE_ACCOUNT, ServiceAccount
+
+DEFAULT = "default"
+ROOT_CA = "kube-root-ca.crt"
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+"""Who says what is in a token, and for whom it is if nobody else is named."""
+
+SHORTEST, USUAL, LONGEST = 600, 3600, 1 << 32
+"""Seconds that a token is good for."""
+
+PREFIX = "system:serviceaccount:"
+BINDABLE = ("Pod", "Secret", "Node")
+PRIVATE = "kubernetes.io"
+"""The claim that says for which objects a token was given."""
+
+Claims = Mapping[str, Any]
+
+
+def passes(
+    namespaces: Iterable[Namespace], accounts: Iterable[ServiceAccount], configs: Iterable[ConfigMap], authority: str
+) -> Iterator[Make | Change]:
+    """Each project has the account `default`, and the authority by which its pods know this server, in a ConfigMap."""
+    known = {item.metadata.namespace for item in accounts if item.metadata.name == DEFAULT}
+    told = {item.metadata.namespace: item for item in configs if item.metadata.name == ROOT_CA}
+    for namespace in namespaces:
+        name = namespace.metadata.name
+        if namespace.metadata.deletion_timestamp:
+            continue
+        if name not in known:
+            yield Make(ServiceAccount(metadata=ObjectMeta(name=DEFAULT, namespace=name)))
+        wanted = {"ca.crt": authority}
+        old = told.get(name)
+        if old is None:
+            yield Make(ConfigMap(metadata=ObjectMeta(name=ROOT_CA, namespace=name), data=wanted))
+        elif old.data != wanted:
+            yield Change(ConfigMap(api_version=old.api_version, kind=old.kind, metadata=old.metadata, data=wanted), old)
+
+
+# --- what a token says ------------------------------------------------------------------------------------------------
+
+
+def claims(
+    account: ServiceAccount, asked: TokenRequest, bound: Object | None, now: datetime.datetime
+) -> dict[str, Any]:
+    """The claims of a token (RFC 7519); `bound` is the object that the request names, if there is one."""
+    spec, meta = asked.spec, account.metadata
+    seconds = USUAL if spec.expiration_seconds is None else spec.expiration_seconds
+    if not SHORTEST <= seconds <= LONGEST:
+        problem = Problem("spec.expirationSeconds", shown(seconds), f"may not be less than {SHORTEST} (10 minutes)")
+        raise answers.invalid(SERVICE_ACCOUNT, meta.name, [problem])
+    private: dict[str, Any] = {"namespace": meta.namespace, "serviceaccount": {"name": meta.name, "uid": meta.uid}}
+    reference = spec.bound_object_ref
+    if reference is not None:
+        if reference.kind not in BINDABLE:
+            problem = Problem("spec.boundObjectRef.kind", shown(reference.kind), f"{', '.join(BINDABLE)} are accepted")
+            raise answers.invalid(SERVICE_ACCOUNT, meta.name, [problem])
+        if bound is None or reference.uid not in ("", bound.metadata.uid):
+            why = f"the {reference.kind} {reference.name!r} of the bound object reference is not there, or another one"
+            raise answers.conflict(SERVICE_ACCOUNT, meta.name, why)
+        private[reference.kind.lower()] = {"name": bound.metadata.name, "uid": bound.metadata.uid}
+    begin = int(now.timestamp())
+    return {
+        "iss": ISSUER,
+        "sub": f"{PREFIX}{meta.namespace}:{meta.name}",
+        "aud": list(spec.audiences) or [ISSUER],
+        "iat": begin,
+        "nbf": begin,
+        "exp": begin + seconds,
+        PRIVATE: private,
+    }
+
+
+def needed(found: Claims) -> list[tuple[str, str, str, str]]:
+    """(kind, namespace, name, uid) of every object without which a token is worth nothing."""
+    private = found[PRIVATE]
+    rows = [("ServiceAccount", "serviceaccount"), *((kind, kind.lower()) for kind in BINDABLE)]
+    return [
+        (kind, "" if kind == "Node" else private["namespace"], private[key]["name"], private[key]["uid"])
+        for kind, key in rows
+        if key in private
+    ]
+
+
+def user(found: Claims) -> User:
+    """Who presents a token."""
+    namespace = found[PRIVATE]["namespace"]
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+    return User(found["sub"], frozenset(groups))
+
+
+def audiences(found: Claims, wanted: Collection[str]) -> tuple[str, ...]:
+    """For which of the wanted audiences a token is meant; without a wish, for this server."""
+    return tuple(one for one in (wanted or (ISSUER,)) if one in found["aud"])

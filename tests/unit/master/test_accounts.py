@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.configuration import ConfigMap
+from api.tokens import BoundObjectReference, TokenRequest, TokenRequestSpec
+from master import accounts
+from master.answers import Failure
+from master.authorize import Attributes, User, refusal
+from master.controllers import Change, Make
+from master.kinds.service_account import ServiceAccount
+from master.reviews import (
+    AccessSpec,
+    Judge,
+    NonResourceAttributes,
+    ResourceAttributes,
+    SelfSubjectAccessReview,
+    SelfSubjectReview,
+    SubjectAccessReview,
+    TokenReview,
+    TokenReviewStatus,
+    answered,
+    problems,
+)
+from master.service_tokens import Issuer
+from reconcile.errors import Refused
+from tests.unit.master.make import meta, namespace, pod
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+ISSUER = Issuer(ec.generate_private_key(ec.SECP256R1()))
+ROBOT = ServiceAccount(metadata=meta("robot", namespace="red"))
+
+
+def asked(bound: BoundObjectReference | None = None, **spec: Any) -> TokenRequest:
+    return TokenRequest(spec=TokenRequestSpec(bound_object_ref=bound, **spec))
+
+
+def test_a_token_says_whose_it_is_and_for_whom() -> None:
+    web = pod("web")
+    reference = BoundObjectReference(kind="Pod", api_version="v1", name="web", uid=web.metadata.uid)
+    token = ISSUER.sign(accounts.claims(ROBOT, asked(reference, audiences=("vault",)), web, NOW))
+    found = ISSUER.read(token, NOW)
+    assert accounts.user(found).name == "system:serviceaccount:red:robot"
+    assert accounts.needed(found) == [
+        ("ServiceAccount", "red", "robot", "uid-robot"),
+        ("Pod", "red", "web", web.metadata.uid),
+    ]
+    assert accounts.audiences(found, ()) == ()
+    assert accounts.audiences(found, ("vault", "other")) == ("vault",)
+
+
+def test_a_token_ends_in_its_time() -> None:
+    token = ISSUER.sign(accounts.claims(ROBOT, asked(expiration_seconds=600), None, NOW))
+    assert ISSUER.read(token, NOW + datetime.timedelta(seconds=599))
+    with pytest.raises(Refused, match="expired"):
+        ISSUER.read(token, NOW + datetime.timedelta(seconds=600))
+
+
+def test_a_token_of_another_key_is_none() -> None:
+    other = Issuer(ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(Refused, match="none of this server's"):
+        ISSUER.read(other.sign(accounts.claims(ROBOT, asked(), None, NOW)), NOW)
+
+
+@given(st.text(max_size=60) | st.lists(st.text("aB0-_", max_size=9), min_size=3, max_size=3).map(".".join))
+def test_no_text_is_a_token(text: str) -> None:
+    with pytest.raises(Refused):
+        ISSUER.read(text, NOW)
+
+
+def test_claims_that_say_too_little_are_refused() -> None:
+    good = accounts.claims(ROBOT, asked(), None, NOW)
+    for private in (None, {}, {"namespace": "red"}, {"namespace": "red", "serviceaccount": {"name": "robot"}}):
+        with pytest.raises(Refused):
+            ISSUER.read(ISSUER.sign({**good, accounts.PRIVATE: private}), NOW)
+
+
+WRONG = [
+    (asked(expiration_seconds=599), None),
+    (asked(BoundObjectReference(kind="Service", api_version="v1", name="web", uid="u")), None),
+    (asked(BoundObjectReference(kind="Pod", api_version="v1", name="web", uid="u")), None),
+    (asked(BoundObjectReference(kind="Pod", api_version="v1", name="web", uid="another")), pod("web")),
+]
+
+
+@pytest.mark.parametrize(("request_", "bound"), WRONG, ids=str)
+def test_a_request_that_cannot_be_met_is_refused(request_: TokenRequest, bound: Any) -> None:
+    with pytest.raises(Failure):
+        accounts.claims(ROBOT, request_, bound, NOW)
+
+
+def test_each_project_has_an_account_and_the_authority_from_the_start() -> None:
+    first = list(accounts.passes([namespace("red")], [], [], "CA"))
+    made = [write.item for write in first if isinstance(write, Make)]
+    assert [(item.KIND, item.metadata.name) for item in made] == [
+        ("ServiceAccount", "default"),
+        ("ConfigMap", "kube-root-ca.crt"),
+    ]
+    account, config = made
+    assert isinstance(account, ServiceAccount)
+    assert isinstance(config, ConfigMap)
+    assert list(accounts.passes([namespace("red")], [account], [config], "CA")) == []
+    (change,) = accounts.passes([namespace("red")], [account], [replace(config, data={})], "CA")
+    assert isinstance(change, Change)
+    assert change.item.data == {"ca.crt": "CA"}  # type: ignore[attr-defined]
+
+
+# --- reviews ----------------------------------------------------------------------------------------------------------
+
+
+def refused(user: User, access: ResourceAttributes | NonResourceAttributes) -> str | None:
+    assert isinstance(access, ResourceAttributes)
+    return refusal(user, Attributes(access.verb, access.group, access.resource))
+
+
+JUDGE = Judge(lambda token, audiences: TokenReviewStatus(authenticated=token == "good"), refused)
+ADMIN = User("admin", frozenset(("system:masters",)))
+PODS = AccessSpec(resource_attributes=ResourceAttributes(verb="list", resource="pods"))
+
+
+def test_reviews_are_answered() -> None:
+    def allowed(review: SelfSubjectAccessReview, asker: User) -> bool:
+        done = answered(review, asker, JUDGE)
+        assert isinstance(done, SelfSubjectAccessReview)
+        return done.status.allowed
+
+    assert allowed(SelfSubjectAccessReview(spec=PODS), ADMIN)
+    assert not allowed(SelfSubjectAccessReview(spec=PODS), User("somebody"))
+    assert not allowed(SubjectAccessReview(spec=replace(PODS, user="somebody")), ADMIN)
+    assert allowed(SubjectAccessReview(spec=replace(PODS, groups=("system:masters",))), ADMIN)
+    who = answered(SelfSubjectReview(), ADMIN, JUDGE)
+    assert isinstance(who, SelfSubjectReview)
+    assert who.status.user_info.username == "admin"
+
+
+def test_reviews_that_ask_nothing_are_refused() -> None:
+    assert [row.path for row in problems(TokenReview())] == ["spec.token"]
+    assert [row.path for row in problems(SelfSubjectAccessReview())] == ["spec"]
+    assert [row.path for row in problems(SubjectAccessReview(spec=PODS))] == ["spec.user"]
