@@ -1,4 +1,4 @@
-"""Deployments, replica sets and replication controllers, as kubectl shows and drives them."""
+"""Deployments, replica sets, replication controllers and service accounts, as kubectl shows and drives them."""
 
 from __future__ import annotations
 
@@ -86,3 +86,41 @@ def test_a_replication_controller_leaves_its_pods_on_wish(host: SingleNode) -> N
     assert {pod["metadata"]["uid"] for pod in pods(host, "app=old")} == before
     host.kubectl("delete", "rc", "old", "--cascade=foreground", "--timeout=60s")
     assert not pods(host, "app=old")
+
+
+WITH_TOKEN = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: known}
+spec:
+  serviceAccountName: robot
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: podlane/toolbox
+    command: [tail, -f, /dev/null]
+    volumeMounts: [{name: identity, mountPath: /identity}]
+  volumes:
+  - name: identity
+    projected:
+      sources:
+      - {serviceAccountToken: {path: token}}
+      - {configMap: {name: kube-root-ca.crt}}
+"""
+
+
+def test_a_pod_is_known_to_the_api_by_its_token(host: SingleNode) -> None:
+    host.kubectl("create", "serviceaccount", "robot")
+    host.kubectl("apply", "-f", "-", stdin=WITH_TOKEN)
+    wait_until(lambda: host.is_ready("known"), "the pod")
+    (container,) = host.docker("ps", "-q", "--filter", "name=k8s_main_known").split()
+    token = host.docker("exec", container, "cat", "/identity/token").strip()
+    assert "BEGIN CERTIFICATE" in host.docker("exec", container, "cat", "/identity/ca.crt")
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+    command = ("create", "-f", "-", "-o", "json")
+    status = json.loads(host.kubectl(*command, stdin=json.dumps(review)))["status"]
+    assert status["authenticated"]
+    assert status["user"]["username"] == "system:serviceaccount:default:robot"
+    host.kubectl("delete", "pod", "known", "--timeout=30s")
+    gone = json.loads(host.kubectl(*command, stdin=json.dumps(review)))["status"]
+    assert "is gone" in gone["error"]
