@@ -18,6 +18,7 @@ from master.kinds.node_query import NODE_QUERY
 from master.kinds.persistent_volume import PERSISTENT_VOLUME
 from master.kinds.persistent_volume_claim import PERSISTENT_VOLUME_CLAIM
 from master.kinds.pod import POD
+from master.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
 from master.kinds.replica_set import REPLICA_SET
 from master.kinds.replication_controller import REPLICATION_CONTROLLER
 from master.kinds.secret import SECRET
@@ -45,6 +46,10 @@ ALL: tuple[AnyKind, ...] = (
     REPLICATION_CONTROLLER,
     REPLICA_SET,
     DEPLOYMENT,
+    ROLE,
+    CLUSTER_ROLE,
+    ROLE_BINDING,
+    CLUSTER_ROLE_BINDING,
 )
 
 BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}

@@ -287,6 +287,18 @@ def test_explain_knows_the_fields(kubectl: Kubectl) -> None:
     assert 'field "nothing" does not exist' in kubectl("explain", "pod.nothing", code=1).stderr
 
 
+def test_roles_are_kept_as_people_make_them(kubectl: Kubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE.replace("PROJECT", project))
+    kubectl("-n", project, "create", "role", "reader", "--verb=get,list", "--resource=pods,services")
+    kubectl("-n", project, "create", "rolebinding", "readers", "--role=reader", f"--serviceaccount={project}:default")
+    assert f"{project}/default" in kubectl("-n", project, "get", "rolebinding", "-o", "wide").stdout
+    assert "Role/reader" in kubectl("-n", project, "get", "rolebinding").stdout
+    kubectl("create", "clusterrole", f"{project}:all", "--verb=*", "--resource=nodes")
+    kubectl("create", "clusterrolebinding", f"{project}:everybody", f"--clusterrole={project}:all", "--group=all")
+    assert "pods" in kubectl("-n", project, "describe", "role", "reader").stdout
+    kubectl("delete", f"clusterrole/{project}:all", f"clusterrolebinding/{project}:everybody")
+
+
 def test_who_one_is_and_what_one_may_do(kubectl: Kubectl, server: ApiServer) -> None:
     assert kubectl("auth", "can-i", "delete", "nodes").stdout.strip() == "yes"
     assert "*.*" in kubectl("auth", "can-i", "--list").stdout

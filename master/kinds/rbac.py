@@ -1,0 +1,222 @@
+"""Role, ClusterRole, RoleBinding and ClusterRoleBinding: kept and served; nothing is decided by them yet. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from api.label_selector import LabelSelector
+from api.objects import Object
+from api.rules import Rules
+from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
+from api.value import ATOMIC, Value
+from master.kinds.kind import AGE, NAME, Column, Kind, age
+
+GROUP = "rbac.authorization.k8s.io"
+
+
+class PolicyRule(Value, frozen=True):
+    """Verbs on resources, or on paths; `*` stands for all."""
+
+    verbs: tuple[str, ...] = ()
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    resource_names: tuple[str, ...] = ()
+    non_resource_urls: tuple[str, ...] = msgspec.field(default=(), name="nonResourceURLs")
+
+
+class Subject(Value, frozen=True):
+    """A User, a Group or a ServiceAccount."""
+
+    kind: str = ""
+    api_group: str = ""
+    name: str = ""
+    namespace: str = ""
+
+
+class RoleRef(Value, frozen=True):
+    """The role that is bound."""
+
+    api_group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class AggregationRule(Value, frozen=True):
+    """The role is made of others, by their labels."""
+
+    cluster_role_selectors: tuple[LabelSelector, ...] = ()
+
+
+class Role(Object, frozen=True):
+    """What may be done in one project."""
+
+    API_VERSION = f"{GROUP}/v1"
+    KIND = "Role"
+
+    rules: tuple[PolicyRule, ...] = ()
+
+
+class ClusterRole(Object, frozen=True):
+    """What may be done in the whole cluster, or in each project where it is bound."""
+
+    API_VERSION = f"{GROUP}/v1"
+    KIND = "ClusterRole"
+
+    rules: tuple[PolicyRule, ...] = ()
+    aggregation_rule: AggregationRule | None = None
+
+
+class RoleBinding(Object, frozen=True):
+    """Who has a role in one project."""
+
+    API_VERSION = f"{GROUP}/v1"
+    KIND = "RoleBinding"
+
+    subjects: tuple[Subject, ...] = ()
+    role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
+
+
+class ClusterRoleBinding(Object, frozen=True):
+    """Who has a role in the whole cluster."""
+
+    API_VERSION = f"{GROUP}/v1"
+    KIND = "ClusterRoleBinding"
+
+    subjects: tuple[Subject, ...] = ()
+    role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
+
+
+def _path_segment(text: str) -> str:
+    """Names of roles may hold what a path may hold, colons above all."""
+    return (
+        "" if text and "/" not in text and "%" not in text and text not in (".", "..") else 'may not contain "/" or "%"'
+    )
+
+
+def _check_role(item: Role | ClusterRole) -> Iterator[Problem]:
+    for number, rule in enumerate(item.rules):
+        path = f"rules[{number}]"
+        if not rule.verbs:
+            yield Problem(f"{path}.verbs", "[]", "verbs must contain at least one value", MISSING)
+        if rule.non_resource_urls and (rule.resources or rule.api_groups):
+            why = "rules cannot apply to both regular resources and non-resource URLs"
+            yield Problem(f"{path}.nonResourceURLs", shown(rule.non_resource_urls), why)
+        elif rule.non_resource_urls and isinstance(item, Role):
+            why = "namespaced rules cannot apply to non-resource URLs"
+            yield Problem(f"{path}.nonResourceURLs", shown(rule.non_resource_urls), why)
+        elif not rule.non_resource_urls:
+            if not rule.api_groups:
+                why = "resource rules must supply at least one api group"
+                yield Problem(f"{path}.apiGroups", "[]", why, MISSING)
+            if not rule.resources:
+                why = "resource rules must supply at least one resource"
+                yield Problem(f"{path}.resources", "[]", why, MISSING)
+
+
+def _check_binding(item: RoleBinding | ClusterRoleBinding) -> Iterator[Problem]:
+    kinds = ("Role", "ClusterRole") if isinstance(item, RoleBinding) else ("ClusterRole",)
+    reference = item.role_ref
+    if reference.api_group not in ("", GROUP):
+        yield Problem("roleRef.apiGroup", shown(reference.api_group), f"{GROUP} is accepted", NOT_SUPPORTED)
+    if reference.kind not in kinds:
+        yield Problem("roleRef.kind", shown(reference.kind), f"{', '.join(kinds)} are accepted", NOT_SUPPORTED)
+    if not reference.name:
+        yield Problem("roleRef.name", '""', "a name is required", MISSING)
+    for number, subject in enumerate(item.subjects):
+        path = f"subjects[{number}]"
+        if not subject.name:
+            yield Problem(f"{path}.name", '""', "a name is required", MISSING)
+        if subject.kind not in ("User", "Group", "ServiceAccount"):
+            accepted = "User, Group, ServiceAccount are accepted"
+            yield Problem(f"{path}.kind", shown(subject.kind), accepted, NOT_SUPPORTED)
+        if subject.kind == "ServiceAccount" and not subject.namespace:
+            yield Problem(f"{path}.namespace", '""', "a namespace is required", MISSING)
+
+
+def _default_binding(item: Any) -> Any:
+    subjects = (
+        replace(one, api_group=one.api_group or ("" if one.kind == "ServiceAccount" else GROUP))
+        for one in item.subjects
+    )
+    reference = replace(item.role_ref, api_group=item.role_ref.api_group or GROUP)
+    return replace(item, subjects=tuple(subjects), role_ref=reference)
+
+
+def _immutable_binding(old: Any, new: Any) -> Iterator[Problem]:
+    if old.role_ref != new.role_ref:
+        yield Problem("roleRef", shown(new.role_ref), "cannot change roleRef", FORBIDDEN)
+
+
+def _role_cells(item: Role | ClusterRole, now: datetime.datetime) -> tuple[object, ...]:
+    return item.metadata.name, item.metadata.creation_timestamp or age(None, now)
+
+
+def _named(item: RoleBinding | ClusterRoleBinding, kind: str) -> str:
+    rows = (one for one in item.subjects if one.kind == kind)
+    return ", ".join(f"{one.namespace}/{one.name}" if kind == "ServiceAccount" else one.name for one in rows)
+
+
+def _binding_cells(item: RoleBinding | ClusterRoleBinding, now: datetime.datetime) -> tuple[object, ...]:
+    return (
+        item.metadata.name,
+        f"{item.role_ref.kind}/{item.role_ref.name}",
+        age(item.metadata.creation_timestamp, now),
+        _named(item, "User"),
+        _named(item, "Group"),
+        _named(item, "ServiceAccount"),
+    )
+
+
+_ROLE_COLUMNS = (NAME, Column("Created At", "When it was made.", "date"))
+_BINDING_COLUMNS = (
+    NAME,
+    Column("Role", "The role that is bound."),
+    AGE,
+    Column("Users", "Users who have it.", wide=True),
+    Column("Groups", "Groups that have it.", wide=True),
+    Column("ServiceAccounts", "Service accounts that have it.", wide=True),
+)
+_ROLE_RULES: Rules[Any] = Rules(check=_check_role, name=_path_segment)
+_BINDING_RULES: Rules[Any] = Rules(_default_binding, _check_binding, _immutable_binding, name=_path_segment)
+
+ROLE = Kind(
+    type=Role,
+    plural="roles",
+    singular="role",
+    namespaced=True,
+    columns=_ROLE_COLUMNS,
+    cells=_role_cells,
+    own_rules=_ROLE_RULES,
+)
+CLUSTER_ROLE = Kind(
+    type=ClusterRole,
+    plural="clusterroles",
+    singular="clusterrole",
+    namespaced=False,
+    columns=_ROLE_COLUMNS,
+    cells=_role_cells,
+    own_rules=_ROLE_RULES,
+)
+ROLE_BINDING = Kind(
+    type=RoleBinding,
+    plural="rolebindings",
+    singular="rolebinding",
+    namespaced=True,
+    columns=_BINDING_COLUMNS,
+    cells=_binding_cells,
+    own_rules=_BINDING_RULES,
+)
+CLUSTER_ROLE_BINDING = Kind(
+    type=ClusterRoleBinding,
+    plural="clusterrolebindings",
+    singular="clusterrolebinding",
+    namespaced=False,
+    columns=_BINDING_COLUMNS,
+    cells=_binding_cells,
+    own_rules=_BINDING_RULES,
+)
