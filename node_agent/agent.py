@@ -87,7 +87,7 @@ class Agent:
         self.recorder = Recorder(client, settings.node_name)
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
-        self._door = Door(self._known_node, self._fresh_node)
+        self._door = Door(self._known_node, self._fresh_node, settings.allowed_unsafe_sysctls)
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
@@ -362,6 +362,8 @@ def _host(settings: Settings) -> Host:
         cluster_domain=settings.cluster_domain,
         cluster_dns=settings.cluster_dns,
         resolv_conf=settings.resolv_conf,
+        pod_logs_dir=settings.pod_logs_dir,
+        seccomp_default=settings.seccomp_default,
     )
 
 

@@ -1,6 +1,7 @@
 """Security contexts → the rights that Docker is asked to give a container. Pure.
 
-A field that neither container nor pod has set is left to Docker, whose own seccomp profile and capabilities then hold.
+A field that neither container nor pod has set is left to Docker, whose own capabilities then hold; but without a seccomp
+profile there is none, as with a kubelet, unless the node says otherwise.
 Source: facts/node.md 4 and 5.1.
 """
 
@@ -21,6 +22,10 @@ SAFE_SYSCTLS = frozenset((
 """They are a pod's own and cannot harm its neighbours."""
 
 
+STRICT = "Strict"
+"""Of supplementalGroupsPolicy: a process has the groups that its pod names, and none that its image gives the user."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rights:
     """What a container's processes are and may do, in Docker's words; `unmasked`: nothing of /proc is hidden."""
@@ -39,12 +44,14 @@ class Rights:
 class Grounds:
     """What a container's rights depend on besides its pod.
 
-    `image_user` is the image's USER; `seccomp` the content of the Localhost profile; `apparmor`: the kernel has it.
+    `image_user` is the image's USER; `seccomp` the content of the Localhost profile; `apparmor`: the kernel has it;
+    `seccomp_default`: a container without a profile has Docker's.
     """
 
     image_user: str = ""
     seccomp: str = ""
     apparmor: bool = False
+    seccomp_default: bool = False
 
 
 def container_rights(pod: Pod, container: Container, grounds: Grounds) -> Rights:
@@ -93,16 +100,23 @@ def sysctls(pod: Pod) -> tuple[tuple[str, str], ...]:
     return tuple((one.name.replace("/", "."), one.value) for one in shared.sysctls)
 
 
-def forbidden_sysctl(pod: Pod) -> str:
-    """Why a node does not take the pod, empty if it does: only what belongs to the pod's own namespaces is safe."""
+def forbidden_sysctl(pod: Pod, allowed: tuple[str, ...] = ()) -> str:
+    """Why a node does not take the pod, empty if it does: only what belongs to the pod's own namespaces is safe.
+
+    `allowed` are others that the operator lets pods set; one that ends with `*` is all that begin so.
+    """
     for name, _ in sysctls(pod):
-        if name not in SAFE_SYSCTLS:
+        if name not in SAFE_SYSCTLS and not any(_covers(one, name) for one in allowed):
             return f'forbidden sysctl: "{name}" not allowlisted'
         if pod.spec.host_network and name.startswith("net."):
             return f'forbidden sysctl: "{name}" not allowed with host net enabled'
-        if pod.spec.host_ipc and name.startswith("kernel."):
+        if pod.spec.host_ipc and name.startswith(("kernel.", "fs.mqueue.")):
             return f'forbidden sysctl: "{name}" not allowed with host ipc enabled'
     return ""
+
+
+def _covers(allowed: str, name: str) -> bool:
+    return name.startswith(allowed[:-1]) if allowed.endswith("*") else name == allowed
 
 
 def _user(pod: Pod, container: Container, image_user: str) -> str:
@@ -126,7 +140,18 @@ def _user(pod: Pod, container: Container, image_user: str) -> str:
         if not user.isdecimal():
             raise Refused(f"runAsGroup without runAsUser, and the image has a non-numeric user ({user}) {where}")
         return f"{user}:{group}"
-    return user if wished is not None else image_user or "0"
+    named = user if wished is not None else image_user or "0"
+    return _without_image_groups(named, where) if shared.supplemental_groups_policy == STRICT else named
+
+
+def _without_image_groups(user: str, where: str) -> str:
+    """To a user with a group Docker gives no further groups of the image's /etc/group. Raises Refused."""
+    if ":" in user:
+        return user
+    if user == "0":
+        return "0:0"
+    why = f"supplementalGroupsPolicy Strict needs runAsGroup: the image does not say which group user {user} has"
+    raise Refused(f"{why} {where}")
 
 
 def _groups(shared: PodSecurityContext) -> tuple[int, ...]:
@@ -139,9 +164,12 @@ def _bare(capability: str) -> str:
 
 
 def _seccomp(profile: Profile | None, grounds: Grounds) -> tuple[str, ...]:
-    if profile is None or profile.type == "RuntimeDefault":
-        return ()
-    return ("seccomp=unconfined",) if profile.type == "Unconfined" else (f"seccomp={grounds.seccomp}",)
+    kind = profile.type if profile is not None else "RuntimeDefault" if grounds.seccomp_default else "Unconfined"
+    return {
+        "RuntimeDefault": (),
+        "Unconfined": ("seccomp=unconfined",),
+        "Localhost": (f"seccomp={grounds.seccomp}",),
+    }[kind]
 
 
 def _apparmor(profile: Profile | None, grounds: Grounds) -> tuple[str, ...]:

@@ -89,6 +89,7 @@ async def surrounded(
         image_user=await tools.docker.image_user(image),
         seccomp=await asyncio.to_thread(directories.seccomp_profile, host, named) if named else "",
         apparmor=directories.has_apparmor(),
+        seccomp_default=host.seccomp_default,
     )
     parts = tuple(sub_paths(pod, wish, pod_dir(host, pod.metadata.uid), known))
     await asyncio.to_thread(sub_path_driver.prepare, parts)

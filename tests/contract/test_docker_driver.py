@@ -262,6 +262,38 @@ async def test_the_name_of_a_dead_container_may_be_taken_but_not_that_of_a_runni
     assert (await driver.inspect(second)).running
 
 
+def stick(driver: Docker, identity: str) -> Path:
+    """From now on a dead container cannot be removed; the file is what holds it, on a real host."""
+    if isinstance(driver, FakeDocker):
+        driver.stuck.add(identity)
+        return Path("/dev/null")
+    held = Path(driver._socket).parent / "data" / "containers" / identity / "held"
+    held.touch()
+    subprocess.run(["chattr", "+i", held], check=True)
+    return held
+
+
+async def test_a_name_whose_dead_holder_cannot_be_removed_gets_a_suffix(driver: Docker, uid: str) -> None:
+    first = await driver.create(sandbox(uid))
+    held = stick(driver, first)
+    try:
+        with pytest.raises(Refused):
+            await driver.remove(first)
+        second = await driver.create(sandbox(uid))
+        await driver.start(second)
+        name = f"k8s_POD_web_red_{uid}_0"
+        made = driver.held[second].spec.name if isinstance(driver, FakeDocker) else name_of(driver, second)
+        assert re.fullmatch(f"{name}_[0-9a-f]{{8}}", made)
+        assert {one.id for one in await driver.pod_containers(uid)} >= {second}
+    finally:
+        if held != Path("/dev/null"):
+            subprocess.run(["chattr", "-i", held], check=True)
+
+
+def name_of(driver: Docker, identity: str) -> str:
+    return str(driver._connected().inspect_container(identity)["Name"]).removeprefix("/")
+
+
 async def test_a_container_cannot_join_a_sandbox_that_does_not_run(driver: Docker, uid: str) -> None:
     network = await driver.create(sandbox(uid))
     identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))

@@ -82,14 +82,14 @@ def test_what_a_container_may_do() -> None:
     got = rights(own, {"supplementalGroups": [3, 4], "fsGroup": 4})
     assert (got.cap_add, got.cap_drop, got.read_only) == (("NET_ADMIN", "SYS_TIME"), ("ALL",), True)
     assert (got.unmasked, got.groups, got.privileged) == (True, (3, 4), False)
-    assert got.options == ("no-new-privileges", "label=type:t", "label=level:s0:c1")
+    assert got.options == ("no-new-privileges", "seccomp=unconfined", "label=type:t", "label=level:s0:c1")
     assert rights({"privileged": True}).privileged
 
 
 @pytest.mark.parametrize(
     ("own", "shared", "options"),
     [
-        (None, None, ()),
+        (None, None, ("seccomp=unconfined",)),
         ("RuntimeDefault", "Unconfined", ()),
         (None, "Unconfined", ("seccomp=unconfined", "apparmor=unconfined")),
         ("Localhost", None, ("seccomp={}", "apparmor=p")),
@@ -103,6 +103,34 @@ def test_profiles(own: str | None, shared: str | None, options: tuple[str, ...])
         return {"seccompProfile": profile, "appArmorProfile": profile}
 
     assert rights(profiles(own), profiles(shared), seccomp="{}", apparmor=True).options == options
+
+
+def test_a_node_may_give_dockers_profile_to_those_who_ask_for_none() -> None:
+    assert rights(seccomp_default=True).options == ()
+    assert rights({"seccompProfile": {"type": "Unconfined"}}, seccomp_default=True).options == ("seccomp=unconfined",)
+
+
+@pytest.mark.parametrize(
+    ("shared", "image", "user"),
+    [
+        ({}, "", "0:0"),
+        ({}, "1000:7", "1000:7"),
+        ({"runAsUser": 0}, "app", "0:0"),
+        ({"runAsUser": 5, "runAsGroup": 6}, "", "5:6"),
+    ],
+)
+def test_with_the_policy_strict_docker_is_told_a_group_and_adds_none_of_the_images(
+    shared: dict[str, Any], image: str, user: str
+) -> None:
+    strict = {"supplementalGroupsPolicy": "Strict", "supplementalGroups": [9]}
+    got = rights({}, shared | strict, image_user=image)
+    assert (got.user, got.groups) == (user, (9,))
+
+
+@pytest.mark.parametrize(("shared", "image"), [({}, "1000"), ({}, "app"), ({"runAsUser": 5}, "7:7")])
+def test_with_the_policy_strict_a_group_must_be_known(shared: dict[str, Any], image: str) -> None:
+    with pytest.raises(Refused, match="needs runAsGroup"):
+        rights({}, shared | {"supplementalGroupsPolicy": "Strict"}, image_user=image)
 
 
 def test_a_profile_that_nobody_would_enforce_is_refused() -> None:
@@ -132,11 +160,26 @@ def test_sysctls_of_the_host_are_not_for_pods(name: str, spec: dict[str, Any], w
 
 
 @pytest.mark.parametrize(
+    ("name", "allowed", "why"),
+    [
+        ("kernel.msgmax", ("kernel.msgmax",), ""),
+        ("kernel.msgmax", ("kernel.msg*",), ""),
+        ("net/core/somaxconn", ("net.*",), ""),
+        ("net.core.somaxconn", ("net.core.somaxcon",), "not allowlisted"),
+        ("net.core.somaxconn", ("kernel.sem", "net.ipv4.*"), "not allowlisted"),
+    ],
+)
+def test_an_operator_may_allow_more_sysctls(name: str, allowed: tuple[str, ...], why: str) -> None:
+    found = forbidden_sysctl(secured(shared={"sysctls": [{"name": name, "value": "1"}]}), allowed)
+    assert why in found if why else not found
+
+
+@pytest.mark.parametrize(
     ("context", "path"),
     [
         ({"fsGroup": -1}, "fsGroup"),
         ({"supplementalGroups": [1, 1 << 31]}, "supplementalGroups[1]"),
-        ({"supplementalGroupsPolicy": "Strict"}, "supplementalGroupsPolicy"),
+        ({"supplementalGroupsPolicy": "Lax"}, "supplementalGroupsPolicy"),
         ({"seccompProfile": {"type": "Localhost"}}, "seccompProfile.localhostProfile"),
         ({"seccompProfile": {"type": "Localhost", "localhostProfile": "../x"}}, "seccompProfile.localhostProfile"),
         ({"appArmorProfile": {"type": "Strict"}}, "appArmorProfile.type"),
