@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -105,7 +106,7 @@ class World:
         self.told: list[tuple[str, str, str]] = []
         self.taken: set[str] = set()
         root.mkdir(parents=True)
-        self.host = Host(str(root / "pods"), 8 << 30, -1000)
+        self.host = Host(str(root / "pods"), 8 << 30, -1000, cluster_dns=("10.0.0.10",))
         self.network: SandboxNetwork
         self.groups = root / "cgroup"
         (self.groups / "cpu").mkdir(parents=True)
@@ -476,6 +477,30 @@ async def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
         here.told.clear()
         await here.live(HERE, lambda: here.gone, leave=True)
         assert here.told == [("Killing", "Stopping container main", "main")]
+
+
+async def test_a_pod_that_wants_the_clusters_dns_is_told_when_there_is_none(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.host = dataclasses.replace(here.host, cluster_dns=())
+        await here.live(HERE, lambda: here.status.phase == "Running")
+        [words] = [message for reason, message, _ in here.told if reason == "MissingClusterDNS"]
+        assert 'pod: "web_red(0b7c)"' in words
+        assert 'using "ClusterFirst" policy' in words
+
+
+async def test_the_image_of_the_sandbox_is_fetched_where_it_is_missing(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.docker.images.remove("pause")
+        here.docker.pulls["pause"] = Refused("Docker: pull access denied")
+        denied = "Failed to create pod sandbox: Docker: pull access denied"
+        await here.live(HERE, lambda: ("FailedCreatePodSandBox", denied, "") in here.told)
+        here.docker.pulls["pause"] = None
+        await here.live(HERE, lambda: here.status.phase == "Running")
+        assert here.docker.asked == [""] * 2
+        here.docker.asked.clear()
+        await here.end("POD", 137)
+        await here.live(HERE, lambda: here.restarts() == [1])
+        assert not here.docker.asked
 
 
 async def test_a_wait_after_a_crash_is_told_once_for_each_crash(tmp_path: Path) -> None:
