@@ -124,7 +124,8 @@ def _container(path: str, container: Container, known_volumes: set[str]) -> Iter
         yield Problem(f"{path}.workingDir", shown(container.working_dir), "an absolute path is accepted")
     yield from variable_checks.check(path, container)
     yield from _ports(f"{path}.ports", container.ports)
-    yield from volume_checks.check_mounts(f"{path}.volumeMounts", container.volume_mounts, known_volumes)
+    privileged = bool(container.security_context and container.security_context.privileged)
+    yield from volume_checks.check_mounts(f"{path}.volumeMounts", container.volume_mounts, known_volumes, privileged)
     yield from _resources(f"{path}.resources", container.resources)
 
 

@@ -14,8 +14,8 @@ import msgspec
 
 from api import quantity
 from api.objects import Container, Pod
-from node_agent import observed as label
 from node_agent import log_links, stopping
+from node_agent import observed as label
 from node_agent.environment import expand
 from node_agent.naming import domain, kernel_name
 from node_agent.security import Rights, sandbox_rights, sysctls
@@ -196,9 +196,7 @@ def container_spec(
     )
 
 
-def _labels(
-    pod: Pod, container: Container, sandbox: str, restarts: int, crashes: int, host: Host
-) -> dict[str, str]:
+def _labels(pod: Pod, container: Container, sandbox: str, restarts: int, crashes: int, host: Host) -> dict[str, str]:
     folder = log_links.pod_folder(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
     own = {
         label.TYPE: label.CONTAINER_TYPE,

@@ -1,7 +1,7 @@
 """Security contexts → the rights that Docker is asked to give a container. Pure.
 
-A field that neither container nor pod has set is left to Docker, whose own capabilities then hold; but without a seccomp
-profile there is none, as with a kubelet, unless the node says otherwise.
+A field that neither container nor pod has set is left to Docker, whose own capabilities then hold; but who says nothing
+of seccomp has no profile, as with a kubelet, unless the node says otherwise.
 Source: facts/node.md 4 and 5.1.
 """
 

@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     cluster_dns: Annotated[tuple[str, ...], msgspec.Meta(description="nameservers of the cluster, for pods")] = ()
     resolv_conf: Annotated[str, msgspec.Meta(description="resolv.conf of this host, for pods")] = "/etc/resolv.conf"
     seccomp_default: Annotated[
-        bool, msgspec.Meta(description="whether containers without a seccomp profile have Docker's; if not, they have none")
+        bool, msgspec.Meta(description="whether containers that say nothing of seccomp have Docker's profile, not none")
     ] = False
     allowed_unsafe_sysctls: Annotated[
         tuple[Annotated[str, msgspec.Meta(pattern=SYSCTL)], ...],

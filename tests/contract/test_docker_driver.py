@@ -269,7 +269,7 @@ def stick(driver: Docker, identity: str) -> Path:
         return Path("/dev/null")
     held = Path(driver._socket).parent / "data" / "containers" / identity / "held"
     held.touch()
-    subprocess.run(["chattr", "+i", held], check=True)
+    run("chattr", "+i", str(held))
     return held
 
 
@@ -287,7 +287,7 @@ async def test_a_name_whose_dead_holder_cannot_be_removed_gets_a_suffix(driver: 
         assert {one.id for one in await driver.pod_containers(uid)} >= {second}
     finally:
         if held != Path("/dev/null"):
-            subprocess.run(["chattr", "-i", held], check=True)
+            run("chattr", "-i", str(held))
 
 
 def name_of(driver: Docker, identity: str) -> str:
@@ -767,6 +767,25 @@ async def test_a_container_follows_the_mounts_of_the_host_if_it_asks_to(
     points = [line.split(" ")[4] for line in proc(pid, "mountinfo").splitlines()]
     assert "/follows/later" in points
     assert "/stays/later" not in points
+    await real.remove(identity)
+    await real.remove(network)
+    real.close()
+
+
+async def test_what_a_container_mounts_reaches_the_host_if_it_asks_to(dockerd: Dockerd, uid: str, shared: Path) -> None:
+    real = Docker(str(dockerd.socket), LOGS)
+    network = await running_sandbox(real, uid)
+    spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
+    may_mount = replace(spec, rights=Rights(cap_add=("SYS_ADMIN",), options=("seccomp=unconfined",)))
+    identity = await real.create(replace(may_mount, binds=(f"{shared}:/both:rshared", f"{shared}:/own")))
+    await real.start(identity)
+    for place in ("/both/later", "/own/later"):
+        made = await real.execute(identity, ("mount", "-t", "tmpfs", "tmpfs", place), DEADLINE_SECONDS)
+        assert made.code == 0, made
+    assert [point for point in mounts.points(shared) if point != shared] == [shared / "later"]
+    private = shared.parent
+    with pytest.raises(Refused, match="not a shared mount"):
+        await real.start(await real.create(replace(spec, name=f"{spec.name}9", binds=(f"{private}:/m:rshared",))))
     await real.remove(identity)
     await real.remove(network)
     real.close()
