@@ -53,6 +53,7 @@ class Dockerd:
     """A dockerd without a network in a directory of its own; pulls go nowhere."""
 
     root: Path
+    flags: tuple[str, ...] = ()
 
     @property
     def socket(self) -> Path:
@@ -69,6 +70,7 @@ class Dockerd:
             "--iptables=false",
             "--ip-forward=false",
             "--storage-driver=overlay2",
+            *self.flags,
         ]
         proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
         with (self.root / "log").open("ab") as log:
