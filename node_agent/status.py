@@ -208,8 +208,8 @@ def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) 
     if newest is not None and facts.progress.is_up(wish, newest):
         started = times.text(newest.started_at) if newest.started_at else None
         return ContainerState(running=ContainerStateRunning(started_at=started))
-    if wish.name in facts.troubles:
-        reason, message = facts.troubles[wish.name]
+    reason, message = facts.troubles.get(wish.name, ("", ""))
+    if reason and not (reason == "RunContainerError" and _is_over(pod, wish, newest, facts)):
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
     if newest is None or newest.unborn or newest.running:
         return ContainerState(waiting=_before_it_runs(pod, newest, facts))
@@ -228,6 +228,11 @@ def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) 
         )
         return ContainerState(waiting=ContainerStateWaiting(reason="CrashLoopBackOff", message=message))
     return ContainerState(terminated=_terminated(newest, facts))
+
+
+def _is_over(pod: Pod, wish: Wish, newest: Container | None, facts: Facts) -> bool:
+    """Whether it has ended for good; if it could not be started that is said of its end."""
+    return newest is not None and newest.ended and not comes_back(restart_policy(pod, wish), newest, facts.progress)
 
 
 def _before_it_runs(pod: Pod, newest: Container | None, facts: Facts) -> ContainerStateWaiting:

@@ -511,6 +511,17 @@ async def test_a_wait_after_a_crash_is_told_once_for_each_crash(tmp_path: Path) 
         assert here.told == [*BEGUN, *BEGUN, waiting]
 
 
+async def test_a_program_that_is_not_there_ends_a_pod_that_is_not_to_try_again(tmp_path: Path) -> None:
+    wish = pod(
+        '[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]', "  restartPolicy: Never"
+    )
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        end = here.status.container_statuses[0].state.terminated
+        assert end is not None
+        assert (end.reason, end.exit_code) == ("ContainerCannotRun", 127)
+
+
 async def test_an_image_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     wish = pod("[{name: main, image: nowhere, imagePullPolicy: IfNotPresent}]")
     async with world(tmp_path / "w") as here:
