@@ -75,6 +75,9 @@ def check(pod: Pod) -> Iterator[Problem]:
         if name and syntax(name):
             yield Problem(path, shown(name), syntax(name))
     yield from security.check_pod("spec.securityContext", spec.security_context)
+    if spec.host_users is False:
+        wanted = "true is accepted: Docker gives users of their own to all containers or to none"
+        yield Problem("spec.hostUsers", "false", wanted, FORBIDDEN)
     yield from volume_checks.check(spec.volumes)
     for number, gate in enumerate(spec.readiness_gates):
         if names.label_key(gate.condition_type):

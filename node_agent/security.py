@@ -77,7 +77,12 @@ def container_rights(pod: Pod, container: Container, grounds: Grounds) -> Rights
 
 
 def sandbox_rights(pod: Pod) -> Rights:
-    """The sandbox does nothing, so it may do nothing; it runs as the pod's user."""
+    """The sandbox does nothing, so it may do nothing; it runs as the pod's user.
+
+    Raises Refused for a pod that wants users of its own: Docker gives them to all containers or to none.
+    """
+    if pod.spec.host_users is False:
+        raise Refused("hostUsers false is not supported by this runtime: users in the pod would be those of the host")
     shared = pod.spec.security_context or PodSecurityContext()
     user, group = shared.run_as_user, shared.run_as_group
     return Rights(

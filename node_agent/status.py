@@ -208,16 +208,13 @@ def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) 
     if newest is not None and facts.progress.is_up(wish, newest):
         started = times.text(newest.started_at) if newest.started_at else None
         return ContainerState(running=ContainerStateRunning(started_at=started))
-    reason, message = facts.troubles.get(wish.name, ("", ""))
-    if reason and not (reason == "RunContainerError" and _is_over(pod, wish, newest, facts)):
+    over = facts.terminating or phase in FINAL_PHASES
+    held = newest is not None and not over and comes_back(restart_policy(pod, wish), newest, facts.progress)
+    if wish.name in facts.troubles and (newest is None or not newest.ended or held):
+        reason, message = facts.troubles[wish.name]
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
     if newest is None or newest.unborn or newest.running:
         return ContainerState(waiting=_before_it_runs(pod, newest, facts))
-    held = (
-        comes_back(restart_policy(pod, wish), newest, facts.progress)
-        and not facts.terminating
-        and phase not in FINAL_PHASES
-    )
     if held and wish in pod.spec.containers and not stage(pod, seen, seen.sandbox, facts.progress).initialized:
         return ContainerState(waiting=ContainerStateWaiting(reason="PodInitializing"))
     if held and facts.now < due(newest, facts.now):
@@ -228,11 +225,6 @@ def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) 
         )
         return ContainerState(waiting=ContainerStateWaiting(reason="CrashLoopBackOff", message=message))
     return ContainerState(terminated=_terminated(newest, facts))
-
-
-def _is_over(pod: Pod, wish: Wish, newest: Container | None, facts: Facts) -> bool:
-    """Whether it has ended for good; if it could not be started that is said of its end."""
-    return newest is not None and newest.ended and not comes_back(restart_policy(pod, wish), newest, facts.progress)
 
 
 def _before_it_runs(pod: Pod, newest: Container | None, facts: Facts) -> ContainerStateWaiting:

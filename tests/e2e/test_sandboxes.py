@@ -260,10 +260,25 @@ def test_a_sandbox_that_ends_takes_all_containers_into_the_next(node: SingleNode
     assert before["main"]["Id"] in node.docker("ps", "-aq", "--no-trunc"), "the earlier one stays for its log"
 
 
+def test_of_two_sandboxes_the_newest_stays(node: SingleNode) -> None:
+    before = inspected(node, "fqdn", SANDBOX)
+    labels = before["Config"]["Labels"] | {"annotation.podlane.io/sandbox.attempt": "7"}
+    words = [f"--label={key}={value}" for key, value in labels.items()]
+    node.docker("run", "-d", "--network=none", "--ipc=shareable", "--name=stray", *words, "podlane/pause")
+    wait_until(lambda: row(node, "fqdn").get("restartCount") == 1, "its container has moved")
+    wait_running(node, "fqdn")
+    after = inspected(node, "fqdn", SANDBOX)
+    assert after["Name"] == "/stray"
+    assert inspected(node, "fqdn")["HostConfig"]["NetworkMode"] == f"container:{after['Id']}"
+    wait_until(lambda: before["Id"] not in node.docker("ps", "-aq", "--no-trunc"), "the other one is gone")
+
+
 def test_a_pod_without_a_cluster_dns_asks_as_its_host_and_is_told(node: SingleNode) -> None:
     node.agent(f"--resolv-conf={node.root}/resolv.conf", "--pause-image=127.0.0.1:9/pause:1")
     node.kubectl("apply", "-f", "-", stdin=pod("late"))
     assert "127.0.0.1:9" in told(node, "late", "FailedCreatePodSandBox"), "the image of the sandbox is fetched"
+    node.agent("--network=sdn", f"--sdn-socket={node.root}/none")
+    wait_until(lambda: "network: " in told(node, "late", "FailedCreatePodSandBox"), "the network is away")
     node.agent(f"--resolv-conf={node.root}/resolv.conf")
     wait_running(node, "late")
     assert said(node, "late", "cat", "/etc/resolv.conf") == RESOLV_CONF

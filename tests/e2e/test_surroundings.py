@@ -163,6 +163,19 @@ def test_which_program_runs_with_which_words_and_where(node: SingleNode) -> None
     wait_until(lambda: node.status("words").get("phase") == "Succeeded", "all have spoken")
     found = {name: node.docker("logs", inspected(node, "words", name)["Id"]).strip() for name in SAID}
     assert found == SAID
+    assert not inspected(node, "words", SANDBOX)["State"]["Running"], "the sandbox ends, and the logs stay"
+
+
+def test_only_another_image_makes_a_container_anew(node: SingleNode) -> None:
+    wait_running(node, "about", container="side")
+    changes = [
+        {"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 3600},
+        {"op": "replace", "path": "/spec/containers/1/image", "value": "podlane/toolbox:latest"},
+    ]
+    node.kubectl("patch", "pod", "about", "--type=json", "-p", json.dumps(changes))
+    wait_until(lambda: row(node, "about", "side").get("restartCount") == 1, "the other image is started")
+    wait_running(node, "about", container="side")
+    assert row(node, "about")["restartCount"] == 0
 
 
 def variables(node: SingleNode, name: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from api.objects import Container, Pod
 from api.schema import Problem
@@ -145,6 +146,13 @@ def test_the_sandbox_is_the_pods_user_and_may_do_nothing() -> None:
     assert sandbox_rights(pod) == Rights(user="5:6", options=("no-new-privileges",))
     assert sysctls(pod) == (("kernel.shm_rmid_forced", "1"),)
     assert forbidden_sysctl(pod) == ""
+
+
+def test_a_pod_with_users_of_its_own_is_refused() -> None:
+    assert wrong(hostUsers=False) == ["spec.hostUsers"]
+    pod = secured()
+    with pytest.raises(Refused, match="hostUsers false"):
+        sandbox_rights(replace(pod, spec=replace(pod.spec, host_users=False)))
 
 
 @pytest.mark.parametrize(
