@@ -826,3 +826,27 @@ async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match="does not answer"):
         await real.execute("any", ("true",), 5)
     real.close()
+
+
+async def test_the_newest_api_that_docker_offers_is_spoken(dockerd: Dockerd) -> None:
+    real = Docker(str(dockerd.socket), LOGS)
+    assert await real.version()
+    offered = run("docker", "-H", f"unix://{dockerd.socket}", "version", "--format", "{{.Server.APIVersion}}").strip()
+    assert real._connected().api_version == offered
+    real.close()
+
+
+async def test_a_docker_that_is_too_old_is_told(tmp_path: Path) -> None:
+    async def version(_: web.Request) -> web.Response:
+        return web.json_response({"ApiVersion": "1.40", "Version": "19.3.0"})
+
+    app = web.Application()
+    app.router.add_get("/version", version)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "docker.sock")).start()
+    old = Docker(str(tmp_path / "docker.sock"), LOGS)
+    with pytest.raises(NotReady, match=r"Docker's API is 1.40; 1.41 \(Docker 20.10\) or newer is needed"):
+        await old.version()
+    old.close()
+    await runner.cleanup()

@@ -271,7 +271,14 @@ def test_a_node_may_give_dockers_profile_to_all(node: SingleNode) -> None:
     assert row(node, "plain")["restartCount"] == 0, "what runs stays as it is"
 
 
-def test_a_mount_for_the_host_is_not_for_everybody(node: SingleNode) -> None:
-    wrong = pod("wrong", container(**mounting("Bidirectional")), volumes=EMPTY)
-    with pytest.raises(AssertionError, match="Bidirectional is for privileged containers"):
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (pod("wrong", container(**mounting("Bidirectional")), volumes=EMPTY), "is for privileged containers"),
+        (pod("wrong", hostUsers=False), "spec.hostUsers"),
+        (secured("wrong", {"privileged": True, "allowPrivilegeEscalation": False}), "allowPrivilegeEscalation"),
+    ],
+)
+def test_what_a_node_must_not_or_cannot_do_is_refused(node: SingleNode, wrong: str, why: str) -> None:
+    with pytest.raises(AssertionError, match=why):
         node.kubectl("apply", "-f", "-", stdin=wrong)
