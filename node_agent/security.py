@@ -22,13 +22,23 @@ SAFE_SYSCTLS = frozenset((
 """They are a pod's own and cannot harm its neighbours."""
 
 
+HIDDEN = (
+    "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+    "/sys/devices/virtual/powercap", "/sys/firmware",
+)  # fmt: skip
+"""What a kubelet hides from containers, more than Docker does by itself: it tells of neighbours and of the host."""
+
 STRICT = "Strict"
 """Of supplementalGroupsPolicy: a process has the groups that its pod names, and none that its image gives the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a container's processes are and may do, in Docker's words; `unmasked`: nothing of /proc is hidden."""
+    """What a container's processes are and may do, in Docker's words.
+
+    `hidden` are paths that it does not see, None those that Docker hides by itself; with none no path is read-only.
+    """
 
     user: str = ""
     groups: tuple[int, ...] = ()
@@ -36,7 +46,7 @@ class Rights:
     cap_add: tuple[str, ...] = ()
     cap_drop: tuple[str, ...] = ()
     read_only: bool = False
-    unmasked: bool = False
+    hidden: tuple[str, ...] | None = None
     options: tuple[str, ...] = ()
 
 
@@ -66,7 +76,7 @@ def container_rights(pod: Pod, container: Container, grounds: Grounds) -> Rights
         cap_add=tuple(map(_bare, capabilities.add)),
         cap_drop=tuple(map(_bare, capabilities.drop)),
         read_only=bool(own.read_only_root_filesystem),
-        unmasked=own.proc_mount == "Unmasked",
+        hidden=None if own.privileged else () if own.proc_mount == "Unmasked" else HIDDEN,
         options=(
             *(("no-new-privileges",) if own.allow_privilege_escalation is False else ()),
             *_seccomp(seccomp_profile(pod, container), grounds),

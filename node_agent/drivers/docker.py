@@ -358,8 +358,8 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
             type=LogConfig.types.JSON, config={"max-size": str(logs.bytes), "max-file": str(logs.files)}
         ),
     )
-    if rights.unmasked:
-        host |= {"MaskedPaths": [], "ReadonlyPaths": []}
+    if rights.hidden is not None:
+        host |= {"MaskedPaths": list(rights.hidden)} | ({} if rights.hidden else {"ReadonlyPaths": []})
     config = client.create_container_config(
         image=spec.image,
         user=rights.user or None,

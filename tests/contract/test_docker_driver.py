@@ -607,7 +607,7 @@ async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
         cap_add=("NET_ADMIN",),
         cap_drop=("ALL",),
         read_only=True,
-        unmasked=True,
+        hidden=(),
         options=("no-new-privileges", "seccomp=unconfined"),
     )
     identity = await real.create(replace(container(uid, image, box, DEAF), rights=rights))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from api.objects import Container, Pod
 from api.schema import Problem
 from api.security import check_container, check_pod
 from api.validate import decode
-from node_agent.security import Grounds, Rights, container_rights, forbidden_sysctl, sandbox_rights, sysctls
+from node_agent.security import HIDDEN, Grounds, Rights, container_rights, forbidden_sysctl, sandbox_rights, sysctls
+from node_agent.settings import Settings
 from reconcile.errors import Refused
+from reconcile.settings import BadSettings, merge
 
 
 def secured(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = None, **spec: Any) -> Pod:
@@ -82,7 +85,9 @@ def test_what_a_container_may_do() -> None:
     }
     got = rights(own, {"supplementalGroups": [3, 4], "fsGroup": 4})
     assert (got.cap_add, got.cap_drop, got.read_only) == (("NET_ADMIN", "SYS_TIME"), ("ALL",), True)
-    assert (got.unmasked, got.groups, got.privileged) == (True, (3, 4), False)
+    assert (got.hidden, got.groups, got.privileged) == ((), (3, 4), False)
+    assert rights().hidden == HIDDEN
+    assert rights({"privileged": True}).hidden is None, "Docker hides nothing from the privileged"
     assert got.options == ("no-new-privileges", "seccomp=unconfined", "label=type:t", "label=level:s0:c1")
     assert rights({"privileged": True}).privileged
 
@@ -180,6 +185,17 @@ def test_sysctls_of_the_host_are_not_for_pods(name: str, spec: dict[str, Any], w
 def test_an_operator_may_allow_more_sysctls(name: str, allowed: tuple[str, ...], why: str) -> None:
     found = forbidden_sysctl(secured(shared={"sysctls": [{"name": name, "value": "1"}]}), allowed)
     assert why in found if why else not found
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [("net.*", True), ("net.core.somaxconn", True), ("kernel.msg*", True), ("kernel.sem", True), ("fs.mqueue.*", True),
+     ("*", False), ("kernel.panic", False), ("kernel.*", False), ("vm.swappiness", False), ("net.*.x", False)],
+)  # fmt: skip
+def test_an_operator_can_allow_only_what_is_of_the_pods_own(name: str, accepted: bool) -> None:
+    document = {"nodeName": "n", "nodeIp": "192.0.2.1", "allowedUnsafeSysctls": [name]}
+    with nullcontext() if accepted else pytest.raises(BadSettings, match="allowedUnsafeSysctls"):
+        merge(Settings, document, {})
 
 
 @pytest.mark.parametrize(
