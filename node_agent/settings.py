@@ -10,6 +10,8 @@ from node_agent.eviction import HARD, BadThreshold, thresholds
 
 BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
 """A quantity of bytes, as in Pods."""
+MADE_HERE = "podlane/pause"
+"""Made on each node. Nobody publishes it, so a registry that has something of this name has a stranger's."""
 SYSCTL = r"^(kernel\.(shm|msg|sem)|fs\.mqueue\.|net\.)[a-z0-9_.-]*\*?$"
 """Sysctls that belong to a pod's own IPC and network, one by one or all that begin so."""
 TAINT = "^[A-Za-z0-9./_-]+(=[A-Za-z0-9._-]*)?:(NoSchedule|PreferNoSchedule|NoExecute)$"
@@ -47,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     socket: Annotated[str, msgspec.Meta(description="unix socket on which root submits static pods")] = (
         "/run/podlane/node-agent.sock"
     )
-    pause_image: Annotated[str, msgspec.Meta(description="image of the sandbox container")] = "podlane/pause"
+    pause_image: Annotated[str, msgspec.Meta(description="image of the sandbox container")] = MADE_HERE
     cluster_domain: Annotated[str, msgspec.Meta(description="domain of the cluster's names")] = "cluster.local"
     cluster_dns: Annotated[tuple[str, ...], msgspec.Meta(description="nameservers of the cluster, for pods")] = ()
     resolv_conf: Annotated[str, msgspec.Meta(description="resolv.conf of this host, for pods")] = "/etc/resolv.conf"

@@ -24,6 +24,7 @@ from node_agent.pod_network import SandboxNetwork
 from node_agent.references import References
 from node_agent.resolver import without_cluster_dns
 from node_agent.security import Grounds, container_rights, seccomp_profile
+from node_agent.settings import MADE_HERE
 from node_agent.stages import target_of
 from node_agent.tools import Tools
 from node_agent.volume_paths import sub_paths
@@ -37,10 +38,15 @@ async def boxed(tools: Tools, pod: Pod, attempt: int) -> ContainerSpec:
 
 
 async def created(docker: Docker, spec: ContainerSpec) -> str:
-    """Create a sandbox, whose image is fetched only where it is missing. Returns its id. Raises what Docker raises."""
+    """Create a sandbox, whose image is fetched only where it is missing, and never the one that is made on the node.
+
+    Returns its id. Raises what Docker raises.
+    """
     try:
         return await docker.create(spec)
     except Gone:
+        if spec.image == MADE_HERE:
+            raise
         await docker.pull(spec.image)
         return await docker.create(spec)
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
-from node_agent.containers import Host
+from node_agent.containers import ContainerSpec, Host
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
@@ -27,9 +27,11 @@ from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
 from node_agent.prober import Probing, steady
 from node_agent.references import References
+from node_agent.settings import MADE_HERE
+from node_agent.surroundings import created
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
-from reconcile.errors import NotReady, Refused
+from reconcile.errors import Gone, NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
 from tests.unit.node_agent.object_server import ObjectServer
@@ -501,6 +503,14 @@ async def test_the_image_of_the_sandbox_is_fetched_where_it_is_missing(tmp_path:
         await here.end("POD", 137)
         await here.live(HERE, lambda: here.restarts() == [1])
         assert not here.docker.asked
+
+
+async def test_the_image_that_is_made_on_the_node_is_asked_of_no_registry() -> None:
+    docker = FakeDocker()
+    docker.pulls[MADE_HERE] = None
+    with pytest.raises(Gone):
+        await created(docker, ContainerSpec(name="k8s_POD_web_red_0b7c_0", image=MADE_HERE, labels={}))
+    assert not docker.asked
 
 
 async def test_a_wait_after_a_crash_is_told_once_for_each_crash(tmp_path: Path) -> None:
