@@ -24,6 +24,7 @@ from node_agent.pod_network import SandboxNetwork
 from node_agent.references import References
 from node_agent.resolver import without_cluster_dns
 from node_agent.security import Grounds, container_rights, seccomp_profile
+from node_agent.service_variables import service_variables
 from node_agent.settings import MADE_HERE
 from node_agent.stages import target_of
 from node_agent.tools import Tools
@@ -111,7 +112,7 @@ async def surrounded(
     """
     wish, host = start.wish, tools.host
     objects = tools.references.found(variables_of(wish, pod.metadata.namespace))
-    known = environment(pod, wish, Sources(objects, host.allocatable))
+    known = environment(pod, wish, Sources(objects, host.allocatable, service_variables(pod, tools.services(pod))))
     profile = seccomp_profile(pod, wish)
     named = profile.localhost_profile if profile is not None else ""
     grounds = Grounds(

@@ -217,7 +217,52 @@ def test_an_environment_comes_from_objects_fields_and_resources(node: SingleNode
     assert int(found["OTHERS_CORES"]) == os.cpu_count()
     of_host_pod = variables(node, "of-the-host")
     assert (of_host_pod["IP"], of_host_pod["IPS"]) == ("10.245.26.3", "10.245.26.3")
-    assert not [name for name in found if "_SERVICE_" in name], "there are no Services"
+
+
+SERVICES = [
+    {
+        "metadata": {"name": "web-ui", "namespace": "default"},
+        "spec": {"ports": [{"name": "http", "port": 80}, {"name": "dns", "port": 53, "protocol": "UDP"}]},
+    },
+    {
+        "metadata": {"name": "no-address", "namespace": "default"},
+        "spec": {"clusterIP": "None", "ports": [{"port": 80}]},
+    },
+    {"metadata": {"name": "theirs", "namespace": "kube-node-lease"}, "spec": {"ports": [{"port": 80}]}},
+    {"metadata": {"name": "kubernetes", "namespace": "default"}, "spec": {"ports": [{"name": "https", "port": 443}]}},
+]
+
+
+def test_containers_are_told_of_services(node: SingleNode) -> None:
+    services = "".join(f"---\n{json.dumps({'apiVersion': 'v1', 'kind': 'Service'} | one)}\n" for one in SERVICES)
+    node.kubectl("apply", "-f", "-", stdin=services)
+    known = {"name": "WEB_UI_PORT", "value": "declared"}
+    uses = {"name": "USES", "value": "$(WEB_UI_SERVICE_PORT_DNS)"}
+    pods = pod("linked", container(env=[uses, known])) + pod("unlinked", enableServiceLinks=False)
+    node.kubectl("apply", "-f", "-", stdin=pods)
+    address = node.kubectl("get", "service", "web-ui", "-o", "jsonpath={.spec.clusterIP}")
+    found = variables(node, "linked")
+    assert (
+        found.items()
+        >= {
+            "WEB_UI_SERVICE_HOST": address,
+            "WEB_UI_SERVICE_PORT": "80",
+            "WEB_UI_SERVICE_PORT_HTTP": "80",
+            "WEB_UI_SERVICE_PORT_DNS": "53",
+            "WEB_UI_PORT": "declared",
+            "WEB_UI_PORT_80_TCP": f"tcp://{address}:80",
+            "WEB_UI_PORT_80_TCP_PROTO": "tcp",
+            "WEB_UI_PORT_80_TCP_PORT": "80",
+            "WEB_UI_PORT_80_TCP_ADDR": address,
+            "WEB_UI_PORT_53_UDP": f"udp://{address}:53",
+            "USES": "53",
+            "KUBERNETES_SERVICE_PORT_HTTPS": "443",
+        }.items()
+    )
+    assert not [name for name in found if name.startswith(("THEIRS_", "NO_ADDRESS_"))]
+    unlinked = variables(node, "unlinked")
+    assert "KUBERNETES_SERVICE_HOST" in unlinked
+    assert "WEB_UI_SERVICE_HOST" not in unlinked
 
 
 def test_a_container_waits_for_what_its_environment_lacks(node: SingleNode) -> None:

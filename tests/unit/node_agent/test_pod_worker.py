@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
+from api.services import Service
 from node_agent.containers import ContainerSpec, Host
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
@@ -102,6 +103,7 @@ class World:
         self.docker = FakeDocker("pause", "toolbox", "toolbox:2")
         self.switch = Switch()
         self.objects = ObjectServer()
+        self.services: tuple[Service, ...] = ()
         self.status = PodStatus()
         self.statuses: list[PodStatus] = []
         self.gone = False
@@ -133,6 +135,7 @@ class World:
             tokens=self.tokens,
             cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/"),
             probing=Probing(self.prober, lambda: 0.0, steady()),
+            services=lambda _: self.services,
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
