@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from api.client import ApiError, Client, Event, Expired, Unreachable
+from api.client import ApiError, Client, Event, Expired, NotFound, Unreachable
 from api.objects import Object
 
 O = TypeVar("O", bound=Object)
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_SECONDS = 0.2
 LAST_RETRY_SECONDS = 5.0
+ABSENT_SECONDS = 60.0
 
 
 class Mirror(Generic[O]):
@@ -24,7 +25,7 @@ class Mirror(Generic[O]):
 
     `synced` is False until the first list has come whole; afterwards the last known content stays while the master is
     away. `trouble` is what keeps us from following, in words. `on_change` is called after every change and once after
-    each list.
+    each list. `optional`: an API server that does not have this kind at all holds none of it, and is asked again later.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Mirror(Generic[O]):
         namespace: str = "",
         field_selector: str = "",
         on_change: Callable[[], None] = lambda: None,
+        optional: bool = False,
     ) -> None:
         self.synced = False
         self.connected = False
@@ -43,6 +45,7 @@ class Mirror(Generic[O]):
         self._namespace = namespace
         self._field_selector = field_selector
         self._on_change = on_change
+        self._optional = optional
         self._items: dict[tuple[str, str], O] = {}
         self._revision = ""
 
@@ -63,7 +66,14 @@ class Mirror(Generic[O]):
             except (Unreachable, ApiError) as error:
                 failures = 1 if self.connected else failures + 1
                 self._say_away(error)
-                await asyncio.sleep(min(FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 10), LAST_RETRY_SECONDS))
+                is_absent = self._optional and isinstance(error, NotFound)
+                await asyncio.sleep(self._absent() if is_absent else _pause(failures))
+
+    def _absent(self) -> float:
+        """There is no such collection: time until it is asked for again."""
+        self._items, self._revision, self.synced = {}, "", True
+        self._on_change()
+        return ABSENT_SECONDS
 
     async def _follow(self) -> None:
         if not self._revision:
@@ -106,3 +116,7 @@ class Mirror(Generic[O]):
             log.warning("the master is away", extra={"kind": self._kind.KIND, "error": str(error)})
         self.connected = False
         self.trouble = str(error)
+
+
+def _pause(failures: int) -> float:
+    return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 10), LAST_RETRY_SECONDS)

@@ -75,6 +75,9 @@ def check(pod: Pod) -> Iterator[Problem]:
         if name and syntax(name):
             yield Problem(path, shown(name), syntax(name))
     yield from security.check_pod("spec.securityContext", spec.security_context)
+    if spec.host_users is False:
+        wanted = "true is accepted: Docker gives users of their own to all containers or to none"
+        yield Problem("spec.hostUsers", "false", wanted, FORBIDDEN)
     yield from volume_checks.check(spec.volumes)
     for number, gate in enumerate(spec.readiness_gates):
         if names.label_key(gate.condition_type):
@@ -124,7 +127,8 @@ def _container(path: str, container: Container, known_volumes: set[str]) -> Iter
         yield Problem(f"{path}.workingDir", shown(container.working_dir), "an absolute path is accepted")
     yield from variable_checks.check(path, container)
     yield from _ports(f"{path}.ports", container.ports)
-    yield from volume_checks.check_mounts(f"{path}.volumeMounts", container.volume_mounts, known_volumes)
+    privileged = bool(container.security_context and container.security_context.privileged)
+    yield from volume_checks.check_mounts(f"{path}.volumeMounts", container.volume_mounts, known_volumes, privileged)
     yield from _resources(f"{path}.resources", container.resources)
 
 

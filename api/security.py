@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
+from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, choices, shown
 from api.value import Json, Value
 
 MOST_ID = (1 << 31) - 1
 SECCOMP_TYPES = APPARMOR_TYPES = ("RuntimeDefault", "Unconfined", "Localhost")
 PROC_MOUNTS = ("Default", "Unmasked")
 CHANGE_POLICIES = ("Always", "OnRootMismatch")
+GROUPS_POLICIES = ("Merge", "Strict")
 _CAPABILITY = re.compile(r"(CAP_)?[A-Z_]+")
 _SYSCTL = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])+([a-z0-9]([-_a-z0-9]*[a-z0-9])?)")
 
@@ -92,13 +93,10 @@ def check_pod(path: str, context: PodSecurityContext | None) -> Iterator[Problem
     yield from _ids(path, ids)
     groups = enumerate(context.supplemental_groups)
     yield from _ids(path, ((f"supplementalGroups[{number}]", group) for number, group in groups))
-    if context.supplemental_groups_policy not in {None, "Merge"}:
-        found = shown(context.supplemental_groups_policy)
-        wanted = "Merge is accepted: Docker always adds the groups that the image gives the user"
-        yield Problem(f"{path}.supplementalGroupsPolicy", found, wanted, NOT_SUPPORTED)
-    if context.fs_group_change_policy not in {None, *CHANGE_POLICIES}:
-        found, wanted = shown(context.fs_group_change_policy), f"{', '.join(CHANGE_POLICIES)} are accepted"
-        yield Problem(f"{path}.fsGroupChangePolicy", found, wanted, NOT_SUPPORTED)
+    yield from choices(
+        (f"{path}.supplementalGroupsPolicy", context.supplemental_groups_policy or "", GROUPS_POLICIES),
+        (f"{path}.fsGroupChangePolicy", context.fs_group_change_policy or "", CHANGE_POLICIES),
+    )
     yield from _profiles(path, context)
     yield from _sysctls(f"{path}.sysctls", context.sysctls)
 

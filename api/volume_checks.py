@@ -24,6 +24,7 @@ HOST_PATH_TYPES = ("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "So
 
 
 PROPAGATIONS = ("None", "HostToContainer", "Bidirectional")
+RECURSIVE_READ_ONLY = ("Disabled", "IfPossible")
 
 LEAST_TOKEN_SECONDS = 600
 LONGEST_PATH = 4096
@@ -210,8 +211,8 @@ def _mode(path: str, mode: int | None) -> Iterator[Problem]:
         yield Problem(path, shown(mode), "0 to 511 (0777 in octal) is accepted")
 
 
-def check_mounts(path: str, mounts: tuple[VolumeMount, ...], volumes: set[str]) -> Iterator[Problem]:
-    """Every problem of a container's mounts, `volumes` being the names there are."""
+def check_mounts(path: str, mounts: tuple[VolumeMount, ...], volumes: set[str], privileged: bool) -> Iterator[Problem]:
+    """Every problem of the mounts of a container that is privileged or not, `volumes` being the names there are."""
     for number, mount in enumerate(mounts):
         place = f"{path}[{number}]"
         if mount.name not in volumes:
@@ -225,15 +226,21 @@ def check_mounts(path: str, mounts: tuple[VolumeMount, ...], volumes: set[str]) 
         if mount.sub_path and mount.sub_path_expr:
             found = shown(mount.sub_path_expr)
             yield Problem(f"{place}.subPathExpr", found, "a subPath or a subPathExpr is accepted, not both")
-        yield from _propagation(place, mount)
+        yield from _propagation(place, mount, privileged)
     yield from duplicates(path + "[{}].mountPath", [mount.mount_path for mount in mounts])
 
 
-def _propagation(path: str, mount: VolumeMount) -> Iterator[Problem]:
+def _propagation(path: str, mount: VolumeMount, privileged: bool) -> Iterator[Problem]:
     yield from choices((f"{path}.mountPropagation", mount.mount_propagation or "", PROPAGATIONS))
-    if mount.mount_propagation == "Bidirectional":
-        wanted = "None and HostToContainer are accepted: what a container mounts does not reach the host"
+    if mount.mount_propagation == "Bidirectional" and not privileged:
+        wanted = "None and HostToContainer are accepted: Bidirectional is for privileged containers"
         yield Problem(f"{path}.mountPropagation", shown("Bidirectional"), wanted, FORBIDDEN)
-    if mount.recursive_read_only not in (None, "Disabled"):
-        found = shown(mount.recursive_read_only)
-        yield Problem(f"{path}.recursiveReadOnly", found, '"Disabled" is accepted', FORBIDDEN)
+    recursive = mount.recursive_read_only
+    if recursive not in (None, *RECURSIVE_READ_ONLY):
+        wanted = f"{', '.join(RECURSIVE_READ_ONLY)} are accepted: Docker does not tell whether it could do more"
+        yield Problem(f"{path}.recursiveReadOnly", shown(recursive), wanted, FORBIDDEN)
+    elif recursive == "IfPossible" and not mount.read_only:
+        yield Problem(f"{path}.recursiveReadOnly", shown(recursive), "is accepted only with readOnly", FORBIDDEN)
+    elif recursive == "IfPossible" and mount.mount_propagation not in (None, "None"):
+        wanted = "is accepted only with mountPropagation None"
+        yield Problem(f"{path}.recursiveReadOnly", shown(recursive), wanted, FORBIDDEN)

@@ -22,6 +22,7 @@ SHARED_WITH_NODES = frozenset(
     (
         ("", "nodes"),
         ("", "namespaces"),
+        ("", "services"),
         ("network.openshift.io", "clusternetworks"),
         ("network.openshift.io", "hostsubnets"),
         ("network.openshift.io", "netnamespaces"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from api.client import Client
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from node_agent.agent import Agent
 from node_agent.containers import LogLimits
+from node_agent.drivers import mounts
 from node_agent.drivers.cni_network import CniNetwork
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.network import PodNetwork
@@ -21,8 +23,11 @@ from node_agent.drivers.probe import Prober
 from node_agent.pod_network import SandboxNetwork
 from node_agent.settings import Settings
 from reconcile.daemon import notify, run
+from reconcile.errors import NotReady
 from reconcile.health import Health
 from reconcile.settings import load
+
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -38,6 +43,7 @@ async def _network(settings: Settings) -> AsyncIterator[SandboxNetwork]:
 
 async def serve(settings: Settings) -> None:
     """Run until cancelled; the pods stay as they are afterwards."""
+    await asyncio.to_thread(_share, Path(settings.state_dir) / "pods")
     limits = LogLimits(quantity.whole(settings.container_log_max_size), settings.container_log_max_files)
     docker = Docker(settings.docker_socket, limits)
     async with (
@@ -57,6 +63,15 @@ async def serve(settings: Settings) -> None:
         finally:
             docker.close()
             await health.stop()
+
+
+def _share(pods: Path) -> None:
+    """Without it pods run as well, but those whose mounts others are to see; Docker refuses these, and says why."""
+    pods.mkdir(exist_ok=True)
+    try:
+        mounts.share(pods)
+    except NotReady as error:
+        log.warning("mounts of containers do not reach the host", extra={"error": error})
 
 
 def main() -> int:

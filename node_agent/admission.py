@@ -33,10 +33,13 @@ class Rejection:
         return self.reason.startswith("OutOf")
 
 
-def admit(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
-    """Why the node does not take the pod beside the others that hold a part of it; None if it takes it."""
+def admit(pod: Pod, node: Node, others: Iterable[Pod], sysctls: tuple[str, ...] = ()) -> Rejection | None:
+    """Why the node does not take the pod beside the others that hold a part of it; None if it takes it.
+
+    `sysctls` are those that its pods may set besides the safe ones.
+    """
     beside = tuple(others)
-    return _unsuited(pod, node) or _clash(pod, beside) or _lack(pod, node, beside)
+    return _unsuited(pod, node, sysctls) or _clash(pod, beside) or _lack(pod, node, beside)
 
 
 def is_critical(pod: Pod) -> bool:
@@ -71,7 +74,7 @@ def _age(pod: Pod) -> tuple[str, str]:
     return pod.metadata.creation_timestamp or "", pod.metadata.uid
 
 
-def _unsuited(pod: Pod, node: Node) -> Rejection | None:
+def _unsuited(pod: Pod, node: Node, sysctls: tuple[str, ...]) -> Rejection | None:
     if pod.spec.os is not None and pod.spec.os.name not in {"", "linux"}:
         return Rejection("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     if not placement.suits(pod.spec, node.metadata.name, node.metadata.labels):
@@ -81,7 +84,7 @@ def _unsuited(pod: Pod, node: Node) -> Rejection | None:
     if taint is not None and not is_static(pod):
         words = f"Predicate TaintToleration failed: node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
         return Rejection("TaintToleration", words)
-    forbidden = forbidden_sysctl(pod)
+    forbidden = forbidden_sysctl(pod, sysctls)
     return Rejection("SysctlForbidden", forbidden) if forbidden else None
 
 

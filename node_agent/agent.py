@@ -43,6 +43,7 @@ from node_agent.pod_worker import PodWorker
 from node_agent.prober import Probing, steady
 from node_agent.recorder import Recorder
 from node_agent.references import References
+from node_agent.services import Services
 from node_agent.settings import Settings
 from node_agent.sources.merge import Double, Offer, merge
 from node_agent.sources.reading import name_of
@@ -87,7 +88,8 @@ class Agent:
         self.recorder = Recorder(client, settings.node_name)
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
-        self._door = Door(self._known_node, self._fresh_node)
+        self._services = Services(client, self._wake_everyone)
+        self._door = Door(self._known_node, self._fresh_node, settings.allowed_unsafe_sysctls)
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
@@ -122,6 +124,7 @@ class Agent:
             probing=Probing(prober, random.random, steady()),
             tokens=Tokens(self._client),
             cgroups=PodCgroups(self._docker, Cgroups(), settings.cgroup_root),
+            services=self._services.known,
         )
 
     def work(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -138,6 +141,7 @@ class Agent:
         yield self.detacher.run()
         yield self.static.run()
         yield self.mirror.run()
+        yield self._services.mirror.run()
         yield self.mirroring.loop.run()
         yield from (loop.run() for loop in (*self.housekeeping.loops, *self.evictor.loops))
         yield self._docker.follow(self._wake_worker, self._wake_everyone)
@@ -362,6 +366,8 @@ def _host(settings: Settings) -> Host:
         cluster_domain=settings.cluster_domain,
         cluster_dns=settings.cluster_dns,
         resolv_conf=settings.resolv_conf,
+        pod_logs_dir=settings.pod_logs_dir,
+        seccomp_default=settings.seccomp_default,
     )
 
 

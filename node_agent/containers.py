@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from posixpath import normpath
 
+import msgspec
+
 from api import quantity
 from api.objects import Container, Pod
+from node_agent import log_links, stopping
 from node_agent import observed as label
-from node_agent import stopping
 from node_agent.environment import expand
 from node_agent.naming import domain, kernel_name
 from node_agent.security import Rights, sandbox_rights, sysctls
@@ -63,7 +65,8 @@ class ContainerSpec:
 class Host:
     """What the host adds: where pods have their directories, its memory in bytes, its lowest OOM score, its cores.
 
-    `cluster_dns` are the nameservers of the cluster, `resolv_conf` is the host's own file.
+    `cluster_dns` are the nameservers of the cluster, `resolv_conf` is the host's own file, `pod_logs_dir` where links
+    lead to logs. `seccomp_default`: who says nothing of seccomp has Docker's profile.
     """
 
     pods_dir: str
@@ -73,6 +76,8 @@ class Host:
     cluster_domain: str = "cluster.local"
     cluster_dns: tuple[str, ...] = ()
     resolv_conf: str = "/etc/resolv.conf"
+    pod_logs_dir: str = "/var/log/pods"
+    seccomp_default: bool = False
 
     @property
     def allocatable(self) -> dict[str, str]:
@@ -169,7 +174,7 @@ def container_spec(
     return ContainerSpec(
         name=_docker_name(container.name, pod, restarts),
         image=image,
-        labels=_labels(pod, container, sandbox, restarts, crashes),
+        labels=_labels(pod, container, sandbox, restarts, crashes, host),
         entrypoint=command or None,
         command=args or (() if command else None),
         working_dir=container.working_dir,
@@ -191,7 +196,8 @@ def container_spec(
     )
 
 
-def _labels(pod: Pod, container: Container, sandbox: str, restarts: int, crashes: int) -> dict[str, str]:
+def _labels(pod: Pod, container: Container, sandbox: str, restarts: int, crashes: int, host: Host) -> dict[str, str]:
+    folder = log_links.pod_folder(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
     own = {
         label.TYPE: label.CONTAINER_TYPE,
         label.CONTAINER_NAME: container.name,
@@ -200,8 +206,12 @@ def _labels(pod: Pod, container: Container, sandbox: str, restarts: int, crashes
         label.RESTARTS: str(restarts),
         label.CRASHES: str(crashes),
         label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
+        label.LOG_PATH: f"{host.pod_logs_dir}/{folder}/{container.name}/{restarts}{log_links.SUFFIX}",
+        label.MESSAGE_PATH: container.termination_message_path,
+        label.MESSAGE_POLICY: container.termination_message_policy,
     }
-    return {**_pod_labels(pod), **own, **stopping.labels(container)}
+    ports = {label.PORTS: msgspec.json.encode(container.ports).decode()} if container.ports else {}
+    return {**_pod_labels(pod), **own, **ports, **stopping.labels(container)}
 
 
 def _pid_mode(pod: Pod, sandbox: str, looks_into: str) -> str:

@@ -25,15 +25,20 @@ class Verdict(Enum):
 
 
 class Door:
-    """`known` is the Node as far as it is known here, `fresh` as the master has it, None while it is away."""
+    """`known` is the Node as far as it is known here, `fresh` as the master has it, None while it is away.
+
+    `sysctls` are those that pods may set besides the safe ones.
+    """
 
     def __init__(
         self,
         known: Callable[[], Awaitable[Node]],
         fresh: Callable[[], Awaitable[Node | None]],
+        sysctls: tuple[str, ...] = (),
     ) -> None:
         self._known = known
         self._fresh = fresh
+        self._sysctls = sysctls
 
     async def decide(self, pod: Pod, workers: Mapping[str, PodWorker]) -> Verdict | Rejection:
         """Nobody is refused on hearsay: before that the master is asked, as labels may have changed a moment ago."""
@@ -41,18 +46,18 @@ class Door:
             return Verdict.ADMITTED
         here = [worker for worker in workers.values() if worker.pod.status.phase not in FINAL_PHASES]
         pods = [worker.pod for worker in here]
-        if admit(pod, await self._known(), pods) is None:
+        if admit(pod, await self._known(), pods, self._sysctls) is None:
             return Verdict.ADMITTED
         node = await self._fresh()
         if node is None:
             return Verdict.UNDECIDED
-        rejection = admit(pod, node, pods)
+        rejection = admit(pod, node, pods, self._sysctls)
         return Verdict.ADMITTED if rejection is None else self._make_room(pod, node, here, rejection)
 
     def _make_room(self, pod: Pod, node: Node, here: list[PodWorker], rejection: Rejection) -> Verdict | Rejection:
         staying = {worker.pod.metadata.uid: worker for worker in here if worker.verdict is None}
         pods = [worker.pod for worker in staying.values()]
-        if admit(pod, node, pods) is None:
+        if admit(pod, node, pods, self._sysctls) is None:
             return Verdict.WAITS
         chosen = victims(pod, node, pods) if rejection.by_lack and is_critical(pod) else ()
         for one in chosen:

@@ -20,10 +20,14 @@ _VARIABLE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What variables come from besides the pod: the objects there are, and what the node can give, as quantities."""
+    """What variables come from besides the pod: the objects there are, and what the node can give, as quantities.
+
+    `services` are variables that stand before all others.
+    """
 
     objects: Mapping[Reference, Object] = field(default_factory=lambda: MappingProxyType({}))
     allocatable: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    services: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def environment(pod: Pod, container: Container, sources: Sources) -> dict[str, str]:
@@ -32,7 +36,7 @@ def environment(pod: Pod, container: Container, sources: Sources) -> dict[str, s
     Keys of whole objects that cannot be names of variables are left out. Raises Refused when an object or a key is
     missing that is not optional.
     """
-    known: dict[str, str] = {}
+    known = dict(sources.services)
     for source in container.env_from:
         for kind, ref in ((ConfigMap, source.config_map_ref), (Secret, source.secret_ref)):
             if ref is not None:

@@ -26,8 +26,13 @@ class LogDirs:
 
 def pod_link(dirs: LogDirs, one: Container) -> Path:
     """Where the log of one attempt of a container is found by its pod."""
-    folder = f"{one.labels.get(POD_NAMESPACE, '')}_{one.labels.get(POD_NAME, '')}_{one.uid}"
+    folder = pod_folder(one.labels.get(POD_NAMESPACE, ""), one.labels.get(POD_NAME, ""), one.uid)
     return dirs.pods / folder / one.name / f"{one.restarts}{SUFFIX}"
+
+
+def pod_folder(namespace: str, name: str, uid: str) -> str:
+    """The name of the directory of a pod's logs."""
+    return f"{namespace}_{name}_{uid}"
 
 
 def container_link(dirs: LogDirs, one: Container) -> Path:

@@ -138,6 +138,7 @@ def node_status(
             architecture=facts.architecture,
         ),
         images=largest(facts.images),
+        features={"supplementalGroupsPolicy": True},
     )
 
 

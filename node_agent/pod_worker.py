@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from api.objects import Pod
 from node_agent.alarm import Alarm
 from node_agent.deadline import EXCEEDED, active_until
-from node_agent.drivers import host as directories
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
 from node_agent.last_words import LastWords
@@ -26,7 +25,7 @@ from node_agent.pod_volumes import PodVolumes
 from node_agent.progress import post_start
 from node_agent.references import Unread
 from node_agent.status import Facts, failed, merged, summarise
-from node_agent.surroundings import boxed, connected, credentials_for, surrounded
+from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
@@ -238,7 +237,7 @@ class PodWorker:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
         try:
             spec = await boxed(self._tools, self.pod, attempt)
-            identity = await self._tools.docker.create(spec)
+            identity = await created(self._tools.docker, spec)
             await self._drop(earlier)
             await self._tools.docker.start(identity)
             sandbox = await self._tools.docker.inspect(identity)
@@ -271,10 +270,8 @@ class PodWorker:
         self._memory.trouble = no_address(self.pod, address)
         self._memory.attached = sandbox.id
         self._memory.address = address
-        await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
-        exceeded = await asyncio.to_thread(directories.write_resolver, self.pod, self._tools.host)
-        if exceeded:
-            self._tell("DNSConfigForming", exceeded)
+        for reason, message in await named(self.pod, self._tools.host, address):
+            self._tell(reason, message)
 
     async def _start_all(self, starts: tuple[Start, ...], sandbox: Container, seen: PodContainers) -> None:
         """One after the other; those after one with a postStart hook wait for it, and a pass has to begin it."""

@@ -67,12 +67,24 @@ def resolver(pod: Pod, of_host: Resolver, cluster_dns: Sequence[str], cluster_do
     return kept, "; ".join(left_out)
 
 
-def _by_policy(pod: Pod, of_host: Resolver, cluster_dns: Sequence[str], cluster_domain: str) -> Resolver:
+def without_cluster_dns(pod: Pod, cluster_dns: Sequence[str]) -> str:
+    """Why the pod does not ask the cluster's DNS although its policy says so; empty if it does."""
+    if cluster_dns or not _wants_cluster(pod):
+        return ""
+    meta = pod.metadata
+    words = f'cannot create Pod using "{pod.spec.dns_policy}" policy. Falling back to "Default" policy.'
+    return f'pod: "{meta.name}_{meta.namespace}({meta.uid})". The node agent has no clusterDns configured and {words}'
+
+
+def _wants_cluster(pod: Pod) -> bool:
     policy = pod.spec.dns_policy
-    if policy == "None":
+    return policy == "ClusterFirstWithHostNet" or (policy == "ClusterFirst" and not pod.spec.host_network)
+
+
+def _by_policy(pod: Pod, of_host: Resolver, cluster_dns: Sequence[str], cluster_domain: str) -> Resolver:
+    if pod.spec.dns_policy == "None":
         return Resolver()
-    wants_cluster = policy == "ClusterFirstWithHostNet" or (policy == "ClusterFirst" and not pod.spec.host_network)
-    if not (wants_cluster and cluster_dns):
+    if not (_wants_cluster(pod) and cluster_dns):
         return of_host
     own = (f"{pod.metadata.namespace}.svc.{cluster_domain}", f"svc.{cluster_domain}", cluster_domain)
     return Resolver(tuple(cluster_dns), (*own, *of_host.searches), CLUSTER_OPTIONS)

@@ -1,6 +1,7 @@
 """Security contexts → the rights that Docker is asked to give a container. Pure.
 
-A field that neither container nor pod has set is left to Docker, whose own seccomp profile and capabilities then hold.
+A field that neither container nor pod has set is left to Docker, whose own capabilities then hold; but who says nothing
+of seccomp has no profile, as with a kubelet, unless the node says otherwise.
 Source: facts/node.md 4 and 5.1.
 """
 
@@ -21,9 +22,23 @@ SAFE_SYSCTLS = frozenset((
 """They are a pod's own and cannot harm its neighbours."""
 
 
+HIDDEN = (
+    "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+    "/sys/devices/virtual/powercap", "/sys/firmware",
+)  # fmt: skip
+"""What a kubelet hides from containers, more than Docker does by itself: it tells of neighbours and of the host."""
+
+STRICT = "Strict"
+"""Of supplementalGroupsPolicy: a process has the groups that its pod names, and none that its image gives the user."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a container's processes are and may do, in Docker's words; `unmasked`: nothing of /proc is hidden."""
+    """What a container's processes are and may do, in Docker's words.
+
+    `hidden` are paths that it does not see, None those that Docker hides by itself; with none no path is read-only.
+    """
 
     user: str = ""
     groups: tuple[int, ...] = ()
@@ -31,7 +46,7 @@ class Rights:
     cap_add: tuple[str, ...] = ()
     cap_drop: tuple[str, ...] = ()
     read_only: bool = False
-    unmasked: bool = False
+    hidden: tuple[str, ...] | None = None
     options: tuple[str, ...] = ()
 
 
@@ -39,12 +54,14 @@ class Rights:
 class Grounds:
     """What a container's rights depend on besides its pod.
 
-    `image_user` is the image's USER; `seccomp` the content of the Localhost profile; `apparmor`: the kernel has it.
+    `image_user` is the image's USER; `seccomp` the content of the Localhost profile; `apparmor`: the kernel has it;
+    `seccomp_default`: a container without a profile has Docker's.
     """
 
     image_user: str = ""
     seccomp: str = ""
     apparmor: bool = False
+    seccomp_default: bool = False
 
 
 def container_rights(pod: Pod, container: Container, grounds: Grounds) -> Rights:
@@ -59,7 +76,7 @@ def container_rights(pod: Pod, container: Container, grounds: Grounds) -> Rights
         cap_add=tuple(map(_bare, capabilities.add)),
         cap_drop=tuple(map(_bare, capabilities.drop)),
         read_only=bool(own.read_only_root_filesystem),
-        unmasked=own.proc_mount == "Unmasked",
+        hidden=None if own.privileged else () if own.proc_mount == "Unmasked" else HIDDEN,
         options=(
             *(("no-new-privileges",) if own.allow_privilege_escalation is False else ()),
             *_seccomp(seccomp_profile(pod, container), grounds),
@@ -70,7 +87,12 @@ def container_rights(pod: Pod, container: Container, grounds: Grounds) -> Rights
 
 
 def sandbox_rights(pod: Pod) -> Rights:
-    """The sandbox does nothing, so it may do nothing; it runs as the pod's user."""
+    """The sandbox does nothing, so it may do nothing; it runs as the pod's user.
+
+    Raises Refused for a pod that wants users of its own: Docker gives them to all containers or to none.
+    """
+    if pod.spec.host_users is False:
+        raise Refused("hostUsers false is not supported by this runtime: users in the pod would be those of the host")
     shared = pod.spec.security_context or PodSecurityContext()
     user, group = shared.run_as_user, shared.run_as_group
     return Rights(
@@ -93,16 +115,23 @@ def sysctls(pod: Pod) -> tuple[tuple[str, str], ...]:
     return tuple((one.name.replace("/", "."), one.value) for one in shared.sysctls)
 
 
-def forbidden_sysctl(pod: Pod) -> str:
-    """Why a node does not take the pod, empty if it does: only what belongs to the pod's own namespaces is safe."""
+def forbidden_sysctl(pod: Pod, allowed: tuple[str, ...] = ()) -> str:
+    """Why a node does not take the pod, empty if it does: only what belongs to the pod's own namespaces is safe.
+
+    `allowed` are others that the operator lets pods set; one that ends with `*` is all that begin so.
+    """
     for name, _ in sysctls(pod):
-        if name not in SAFE_SYSCTLS:
+        if name not in SAFE_SYSCTLS and not any(_covers(one, name) for one in allowed):
             return f'forbidden sysctl: "{name}" not allowlisted'
         if pod.spec.host_network and name.startswith("net."):
             return f'forbidden sysctl: "{name}" not allowed with host net enabled'
-        if pod.spec.host_ipc and name.startswith("kernel."):
+        if pod.spec.host_ipc and name.startswith(("kernel.", "fs.mqueue.")):
             return f'forbidden sysctl: "{name}" not allowed with host ipc enabled'
     return ""
+
+
+def _covers(allowed: str, name: str) -> bool:
+    return name.startswith(allowed[:-1]) if allowed.endswith("*") else name == allowed
 
 
 def _user(pod: Pod, container: Container, image_user: str) -> str:
@@ -126,7 +155,18 @@ def _user(pod: Pod, container: Container, image_user: str) -> str:
         if not user.isdecimal():
             raise Refused(f"runAsGroup without runAsUser, and the image has a non-numeric user ({user}) {where}")
         return f"{user}:{group}"
-    return user if wished is not None else image_user or "0"
+    named = user if wished is not None else image_user or "0"
+    return _without_image_groups(named, where) if shared.supplemental_groups_policy == STRICT else named
+
+
+def _without_image_groups(user: str, where: str) -> str:
+    """To a user with a group Docker gives no further groups of the image's /etc/group. Raises Refused."""
+    if ":" in user:
+        return user
+    if user == "0":
+        return "0:0"
+    why = f"supplementalGroupsPolicy Strict needs runAsGroup: the image does not say which group user {user} has"
+    raise Refused(f"{why} {where}")
 
 
 def _groups(shared: PodSecurityContext) -> tuple[int, ...]:
@@ -139,9 +179,12 @@ def _bare(capability: str) -> str:
 
 
 def _seccomp(profile: Profile | None, grounds: Grounds) -> tuple[str, ...]:
-    if profile is None or profile.type == "RuntimeDefault":
-        return ()
-    return ("seccomp=unconfined",) if profile.type == "Unconfined" else (f"seccomp={grounds.seccomp}",)
+    kind = profile.type if profile is not None else "RuntimeDefault" if grounds.seccomp_default else "Unconfined"
+    return {
+        "RuntimeDefault": (),
+        "Unconfined": ("seccomp=unconfined",),
+        "Localhost": (f"seccomp={grounds.seccomp}",),
+    }[kind]
 
 
 def _apparmor(profile: Profile | None, grounds: Grounds) -> tuple[str, ...]:

@@ -10,6 +10,10 @@ from node_agent.eviction import HARD, BadThreshold, thresholds
 
 BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
 """A quantity of bytes, as in Pods."""
+MADE_HERE = "podlane/pause"
+"""Made on each node. Nobody publishes it, so a registry that has something of this name has a stranger's."""
+SYSCTL = r"^(kernel\.(shm|msg|sem)|fs\.mqueue\.|net\.)[a-z0-9_.-]*\*?$"
+"""Sysctls that belong to a pod's own IPC and network, one by one or all that begin so."""
 TAINT = "^[A-Za-z0-9./_-]+(=[A-Za-z0-9._-]*)?:(NoSchedule|PreferNoSchedule|NoExecute)$"
 
 
@@ -45,10 +49,17 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     socket: Annotated[str, msgspec.Meta(description="unix socket on which root submits static pods")] = (
         "/run/podlane/node-agent.sock"
     )
-    pause_image: Annotated[str, msgspec.Meta(description="image of the sandbox container")] = "podlane/pause"
+    pause_image: Annotated[str, msgspec.Meta(description="image of the sandbox container")] = MADE_HERE
     cluster_domain: Annotated[str, msgspec.Meta(description="domain of the cluster's names")] = "cluster.local"
     cluster_dns: Annotated[tuple[str, ...], msgspec.Meta(description="nameservers of the cluster, for pods")] = ()
     resolv_conf: Annotated[str, msgspec.Meta(description="resolv.conf of this host, for pods")] = "/etc/resolv.conf"
+    seccomp_default: Annotated[
+        bool, msgspec.Meta(description="whether containers that say nothing of seccomp have Docker's profile, not none")
+    ] = False
+    allowed_unsafe_sysctls: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=SYSCTL)], ...],
+        msgspec.Meta(description="sysctls that pods may set besides the safe ones, also as net.*"),
+    ] = ()
     cgroup_root: Annotated[str, msgspec.Meta(pattern="^/", description="control group above those of pods")] = "/"
     max_pods: Annotated[int, msgspec.Meta(ge=1, description="how many pods the node takes")] = 110
     register_with_taints: Annotated[

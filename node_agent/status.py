@@ -208,16 +208,13 @@ def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) 
     if newest is not None and facts.progress.is_up(wish, newest):
         started = times.text(newest.started_at) if newest.started_at else None
         return ContainerState(running=ContainerStateRunning(started_at=started))
-    if wish.name in facts.troubles:
+    over = facts.terminating or phase in FINAL_PHASES
+    held = newest is not None and not over and comes_back(restart_policy(pod, wish), newest, facts.progress)
+    if wish.name in facts.troubles and (newest is None or not newest.ended or held):
         reason, message = facts.troubles[wish.name]
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
     if newest is None or newest.unborn or newest.running:
         return ContainerState(waiting=_before_it_runs(pod, newest, facts))
-    held = (
-        comes_back(restart_policy(pod, wish), newest, facts.progress)
-        and not facts.terminating
-        and phase not in FINAL_PHASES
-    )
     if held and wish in pod.spec.containers and not stage(pod, seen, seen.sandbox, facts.progress).initialized:
         return ContainerState(waiting=ContainerStateWaiting(reason="PodInitializing"))
     if held and facts.now < due(newest, facts.now):

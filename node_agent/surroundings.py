@@ -12,25 +12,44 @@ from api.configuration import Secret
 from api.objects import Container as Wish
 from api.objects import Pod
 from api.references import passwords_of, variables_of
-from node_agent.containers import ContainerSpec, container_spec, message_file, pod_dir, sandbox_spec
+from node_agent.containers import ContainerSpec, Host, container_spec, message_file, pod_dir, sandbox_spec
 from node_agent.credentials import Credential, fitting
 from node_agent.drivers import host as directories
 from node_agent.drivers import sub_paths as sub_path_driver
+from node_agent.drivers.docker import Docker
 from node_agent.environment import Sources, environment
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import Start
 from node_agent.pod_network import SandboxNetwork
 from node_agent.references import References
+from node_agent.resolver import without_cluster_dns
 from node_agent.security import Grounds, container_rights, seccomp_profile
+from node_agent.service_variables import service_variables
+from node_agent.settings import MADE_HERE
 from node_agent.stages import target_of
 from node_agent.tools import Tools
 from node_agent.volume_paths import sub_paths
+from reconcile.errors import Gone
 
 
 async def boxed(tools: Tools, pod: Pod, attempt: int) -> ContainerSpec:
     """The sandbox as Docker is asked for it. Raises Refused, NotReady."""
     spec = sandbox_spec(pod, tools.pause_image, attempt, tools.host)
     return replace(spec, cgroup_parent=await tools.cgroups.make(pod))
+
+
+async def created(docker: Docker, spec: ContainerSpec) -> str:
+    """Create a sandbox, whose image is fetched only where it is missing, and never the one that is made on the node.
+
+    Returns its id. Raises what Docker raises.
+    """
+    try:
+        return await docker.create(spec)
+    except Gone:
+        if spec.image == MADE_HERE:
+            raise
+        await docker.pull(spec.image)
+        return await docker.create(spec)
 
 
 async def connected(pod: Pod, sandbox: Container, network: SandboxNetwork, node_address: str) -> str:
@@ -55,6 +74,17 @@ async def connected(pod: Pod, sandbox: Container, network: SandboxNetwork, node_
         egress_bandwidth=egress,
     )
     return (await network.attach(request)).ip.partition("/")[0]
+
+
+async def named(pod: Pod, host: Host, address: str) -> list[tuple[str, str]]:
+    """Write how the pod calls itself and whom it asks for names. Returns what to tell (reason, message) of it.
+
+    Raises NotReady.
+    """
+    await asyncio.to_thread(directories.write_hosts, pod, host, address)
+    exceeded = await asyncio.to_thread(directories.write_resolver, pod, host)
+    told = (("DNSConfigForming", exceeded), ("MissingClusterDNS", without_cluster_dns(pod, host.cluster_dns)))
+    return [(reason, message) for reason, message in told if message]
 
 
 def credentials_for(
@@ -82,13 +112,14 @@ async def surrounded(
     """
     wish, host = start.wish, tools.host
     objects = tools.references.found(variables_of(wish, pod.metadata.namespace))
-    known = environment(pod, wish, Sources(objects, host.allocatable))
+    known = environment(pod, wish, Sources(objects, host.allocatable, service_variables(pod, tools.services(pod))))
     profile = seccomp_profile(pod, wish)
     named = profile.localhost_profile if profile is not None else ""
     grounds = Grounds(
         image_user=await tools.docker.image_user(image),
         seccomp=await asyncio.to_thread(directories.seccomp_profile, host, named) if named else "",
         apparmor=directories.has_apparmor(),
+        seccomp_default=host.seccomp_default,
     )
     parts = tuple(sub_paths(pod, wish, pod_dir(host, pod.metadata.uid), known))
     await asyncio.to_thread(sub_path_driver.prepare, parts)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from api.objects import Pod, PodStatus
+from api.services import Service
 from node_agent.containers import Host
 from node_agent.drivers.docker import Docker
 from node_agent.pod_cgroups import PodCgroups
@@ -31,3 +32,4 @@ class Tools:
     tokens: Tokens
     cgroups: PodCgroups
     probing: Probing
+    services: Callable[[Pod], Collection[Service]]

@@ -23,7 +23,7 @@ PLUGINS = {
 }
 """Source of a volume → directory of its kind in the pod's directory."""
 
-PROPAGATIONS = {"HostToContainer": "rslave"}
+PROPAGATIONS = {"HostToContainer": "rslave", "Bidirectional": "rshared"}
 """How a mount takes part in mounts that come later → Docker's word for it; nothing for those that do not."""
 
 
@@ -38,8 +38,10 @@ class SubPath:
 
 
 def volume_dir(pod_dir: str, volume: Volume) -> str:
-    """The directory of a volume that the agent makes."""
-    plugin = next(plugin for field, plugin in PLUGINS.items() if getattr(volume, field) is not None)
+    """The directory of a volume that the agent makes. Raises Refused for a kind that it does not know."""
+    plugin = next((plugin for field, plugin in PLUGINS.items() if getattr(volume, field) is not None), "")
+    if not plugin:
+        raise Refused(f"no volume plugin matched volume {volume.name!r}; its kind is not supported by this node")
     return f"{pod_dir}/volumes/{plugin}/{volume.name}"
 
 
@@ -88,7 +90,7 @@ def _target(pod_dir: str, mount: VolumeMount, container: Container, index: int) 
 
 
 def binds(pod: Pod, container: Container, pod_dir: str) -> tuple[str, ...]:
-    """The container's mounts as Docker wants them: `SOURCE:TARGET[:OPTIONS]`."""
+    """The container's mounts as Docker wants them: `SOURCE:TARGET[:OPTIONS]`. Raises Refused for what Docker cannot."""
     volumes = {volume.name: volume for volume in pod.spec.volumes}
     return tuple(
         _bind(volumes[mount.name], mount, _source(volumes[mount.name], mount, container, index, pod_dir))
@@ -103,6 +105,8 @@ def _source(volume: Volume, mount: VolumeMount, container: Container, index: int
 
 
 def _bind(volume: Volume, mount: VolumeMount, source: str) -> str:
+    if mount.recursive_read_only == "Enabled":
+        raise Refused(f"volume mount {mount.name!r}: recursiveReadOnly Enabled is not supported by this runtime")
     read_only = "ro" if mount.read_only or is_read_only(volume) else ""
     options = ",".join(word for word in (read_only, PROPAGATIONS.get(mount.mount_propagation or "", "")) if word)
     return f"{source}:{mount.mount_path}{':' if options else ''}{options}"

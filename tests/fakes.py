@@ -15,6 +15,7 @@ from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from itertools import count
+from secrets import token_hex
 from typing import TypeVar
 
 from api.objects import ContainerImage
@@ -55,6 +56,7 @@ class FakeDocker(Docker):
 
     `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers;
     `passwords` are what it wants for them.
+    The containers in `stuck` cannot be removed.
     `programs` may be run inside a container, with these exit codes; whatever else is run there does not end.
     """
 
@@ -72,6 +74,7 @@ class FakeDocker(Docker):
         self.asked: list[str] = []
         self.executed: list[tuple[str, str]] = []
         self.programs: dict[str, int] = {}
+        self.stuck: set[str] = set()
         self._listeners: list[Callable[[str], None]] = []
         self._numbers = count(1)
         self._clock = datetime.now(UTC)
@@ -155,7 +158,9 @@ class FakeDocker(Docker):
             raise Gone(f"Docker: No such image: {spec.image}")
         if 0 < spec.memory < LEAST_MEMORY:
             raise Refused("Docker: Minimum memory limit allowed is 6MB")
-        if holder is not None:
+        if holder is not None and holder.seen.id in self.stuck:
+            spec = changed(spec, name=f"{spec.name}_{token_hex(4)}")
+        elif holder is not None:
             self._drop(holder.seen.id)
         identity = f"{next(self._numbers):064x}"
         seen = Container(
@@ -220,6 +225,8 @@ class FakeDocker(Docker):
 
     async def remove(self, container: str) -> None:
         self._ready()
+        if container in self.stuck:
+            raise Refused(f"Docker: container {container}: driver failed to remove root filesystem")
         self._drop(container)
         self._called(None)
 

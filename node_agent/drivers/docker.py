@@ -25,6 +25,7 @@ from api.objects import ContainerImage
 from node_agent.containers import CPU_PERIOD, ContainerSpec, LogLimits
 from node_agent.credentials import Credential
 from node_agent.drivers.docker_exec import Executed, execute
+from node_agent.drivers.docker_names import create_named
 from node_agent.garbage import Image
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
 from reconcile.errors import Gone, NotReady, Refused
@@ -137,7 +138,10 @@ class Docker:
         self._digests.clear()
 
     async def create(self, spec: ContainerSpec) -> str:
-        """Create a container; a dead one that holds its name is removed first. Returns the id."""
+        """Create a container. Returns the id. Raises Refused while a running one has its name.
+
+        A dead one that has its name is removed first; where that fails the name gets a suffix.
+        """
         return await self._call(functools.partial(_create, spec, self._logs))
 
     async def start(self, container: str) -> None:
@@ -354,8 +358,8 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
             type=LogConfig.types.JSON, config={"max-size": str(logs.bytes), "max-file": str(logs.files)}
         ),
     )
-    if rights.unmasked:
-        host |= {"MaskedPaths": [], "ReadonlyPaths": []}
+    if rights.hidden is not None:
+        host |= {"MaskedPaths": list(rights.hidden)} | ({} if rights.hidden else {"ReadonlyPaths": []})
     config = client.create_container_config(
         image=spec.image,
         user=rights.user or None,
@@ -376,18 +380,7 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
         config["Entrypoint"] = list(spec.entrypoint)
     if spec.command is not None:
         config["Cmd"] = list(spec.command)
-    return _create_named(client, config, spec.name)
-
-
-def _create_named(client: Any, config: dict[str, Any], name: str) -> str:
-    for attempt in (1, 2):
-        try:
-            return str(client.create_container_from_config(config, name)["Id"])
-        except docker.errors.APIError as error:
-            if attempt == 2 or error.status_code != 409:
-                raise
-            client.remove_container(name, v=True)
-    raise AssertionError("unreachable")
+    return create_named(client, config, spec.name)
 
 
 def _reference(name: str) -> tuple[str, str]:

@@ -17,14 +17,40 @@ COMMAND_SECONDS = 60.0
 def points(below: Path) -> list[Path]:
     """Where something is mounted, on the directory or below it, the newest first (proc_pid_mountinfo(5))."""
     lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
-    found = (Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), line.split(" ")[4])) for line in lines)
+    found = (_point(line.split(" ")[4]) for line in lines)
     root = below.resolve()
     return [point for point in found if point.is_relative_to(root)][::-1]
+
+
+def _point(written: str) -> Path:
+    return Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), written))
 
 
 def is_mounted(path: Path) -> bool:
     """Whether something is mounted there; it is not asked, for its server may be away."""
     return path.parent.resolve() / path.name in points(path.parent)
+
+
+def is_shared(path: Path) -> bool:
+    """Whether what is mounted below the path is seen by others who have it (mount_namespaces(7))."""
+    real = path.resolve()
+    rows = [line.split(" ") for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()]
+    above = [row for row in rows if real.is_relative_to(_point(row[4]))]
+    nearest = max(above, key=lambda row: len(row[4]))
+    return any(word.startswith("shared:") for word in nearest[6 : nearest.index("-")])
+
+
+def share(path: Path) -> None:
+    """From now on what containers mount below the directory reaches the host, if they ask for it. Raises NotReady.
+
+    It is mounted on itself where it is not shared already.
+    """
+    if is_shared(path):
+        return
+    if points(path):
+        raise NotReady(f"{path}: something is mounted in it, and would be hidden")
+    _run("mount", "--bind", str(path), str(path))
+    _run("mount", "--make-rshared", str(path))
 
 
 def mount(kind: str, source: str, target: Path, options: tuple[str, ...] = ()) -> None:

@@ -53,6 +53,7 @@ class Dockerd:
     """A dockerd without a network in a directory of its own; pulls go nowhere."""
 
     root: Path
+    flags: tuple[str, ...] = ()
 
     @property
     def socket(self) -> Path:
@@ -69,6 +70,7 @@ class Dockerd:
             "--iptables=false",
             "--ip-forward=false",
             "--storage-driver=overlay2",
+            *self.flags,
         ]
         proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
         with (self.root / "log").open("ab") as log:
@@ -260,6 +262,38 @@ async def test_the_name_of_a_dead_container_may_be_taken_but_not_that_of_a_runni
     with pytest.raises(Refused):
         await driver.create(sandbox(uid))
     assert (await driver.inspect(second)).running
+
+
+def stick(driver: Docker, identity: str) -> Path:
+    """From now on a dead container cannot be removed; the file is what holds it, on a real host."""
+    if isinstance(driver, FakeDocker):
+        driver.stuck.add(identity)
+        return Path("/dev/null")
+    held = Path(driver._socket).parent / "data" / "containers" / identity / "held"
+    held.touch()
+    run("chattr", "+i", str(held))
+    return held
+
+
+async def test_a_name_whose_dead_holder_cannot_be_removed_gets_a_suffix(driver: Docker, uid: str) -> None:
+    first = await driver.create(sandbox(uid))
+    held = stick(driver, first)
+    try:
+        with pytest.raises(Refused):
+            await driver.remove(first)
+        second = await driver.create(sandbox(uid))
+        await driver.start(second)
+        name = f"k8s_POD_web_red_{uid}_0"
+        made = driver.held[second].spec.name if isinstance(driver, FakeDocker) else name_of(driver, second)
+        assert re.fullmatch(f"{name}_[0-9a-f]{{8}}", made)
+        assert {one.id for one in await driver.pod_containers(uid)} >= {second}
+    finally:
+        if held != Path("/dev/null"):
+            run("chattr", "-i", str(held))
+
+
+def name_of(driver: Docker, identity: str) -> str:
+    return str(driver._connected().inspect_container(identity)["Name"]).removeprefix("/")
 
 
 async def test_a_container_cannot_join_a_sandbox_that_does_not_run(driver: Docker, uid: str) -> None:
@@ -573,7 +607,7 @@ async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
         cap_add=("NET_ADMIN",),
         cap_drop=("ALL",),
         read_only=True,
-        unmasked=True,
+        hidden=(),
         options=("no-new-privileges", "seccomp=unconfined"),
     )
     identity = await real.create(replace(container(uid, image, box, DEAF), rights=rights))
@@ -740,6 +774,25 @@ async def test_a_container_follows_the_mounts_of_the_host_if_it_asks_to(
     real.close()
 
 
+async def test_what_a_container_mounts_reaches_the_host_if_it_asks_to(dockerd: Dockerd, uid: str, shared: Path) -> None:
+    real = Docker(str(dockerd.socket), LOGS)
+    network = await running_sandbox(real, uid)
+    spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
+    may_mount = replace(spec, rights=Rights(cap_add=("SYS_ADMIN",), options=("seccomp=unconfined",)))
+    identity = await real.create(replace(may_mount, binds=(f"{shared}:/both:rshared", f"{shared}:/own")))
+    await real.start(identity)
+    for place in ("/both/later", "/own/later"):
+        made = await real.execute(identity, ("mount", "-t", "tmpfs", "tmpfs", place), DEADLINE_SECONDS)
+        assert made.code == 0, made
+    assert [point for point in mounts.points(shared) if point != shared] == [shared / "later"]
+    private = shared.parent
+    with pytest.raises(Refused, match="not a shared mount"):
+        await real.start(await real.create(replace(spec, name=f"{spec.name}9", binds=(f"{private}:/m:rshared",))))
+    await real.remove(identity)
+    await real.remove(network)
+    real.close()
+
+
 async def test_docker_may_go_and_come_back() -> None:
     daemon = Dockerd(Path(f"/tmp/podlane-dockerd-{os.getpid()}-2"))
     daemon.root.mkdir()
@@ -773,3 +826,27 @@ async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match="does not answer"):
         await real.execute("any", ("true",), 5)
     real.close()
+
+
+async def test_the_newest_api_that_docker_offers_is_spoken(dockerd: Dockerd) -> None:
+    real = Docker(str(dockerd.socket), LOGS)
+    assert await real.version()
+    offered = run("docker", "-H", f"unix://{dockerd.socket}", "version", "--format", "{{.Server.APIVersion}}").strip()
+    assert real._connected().api_version == offered
+    real.close()
+
+
+async def test_a_docker_that_is_too_old_is_told(tmp_path: Path) -> None:
+    async def version(_: web.Request) -> web.Response:
+        return web.json_response({"ApiVersion": "1.40", "Version": "19.3.0"})
+
+    app = web.Application()
+    app.router.add_get("/version", version)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "docker.sock")).start()
+    old = Docker(str(tmp_path / "docker.sock"), LOGS)
+    with pytest.raises(NotReady, match=r"Docker's API is 1.40; 1.41 \(Docker 20.10\) or newer is needed"):
+        await old.version()
+    old.close()
+    await runner.cleanup()

@@ -219,3 +219,19 @@ def test_an_agent_killed_anywhere_sets_up_and_forgets_as_if_it_had_lived(tmp_pat
         volumes.forget(Path(pod_dir))
         assert mounts.points(Path(pod_dir)) == []
         assert not Path(pod_dir).exists()
+
+
+def test_a_directory_is_shared_once_and_not_over_what_is_mounted_in_it(tmp_path: Path) -> None:
+    pods, other = tmp_path / "pods", tmp_path / "other"
+    pods.mkdir()
+    mounts.share(pods)
+    assert mounts.is_shared(pods)
+    mounts.share(pods)
+    assert mounts.points(pods) == [pods]
+    (pods / "pod").mkdir()
+    assert mounts.is_shared(pods / "pod")
+    (other / "pod").mkdir(parents=True)
+    mounts.tmpfs(other / "pod")
+    if not mounts.is_shared(other):
+        with pytest.raises(NotReady, match="would be hidden"):
+            mounts.share(other)

@@ -27,12 +27,15 @@ NODE = "node-1"
 
 
 class SingleNode:
-    """Use as a context manager; the agent is started, also again and with other settings, by `agent`."""
+    """Use as a context manager; the agent is started, also again and with other settings, by `agent`.
 
-    def __init__(self) -> None:
+    `docker_flags` are for its dockerd.
+    """
+
+    def __init__(self, *docker_flags: str) -> None:
         self.root = Path(f"/tmp/podone-{os.getpid()}")
         self.state = self.root / "agent"
-        self._docker = Dockerd(self.root / "docker")
+        self._docker = Dockerd(self.root / "docker", docker_flags)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> SingleNode:

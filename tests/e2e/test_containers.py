@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +209,29 @@ def test_containers_may_share_their_processes_and_have_names_of_their_own(cluste
     assert f"{cluster.address(project, 'pair')}\tshop.shops.{project}.svc.cluster.local\tshop" in hosts
 
 
+ANSWERER = """\
+import socket, sys
+with socket.socket(type=socket.SOCK_DGRAM) as server:
+    server.bind(("", int(sys.argv[1])))
+    print("bound", flush=True)
+    while True:
+        server.sendto(b"the answer", server.recvfrom(100)[1])
+"""
+
+
+@contextmanager
+def answering(pid: int, port: int) -> Iterator[None]:
+    """Datagrams to this port of the network of a process are answered in the block."""
+    command = ["nsenter", f"--net=/proc/{pid}/ns/net", sys.executable, "-c", ANSWERER, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "bound\n"
+        try:
+            yield
+        finally:
+            server.terminate()
+
+
 def test_a_host_port_leads_to_its_pod_until_the_pod_is_gone(cluster: Cluster, project: str) -> None:
     spec = """\
   nodeName: node-1
@@ -214,19 +239,28 @@ def test_a_host_port_leads_to_its_pod_until_the_pod_is_gone(cluster: Cluster, pr
   - name: main
     image: podlane/toolbox
     command: [httpd, -f, -p, "8080", -h, /etc]
-    ports: [{containerPort: 8080, hostPort: 9080}]
-"""
+    ports:
+    - {containerPort: 8080, hostPort: 9080}
+    - {containerPort: 5300, hostPort: 9053, protocol: UDP}
+    - {containerPort: 8080, hostPort: 9081, hostIP: ADDRESS}
+    - {containerPort: 8080, hostPort: 9082, hostIP: 192.0.2.77}
+""".replace("ADDRESS", str(cluster.nodes["node-1"].address))
     cluster.apply(pod("open", project, spec))
     cluster.wait_running(project, "open")
-    url = f"http://{cluster.nodes['node-1'].address}:9080/passwd"
 
-    def answers(*where: str) -> bool:
+    def answers(*where: str, port: int = 9080) -> bool:
+        url = f"http://{cluster.nodes['node-1'].address}:{port}/passwd"
         command = (*where, "curl", "-sS", "--max-time", "5", "-o", "/dev/null", url)
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     inside = {name: ("nsenter", f"--net=/run/netns/{node.namespace}") for name, node in sorted(cluster.nodes.items())}
     for where in ((), inside["node-1"], inside["node-2"]):
         wait_until(lambda where=where: answers(*where), f"the port answers {where}")  # type: ignore[misc]
+        assert answers(*where, port=9081)
+        assert not answers(*where, port=9082), "it is a port of another address"
+    ask = f"exec 3<>/dev/udp/{cluster.nodes['node-1'].address}/9053; echo question >&3; head -c 10 <&3"
+    with answering(cluster.pid(project, "open"), 5300):
+        assert run(*inside["node-2"], "timeout", "20", "bash", "-c", ask) == "the answer"
     cluster.kubectl("-n", project, "delete", "pod", "open", "--timeout=30s")
     listed = (*inside["node-1"], "nft", "list", "table", "ip", "podlane-hostports")
     wait_until(lambda: subprocess.run(listed, capture_output=True, check=False).returncode != 0, "the table is gone")

@@ -124,3 +124,10 @@ def test_a_node_with_another_subnet_gives_its_pods_new_addresses(cluster: Cluste
     cluster.wait_running("red", "red-3")
     wait_until(lambda: cluster.pings(("red", "red-1"), cluster.address("red", "red-3")), "red-1 reaches red-3")
     assert not cluster.pings(("blue", "blue-1"), cluster.address("red", "red-3"))
+    hosts = cluster.execute("red", "red-3", "cat", "/etc/hosts").stdout
+    assert f"{cluster.address('red', 'red-3')}\tred-3" in hosts
+    assert not [line for line in hosts.splitlines() if line and line[0].isdigit() and _is_in(line.split()[0], before)]
+
+
+def _is_in(address: str, subnet: str) -> bool:
+    return ":" not in address and IPv4Address(address) in IPv4Network(subnet)

@@ -11,7 +11,7 @@ from aiohttp import web
 from api.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from api.mirror import Mirror
-from api.objects import Namespace, ObjectMeta
+from api.objects import Namespace, Node, ObjectMeta
 
 LIST = "/api/v1/namespaces"
 
@@ -140,3 +140,18 @@ async def test_errors_have_their_own_types(script: tuple[Script, Client]) -> Non
 def test_a_kubeconfig_says_what_is_wrong_with_it(tmp_path: object) -> None:
     with pytest.raises(BadKubeconfig, match="No such file"):
         Kubeconfig.load("/nowhere/at/all")
+
+
+async def test_of_a_kind_that_the_server_does_not_have_there_is_none(script: tuple[Script, Client]) -> None:
+    _, client = script
+    changed = asyncio.Event()
+    mirror = Mirror(client, Node, on_change=changed.set, optional=True)
+    needed = Mirror(client, Node)
+    tasks = [asyncio.create_task(one.run()) for one in (mirror, needed)]
+    async with asyncio.timeout(10):
+        await changed.wait()
+        while not needed.trouble:
+            await asyncio.sleep(0.001)
+    for task in tasks:
+        task.cancel()
+    assert (mirror.synced, dict(mirror.items), needed.synced) == (True, {}, False)

@@ -88,6 +88,13 @@ MOUNTS = [
     ({"mountPropagation": "Bidirectional"}, ["mountPropagation"]),
     ({"mountPropagation": "Sideways"}, ["mountPropagation"]),
     ({"recursiveReadOnly": "Enabled"}, ["recursiveReadOnly"]),
+    ({"recursiveReadOnly": "IfPossible"}, ["recursiveReadOnly"]),
+    ({"recursiveReadOnly": "IfPossible", "readOnly": True}, []),
+    ({"recursiveReadOnly": "IfPossible", "readOnly": True, "mountPropagation": "None"}, []),
+    (
+        {"recursiveReadOnly": "IfPossible", "readOnly": True, "mountPropagation": "HostToContainer"},
+        ["recursiveReadOnly"],
+    ),
     ({"mountPath": "data"}, ["mountPath"]),
     ({"name": "w"}, ["name"]),
 ]
@@ -97,6 +104,13 @@ MOUNTS = [
 def test_a_wrong_mount_is_refused_by_path(mount: dict[str, Any], wanted: list[str]) -> None:
     document = pod({"emptyDir": {}}, [{"name": "v", "mountPath": "/v", **mount}])
     assert paths(document) == [f"spec.containers[0].volumeMounts[0].{path}" for path in wanted]
+
+
+def test_a_privileged_container_may_mount_for_the_host() -> None:
+    mount = {"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}
+    document = pod({"emptyDir": {}}, [mount])
+    document["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    assert paths(document) == []
 
 
 def test_what_is_filled_in() -> None:

@@ -66,7 +66,7 @@ class ObjectServer:
         if self.refusal:
             status = {"kind": "Status", "code": self.refusal, "message": "not for you"}
             return web.json_response(status, status=self.refusal)
-        selector = request.query["fieldSelector"]
+        selector = request.query.get("fieldSelector", "")
         if "watch" in request.query:
             return await self._watch(request, f"{request.path}?{selector}")
         found = self._objects.get((request.path, selector.removeprefix("metadata.name=")))

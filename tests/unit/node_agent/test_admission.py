@@ -78,6 +78,12 @@ def test_a_node_takes_what_suits_it_and_fits(one: Pod, others: list[Pod], reason
     assert found is None or found.message
 
 
+def test_a_node_takes_pods_with_the_sysctls_that_it_allows() -> None:
+    one = wish("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
+    assert admit(one, NODE, [], ("kernel.msg*",)) is None
+    assert admit(one, NODE, [], ("net.*",)) is not None
+
+
 @pytest.mark.parametrize(
     ("term", "matches"),
     [

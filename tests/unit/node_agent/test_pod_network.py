@@ -11,7 +11,7 @@ from node_agent.containers import Host, container_spec, resolver_file, sandbox_s
 from node_agent.drivers.host import prepare, write_resolver
 from node_agent.host_ports import table
 from node_agent.naming import hosts_text, kernel_name
-from node_agent.resolver import Resolver, parse, resolver
+from node_agent.resolver import Resolver, parse, resolver, without_cluster_dns
 from node_agent.security import Rights
 from reconcile.errors import NotReady, Refused
 from tests.unit.node_agent.make import SANDBOX, UID, pod, with_status
@@ -96,6 +96,22 @@ def test_policies(spec: str, wanted: Resolver) -> None:
 
 def test_without_a_cluster_dns_pods_ask_as_their_host() -> None:
     assert resolved("", ()) == LAN
+
+
+@pytest.mark.parametrize(
+    ("spec", "falls_back"),
+    [
+        ("  dnsPolicy: ClusterFirst", True),
+        ("  dnsPolicy: ClusterFirst\n  hostNetwork: true", False),
+        ("  dnsPolicy: ClusterFirstWithHostNet\n  hostNetwork: true", True),
+        ("  dnsPolicy: Default", False),
+        ("  dnsPolicy: None\n  dnsConfig: {nameservers: [1.1.1.1]}", False),
+    ],
+)
+def test_who_wants_the_clusters_dns_and_has_none_is_told(spec: str, falls_back: bool) -> None:
+    one = pod(spec=spec)
+    assert bool(without_cluster_dns(one, ())) is falls_back
+    assert not without_cluster_dns(one, ("10.0.0.10",))
 
 
 def test_what_no_resolver_reads_is_left_out_and_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ from msgspec.structs import replace
 
 from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
-from node_agent.containers import Host
+from api.services import Service
+from node_agent.containers import ContainerSpec, Host
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
@@ -26,9 +28,11 @@ from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
 from node_agent.prober import Probing, steady
 from node_agent.references import References
+from node_agent.settings import MADE_HERE
+from node_agent.surroundings import created
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
-from reconcile.errors import NotReady, Refused
+from reconcile.errors import Gone, NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
 from tests.unit.node_agent.object_server import ObjectServer
@@ -99,13 +103,14 @@ class World:
         self.docker = FakeDocker("pause", "toolbox", "toolbox:2")
         self.switch = Switch()
         self.objects = ObjectServer()
+        self.services: tuple[Service, ...] = ()
         self.status = PodStatus()
         self.statuses: list[PodStatus] = []
         self.gone = False
         self.told: list[tuple[str, str, str]] = []
         self.taken: set[str] = set()
         root.mkdir(parents=True)
-        self.host = Host(str(root / "pods"), 8 << 30, -1000)
+        self.host = Host(str(root / "pods"), 8 << 30, -1000, cluster_dns=("10.0.0.10",))
         self.network: SandboxNetwork
         self.groups = root / "cgroup"
         (self.groups / "cpu").mkdir(parents=True)
@@ -130,6 +135,7 @@ class World:
             tokens=self.tokens,
             cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/"),
             probing=Probing(self.prober, lambda: 0.0, steady()),
+            services=lambda _: self.services,
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
 
@@ -478,12 +484,55 @@ async def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
         assert here.told == [("Killing", "Stopping container main", "main")]
 
 
+async def test_a_pod_that_wants_the_clusters_dns_is_told_when_there_is_none(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.host = dataclasses.replace(here.host, cluster_dns=())
+        await here.live(HERE, lambda: here.status.phase == "Running")
+        [words] = [message for reason, message, _ in here.told if reason == "MissingClusterDNS"]
+        assert 'pod: "web_red(0b7c)"' in words
+        assert 'using "ClusterFirst" policy' in words
+
+
+async def test_the_image_of_the_sandbox_is_fetched_where_it_is_missing(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.docker.images.remove("pause")
+        here.docker.pulls["pause"] = Refused("Docker: pull access denied")
+        denied = "Failed to create pod sandbox: Docker: pull access denied"
+        await here.live(HERE, lambda: ("FailedCreatePodSandBox", denied, "") in here.told)
+        here.docker.pulls["pause"] = None
+        await here.live(HERE, lambda: here.status.phase == "Running")
+        assert here.docker.asked == [""] * 2
+        here.docker.asked.clear()
+        await here.end("POD", 137)
+        await here.live(HERE, lambda: here.restarts() == [1])
+        assert not here.docker.asked
+
+
+async def test_the_image_that_is_made_on_the_node_is_asked_of_no_registry() -> None:
+    docker = FakeDocker()
+    docker.pulls[MADE_HERE] = None
+    with pytest.raises(Gone):
+        await created(docker, ContainerSpec(name="k8s_POD_web_red_0b7c_0", image=MADE_HERE, labels={}))
+    assert not docker.asked
+
+
 async def test_a_wait_after_a_crash_is_told_once_for_each_crash(tmp_path: Path) -> None:
     wish = pod('[{name: main, image: toolbox, command: ["exit 1"], imagePullPolicy: Never}]')
     async with world(tmp_path / "w") as here:
         waiting = ("BackOff", "Back-off restarting failed container main in pod web_red(0b7c)", "main")
         await here.live(wish, lambda: waiting in here.told)
         assert here.told == [*BEGUN, *BEGUN, waiting]
+
+
+async def test_a_program_that_is_not_there_ends_a_pod_that_is_not_to_try_again(tmp_path: Path) -> None:
+    wish = pod(
+        '[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]', "  restartPolicy: Never"
+    )
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        end = here.status.container_statuses[0].state.terminated
+        assert end is not None
+        assert (end.reason, end.exit_code) == ("ContainerCannotRun", 127)
 
 
 async def test_an_image_that_cannot_be_had_is_told(tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from api.objects import Container, Pod
 from api.schema import Problem
 from api.security import check_container, check_pod
 from api.validate import decode
-from node_agent.security import Grounds, Rights, container_rights, forbidden_sysctl, sandbox_rights, sysctls
+from node_agent.security import HIDDEN, Grounds, Rights, container_rights, forbidden_sysctl, sandbox_rights, sysctls
+from node_agent.settings import Settings
 from reconcile.errors import Refused
+from reconcile.settings import BadSettings, merge
 
 
 def secured(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = None, **spec: Any) -> Pod:
@@ -81,15 +85,17 @@ def test_what_a_container_may_do() -> None:
     }
     got = rights(own, {"supplementalGroups": [3, 4], "fsGroup": 4})
     assert (got.cap_add, got.cap_drop, got.read_only) == (("NET_ADMIN", "SYS_TIME"), ("ALL",), True)
-    assert (got.unmasked, got.groups, got.privileged) == (True, (3, 4), False)
-    assert got.options == ("no-new-privileges", "label=type:t", "label=level:s0:c1")
+    assert (got.hidden, got.groups, got.privileged) == ((), (3, 4), False)
+    assert rights().hidden == HIDDEN
+    assert rights({"privileged": True}).hidden is None, "Docker hides nothing from the privileged"
+    assert got.options == ("no-new-privileges", "seccomp=unconfined", "label=type:t", "label=level:s0:c1")
     assert rights({"privileged": True}).privileged
 
 
 @pytest.mark.parametrize(
     ("own", "shared", "options"),
     [
-        (None, None, ()),
+        (None, None, ("seccomp=unconfined",)),
         ("RuntimeDefault", "Unconfined", ()),
         (None, "Unconfined", ("seccomp=unconfined", "apparmor=unconfined")),
         ("Localhost", None, ("seccomp={}", "apparmor=p")),
@@ -103,6 +109,34 @@ def test_profiles(own: str | None, shared: str | None, options: tuple[str, ...])
         return {"seccompProfile": profile, "appArmorProfile": profile}
 
     assert rights(profiles(own), profiles(shared), seccomp="{}", apparmor=True).options == options
+
+
+def test_a_node_may_give_dockers_profile_to_those_who_ask_for_none() -> None:
+    assert rights(seccomp_default=True).options == ()
+    assert rights({"seccompProfile": {"type": "Unconfined"}}, seccomp_default=True).options == ("seccomp=unconfined",)
+
+
+@pytest.mark.parametrize(
+    ("shared", "image", "user"),
+    [
+        ({}, "", "0:0"),
+        ({}, "1000:7", "1000:7"),
+        ({"runAsUser": 0}, "app", "0:0"),
+        ({"runAsUser": 5, "runAsGroup": 6}, "", "5:6"),
+    ],
+)
+def test_with_the_policy_strict_docker_is_told_a_group_and_adds_none_of_the_images(
+    shared: dict[str, Any], image: str, user: str
+) -> None:
+    strict = {"supplementalGroupsPolicy": "Strict", "supplementalGroups": [9]}
+    got = rights({}, shared | strict, image_user=image)
+    assert (got.user, got.groups) == (user, (9,))
+
+
+@pytest.mark.parametrize(("shared", "image"), [({}, "1000"), ({}, "app"), ({"runAsUser": 5}, "7:7")])
+def test_with_the_policy_strict_a_group_must_be_known(shared: dict[str, Any], image: str) -> None:
+    with pytest.raises(Refused, match="needs runAsGroup"):
+        rights({}, shared | {"supplementalGroupsPolicy": "Strict"}, image_user=image)
 
 
 def test_a_profile_that_nobody_would_enforce_is_refused() -> None:
@@ -119,6 +153,13 @@ def test_the_sandbox_is_the_pods_user_and_may_do_nothing() -> None:
     assert forbidden_sysctl(pod) == ""
 
 
+def test_a_pod_with_users_of_its_own_is_refused() -> None:
+    assert wrong(hostUsers=False) == ["spec.hostUsers"]
+    pod = secured()
+    with pytest.raises(Refused, match="hostUsers false"):
+        sandbox_rights(replace(pod, spec=replace(pod.spec, host_users=False)))
+
+
 @pytest.mark.parametrize(
     ("name", "spec", "why"),
     [
@@ -132,11 +173,37 @@ def test_sysctls_of_the_host_are_not_for_pods(name: str, spec: dict[str, Any], w
 
 
 @pytest.mark.parametrize(
+    ("name", "allowed", "why"),
+    [
+        ("kernel.msgmax", ("kernel.msgmax",), ""),
+        ("kernel.msgmax", ("kernel.msg*",), ""),
+        ("net/core/somaxconn", ("net.*",), ""),
+        ("net.core.somaxconn", ("net.core.somaxcon",), "not allowlisted"),
+        ("net.core.somaxconn", ("kernel.sem", "net.ipv4.*"), "not allowlisted"),
+    ],
+)
+def test_an_operator_may_allow_more_sysctls(name: str, allowed: tuple[str, ...], why: str) -> None:
+    found = forbidden_sysctl(secured(shared={"sysctls": [{"name": name, "value": "1"}]}), allowed)
+    assert why in found if why else not found
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [("net.*", True), ("net.core.somaxconn", True), ("kernel.msg*", True), ("kernel.sem", True), ("fs.mqueue.*", True),
+     ("*", False), ("kernel.panic", False), ("kernel.*", False), ("vm.swappiness", False), ("net.*.x", False)],
+)  # fmt: skip
+def test_an_operator_can_allow_only_what_is_of_the_pods_own(name: str, accepted: bool) -> None:
+    document = {"nodeName": "n", "nodeIp": "192.0.2.1", "allowedUnsafeSysctls": [name]}
+    with nullcontext() if accepted else pytest.raises(BadSettings, match="allowedUnsafeSysctls"):
+        merge(Settings, document, {})
+
+
+@pytest.mark.parametrize(
     ("context", "path"),
     [
         ({"fsGroup": -1}, "fsGroup"),
         ({"supplementalGroups": [1, 1 << 31]}, "supplementalGroups[1]"),
-        ({"supplementalGroupsPolicy": "Strict"}, "supplementalGroupsPolicy"),
+        ({"supplementalGroupsPolicy": "Lax"}, "supplementalGroupsPolicy"),
         ({"seccompProfile": {"type": "Localhost"}}, "seccompProfile.localhostProfile"),
         ({"seccompProfile": {"type": "Localhost", "localhostProfile": "../x"}}, "seccompProfile.localhostProfile"),
         ({"appArmorProfile": {"type": "Strict"}}, "appArmorProfile.type"),

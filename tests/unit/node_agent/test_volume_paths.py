@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from node_agent.volume_paths import SubPath, binds, memory_size, sub_paths
+from api.volumes import Volume
+from node_agent.volume_paths import SubPath, binds, memory_size, sub_paths, volume_dir
 from reconcile.errors import Refused
 from tests.unit.node_agent.make import pod
 
@@ -20,6 +22,8 @@ BINDS = [
     ("name: h", "/srv:/m"),
     ("name: h, mountPropagation: HostToContainer", "/srv:/m:rslave"),
     ("name: h, mountPropagation: None", "/srv:/m"),
+    ("name: h, mountPropagation: Bidirectional", "/srv:/m:rshared"),
+    ("name: h, readOnly: true, recursiveReadOnly: IfPossible", "/srv:/m:ro"),
     ("name: h, readOnly: true, mountPropagation: HostToContainer", "/srv:/m:ro,rslave"),
     ("name: c", f"{PLACE}configmap/c:/m:ro"),
     ("name: s", f"{PLACE}secret/s:/m:ro"),
@@ -32,8 +36,22 @@ BINDS = [
 
 @pytest.mark.parametrize(("mount", "wanted"), BINDS)
 def test_a_mount_as_docker_wants_it(mount: str, wanted: str) -> None:
-    one = pod(f"[{{name: main, image: i, volumeMounts: [{{mountPath: /m, {mount}}}]}}]", VOLUMES)
+    rights = "securityContext: {privileged: true}"
+    one = pod(f"[{{name: main, image: i, {rights}, volumeMounts: [{{mountPath: /m, {mount}}}]}}]", VOLUMES)
     assert binds(one, one.spec.containers[0], "/pods/u") == (wanted,)
+
+
+def test_what_docker_cannot_do_is_refused() -> None:
+    one = pod("[{name: main, image: i, volumeMounts: [{mountPath: /m, name: h, readOnly: true}]}]", VOLUMES)
+    [mount] = one.spec.containers[0].volume_mounts
+    asking = replace(one.spec.containers[0], volume_mounts=(replace(mount, recursive_read_only="Enabled"),))
+    with pytest.raises(Refused, match="recursiveReadOnly Enabled"):
+        binds(one, asking, "/pods/u")
+
+
+def test_a_volume_of_a_kind_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(Refused, match="no volume plugin matched volume 'v'"):
+        volume_dir("/pods/u", Volume(name="v"))
 
 
 PARTS = [
