@@ -53,13 +53,14 @@ class Dockerd:
     """A dockerd without a network in a directory of its own; pulls go nowhere."""
 
     root: Path
+    flags: tuple[str, ...] = ()
 
     @property
     def socket(self) -> Path:
         return self.root / "docker.sock"
 
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [
+    def command(self) -> list[str]:
+        return [
             "dockerd",
             f"--data-root={self.root}/data",
             f"--exec-root={self.root}/exec",
@@ -69,10 +70,15 @@ class Dockerd:
             "--iptables=false",
             "--ip-forward=false",
             "--storage-driver=overlay2",
+            *self.flags,
         ]
-        proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+
+    def start(self) -> subprocess.Popen[bytes]:
         with (self.root / "log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **proxy})
+            process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.environment())
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not self._answers():
             assert process.poll() is None, (self.root / "log").read_text()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ from tests.contract.test_docker_driver import Dockerd
 from tests.e2e.cluster import wait_until
 
 NODE = "node-1"
+_NUMBERS = count()
 
 
 class SingleNode:
     """Use as a context manager; the agent is started, also again and with other settings, by `agent`."""
 
     def __init__(self) -> None:
-        self.root = Path(f"/tmp/podone-{os.getpid()}")
+        self.root = Path(f"/tmp/podone-{os.getpid()}-{next(_NUMBERS)}")
         self.state = self.root / "agent"
         self._docker = Dockerd(self.root / "docker")
         self._running: dict[str, subprocess.Popen[bytes]] = {}
