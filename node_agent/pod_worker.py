@@ -196,7 +196,7 @@ class PodWorker:
         has_volumes = await self._set_up_volumes()
         if actions.sandbox_attempt is None:
             for one in actions.remove:
-                await self._tools.docker.remove(one.id)
+                await self._remove(one)
         elif has_volumes:
             if actions.sandbox_attempt > 0:
                 self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
@@ -253,8 +253,11 @@ class PodWorker:
         for one in containers:
             if one.is_sandbox:
                 await self._tools.network.detach(one.id)
-            await self._tools.docker.remove(one.id)
+            await self._remove(one)
         self._memory.address = self._memory.attached = ""
+
+    async def _remove(self, one: Container) -> None:
+        await (self._tools.docker.discard if one.unborn else self._tools.docker.remove)(one.id)
 
     async def _attach(self, sandbox: Container) -> None:
         if self._memory.attached == sandbox.id:
@@ -269,10 +272,10 @@ class PodWorker:
             self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
             raise
         self._memory.trouble = no_address(self.pod, address)
-        self._memory.attached = sandbox.id
         self._memory.address = address
         await asyncio.to_thread(directories.write_hosts, self.pod, self._tools.host, self._memory.address)
         exceeded = await asyncio.to_thread(directories.write_resolver, self.pod, self._tools.host)
+        self._memory.attached = sandbox.id
         if exceeded:
             self._tell("DNSConfigForming", exceeded)
 

@@ -39,7 +39,7 @@ class SingleNode:
 
     def __enter__(self) -> SingleNode:
         try:
-            self._docker.root.mkdir(parents=True)
+            self._docker.root.mkdir(parents=True, exist_ok=True)
             self._running["dockerd"] = self._docker.start()
             self.load_images()
             self._start("podlane-master", *self._master_flags())
