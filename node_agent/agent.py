@@ -21,6 +21,7 @@ from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports
 from node_agent import observed as label
 from node_agent.admission import Rejection
+from node_agent.clock import steady
 from node_agent.conditions import others
 from node_agent.containers import Host
 from node_agent.door import Door, Verdict
@@ -40,7 +41,7 @@ from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
-from node_agent.prober import Probing, steady
+from node_agent.prober import Probing
 from node_agent.pulse import SECONDS as PULSE_SECONDS
 from node_agent.pulse import Pulse
 from node_agent.recorder import Recorder

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
+from node_agent.clock import steady
 from node_agent.containers import Host
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
@@ -24,7 +25,7 @@ from node_agent.observed import SANDBOX_ID
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
-from node_agent.prober import Probing, steady
+from node_agent.prober import Probing
 from node_agent.references import References
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
