@@ -5,16 +5,17 @@ The clock is that of the agent alone (libfaketime): no test sets the clock of th
 
 from __future__ import annotations
 
-import signal
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from api import manifest
+from api import times
 from tests.e2e.agreement import agree, nothing_left
 from tests.e2e.cluster import wait_until
-from tests.e2e.disturbed import AGENT, MASTER, DisturbedNode, container, pod
+from tests.e2e.disturbed import AGENT, MASTER, DisturbedNode, pod
 from tests.e2e.single import NODE
 from tests.e2e.test_disturbances import OBJECTS, phases, restarts, running, whole
 
@@ -25,23 +26,26 @@ PROBE = """\
 """
 
 
+HURRY, ABSENCE_SECONDS = 60, 600
+"""How much faster time goes by for an agent while the master is away, and for how long of its time that is."""
+
+
 @pytest.fixture(scope="module")
 def host() -> Iterator[DisturbedNode]:
     with DisturbedNode() as node:
         node.apply(OBJECTS)
-        node.environment = {
-            "LD_PRELOAD": str(LIBRARY),
-            "FAKETIME_TIMESTAMP_FILE": str(node.root / "time"),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        set_clock(node, "+0")
         yield node
 
 
 @pytest.fixture
 def node(host: DisturbedNode) -> Iterator[DisturbedNode]:
-    set_clock(host, "+0")
+    host.environment = {
+        "LD_PRELOAD": str(LIBRARY),
+        "FAKETIME_TIMESTAMP_FILE": str(host.root / "time"),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    set_clock(host, "+0h")
     host.begin()
     yield host
     host.kubectl("delete", "pods", "--all", "--timeout=60s")
@@ -60,6 +64,11 @@ def renewed(node: DisturbedNode) -> str:
     return node.kubectl("-n", "kube-node-lease", "get", "lease", NODE, "-o", "jsonpath={.spec.renewTime}")
 
 
+def hours_ahead(node: DisturbedNode) -> int:
+    """Of the agent's clock."""
+    return round((times.parse(renewed(node)) - datetime.now(UTC)).total_seconds() / 3600)
+
+
 def until_beaten(node: DisturbedNode, times: int) -> None:
     """The lease has been renewed so often."""
     for _ in range(times):
@@ -72,10 +81,9 @@ def test_a_clock_that_is_set_ends_and_starts_nothing(node: DisturbedNode) -> Non
     node.apply(pod(node, "limited", extra="  activeDeadlineSeconds: 3600"))
     agree(node)
     before = running(node)
-    right = renewed(node)
-    for number, step in enumerate(("+5h", "-5h", "+0")):
-        set_clock(node, step)
-        wait_until(lambda: renewed(node)[:10] <= right[:10] or step != "-5h", "the lease has the new time")
+    for number, hours in enumerate((5, -5, 0)):
+        set_clock(node, f"{hours:+}h")
+        wait_until(lambda hours=hours: hours_ahead(node) == hours, "the lease has the new time")  # type: ignore[misc]
         until_beaten(node, 2)
         node.apply(pod(node, f"new-{number}", more=PROBE, extra="  activeDeadlineSeconds: 3600"))
         agree(node)
@@ -104,3 +112,35 @@ def test_a_deadline_comes_although_the_clock_is_set_back(node: DisturbedNode) ->
     agree(node)
     set_clock(node, "-5h")
     wait_until(lambda: node.status("short").get("reason") == "DeadlineExceeded", "its time is over")
+
+
+def test_ten_minutes_without_the_master(node: DisturbedNode) -> None:
+    """What runs goes on, what ends comes back, static pods come and go; the master hears of it when it is back."""
+    node.environment = {"LD_PRELOAD": str(LIBRARY), "FAKETIME": f"+0 x{HURRY}"}
+    node.begin("--heartbeat-seconds=10", "--runtime-request-timeout-seconds=3600")
+    manifests = node.root / "manifests"
+    (manifests / "going.yaml").write_text(pod(node, "going"))
+    node.apply(whole(node, "old"), pod(node, "ending"))
+    agree(node)
+    before, ending = running(node), container_of(node, "ending")
+    gone = {one for one in before if "going" in node.docker("inspect", "-f", "{{.Name}}", one)}
+    began = time.monotonic()
+    node.kill(MASTER)
+    node.docker("kill", ending)
+    (manifests / "coming.yaml").write_text(pod(node, "coming"))
+    (manifests / "going.yaml").unlink()
+    wait_until(lambda: time.monotonic() - began >= ABSENCE_SECONDS / HURRY, "ten minutes have passed for the agent")
+    wait_until(lambda: "k8s_main_coming" in node.docker("ps", "--format", "{{.Names}}"), "the static pod runs")
+    wait_until(lambda: not gone & running(node).keys(), "the other static pod is gone")
+    assert before.keys() - running(node).keys() == {*gone, ending}
+    assert node.process(AGENT).is_running()
+    node.start_master()
+    agree(node)
+    assert [restarts(node, name) for name in ("old", "ending", f"coming-{NODE}")] == [0, 1, 0]
+    assert phases(node) == {"Running"}
+    (manifests / "coming.yaml").unlink()
+
+
+def container_of(node: DisturbedNode, name: str) -> str:
+    """The id of a pod's first container."""
+    return str(node.status(name)["containerStatuses"][0]["containerID"]).removeprefix("docker://")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
 from node_agent.clock import steady
-from node_agent.containers import Host
+from node_agent.containers import Host, hosts_file
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
@@ -35,6 +36,8 @@ from tests.unit.node_agent.make import pod
 from tests.unit.node_agent.object_server import ObjectServer
 
 SECONDS = 20.0
+LOOKS = 10
+"""So often something is looked at until it has surely been tried."""
 
 
 class Switch:
@@ -339,6 +342,27 @@ async def test_a_network_that_is_away_is_waited_for_with_a_reason(tmp_path: Path
         here.switch.away = False
         await here.live(SOON, lambda: here.status.phase == "Running")
         assert (here.status.reason, here.status.message) == ("", "")
+
+
+def directory_for(file: str) -> Path:
+    """Where a file should be."""
+    path = Path(file)
+    path.mkdir(parents=True)
+    return path
+
+
+async def test_a_hosts_file_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        path, looks = directory_for(hosts_file(here.host, pod().metadata.uid)), count()
+
+        def runs() -> bool:
+            if path.is_dir() and here.switch.attached and next(looks) > LOOKS:
+                assert not here.docker.find("main"), "nothing starts without it"
+                path.rmdir()
+            return here.status.phase == "Running"
+
+        await here.live(SOON, runs)
+        assert "web" in await asyncio.to_thread(path.read_text)
 
 
 async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> None:
