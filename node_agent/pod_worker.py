@@ -29,7 +29,7 @@ from node_agent.references import Unread
 from node_agent.status import Facts, failed, merged, summarise
 from node_agent.surroundings import boxed, connected, credentials_for, surrounded
 from node_agent.tools import Tools
-from reconcile.errors import DriverError, Gone, Refused
+from reconcile.errors import DriverError, Gone, NotReady, Refused
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
@@ -176,10 +176,11 @@ class PodWorker:
                 self._report(await self._observe())
             return
         try:
-            if actions.finished:
-                await self._release(actions, seen)
-            else:
-                await self._act(actions, seen)
+            await (self._release if actions.finished else self._act)(actions, seen)
+        except NotReady as error:
+            if self._memory.trouble is None:
+                self._tell("FailedSync", f"Error syncing pod: {error}")
+            raise
         finally:
             seen = await self._observe()
             self._report(seen)

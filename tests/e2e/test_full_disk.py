@@ -54,8 +54,10 @@ def fill(directory: Path) -> Path:
     return ballast
 
 
-def events(node: DisturbedNode) -> str:
-    return node.kubectl("get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.message}{'\\n'}{end}").lower()
+def events(node: DisturbedNode, name: str) -> str:
+    """What is told of a pod."""
+    about = f"--field-selector=involvedObject.name={name}"
+    return node.kubectl("get", "events", about, "-o", "jsonpath={.items[*].message}").lower()
 
 
 @pytest.mark.parametrize("disk", ["agent", "docker"])
@@ -67,8 +69,7 @@ def test_what_runs_goes_on_and_new_pods_come_once_there_is_space(node: SmallNode
     node.apply(whole(node, "new"), pod(node, "newer"))
     node.docker("kill", node.status("plain")["containerStatuses"][0]["containerID"].removeprefix("docker://"))
     wait_until(lambda: NO_SPACE in node.log(AGENT).lower(), "the log says what is wrong")
-    if disk == "docker":
-        wait_until(lambda: NO_SPACE in events(node), "events say what is wrong")
+    wait_until(lambda: all(NO_SPACE in events(node, name) for name in ("new", "newer")), "events say what is wrong")
     assert node.node_condition("Ready") == "True"
     assert before.items() - running(node).items() <= before.items()
     assert len(before.items() - running(node).items()) <= 1

@@ -362,6 +362,7 @@ async def test_a_hosts_file_that_cannot_be_written_is_written_later(tmp_path: Pa
             return here.status.phase == "Running"
 
         await here.live(SOON, runs)
+        assert ("FailedSync", f"Error syncing pod: {path}: Is a directory", "") in here.told
         assert "web" in await asyncio.to_thread(path.read_text)
 
 
