@@ -12,7 +12,7 @@ from tests.e2e.cluster import wait_until
 from tests.e2e.disturbed import AGENT, DisturbedNode
 from tests.e2e.test_disturbances import OBJECTS, restarts, whole
 
-SECONDS = 120.0
+SECONDS = 300.0
 NAMES = [f"k8s_{name}_one_default_ID_0" for name in ("POD", "first", "main")]
 DIED_OF = {f"{sent}POST /v1.41/containers/create?name={name} " for name in NAMES for sent in ("", "sent ")} | {
     f"{sent}POST /v1.41/start ['{name}']" for name in NAMES for sent in ("", "sent ")
