@@ -27,9 +27,13 @@ NODE = "node-1"
 
 
 class SingleNode:
-    """Use as a context manager; the agent is started, also again and with other settings, by `agent`."""
+    """Use as a context manager; the agent is started, also again and with other settings, by `agent`.
 
-    def __init__(self) -> None:
+    `master` are more flags of the master.
+    """
+
+    def __init__(self, *master: str) -> None:
+        self._master = master
         self.root = Path(f"/tmp/podone-{os.getpid()}")
         self.state = self.root / "agent"
         self._docker = Dockerd(self.root / "docker")
@@ -148,6 +152,7 @@ class SingleNode:
             f"--port={_free_port()}",
             f"--state-dir={self.root}/master",
             f"--admin-kubeconfig={self.root}/admin",
+            *self._master,
         )
 
     def _answers(self) -> bool:
