@@ -84,10 +84,11 @@ class Agent:
         self._workers: dict[str, PodWorker] = {}
         self._subnet = ""
         self._ports_written = ""
+        self._complete = False
         self.recorder = Recorder(client, settings.node_name)
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
-        self._door = Door(self._known_node, self._fresh_node)
+        self._door = Door(self._known_node, self._fresh_node, lambda: self.evictor.pressure)
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
@@ -95,10 +96,10 @@ class Agent:
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
-        self.housekeeping = Housekeeping(settings, docker, network, lambda: frozenset(self._workers))
-        self.evictor = Evictor(
-            settings, docker, self._tools.host, self._evictable, self.housekeeping.reclaim, self.heart.wake
-        )
+        here, tell, wake = (lambda: frozenset(self._workers)), self.recorder.about_node, self.heart.wake
+        self.housekeeping = Housekeeping(settings, docker, network, here, tell)
+        reclaim = self.housekeeping.reclaim
+        self.evictor = Evictor(settings, docker, self._tools.host, self._evictable, reclaim, wake, tell)
         self._identity = _identity(settings)
         every, about = settings.heartbeat_seconds, self.recorder.about
         self.node = NodeReport(client, self._identity, every, about, self._node_changed)
@@ -121,7 +122,9 @@ class Agent:
             references=References(self._client, self._spawn, self._wake_worker),
             probing=Probing(prober, random.random, steady()),
             tokens=Tokens(self._client),
-            cgroups=PodCgroups(self._docker, Cgroups(), settings.cgroup_root),
+            cgroups=PodCgroups(
+                self._docker, Cgroups(), settings.cgroup_root, _host(settings), self.recorder.about_node
+            ),
         )
 
     def work(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -179,8 +182,16 @@ class Agent:
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()
             await self._sweep(set(wanted))
+            self._begin_housekeeping()
         if undecided:
             raise NotReady(f"{undecided} pods wait for the master to say what it knows of this node")
+
+    def _begin_housekeeping(self) -> None:
+        """Once it is known which pods there are, those who look after all of them need not wait for their next turn."""
+        if not self._complete:
+            self._complete = True
+            for loop in (*self.housekeeping.loops, *self.evictor.loops):
+                loop.wake()
 
     async def _began(self, wanted: Collection[str]) -> set[str]:
         """Pods that an earlier agent let in, as their directories tell: they come first, and are not asked again."""

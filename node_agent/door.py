@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 
 from api.objects import Node, Pod
-from node_agent.admission import Rejection, admit, is_critical, victims
+from node_agent.admission import Rejection, admit, is_critical, refused_by_pressure, victims
+from node_agent.eviction import Pressure
 from node_agent.plan import FINAL_PHASES
 from node_agent.pod_worker import PodWorker
 
@@ -25,20 +26,28 @@ class Verdict(Enum):
 
 
 class Door:
-    """`known` is the Node as far as it is known here, `fresh` as the master has it, None while it is away."""
+    """`known` is the Node as far as it is known here, `fresh` as the master has it, None while it is away.
+
+    `pressure` says of what the node is short now.
+    """
 
     def __init__(
         self,
         known: Callable[[], Awaitable[Node]],
         fresh: Callable[[], Awaitable[Node | None]],
+        pressure: Callable[[], Pressure],
     ) -> None:
         self._known = known
         self._fresh = fresh
+        self._pressure = pressure
 
     async def decide(self, pod: Pod, workers: Mapping[str, PodWorker]) -> Verdict | Rejection:
         """Nobody is refused on hearsay: before that the master is asked, as labels may have changed a moment ago."""
         if pod.status.phase in FINAL_PHASES or pod.metadata.deletion_timestamp:
             return Verdict.ADMITTED
+        refused = refused_by_pressure(pod, self._pressure())
+        if refused is not None:
+            return refused
         here = [worker for worker in workers.values() if worker.pod.status.phase not in FINAL_PHASES]
         pods = [worker.pod for worker in here]
         if admit(pod, await self._known(), pods) is None:

@@ -58,6 +58,7 @@ class PodWorker:
         self.leaving = False
         self.cleared = False
         self.verdict: tuple[str, str] | None = None
+        self._eviction_grace = GRACE_SECONDS
         self._tools = tools
         self._memory = _Memory(_now(), address=pod.status.pod_ip)
         self._last_words = LastWords(tools.docker, tools.host)
@@ -90,8 +91,9 @@ class PodWorker:
         self._memory.attached = ""
         self.wake()
 
-    def evict(self, message: str) -> None:
+    def evict(self, message: str, grace: int = GRACE_SECONDS) -> None:
         """The node has no room for the pod: its object stays, with this message, and nothing else of it."""
+        self._eviction_grace = grace
         if not self.leaving and not self.pod.metadata.deletion_timestamp and self.pod.status.phase not in FINAL_PHASES:
             self.pod = replace(self.pod, status=evicted(self.pod.status, message, _now()))
             self._tell(EVICTED, message)
@@ -361,7 +363,7 @@ class PodWorker:
         grace = self.pod.metadata.deletion_grace_period_seconds
         if grace is None or not self.pod.metadata.deletion_timestamp:
             evicting = is_evicted(self.pod.status)
-            grace = GRACE_SECONDS if evicting else self.pod.spec.termination_grace_period_seconds or 0
+            grace = self._eviction_grace if evicting else self.pod.spec.termination_grace_period_seconds or 0
         now = _now()
         deadline = now + timedelta(seconds=grace)
         running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)

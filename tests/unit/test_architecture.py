@@ -123,6 +123,7 @@ PURE = (
     "node_agent/security.py",
     "node_agent/stages.py",
     "node_agent/probing.py",
+    "node_agent/thresholds.py",
     "node_agent/pod_network.py",
     "node_agent/sources/merge.py",
     "node_agent/sources/reading.py",
