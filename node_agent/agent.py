@@ -41,6 +41,7 @@ from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
 from node_agent.prober import Probing, steady
+from node_agent.recollection import Recollection
 from node_agent.recorder import Recorder
 from node_agent.references import References
 from node_agent.settings import Settings
@@ -85,10 +86,11 @@ class Agent:
         self._subnet = ""
         self._ports_written = ""
         self._complete = False
+        self._recollection = Recollection()
         self.recorder = Recorder(client, settings.node_name)
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
-        self._door = Door(self._known_node, self._fresh_node, lambda: self.evictor.pressure)
+        self._door = Door(self._known_node, self._fresh_node, lambda: self.evictor.pressure, _host(settings))
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
@@ -104,7 +106,7 @@ class Agent:
         every, about = settings.heartbeat_seconds, self.recorder.about
         self.node = NodeReport(client, self._identity, every, about, self._node_changed)
         self._fast_until = time.monotonic() + FAST_SECONDS
-        self.static = StaticSources(settings, self.loop.wake)
+        self.static = StaticSources(settings, self.loop.wake, self.recorder.about_node)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
         self.mirroring = Mirroring(client, self.mirror, lambda: self.node.current, self._shown)
 
@@ -122,9 +124,7 @@ class Agent:
             references=References(self._client, self._spawn, self._wake_worker),
             probing=Probing(prober, random.random, steady()),
             tokens=Tokens(self._client),
-            cgroups=PodCgroups(
-                self._docker, Cgroups(), settings.cgroup_root, _host(settings), self.recorder.about_node
-            ),
+            cgroups=PodCgroups(self._docker, Cgroups(), settings.cgroup_root),
         )
 
     def work(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -173,6 +173,7 @@ class Agent:
                 undecided += await self._take_up(pod, wanted.keys(), admitted=uid in began)
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
+        self._recollection.give(self._on_master(), self._workers)
         for uid in self._on_master().keys() & self._workers.keys() - self.statuses.said():
             self._report(uid, self._workers[uid].pod.status)
         self._waiting = wanted.keys() - self._workers.keys()
@@ -214,6 +215,8 @@ class Agent:
             if double.pod.metadata.uid not in self._doubles:
                 places = {"pod": "/".join(name_of(double.pod)), "place": double.place, "first": double.first}
                 log.warning("a second pod of this name is left out", extra=places)
+                words = f"Duplicate pod name, ignoring that from {double.place}: {double.first} has it"
+                self.recorder.about_pod(double.pod, "FailedValidation", words)
         self._doubles = frozenset(double.pod.metadata.uid for double in doubles)
 
     def _shown(self) -> Shown:
@@ -226,10 +229,11 @@ class Agent:
         uid = pod.metadata.uid
         if self.statuses.is_ending(uid) or (is_static(pod) and await self._waits(pod, wanted)):
             return False
-        verdict = Verdict.ADMITTED if admitted else await self._door.decide(pod, self._workers)
+        verdict = await (self._door.earlier(pod) if admitted else self._door.decide(pod, self._workers))
         if isinstance(verdict, Rejection):
             pod = replace(pod, status=rejected(pod, verdict.reason, verdict.message))
-            self._tools.event(pod, verdict.reason, verdict.message, "")
+            if not admitted:
+                self._tools.event(pod, verdict.reason, verdict.message, "")
         elif verdict is not Verdict.ADMITTED:
             return verdict is Verdict.UNDECIDED
         worker = PodWorker(pod, self._tools)
@@ -303,7 +307,7 @@ class Agent:
     def _report(self, uid: str, status: PodStatus) -> None:
         self.ports.wake()
         worker = self._workers.get(uid)
-        if worker is not None and uid in self._on_master():
+        if worker is not None and uid in self._on_master() and self._recollection.may_tell(worker.pod):
             self.statuses.say(worker.pod, status)
         if status.phase in FINAL_PHASES:
             self.loop.wake()  # There may be room now for another.

@@ -52,17 +52,6 @@ def values(pod: Pod, version: int) -> Iterator[Value]:
         yield Value("", "memory.max", str(memory or "max"))
 
 
-def whole(cpus: int, memory: int, version: int) -> Iterator[Value]:
-    """What all pods of a node may use together: every core, and `memory` bytes."""
-    shares = min(cpus * 1024, MOST_SHARES)
-    if version == 1:
-        yield Value("cpu", "cpu.shares", str(shares))
-        yield Value("memory", "memory.limit_in_bytes", str(memory))
-    else:
-        yield Value("", "cpu.weight", str(weight(shares)))
-        yield Value("", "memory.max", str(memory))
-
-
 def weight(shares: int) -> int:
     """CPU shares of version 1 (2 to 262144) as the weight of version 2 (1 to 10000)."""
     return LEAST_WEIGHT + (shares - LEAST_SHARES) * (MOST_WEIGHT - LEAST_WEIGHT) // (MOST_SHARES - LEAST_SHARES)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from api.objects import Pod
 from node_agent import cgroups
-from node_agent.containers import Host
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
 from reconcile.errors import NotReady
@@ -19,19 +17,12 @@ CGROUPFS = "cgroupfs"
 
 
 class PodCgroups:
-    """`root` is where our groups begin. Whether they are used is found out with the first pod: once and for all.
+    """`root` is where our groups begin. Whether they are used is found out with the first pod: once and for all."""
 
-    `tell` tells an event about the node (reason, message).
-    """
-
-    def __init__(
-        self, docker: Docker, driver: Cgroups, root: str, host: Host, tell: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, docker: Docker, driver: Cgroups, root: str) -> None:
         self._docker = docker
         self._driver = driver
         self._root = root
-        self._host = host
-        self._tell = tell
         self._used: bool | None = None
 
     async def make(self, pod: Pod) -> str:
@@ -58,9 +49,7 @@ class PodCgroups:
         why = "" if found == CGROUPFS else f"Docker's cgroup driver is {found}; {CGROUPFS} is needed"
         if not why:
             try:
-                together = tuple(cgroups.whole(self._host.cpus, self._host.memory, self._driver.version))
-                await asyncio.to_thread(self._driver.make, f"{self._root.rstrip('/')}/{cgroups.TOP}", together)
-                self._tell("NodeAllocatableEnforced", "Updated Node Allocatable limit across pods")
+                await asyncio.to_thread(self._driver.make, f"{self._root.rstrip('/')}/{cgroups.TOP}", ())
             except NotReady as error:
                 why = str(error)
         if why:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.cgroups import Value, path, paths, values, whole
+from node_agent.cgroups import Value, path, paths, values
 from node_agent.drivers.cgroups import MOUNT, Cgroups
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import UID, pod
@@ -38,13 +38,6 @@ def test_a_group_is_made_with_its_values_and_goes_without_a_trace(driver: Cgroup
         driver.remove(where)
         driver.remove(where)
     assert not [*MOUNT.glob(f"*{HERE}"), *MOUNT.glob(HERE.lstrip("/"))]
-
-
-def test_the_kernel_takes_what_all_pods_may_use_together(driver: Cgroups) -> None:
-    bounds = tuple(whole(4, 8 << 30, driver.version))
-    driver.make(f"{ROOT}/kubepods", bounds)
-    for value in bounds:
-        assert (MOUNT / value.controller / ROOT.lstrip("/") / "kubepods" / value.file).read_text().strip() == value.text
 
 
 def test_a_process_can_run_in_a_group(driver: Cgroups) -> None:

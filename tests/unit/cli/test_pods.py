@@ -23,7 +23,7 @@ WRONG = WEB.replace("image:", "imagine:").replace("main", "Main")
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Submitted]:
-    one = Submitted(tmp_path / "socket", tmp_path / "kept", "node-1", lambda: None)
+    one = Submitted(tmp_path / "socket", tmp_path / "kept", "node-1", lambda: None, lambda *_: None)
     task = asyncio.create_task(one.run())
     while not (tmp_path / "socket").exists():
         await asyncio.sleep(0.001)

@@ -128,7 +128,7 @@ class World:
             event=self._event,
             references=self.references,
             tokens=self.tokens,
-            cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/", self.host, lambda *_: None),
+            cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/"),
             probing=Probing(self.prober, lambda: 0.0, steady()),
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
