@@ -159,6 +159,7 @@ def test_pods_that_go_are_told_why_and_others_are_left_alone() -> None:
     since = taint_evictions.marks({}, nodes, 40, 0.0)
     end, told = taint_evictions.evictions(nodes, pods, since, 0.0, WALL)
     assert isinstance(end, End)
+    assert isinstance(end.item, Pod)
     assert lines([end]) == ["end Pod goes"]
     (row,) = end.item.status.conditions
     assert (row.type, row.status, row.reason) == ("DisruptionTarget", "True", "DeletionByTaintManager")
