@@ -388,6 +388,8 @@ class PodWorker:
         status = summarise(self.pod, seen, facts)
         if is_evicted(self.pod.status):
             status = replace(status, reason=self.pod.status.reason, message=self.pod.status.message)
+        elif self.verdict and status.phase in FINAL_PHASES:
+            status = replace(status, phase="Failed", reason=self.verdict[0], message=self.verdict[1])
         if status != self.pod.status:
             self.pod = replace(self.pod, status=status)
             self._tools.report(self._uid, status)

@@ -79,6 +79,7 @@ class SingleNode:
             f"--cgroup-root=/{self.root.name}",
             f"--docker-socket={self._docker.socket}",
             f"--manifest-dir={self.root}/manifests",
+            f"--socket={self.root}/agent.sock",
             f"--pod-logs-dir={self.root}/logs/pods",
             f"--container-logs-dir={self.root}/logs/containers",
             f"--health-address=127.0.0.1:{_free_port()}",
