@@ -108,7 +108,7 @@ class Taint(Value, frozen=True):
 
 class NodeSpec(Value, frozen=True):
     unschedulable: bool = False
-    taints: Annotated[tuple[Taint, ...], by("key")] = ()
+    taints: tuple[Taint, ...] = ()
     provider_id: str = msgspec.field(default="", name="providerID")
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
     pod_cidrs: Annotated[tuple[str, ...], JOINED] = msgspec.field(default=(), name="podCIDRs")

@@ -126,9 +126,14 @@ def untolerated(wish: Wish, taints: Iterable[Mark], effects: Iterable[str]) -> M
     """The first taint with one of these effects that keeps the pod away."""
     feared = set(effects)
     for taint in taints:
-        if taint.effect in feared and not any(_tolerates(row, taint) for row in wish.tolerations):
+        if taint.effect in feared and tolerating(wish, taint) is None:
             return taint
     return None
+
+
+def tolerating(wish: Wish, taint: Mark) -> Toleration | None:
+    """The first toleration that is about this taint."""
+    return next((row for row in wish.tolerations if _tolerates(row, taint)), None)
 
 
 def _required(wish: Wish) -> NodeSelector | None:

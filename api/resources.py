@@ -6,12 +6,13 @@ of what its containers and sidecars need together and what its most demanding in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from api import quantity
 from api.objects import Container, Pod, PodSpec
 
 Amount = Callable[[Container], int]
+COMPUTING = ("cpu", "memory")
 
 
 def is_sidecar(container: Container) -> bool:
@@ -59,12 +60,18 @@ def allowed(spec: PodSpec, amount: Amount) -> int:
 
 
 def qos_class(containers: Iterable[Container]) -> str:
-    """Guaranteed, Burstable or BestEffort, from the defaulted resources of all containers."""
-    wished = [container.resources for container in containers]
-    if not any(resources.limits or resources.requests for resources in wished):
+    """Guaranteed, Burstable or BestEffort, from all containers with defaults; only CPU and memory count."""
+    wished = [(_computing(one.resources.limits), _computing(one.resources.requests)) for one in containers]
+    if not any(limits or requests for limits, requests in wished):
         return "BestEffort"
-    full = all({"cpu", "memory"} <= set(r.limits) and r.requests == r.limits for r in wished)
+    full = all(len(limits) == len(COMPUTING) and requests == limits for limits, requests in wished)
     return "Guaranteed" if full else "Burstable"
+
+
+def _computing(amounts: Mapping[str, str | int | float]) -> dict[str, int]:
+    """What is there of CPU (thousandths) and memory (thousandths of bytes); nothing of nothing."""
+    found = {name: quantity.milli(amounts[name]) for name in COMPUTING if name in amounts}
+    return {name: amount for name, amount in found.items() if amount > 0}
 
 
 def containers_of(pod: Pod) -> tuple[Container, ...]:

@@ -13,7 +13,7 @@ from api import manifest
 from api.certificates import node_kubeconfig
 from api.client import Client, ClientError
 from api.kubeconfig import BadKubeconfig, Kubeconfig
-from cli import network
+from cli import network, pods
 from cli.command import ADMIN, WrongUse, add_command
 from lab.command import LabError
 from lab.down import bring_down, has_traces
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     add = add_command(nodes, "add", "make a certificate with which a node joins", _node_add)
     add.add_argument("name", metavar="NAME")
     add.add_argument("--out", metavar="FILE", help="where to write the node's kubeconfig (standard output)")
+    pods.add_commands(topics.add_parser("pod", help="pods that this node runs without a master"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
     add.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
     return parser

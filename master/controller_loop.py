@@ -28,8 +28,10 @@ from master import (
     endpoints,
     happenings,
     lanes,
+    node_taints,
     replicas,
     subnets,
+    taint_evictions,
     writes,
 )
 from master.controllers import Change, Cursor, Drop, End, Make, NetworkWish, Notice, Outcome
@@ -83,6 +85,8 @@ class Controllers:
         self._env = environment
         self._store = environment.store
         self._sightings: controllers.Sightings = {}
+        self._marks: taint_evictions.Marks | None = None
+        self._looked_at = float("-inf")
         self._absences: dict[str, float] = {}
         self._notices: dict[str, str] = {}
         self.first_pass = asyncio.Event()
@@ -168,6 +172,9 @@ class Controllers:
 
     async def _nodes(self) -> None:
         now, grace, nodes, pods = self._env.steady(), self._env.grace, self._all("Node"), self._all("Pod")
+        if controllers.was_away(self._looked_at, now, grace):
+            self._sightings, self._marks = {}, None
+        self._looked_at = now
         leases = self._all("Lease")
         self._sightings = controllers.sightings(self._sightings, nodes, leases, now)
         self._absences = controllers.absences(self._absences, nodes, pods, now)
@@ -177,6 +184,17 @@ class Controllers:
         orphaned = controllers.orphaned_pods(pods, self._absences, grace, now)
         told = [happenings.lost(change.before, self._env.clock()) for change in lost]
         await self._carry_out("nodes", [*lost, *told, *orphaned, *controllers.orphaned_leases(nodes, leases)])
+        await self._carry_out("taints", node_taints.tainted(self._all("Node"), self._env.clock()))
+        await self._leave_unwell_nodes(now)
+
+    async def _leave_unwell_nodes(self, now: float) -> None:
+        """Pods of nodes that nobody hears of are not Ready; those that do not bear it go."""
+        wall, nodes = self._env.clock(), self._all("Node")
+        unready = list(node_taints.unready_pods(nodes, self._all("Pod"), wall))
+        await self._carry_out("unready", [*unready, *(happenings.unready(one.item, wall) for one in unready)])
+        nodes = self._all("Node")
+        self._marks = taint_evictions.marks(self._marks, nodes, self._env.grace, now)
+        await self._carry_out("evictions", taint_evictions.evictions(nodes, self._all("Pod"), self._marks, now, wall))
 
     async def _schedule(self) -> None:
         pods: list[Pod] = self._all("Pod")

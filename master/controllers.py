@@ -190,6 +190,11 @@ Sightings = Mapping[tuple[str, str], Sighting]
 """By (name, uid) of the node. Empty after a start, so that every node has a full grace period to report."""
 
 
+def was_away(last_look: float, now: float, grace: float) -> bool:
+    """Whether the master itself did not look for so long (stopped, starved) that silence proves nothing."""
+    return now - last_look > grace / 2
+
+
 def sightings(
     before: Sightings, nodes: Iterable[Node], leases: Iterable[Lease], now: float
 ) -> dict[tuple[str, str], Sighting]:

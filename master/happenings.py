@@ -34,6 +34,12 @@ def lost(node: Object, now: datetime.datetime) -> Make:
     return Make(event(about, NORMAL, "NodeNotReady", words, EventSource(component="node-controller"), now))
 
 
+def unready(pod: Object, now: datetime.datetime) -> Make:
+    """Nothing is heard of the node of the pod."""
+    source = EventSource(component="node-controller")
+    return Make(event(reference(pod), WARNING, "NodeNotReady", "Node is not ready", source, now))
+
+
 def old_events(events: Iterable[Event], wall: datetime.datetime) -> Iterator[Drop]:
     """Events of which nothing was heard for an hour."""
     for item in events:

@@ -1,9 +1,10 @@
 """Which pod goes to which node: spread, fewest pods first. Pure.
 
-A node takes a pod when it is Ready and schedulable, has the labels that the pod's nodeSelector and node affinity
-require and no taint that the pod does not tolerate, when what the pod requests fits into what is left of its
-allocatable, and when the pod's host ports are free there. Among those the one with the fewest pods is taken, then the
-one with most CPU left, then the first by name; so the same snapshot always gives the same answer.
+A node takes a pod when it has the labels that the pod's nodeSelector and node affinity require and no taint that the
+pod does not tolerate, when what the pod requests fits into what is left of its allocatable, and when the pod's host
+ports are free there; that it is not Ready, or cordoned, or short of something is a taint, too. Among those the one with
+the fewest pods is taken, then the one with most CPU left, then the first by name; so the same snapshot always gives the
+same answer.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from api import placement, quantity
 from api.capacity import NOTHING, Amount, allocatable, requests
 from api.objects import ContainerPort, Node, Pod
 from api.ports import clash, host_ports
-from master.kinds.node import ready
 from master.kinds.pod import ENDED
+from master.node_taints import NOT_READY, UNREACHABLE, UNSCHEDULABLE, standing
 
 SCHEDULER = "default-scheduler"
 """Pods that name another scheduler are left to it."""
+
+KNOWN_TAINTS = {NOT_READY: "not Ready", UNREACHABLE: "not Ready", UNSCHEDULABLE: "unschedulable (cordoned)"}
+"""Key of a taint → what it says of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +103,15 @@ def _place(pod: Pod, seats: list[_Seat]) -> Placed | Unplaced:
 
 def _reason_against(pod: Pod, wanted: Amount, seat: _Seat) -> str:
     node, after = seat.node, seat.used.plus(wanted)
-    taint = placement.untolerated(pod.spec, node.spec.taints, ("NoSchedule", "NoExecute"))
+    taint = placement.untolerated(pod.spec, standing(node), ("NoSchedule", "NoExecute"))
+    key = taint.key if taint is not None else ""
     checks = (
-        (ready(node) != "True", "not Ready"),
-        (node.spec.unschedulable, "unschedulable (cordoned)"),
+        (key in KNOWN_TAINTS, KNOWN_TAINTS.get(key, "")),
         (
             not placement.suits(pod.spec, node.metadata.name, node.metadata.labels),
             "without what the pod's nodeSelector or node affinity requires",
         ),
-        (taint is not None, f"tainted in a way that the pod does not tolerate ({taint.key if taint else ''})"),
+        (taint is not None, f"tainted in a way that the pod does not tolerate ({key})"),
         (
             wanted.cpu > 0 and after.cpu > seat.room.cpu,
             f"short of cpu (the pod requests {quantity.of_milli(wanted.cpu)})",

@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     ] = None
     node_monitor_grace_seconds: Annotated[
         int, msgspec.Meta(ge=1, description="a node not heard of for this long is no longer Ready")
-    ] = 40
+    ] = 50
 
     @property
     def kubeconfig_path(self) -> Path:

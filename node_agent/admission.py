@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from api import placement
 from api.capacity import allocatable, requests, total
-from api.objects import Node, Pod
+from api.objects import Node, Pod, Taint
 from api.ports import clash, host_ports
 from api.static_pods import is_static
+from node_agent.eviction import EVICTED, MEMORY, Pressure
 from node_agent.security import forbidden_sysctl
 
 SYSTEM_PRIORITY = 2_000_000_000
+MEMORY_TAINT = Taint(key="node.kubernetes.io/memory-pressure", effect="NoSchedule")
 CLASSES = ("BestEffort", "Burstable", "Guaranteed")
 
 
@@ -45,6 +47,20 @@ def admit(pod: Pod, node: Node, others: Iterable[Pod], sysctls: tuple[str, ...] 
 def is_critical(pod: Pod) -> bool:
     """Whether others make room for it, and it for nobody."""
     return is_static(pod) or (pod.spec.priority or 0) >= SYSTEM_PRIORITY
+
+
+def refused_by_pressure(pod: Pod, pressure: Pressure) -> Rejection | None:
+    """A node that runs short takes only what it must: short of memory it takes pods that request something, or that
+    tolerate the taint of it; short of anything else, or of several things, critical pods only.
+    """
+    present = [kind for kind, status, _, _ in pressure.rows() if status == "True"]
+    if not present or is_critical(pod):
+        return None
+    if present == [MEMORY]:
+        modest = pod.status.qos_class != CLASSES[0]
+        if modest or placement.untolerated(pod.spec, (MEMORY_TAINT,), ("NoSchedule",)) is None:
+            return None
+    return Rejection(EVICTED, f"The node had condition: [{' '.join(present)}]. ")
 
 
 def victims(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[Pod, ...]:

@@ -30,6 +30,7 @@ from node_agent.drivers import nft
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.probe import Prober
+from node_agent.eviction import Pressure
 from node_agent.evictor import Evictor
 from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
@@ -44,6 +45,7 @@ from node_agent.pod_worker import PodWorker
 from node_agent.prober import Probing
 from node_agent.pulse import SECONDS as PULSE_SECONDS
 from node_agent.pulse import Pulse
+from node_agent.recollection import Recollection
 from node_agent.recorder import Recorder
 from node_agent.references import References
 from node_agent.services import Services
@@ -89,11 +91,14 @@ class Agent:
         self._workers: dict[str, PodWorker] = {}
         self._subnet = ""
         self._ports_written = ""
+        self._complete = False
+        self._recollection = Recollection()
         self.recorder = Recorder(client, settings.node_name)
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
         self._services = Services(client, self._wake_everyone)
-        self._door = Door(self._known_node, self._fresh_node, settings.allowed_unsafe_sysctls)
+        sysctls = settings.allowed_unsafe_sysctls
+        self._door = Door(self._known_node, self._fresh_node, self._pressure, _host(settings), sysctls)
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
@@ -101,16 +106,16 @@ class Agent:
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
-        self.housekeeping = Housekeeping(settings, docker, network, lambda: frozenset(self._workers))
-        self.evictor = Evictor(
-            settings, docker, self._tools.host, self._evictable, self.housekeeping.reclaim, self.heart.wake
-        )
+        here, tell, wake = (lambda: frozenset(self._workers)), self.recorder.about_node, self.heart.wake
+        self.housekeeping = Housekeeping(settings, docker, network, here, tell)
+        reclaim = self.housekeeping.reclaim
+        self.evictor = Evictor(settings, docker, self._tools.host, self._evictable, reclaim, wake, tell)
         self._pulse = Pulse(docker, min(PULSE_SECONDS, settings.runtime_request_timeout_seconds))
         self._identity = _identity(settings)
         every, about = settings.heartbeat_seconds, self.recorder.about
         self.node = NodeReport(client, self._identity, every, about, self._node_changed)
         self._fast_until = time.monotonic() + FAST_SECONDS
-        self.static = StaticSources(settings, self.loop.wake)
+        self.static = StaticSources(settings, self.loop.wake, self.recorder.about_node)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
         self.mirroring = Mirroring(client, self.mirror, lambda: self.node.current, self._shown)
 
@@ -179,6 +184,7 @@ class Agent:
                 undecided += await self._take_up(pod, wanted.keys(), admitted=uid in began)
             elif _wish(worker.pod) != _wish(pod):
                 worker.update(pod)
+        self._recollection.give(self._on_master(), self._workers)
         for uid in self._on_master().keys() & self._workers.keys() - self.statuses.said():
             self._report(uid, self._workers[uid].pod.status)
         self._waiting = wanted.keys() - self._workers.keys()
@@ -188,8 +194,16 @@ class Agent:
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()
             await self._sweep(set(wanted))
+            self._begin_housekeeping()
         if undecided:
             raise NotReady(f"{undecided} pods wait for the master to say what it knows of this node")
+
+    def _begin_housekeeping(self) -> None:
+        """Once it is known which pods there are, those who look after all of them need not wait for their next turn."""
+        if not self._complete:
+            self._complete = True
+            for loop in (*self.housekeeping.loops, *self.evictor.loops):
+                loop.wake()
 
     async def _began(self, wanted: Collection[str]) -> set[str]:
         """Pods that an earlier agent let in, as their directories tell: they come first, and are not asked again."""
@@ -212,6 +226,8 @@ class Agent:
             if double.pod.metadata.uid not in self._doubles:
                 places = {"pod": "/".join(name_of(double.pod)), "place": double.place, "first": double.first}
                 log.warning("a second pod of this name is left out", extra=places)
+                words = f"Duplicate pod name, ignoring that from {double.place}: {double.first} has it"
+                self.recorder.about_pod(double.pod, "FailedValidation", words)
         self._doubles = frozenset(double.pod.metadata.uid for double in doubles)
 
     def _shown(self) -> Shown:
@@ -224,10 +240,11 @@ class Agent:
         uid = pod.metadata.uid
         if self.statuses.is_ending(uid) or (is_static(pod) and await self._waits(pod, wanted)):
             return False
-        verdict = Verdict.ADMITTED if admitted else await self._door.decide(pod, self._workers)
+        verdict = await (self._door.earlier(pod) if admitted else self._door.decide(pod, self._workers))
         if isinstance(verdict, Rejection):
             pod = replace(pod, status=rejected(pod, verdict.reason, verdict.message))
-            self._tools.event(pod, verdict.reason, verdict.message, "")
+            if not admitted:
+                self._tools.event(pod, verdict.reason, verdict.message, "")
         elif verdict is not Verdict.ADMITTED:
             return verdict is Verdict.UNDECIDED
         worker = PodWorker(pod, self._tools)
@@ -301,7 +318,7 @@ class Agent:
     def _report(self, uid: str, status: PodStatus) -> None:
         self.ports.wake()
         worker = self._workers.get(uid)
-        if worker is not None and uid in self._on_master():
+        if worker is not None and uid in self._on_master() and self._recollection.may_tell(worker.pod):
             self.statuses.say(worker.pod, status)
         if status.phase in FINAL_PHASES:
             self.loop.wake()  # There may be room now for another.
@@ -338,6 +355,9 @@ class Agent:
             return await self._client.get(Node, self._settings.node_name)
         except ClientError:
             return None
+
+    def _pressure(self) -> Pressure:
+        return self.evictor.pressure
 
     def _node_changed(self) -> None:
         self.heart.wake()

@@ -74,6 +74,11 @@ def about_pod(pod: Pod, container: str) -> ObjectReference:
     return reference(pod, f"spec.{place}{{{container}}}")
 
 
+def about_node(name: str) -> ObjectReference:
+    """The node; kubectl describe looks for its events by the name in place of the UID."""
+    return ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
+
+
 def key_of(about: ObjectReference, reason: str, message: str) -> Key:
     """The key of an event; all that are combined have the same."""
     text = COMBINED if message.startswith(COMBINED) else message

@@ -1,6 +1,6 @@
 """Which pod has to leave a node that runs out of memory, disk or processes, and with which words. Pure.
 
-Kubelet's rules and words: hard thresholds only, since the soft ones have no defaults; one pod in a round.
+Kubelet's rules and words; one pod in a round. Soft thresholds are in `thresholds`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from api.objects import Condition, Container, Pod, PodStatus
 from node_agent.stages import sidecars
 
 HARD = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
-TRANSITION = timedelta(minutes=5)
-"""How long a condition stays after its signals have cleared."""
-
 EVICTED = "Evicted"
 GRACE_SECONDS = 1
 CRITICAL_PRIORITY = 2_000_000_000
@@ -45,11 +42,12 @@ class BadThreshold(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A signal is too low below `amount`, or below so many percent of the capacity."""
+    """A signal is too low below `amount`, or below so many percent of the capacity; for `grace` it may be, if soft."""
 
     signal: str
     amount: int = 0
     percent: float | None = None
+    grace: timedelta | None = None
 
     def of(self, capacity: int) -> int:
         """In bytes, inodes or processes."""
@@ -114,10 +112,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A pod that has to go, and what its status says."""
+    """A pod that has to go, what its status says, and in how many seconds at most it has to have ended."""
 
     uid: str
     message: str
+    grace: int = GRACE_SECONDS
 
 
 def thresholds(text: str) -> tuple[Threshold, ...]:
@@ -145,9 +144,9 @@ def _threshold(text: str) -> Threshold:
 
 
 def met(limits: Iterable[Threshold], seen: Mapping[str, Observation]) -> tuple[Threshold, ...]:
-    """The thresholds below which a signal has fallen, memory first."""
+    """The thresholds below which a signal has fallen, memory first, and hard ones before soft ones."""
     low = [one for one in limits if one.signal in seen and _is_low(one, seen[one.signal])]
-    return tuple(sorted(low, key=lambda one: SIGNALS[one.signal][1] != MEMORY))
+    return tuple(sorted(low, key=lambda one: (SIGNALS[one.signal][1] != MEMORY, one.grace is not None)))
 
 
 def _is_low(limit: Threshold, seen: Observation) -> bool:
@@ -159,19 +158,28 @@ def remembered(before: Mapping[str, datetime], low: Iterable[Threshold], now: da
     return {**before, **{SIGNALS[one.signal][1]: now for one in low}}
 
 
-def pressure(last: Mapping[str, datetime], now: datetime) -> Pressure:
-    """The conditions, each of which outlives its cause by TRANSITION."""
-    present = {kind for kind, moment in last.items() if now - moment < TRANSITION}
+def pressure(last: Mapping[str, datetime], now: datetime, transition: timedelta) -> Pressure:
+    """The conditions, each of which outlives its cause by so much."""
+    present = {kind for kind, moment in last.items() if now - moment < transition or now == moment}
     return Pressure(MEMORY in present, DISK in present, PROCESSES in present)
 
 
-def choose(low: tuple[Threshold, ...], seen: Mapping[str, Observation], pods: Iterable[Usage]) -> Verdict | None:
-    """The pod that goes in this round for the first of these thresholds; None when nobody may be sent away."""
+def choose(
+    low: tuple[Threshold, ...], seen: Mapping[str, Observation], pods: Iterable[Usage], most_grace: int = 0
+) -> Verdict | None:
+    """The pod that goes in this round for the first of these thresholds; None when nobody may be sent away.
+
+    For a soft threshold it has its own grace period, up to `most_grace` seconds.
+    """
     if not low:
         return None
     resource = SIGNALS[low[0].signal][0]
     ranked = sorted((one for one in pods if not is_critical(one.pod)), key=lambda one: _rank(resource, one))
-    return Verdict(ranked[0].pod.metadata.uid, _message(low[0], seen[low[0].signal], ranked[0])) if ranked else None
+    if not ranked:
+        return None
+    pod = ranked[0].pod
+    grace = GRACE_SECONDS if low[0].grace is None else min(pod.spec.termination_grace_period_seconds or 0, most_grace)
+    return Verdict(pod.metadata.uid, _message(low[0], seen[low[0].signal], ranked[0]), grace)
 
 
 def is_critical(pod: Pod) -> bool:

@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from api.objects import Pod
-from node_agent import eviction
+from node_agent import eviction, thresholds
 from node_agent.clock import steady
 from node_agent.containers import Host, pod_dir
 from node_agent.drivers import usage
 from node_agent.drivers.docker import Docker
+from node_agent.observed import Container
 from node_agent.pod_worker import PodWorker
 from node_agent.settings import Settings
 from node_agent.volume_paths import volume_dir
@@ -22,12 +23,18 @@ from reconcile.loop import Loop, Pace
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 10.0
+CLEARING_SECONDS = 1.0
+"""Time between two looks while a pod is being cleared away: what comes next waits for that, and not for longer."""
+
 PATIENCE = timedelta(seconds=30)
 """How long the next pod is spared while the one before it is being cleared away."""
 
 
 class Evictor:
-    """`pods` are the workers of the pods that may be sent away; `reclaim` frees disk that no pod needs."""
+    """`pods` are the workers of the pods that may be sent away; `reclaim` frees disk that no pod needs.
+
+    `tell` tells an event about the node (reason, message).
+    """
 
     def __init__(
         self,
@@ -37,6 +44,7 @@ class Evictor:
         pods: Callable[[], Mapping[str, PodWorker]],
         reclaim: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
+        tell: Callable[[str, str], None],
     ) -> None:
         self.pressure = eviction.Pressure()
         self._docker = docker
@@ -44,9 +52,14 @@ class Evictor:
         self._pods = pods
         self._reclaim = reclaim
         self._on_change = on_change
+        self._tell = tell
         self._state_dir = settings.state_dir
-        self._hard = eviction.thresholds(settings.eviction_hard)
+        soft = thresholds.soft(settings.eviction_soft, settings.eviction_soft_grace_period)
+        self._limits = (*eviction.thresholds(settings.eviction_hard), *soft)
+        self._most_grace = settings.eviction_max_pod_grace_period
+        self._transition = timedelta(seconds=settings.eviction_pressure_transition_seconds)
         self._last: dict[str, datetime] = {}
+        self._since: dict[eviction.Threshold, datetime] = {}
         self._going: tuple[PodWorker, datetime] | None = None
         self.loops = (
             Loop("pressure", self.relieve, Pace(resync=CHECK_SECONDS)),
@@ -55,30 +68,48 @@ class Evictor:
 
     async def relieve(self) -> None:
         """Look at the node's resources; free what nobody needs, and send one pod away if that is not enough."""
+        if self._is_waiting():
+            self._look_again(CLEARING_SECONDS)
+            return
         seen = await self._observe()
-        low = eviction.met(self._hard, seen)
-        self._note(low)
+        low = self._due(eviction.met(self._limits, seen))
+        if low:
+            self._tell("EvictionThresholdMet", f"Attempting to reclaim {eviction.SIGNALS[low[0].signal][0]}")
         if any(eviction.SIGNALS[one.signal][1] == eviction.DISK for one in low):
             await self._reclaim()
             seen = await self._observe()
-            low = eviction.met(self._hard, seen)
-        if not low or self._is_waiting():
+            low = eviction.met(low, seen)
+        if not low:
             return
-        verdict = eviction.choose(low, seen, await self._usages(lambda _: True))
+        counting = eviction.SIGNALS[low[0].signal][0] == "inodes"
+        verdict = eviction.choose(low, seen, await self._usages(lambda _: True, counting), self._most_grace)
         if verdict is None:
             log.warning("the node is short of something and no pod may be evicted", extra={"signal": low[0].signal})
         else:
             self._evict(verdict)
+            self._look_again(CLEARING_SECONDS)
 
     async def enforce(self) -> None:
         """Send every pod away that takes more disk than it may."""
         for verdict in eviction.over_limits(await self._usages(eviction.has_disk_limits)):
             self._evict(verdict)
 
-    def _note(self, low: tuple[eviction.Threshold, ...]) -> None:
+    def _due(self, low: tuple[eviction.Threshold, ...]) -> tuple[eviction.Threshold, ...]:
+        """Of what is too low that for which somebody has to go now; the next look is not later than needed."""
         now = steady()
+        self._note(low, now)
+        self._since = thresholds.first_met(self._since, low, now)
+        next_due = thresholds.next_due(self._since, now)
+        if next_due is not None:
+            self._look_again((next_due - now).total_seconds())
+        return thresholds.due(self._since, now)
+
+    def _look_again(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.loops[0].wake)
+
+    def _note(self, low: tuple[eviction.Threshold, ...], now: datetime) -> None:
         self._last = eviction.remembered(self._last, low, now)
-        before, self.pressure = self.pressure, eviction.pressure(self._last, now)
+        before, self.pressure = self.pressure, eviction.pressure(self._last, now, self._transition)
         if self.pressure != before:
             signals = " ".join(one.signal for one in low)
             log.warning("the node's pressure has changed", extra={"pressure": self.pressure, "signals": signals})
@@ -96,16 +127,17 @@ class Evictor:
         if worker is not None:
             log.warning("evicting", extra={"uid": verdict.uid, "why": verdict.message})
             self._going = worker, steady()
-            worker.evict(verdict.message)
+            worker.evict(verdict.message, verdict.grace)
 
     async def _observe(self) -> Mapping[str, eviction.Observation]:
         images = await self._docker.root_dir()
         return await asyncio.to_thread(usage.observations, self._state_dir, images)
 
-    async def _usages(self, matters: Callable[[Pod], bool]) -> list[eviction.Usage]:
-        return [await self._usage(worker.pod) for worker in self._pods().values() if matters(worker.pod)]
+    async def _usages(self, matters: Callable[[Pod], bool], counting: bool = False) -> list[eviction.Usage]:
+        """`counting`: also the files in the layers of containers, which takes a walk through them."""
+        return [await self._usage(worker.pod, counting) for worker in self._pods().values() if matters(worker.pod)]
 
-    async def _usage(self, pod: Pod) -> eviction.Usage:
+    async def _usage(self, pod: Pod, counting: bool) -> eviction.Usage:
         uid = pod.metadata.uid
         found, written = await self._docker.pod_containers(uid), await self._docker.written_bytes(uid)
         on_disk = [one for one in pod.spec.volumes if one.empty_dir is not None and one.empty_dir.medium != "Memory"]
@@ -120,10 +152,15 @@ class Evictor:
             return eviction.Usage(
                 pod,
                 processes=sum(usage.processes_of(one.pid) for one in found if one.pid),
-                inodes=sum(inodes for _, inodes in volumes.values()),
+                inodes=sum(inodes for _, inodes in volumes.values()) + sum(map(_files, found if counting else ())),
                 memory_of=memory,
                 disk_of=disk,
                 volumes={name: size for name, (size, _) in volumes.items()},
             )
 
         return await asyncio.to_thread(look)
+
+
+def _files(one: Container) -> int:
+    """How many there are in its own layer, as far as Docker's storage driver says where that is."""
+    return usage.taken(Path(one.layer))[1] if one.layer else 0

@@ -26,12 +26,14 @@ class ContainerPolicy:
 class ImagePolicy:
     """From `high` percent of the file system in use, images go until it is no more than `low` percent.
 
-    An image that came to the host less than `least_age` ago stays.
+    An image that came to the host less than `least_age` ago stays. One that has not been used for longer than
+    `most_age` goes however much room there is, unless `most_age` is 0.
     """
 
     high: int = 85
     low: int = 80
     least_age: timedelta = timedelta(minutes=2)
+    most_age: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class Space:
     def percent_used(self) -> int:
         """How much is not available, in whole percent, rounded up as kubelet does."""
         return 100 - self.available * 100 // self.capacity if self.capacity else 100
+
+    def excess(self, percent: int) -> int:
+        """How many bytes have to go so that no more than so many percent are in use."""
+        return max(self.capacity * (100 - percent) // 100 - self.available, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +120,14 @@ def removable_images(
     free = [image for image in images if image.id not in pinned and known[image.id].used != now]
     old = [image for image in free if now - known[image.id].detected >= policy.least_age]
     return tuple(sorted(old, key=lambda image: (known[image.id].used or LONG_AGO, known[image.id].detected, image.id)))
+
+
+def outdated_images(
+    removable: Iterable[Image], known: Mapping[str, Use], policy: ImagePolicy, now: datetime
+) -> tuple[Image, ...]:
+    """Of the images that may go those that nobody has used for too long, or ever since they came."""
+    if not policy.most_age:
+        return ()
+    return tuple(
+        image for image in removable if now - (known[image.id].used or known[image.id].detected) > policy.most_age
+    )

@@ -15,7 +15,7 @@ from node_agent.drivers.docker import Docker
 from node_agent.drivers.space import space
 from node_agent.pod_network import SandboxNetwork
 from node_agent.settings import Settings
-from reconcile.errors import Gone, Refused
+from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
@@ -25,14 +25,24 @@ GATHER_SECONDS = 0.1
 
 
 class Housekeeping:
-    """`pods` are the UIDs of pods that have a worker here; `loops` are to be run as long as the daemon lives."""
+    """`pods` are the UIDs of pods that have a worker here; `loops` are to be run as long as the daemon lives.
+
+    `tell` tells an event about the node (reason, message).
+    """
 
     def __init__(
-        self, settings: Settings, docker: Docker, network: SandboxNetwork, pods: Callable[[], frozenset[str]]
+        self,
+        settings: Settings,
+        docker: Docker,
+        network: SandboxNetwork,
+        pods: Callable[[], frozenset[str]],
+        tell: Callable[[str, str], None],
     ) -> None:
         self._docker = docker
         self._network = network
         self._pods = pods
+        self._tell = tell
+        self._image_failures = 0
         self._pause_image = settings.pause_image
         self._record = Path(settings.state_dir) / "images.json"
         self._logs = log_links.LogDirs(Path(settings.pod_logs_dir), Path(settings.container_logs_dir))
@@ -43,6 +53,7 @@ class Housekeeping:
             settings.image_gc_high_threshold_percent,
             settings.image_gc_low_threshold_percent,
             timedelta(seconds=settings.image_minimum_gc_age_seconds),
+            timedelta(seconds=settings.image_maximum_gc_age_seconds),
         )
         self._log_loop = Loop("logs", self.link_logs, Pace(resync=LOGS_SECONDS, settle=GATHER_SECONDS))
         self.loops = (
@@ -65,24 +76,53 @@ class Housekeeping:
             await self._docker.remove(one.id)
 
     async def remove_images(self) -> None:
-        """Note which images are in use and, when their disk is too full, delete others. Raises DriverError."""
+        """Note which images are in use, and delete others: old ones, and when their disk is too full more of them.
+
+        That it does not succeed is told when it is not for the first time. Raises DriverError.
+        """
+        try:
+            trouble = await self._collect_images()
+        except DriverError as error:
+            self._count_failure(str(error))
+            raise
+        if trouble:
+            self._tell("FreeDiskSpaceFailed", trouble)
+            self._count_failure(trouble)
+        else:
+            self._image_failures = 0
+
+    def _count_failure(self, trouble: str) -> None:
+        self._image_failures += 1
+        if self._image_failures > 1:
+            self._tell("ImageGCFailed", trouble)
+
+    async def _collect_images(self) -> str:
+        """What was wrong, empty if the disk has room."""
         root, unused = await self._docker.root_dir(), await self._unused_images()
-        if await self._percent_used(root) < self._image_policy.high:
-            return
-        for image in unused:
+        known, policy = await asyncio.to_thread(image_record.read, self._record), self._image_policy
+        for image in (old := garbage.outdated_images(unused, known, policy, _now())):
             await self._remove_image(image)
-            if await self._percent_used(root) <= self._image_policy.low:
-                return
+        before = await asyncio.to_thread(space, root)
+        if before.percent_used < policy.high:
+            return ""
+        after = before
+        for image in (one for one in unused if one not in old):
+            await self._remove_image(image)
+            after = await asyncio.to_thread(space, root)
+            if after.percent_used <= policy.low:
+                return ""
         log.warning("the disk of images is too full, and no unused image is left", extra={"path": root})
+        wish, freed = before.excess(policy.low), max(after.available - before.available, 0)
+        return (
+            "Failed to garbage collect required amount of images. "
+            f"Attempted to free {wish} bytes, but only found {freed} bytes eligible to free."
+        )
 
     async def reclaim(self) -> None:
         """The disk is under pressure: everything goes that no pod needs. Raises DriverError."""
         await self.remove_containers()
         for image in await self._unused_images():
             await self._remove_image(image)
-
-    async def _percent_used(self, root: str) -> int:
-        return (await asyncio.to_thread(space, root)).percent_used
 
     async def _unused_images(self) -> tuple[garbage.Image, ...]:
         images, now = await self._docker.stored_images(), _now()

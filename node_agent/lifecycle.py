@@ -28,7 +28,9 @@ from reconcile.errors import NotReady
 log = logging.getLogger(__name__)
 
 BEGUN, STOPPED, CONDEMNED = "postStart", "preStop", "condemned"
-"""Words of marks: this hook has been run; the container has to end (why, and its grace in seconds)."""
+STARTED, READY = "started", "ready"
+"""Words of marks: this hook has been run; the container has to end (why, and its grace in seconds); its startup or its
+readiness probe has succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,32 @@ class Lifecycle:
         for wish in (*pod.spec.init_containers, *pod.spec.containers):
             one = newest.get(wish.name)
             if one is not None and (address or not needs_address(wish)) and self.progress.is_up(wish, one):
-                self._prober.begin(wish, one, Target(one.id, address, ports(wish)), _told_of(pod, one))
+                self._prober.begin(wish, one, Target(one.id, address, ports(wish)), self._known_of(one))
+            if one is not None:
+                await self._remember(wish, one)
             if one is not None and not going:
                 await self._judge(pod, wish, one)
         await self._take_up(pod, newest, going, now)
         there = {one.id for one in seen.everything}
         for mark in [mark for mark in self._marks if mark.container not in there]:
-            await asyncio.to_thread(marks.remove, self._host, self._uid, mark)
-            del self._marks[mark]
+            await self._unmark(mark)
+
+    def _known_of(self, one: Container) -> Verdict:
+        """What an earlier agent has found out about this container id; nothing of one that is new."""
+        words = {mark.word for mark in self._marks or () if mark.container == one.id}
+        return Verdict(started=STARTED in words, ready=READY in words)
+
+    async def _remember(self, wish: Wish, one: Container) -> None:
+        """So that the next agent begins with what this one knows, whether or not a master can tell."""
+        assert self._marks is not None
+        verdict = self._prober.verdicts.get(one.id, UNKNOWN)
+        for word, probe, holds in (
+            (STARTED, wish.startup_probe, verdict.started),
+            (READY, wish.readiness_probe, verdict.ready),
+        ):
+            mark = Mark(one.id, word)
+            if probe is not None and one.id in self._prober.verdicts and holds != (mark in self._marks):
+                await (self._mark(mark) if holds else self._unmark(mark))
 
     def post_start(self, pod: Pod, one: Container, address: str) -> None:
         """Run its postStart hook, unless it runs already."""
@@ -212,6 +232,11 @@ class Lifecycle:
         except NotReady as error:
             log.warning("mark not written", extra={"uid": self._uid, "error": error})
 
+    async def _unmark(self, mark: Mark) -> None:
+        assert self._marks is not None
+        await asyncio.to_thread(marks.remove, self._host, self._uid, mark)
+        del self._marks[mark]
+
     def _heard(self, name: str, kind: str, heard: Answer, changed: bool) -> None:
         if heard.success is None:
             self._voice.tell("Unhealthy", f"{kind} probe errored: {heard.words}", name)
@@ -225,13 +250,6 @@ class Lifecycle:
 
 def _wish(pod: Pod, name: str) -> Wish:
     return next(one for one in (*pod.spec.init_containers, *pod.spec.containers) if one.name == name)
-
-
-def _told_of(pod: Pod, one: Container) -> Verdict:
-    """What the pod's status says of this container id; nothing of one that is new."""
-    rows = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    row = next((row for row in rows if row.container_id == f"docker://{one.id}"), None)
-    return UNKNOWN if row is None else Verdict(started=bool(row.started), ready=row.ready)
 
 
 def _condemned(text: str) -> Condemned:

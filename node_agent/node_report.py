@@ -56,6 +56,7 @@ class NodeReport:
         self._node: Node | None = None
         self._written_at = float("-inf")
         self._lease: Lease | None = None
+        self._introduced = False
 
     @property
     def current(self) -> Node | None:
@@ -104,11 +105,22 @@ class NodeReport:
             log.info("registered", extra={"node": self._identity.name, "address": self._identity.address})
             self.heart.wake()
         self._node = node
+        self._introduce(node, health)
         info = node.status.node_info
         if info is not None and info.boot_id not in ("", facts.boot_id):
             words = f"Node {self._identity.name} has been rebooted, boot id: {facts.boot_id}"
             self._tell(self._about(node), "Rebooted", words)
         return node
+
+    def _introduce(self, node: Node, health: Health) -> None:
+        """An agent that begins tells once of what its node has enough."""
+        if self._introduced:
+            return
+        self._introduced = True
+        self._tell(self._about(node), "Starting", "Starting podlane-node-agent.")
+        for _, _, reason, _ in health.pressure.rows():
+            told = reason.replace("Kubelet", "Node")
+            self._tell(self._about(node), told, f"Node {self._identity.name} status is now: {told}")
 
     def _tell_changes(self, before: Node, after: Node) -> None:
         for reason, words in transitions(before.status.conditions, after.status.conditions):

@@ -33,6 +33,7 @@ class Container:
     Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs.
     `log_path` is Docker's own file, empty until the container has been started.
     `digest` is its image as a registry knows it (`NAME@sha256:...`), empty if none does.
+    `layer` is the directory of what it has written, empty where Docker's storage driver has none.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Container:
     digest: str = ""
     stop_signal: str = "SIGTERM"
     log_path: str = ""
+    layer: str = ""
 
     @property
     def running(self) -> bool:

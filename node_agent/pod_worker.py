@@ -58,6 +58,7 @@ class PodWorker:
         self.leaving = False
         self.cleared = False
         self.verdict: tuple[str, str] | None = None
+        self._eviction_grace = GRACE_SECONDS
         self._tools = tools
         self._clock = EvenClock()
         self._memory = _Memory(self._clock(), address=pod.status.pod_ip)
@@ -91,8 +92,9 @@ class PodWorker:
         self._memory.attached = ""
         self.wake()
 
-    def evict(self, message: str) -> None:
+    def evict(self, message: str, grace: int = GRACE_SECONDS) -> None:
         """The node has no room for the pod: its object stays, with this message, and nothing else of it."""
+        self._eviction_grace = grace
         if not self.leaving and not self.pod.metadata.deletion_timestamp and self.pod.status.phase not in FINAL_PHASES:
             self.pod = replace(self.pod, status=evicted(self.pod.status, message, wall()))
             self._tell(EVICTED, message)
@@ -365,7 +367,7 @@ class PodWorker:
         grace = self.pod.metadata.deletion_grace_period_seconds
         if grace is None or not self.pod.metadata.deletion_timestamp:
             evicting = is_evicted(self.pod.status)
-            grace = GRACE_SECONDS if evicting else self.pod.spec.termination_grace_period_seconds or 0
+            grace = self._eviction_grace if evicting else self.pod.spec.termination_grace_period_seconds or 0
         now = self._clock()
         deadline = now + timedelta(seconds=grace)
         running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)
@@ -390,6 +392,8 @@ class PodWorker:
         status = summarise(self.pod, seen, facts)
         if is_evicted(self.pod.status):
             status = replace(status, reason=self.pod.status.reason, message=self.pod.status.message)
+        elif self.verdict and status.phase in FINAL_PHASES:
+            status = replace(status, phase="Failed", reason=self.verdict[0], message=self.verdict[1])
         if status != self.pod.status:
             self.pod = replace(self.pod, status=status)
             self._tools.report(self._uid, status)

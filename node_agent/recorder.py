@@ -13,7 +13,19 @@ from api.client import AlreadyExists, ApiError, Client, ClientError, NotFound
 from api.events import Event
 from api.objects import Pod
 from api.value import ObjectReference
-from node_agent.events import Allowance, Key, Similar, about_pod, again, combine, first, is_fresh, key_of, spend
+from node_agent.events import (
+    Allowance,
+    Key,
+    Similar,
+    about_node,
+    about_pod,
+    again,
+    combine,
+    first,
+    is_fresh,
+    key_of,
+    spend,
+)
 from reconcile.errors import NotReady
 from reconcile.loop import Loop, Pace
 
@@ -47,6 +59,10 @@ class Recorder:
     def about_pod(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
         """Something happened to a pod, or to one of its containers."""
         self.about(about_pod(pod, container), reason, message)
+
+    def about_node(self, reason: str, message: str) -> None:
+        """Something happened to this node."""
+        self.about(about_node(self._node), reason, message)
 
     def about(self, item: ObjectReference, reason: str, message: str) -> None:
         """Something happened to any object."""

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from node_agent.eviction import HARD, BadThreshold, thresholds
+from node_agent.thresholds import soft
 
 BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
 """A quantity of bytes, as in Pods."""
@@ -94,9 +95,24 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     image_minimum_gc_age_seconds: Annotated[
         float, msgspec.Meta(ge=0, description="how long an image stays in any case")
     ] = 120.0
+    image_maximum_gc_age_seconds: Annotated[
+        float, msgspec.Meta(ge=0, description="after how long an unused image goes in any case; 0: never")
+    ] = 0.0
     eviction_hard: Annotated[
         str, msgspec.Meta(description="below which amounts or percentages pods are evicted, by signal")
     ] = HARD
+    eviction_soft: Annotated[
+        str, msgspec.Meta(description="below which amounts pods are evicted after a grace period, by signal")
+    ] = ""
+    eviction_soft_grace_period: Annotated[
+        str, msgspec.Meta(description="for how long a signal may be below its soft threshold: memory.available=1m30s")
+    ] = ""
+    eviction_max_pod_grace_period: Annotated[
+        int, msgspec.Meta(ge=0, description="seconds that a pod has at most to end when a soft threshold evicts it")
+    ] = 0
+    eviction_pressure_transition_seconds: Annotated[
+        float, msgspec.Meta(ge=0, description="how long the node is said to be short after it no longer is")
+    ] = 300.0
     disk_scan_seconds: Annotated[
         float, msgspec.Meta(gt=0, description="time between two looks at the disk that pods with limits take")
     ] = 60.0
@@ -116,3 +132,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
             thresholds(self.eviction_hard)
         except BadThreshold as error:
             raise ValueError(f"evictionHard: {error}") from None
+        try:
+            soft(self.eviction_soft, self.eviction_soft_grace_period)
+        except BadThreshold as error:
+            raise ValueError(f"evictionSoft, evictionSoftGracePeriod: {error}") from None

@@ -9,6 +9,7 @@ import msgspec
 
 from api.objects import ContainerStatus, Pod, PodStatus
 from api.resources import is_sidecar
+from master.default_tolerations import with_tolerations
 from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
 
 EPHEMERAL = "ephemeralcontainers"
@@ -18,11 +19,12 @@ ENDED = frozenset(("Succeeded", "Failed"))
 
 
 def _on_create(item: Pod) -> Pod:
-    return msgspec.structs.replace(item, status=PodStatus(phase="Pending", qos_class=item.status.qos_class))
+    begun = msgspec.structs.replace(item, status=PodStatus(phase="Pending", qos_class=item.status.qos_class))
+    return with_tolerations(begun)
 
 
 def _on_update(new: Pod, old: Pod) -> Pod:
-    return msgspec.structs.replace(new, status=old.status)
+    return with_tolerations(msgspec.structs.replace(new, status=old.status))
 
 
 # --- how a pod looks in a table ---------------------------------------------------------------------------------------

@@ -309,6 +309,7 @@ def _container(answer: dict[str, Any]) -> Container:
         image_id=answer["Image"],
         stop_signal=config.get("StopSignal") or "SIGTERM",
         log_path=answer["LogPath"],
+        layer=(answer["GraphDriver"].get("Data") or {}).get("UpperDir", ""),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from watchfiles import awatch
 
 from node_agent.sources.merge import Offer
-from node_agent.sources.reading import LARGEST_TEXT, Origin, Reading, read
+from node_agent.sources.reading import LARGEST_TEXT, REFUSED, Origin, Reading, read, told
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +33,24 @@ class _File:
 class Manifests:
     """The pods of every file that is not hidden, in the order of names; folders are left alone.
 
-    `source` is what the pods are told to be from (file or http). `seen` is True after the first look.
+    `source` is what the pods are told to be from (file or http). `seen` is True after the first look. `tell` tells an
+    event about the node (reason, message).
     """
 
-    def __init__(self, directory: Path, node: str, source: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        node: str,
+        source: str,
+        on_change: Callable[[], None],
+        tell: Callable[[str, str], None],
+    ) -> None:
         self.seen = False
         self._directory = directory
         self._node = node
         self._source = source
         self._on_change = on_change
+        self._tell = tell
         self._files: dict[Path, _File] = {}
 
     @property
@@ -75,7 +84,7 @@ class Manifests:
         after = await asyncio.to_thread(self._look, before)
         for path, file in after.items():
             if file != before.get(path):
-                _tell(path, file, before.get(path, _File()))
+                self._report(path, file, before.get(path, _File()))
         self._files = after
         if after != before or not self.seen:
             self.seen = True
@@ -107,10 +116,11 @@ class Manifests:
         origin = Origin(self._node, self._source, str(path))
         return _File(text, read(text, origin, known.reading.pods, datetime.now(UTC)))
 
-
-def _tell(path: Path, file: _File, before: _File) -> None:
-    if file.trouble and file.trouble != before.trouble:
-        log.warning("manifest cannot be read", extra={"file": path, "error": file.trouble})
-    if file.text != before.text:
-        for refusal in file.reading.refusals:
-            log.warning(f"{path} {refusal}")
+    def _report(self, path: Path, file: _File, before: _File) -> None:
+        if file.trouble and file.trouble != before.trouble:
+            log.warning("manifest cannot be read", extra={"file": path, "error": file.trouble})
+            self._tell(REFUSED, f"{path} cannot be read: {file.trouble}")
+        if file.text != before.text:
+            for refusal in file.reading.refusals:
+                log.warning(f"{path} {refusal}")
+                self._tell(REFUSED, told(str(path), refusal))

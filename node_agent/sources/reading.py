@@ -35,6 +35,16 @@ class Refusal:
         return manifest.refusal(f"document {self.number}", self.problems)
 
 
+REFUSED, LONGEST_TOLD = "FailedValidation", 1000
+"""The reason of the event about a source whose content is refused, and how many letters it has at most."""
+
+
+def told(place: str, refusal: Refusal) -> str:
+    """The refusal in one line, as an event about the node tells it."""
+    words = f"{place} document {refusal.number} is not accepted: " + "; ".join(map(str, refusal.problems))
+    return words if len(words) <= LONGEST_TOLD else f"{words[: LONGEST_TOLD - 3]}..."
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The pods of a text and what was refused of it."""

@@ -14,18 +14,21 @@ from node_agent.sources.url import ManifestUrl
 
 
 class StaticSources:
-    """In the order in which the first of equal names counts: directory, URL, socket."""
+    """In the order in which the first of equal names counts: directory, URL, socket.
 
-    def __init__(self, settings: Settings, on_change: Callable[[], None]) -> None:
+    `tell` tells an event about the node (reason, message).
+    """
+
+    def __init__(self, settings: Settings, on_change: Callable[[], None], tell: Callable[[str, str], None]) -> None:
         node = settings.node_name
         folder = Path(settings.state_dir) / "submitted"
         self._sources: list[Manifests | ManifestUrl | Submitted] = [
-            Manifests(Path(settings.manifest_dir), node, "file", on_change),
-            Submitted(Path(settings.socket), folder, node, on_change),
+            Manifests(Path(settings.manifest_dir), node, "file", on_change, tell),
+            Submitted(Path(settings.socket), folder, node, on_change, tell),
         ]
         if settings.manifest_url:
             headers = settings.manifest_url_headers
-            self._sources.insert(1, ManifestUrl(settings.manifest_url, headers, node, on_change))
+            self._sources.insert(1, ManifestUrl(settings.manifest_url, headers, node, on_change, tell))
 
     @property
     def seen(self) -> bool:

@@ -52,11 +52,13 @@ def _cause(problem: Problem) -> StatusCause:
 class Submitted:
     """Each pod is one file in `folder`, named by a hash of its name: what was answered with 200 survives a restart."""
 
-    def __init__(self, socket: Path, folder: Path, node: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, socket: Path, folder: Path, node: str, on_change: Callable[[], None], tell: Callable[[str, str], None]
+    ) -> None:
         self._socket = socket
         self._folder = folder
         self._node = node
-        self._files = Manifests(folder, node, "http", on_change)
+        self._files = Manifests(folder, node, "http", on_change, tell)
         self._writing = asyncio.Lock()
 
     @property

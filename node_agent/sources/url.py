@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import aiohttp
 
 from node_agent.sources.merge import Offer
-from node_agent.sources.reading import LARGEST_TEXT, Origin, Reading, read
+from node_agent.sources.reading import LARGEST_TEXT, REFUSED, Origin, Reading, read, told
 
 log = logging.getLogger(__name__)
 
@@ -31,15 +31,24 @@ class ManifestUrl:
     """A Pod, a PodList or several documents; nothing at all means no pods.
 
     Whatever goes wrong, the pods of the last good answer stay. `seen` is True after the first good answer. Redirects
-    are not followed: they would take the headers, which may hold secrets, elsewhere.
+    are not followed: they would take the headers, which may hold secrets, elsewhere. `tell` tells an event about the
+    node (reason, message).
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], node: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        node: str,
+        on_change: Callable[[], None],
+        tell: Callable[[str, str], None],
+    ) -> None:
         self.seen = False
         self._url = url
         self._headers = headers
         self._origin = Origin(node, "http", url)
         self._on_change = on_change
+        self._tell = tell
         self._last = _Answer("", Reading(), {})
         self._trouble = ""
 
@@ -64,6 +73,7 @@ class ManifestUrl:
             trouble = str(error) or "no answer in time"
         if trouble and trouble != self._trouble:
             log.warning("the manifest URL has no pods for us", extra={"url": self._url, "error": trouble})
+            self._tell(REFUSED, f"{self._url} has no pods for us: {trouble}")
         self._trouble = trouble
 
     async def _ask(self, http: aiohttp.ClientSession) -> str:
@@ -87,6 +97,7 @@ class ManifestUrl:
         reading = await asyncio.to_thread(read, text, self._origin, self._last.reading.pods, datetime.now(UTC))
         for refusal in reading.refusals if text != self._last.text else ():
             log.warning(f"{self._url} {refusal}")
+            self._tell(REFUSED, told(self._url, refusal))
         if reading.refusals and not reading.pods and not self.seen:
             self._last = _Answer(text, Reading(), {})
             return "it has no good document yet"

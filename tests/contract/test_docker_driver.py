@@ -703,6 +703,9 @@ async def test_what_a_container_takes_is_seen_from_outside(dockerd: Dockerd, uid
     written = await real.written_bytes(uid)
     assert written[identity] >= 3_000_000
     assert sorted(written) == sorted(one.id for one in await real.pod_containers(uid))
+    size, inodes = usage.taken(Path(seen.layer))
+    assert size >= 3_000_000
+    assert inodes > 1
     assert 0 < usage.memory_of(seen.pid) < 1 << 30
     assert usage.processes_of(seen.pid) == 1
     await real.remove(identity)

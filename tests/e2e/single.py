@@ -31,13 +31,14 @@ _NUMBERS = count()
 class SingleNode:
     """Use as a context manager; the agent is started, also again and with other settings, by `agent`.
 
-    `docker_flags` are for its dockerd.
+    `docker` are more flags of its dockerd, `master` of the master.
     """
 
-    def __init__(self, *docker_flags: str) -> None:
+    def __init__(self, docker: tuple[str, ...] = (), master: tuple[str, ...] = ()) -> None:
+        self._master = master
         self.root = Path(f"/tmp/podone-{os.getpid()}-{next(_NUMBERS)}")
         self.state = self.root / "agent"
-        self._docker = Dockerd(self.root / "docker", docker_flags)
+        self._docker = Dockerd(self.root / "docker", docker)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> SingleNode:
@@ -80,6 +81,7 @@ class SingleNode:
             f"--cgroup-root=/{self.root.name}",
             f"--docker-socket={self._docker.socket}",
             f"--manifest-dir={self.root}/manifests",
+            f"--socket={self.root}/agent.sock",
             f"--pod-logs-dir={self.root}/logs/pods",
             f"--container-logs-dir={self.root}/logs/containers",
             f"--health-address=127.0.0.1:{_free_port()}",
@@ -153,6 +155,7 @@ class SingleNode:
             f"--port={_free_port()}",
             f"--state-dir={self.root}/master",
             f"--admin-kubeconfig={self.root}/admin",
+            *self._master,
         )
 
     def _answers(self) -> bool:

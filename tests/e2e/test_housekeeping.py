@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.command import run
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE, SingleNode
 
@@ -70,6 +71,14 @@ def evicted_at(node: SingleNode, pod: str) -> str:
     return str(mark["lastTransitionTime"])
 
 
+def node_events(node: SingleNode) -> set[str]:
+    """The reasons of what is told of the node."""
+    of_node = "involvedObject.kind=Node"
+    return set(
+        node.kubectl("get", "events", f"--field-selector={of_node}", "-o", "jsonpath={.items[*].reason}").split()
+    )
+
+
 def test_short_of_memory_who_takes_more_than_asked_goes_first_and_critical_pods_stay(node: SingleNode) -> None:
     start(
         node,
@@ -91,23 +100,115 @@ def test_short_of_memory_who_takes_more_than_asked_goes_first_and_critical_pods_
         [row] = node.status(name)["containerStatuses"]
         assert row["state"]["terminated"]["exitCode"] == 137
     assert node.is_ready("critical")
+    assert {"EvictionThresholdMet", "NodeHasInsufficientMemory"} <= node_events(node)
+
+
+def test_a_node_that_runs_short_takes_only_what_it_must(node: SingleNode) -> None:
+    node.agent("--eviction-soft=memory.available<100%", "--eviction-soft-grace-period=memory.available=1h")
+    wait_until(lambda: node.node_condition("MemoryPressure") == "True", "it is short of memory")
+    modest = pod("modest", resources="{requests: {memory: 1Mi}}")
+    start(node, modest, pod("critical", extra="  priority: 2000000000"))
+    node.kubectl("apply", "-f", "-", stdin=pod("greedy"))
+    wait_until(lambda: node.status("greedy").get("phase") == "Failed", "who promises nothing is refused")
+    status = node.status("greedy")
+    assert (status["reason"], status["message"]) == (
+        "Evicted",
+        "Pod was rejected: The node had condition: [MemoryPressure]. ",
+    )
+    assert node.is_ready("modest")
+    periods = "--eviction-soft-grace-period=imagefs.available=1h"
+    node.agent("--eviction-soft=imagefs.available<100%", periods)
+    wait_until(lambda: node.node_condition("DiskPressure") == "True", "it is short of disk")
+    node.kubectl("apply", "-f", "-", stdin=pod("wanted", resources="{requests: {memory: 1Mi}}"))
+    wait_until(lambda: node.status("wanted").get("reason") == "Evicted", "nobody is taken any more")
+    assert node.status("wanted")["message"] == "Pod was rejected: The node had condition: [DiskPressure]. "
+    keys = node.kubectl("get", "node", NODE, "-o", "jsonpath={.spec.taints[*].key}")
+    assert "node.kubernetes.io/disk-pressure" in keys
+    assert {"NodeHasInsufficientMemory", "NodeHasDiskPressure"} <= node_events(node)
+
+
+def test_a_soft_threshold_leaves_a_pod_its_time_to_end(node: SingleNode) -> None:
+    polite = pod("polite", "trap 'sleep 2; exit 7' TERM; tail -f /dev/null & wait")
+    start(node, polite.replace("terminationGracePeriodSeconds: 0", "terminationGracePeriodSeconds: 30"))
+    node.agent(
+        "--eviction-soft=memory.available<100%",
+        "--eviction-soft-grace-period=memory.available=0.5s",
+        "--eviction-max-pod-grace-period=20",
+    )
+    wait_until(lambda: evicted_at(node, "polite"), "it goes")
+    wait_until(lambda: not any(node.traces("polite").values()), "nothing is left of it")
+    [row] = node.status("polite")["containerStatuses"]
+    assert row["state"]["terminated"]["exitCode"] == 7
+
+
+def test_short_of_processes_who_has_most_of_them_goes_first(node: SingleNode) -> None:
+    start(node, pod("few"), pod("many", f"for i in 1 2 3 4 5 6 7 8; do tail -f /dev/null & done; {SLEEP}"))
+    node.agent("--eviction-hard=pid.available<100%")
+    wait_until(lambda: evicted_at(node, "many"), "it goes")
+    wait_until(lambda: evicted_at(node, "few"), "then the other")
+    assert evicted_at(node, "many") < evicted_at(node, "few")
+    assert node.status("many")["message"].startswith("The node was low on resource: pids. Threshold quantity: ")
+    assert node.node_condition("PIDPressure") == "True"
+
+
+@pytest.fixture
+def small_disk(node: SingleNode) -> Iterator[SingleNode]:
+    """The agent's directory on a file system of its own, with room for 64 MB and 1000 files."""
+    with node.without_agent():
+        run("mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=1000", "tmpfs", str(node.state))
+    yield node
+    node.agent()
+    node.kubectl("delete", "pods", "--all", "--timeout=60s")
+    with node.without_agent():
+        run("umount", str(node.state))
+
+
+def test_short_of_disk_or_inodes_who_takes_most_goes_and_the_condition_stays_for_a_while(
+    small_disk: SingleNode,
+) -> None:
+    node, mount = small_disk, "volumeMounts: [{name: v, mountPath: /v}]"
+    volume = "  volumes: [{name: v, emptyDir: {}}]"
+    many = f"for i in $(seq 950); do : > /v/$i; done; {SLEEP}"
+    node.agent("--eviction-hard=nodefs.inodesFree<20%", "--eviction-pressure-transition-seconds=0")
+    start(node, pod("few", extra=volume, mount=mount))
+    node.kubectl("apply", "-f", "-", stdin=pod("files", many, extra=volume, mount=mount))
+    wait_until(lambda: evicted_at(node, "files"), "who has most files goes")
+    assert node.status("files")["message"].startswith("The node was low on resource: inodes. ")
+    wait_until(lambda: node.node_condition("DiskPressure") == "False", "all is well again")
+    node.agent("--eviction-hard=nodefs.available<50%", "--eviction-pressure-transition-seconds=3600")
+    wait_until(lambda: node.node_condition("DiskPressure") == "False", "there is room")
+    large = f"head -c 50000000 /dev/zero > /v/x; {SLEEP}"
+    node.kubectl("apply", "-f", "-", stdin=pod("bytes", large, extra=volume, mount=mount))
+    wait_until(lambda: evicted_at(node, "bytes"), "who takes most goes")
+    wait_until(lambda: not any(node.traces("bytes").values()), "its disk is free again")
+    assert node.is_ready("few")
+    assert node.node_condition("DiskPressure") == "True", "it stays for an hour"
 
 
 def test_pods_that_take_more_disk_than_they_may_are_evicted(node: SingleNode) -> None:
     volume = "  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"
     fill = "head -c 4000000 /dev/zero >"
     limit = "{limits: {ephemeral-storage: 2Mi}}"
+    second = """\
+  - name: side
+    image: podlane/toolbox
+    imagePullPolicy: Never
+    command: [tail, -f, /dev/null]
+    resources: {limits: {ephemeral-storage: 1Gi}}
+"""
     start(
         node,
         pod("volume", extra=volume, mount="volumeMounts: [{name: v, mountPath: /v}]"),
         pod("layer", resources=limit),
+        pod("pair", resources=limit) + second,
         pod("within", resources=limit),
     )
     node.agent("--disk-scan-seconds=0.5")
-    for name, path in (("volume", "/v/x"), ("layer", "/tmp/x"), ("within", "/dev/null")):
+    for name, path in (("volume", "/v/x"), ("layer", "/tmp/x"), ("pair", "/tmp/x"), ("within", "/dev/null")):
         container = node.status(name)["containerStatuses"][0]["containerID"].removeprefix("docker://")
         node.docker("exec", container, "sh", "-c", f"{fill} {path}")
-    wait_until(lambda: evicted_at(node, "volume") and evicted_at(node, "layer"), "both went")
+    wait_until(lambda: all(evicted_at(node, name) for name in ("volume", "layer", "pair")), "they went")
+    assert node.status("pair")["message"] == 'Container main exceeded its local ephemeral storage limit "2Mi". '
     assert node.status("volume")["message"] == 'Usage of EmptyDir volume "v" exceeds the limit "1Mi". '
     assert node.status("layer")["message"] == (
         "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
@@ -134,6 +235,28 @@ def test_images_that_nobody_needs_go_when_the_disk_is_too_full(node: SingleNode)
     node.agent(*flags, "--image-minimum-gc-age-seconds=0")
     wait_until(lambda: "podlane/unused" not in node.docker("images"), "it is gone")
     assert "podlane/pause" in node.docker("images")
+    wait_until(lambda: "FreeDiskSpaceFailed" in node_events(node), "that it is still too full is told")
+
+
+def test_images_that_nobody_has_used_for_long_go(node: SingleNode) -> None:
+    start(node, pod("user"))
+    node.import_image("podlane/unused:1")
+    node.agent("--image-maximum-gc-age-seconds=0.001", "--image-minimum-gc-age-seconds=0")
+    wait_until(lambda: "podlane/unused" not in node.docker("images"), "it is gone")
+    assert {"podlane/pause", "podlane/toolbox"} <= set(node.docker("images").split())
+    assert node.is_ready("user")
+
+
+def test_of_dead_containers_the_newest_stays(node: SingleNode) -> None:
+    node.kubectl("apply", "-f", "-", stdin=pod("crashing", "exit 1", extra="  priority: 2000000000"))
+
+    def dead() -> list[str]:
+        return node.docker("ps", "-a", "--filter", "name=k8s_main_crashing", "--format", "{{.Names}}").split()
+
+    wait_until(lambda: sorted(name[-1] for name in dead()) == ["0", "1"], "it has ended twice")
+    node.agent("--eviction-hard=imagefs.available<100%")
+    wait_until(lambda: all(name[-1] != "0" for name in dead()), "the first is gone")
+    assert dead(), "the newest stays"
 
 
 def test_logs_are_found_by_pod_and_by_container(node: SingleNode) -> None:

@@ -109,7 +109,7 @@ WAITING = (
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[SingleNode]:
-    with SingleNode(f"--add-runtime={runtime.NAME}={Path(runtime.__file__)}") as running:
+    with SingleNode(docker=(f"--add-runtime={runtime.NAME}={Path(runtime.__file__)}",)) as running:
         add_image(running, APP, "USER app", files=FILES)
         (running.state / "seccomp/no").mkdir(parents=True)
         (running.state / "seccomp/no/directories.json").write_text(json.dumps(NO_DIRECTORIES))

@@ -46,3 +46,21 @@ def test_init_containers_count_for_the_class_of_service() -> None:
     assert qos_class([full]) == "Guaranteed"
     assert qos_class([full, needs("")]) == "Burstable"
     assert qos_class([needs("")]) == "BestEffort"
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "wanted"),
+    [
+        ({"ephemeral-storage": "1Gi"}, {"ephemeral-storage": "1Gi"}, "BestEffort"),
+        ({}, {"cpu": "0", "memory": 0}, "BestEffort"),
+        ({}, {"memory": "1"}, "Burstable"),
+        ({"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}, {"cpu": "1000m", "memory": "1024Mi"}, "Guaranteed"),
+        ({"cpu": "1", "memory": "1Gi"}, {"cpu": "1", "memory": "1Mi"}, "Burstable"),
+        ({"cpu": "0", "memory": "1Gi"}, {"cpu": "0", "memory": "1Gi"}, "Burstable"),
+    ],
+)
+def test_only_cpu_and_memory_make_the_class_of_service(
+    limits: dict[str, str | int | float], requests: dict[str, str | int | float], wanted: str
+) -> None:
+    resources = ResourceRequirements(limits=limits, requests=requests)
+    assert qos_class([Container(name="main", resources=resources)]) == wanted

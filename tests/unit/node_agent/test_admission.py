@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from api.capacity import allocatable, requests, total
 from api.objects import ContainerPort, Node, NodeSpec, NodeStatus, ObjectMeta, Pod, Taint
 from api.static_pods import CONFIG_SOURCE
-from node_agent.admission import admit, victims
+from node_agent.admission import admit, refused_by_pressure, victims
 from node_agent.deadline import active_until
+from node_agent.eviction import Pressure
 from node_agent.observed import PodContainers
 from tests.unit.node_agent.make import NOW, container, held, pod
 
@@ -169,3 +170,30 @@ def test_the_deadline_counts_from_the_start_whoever_knows_it() -> None:
     found = active_until(told, held(old), NOW)
     assert found is not None
     assert found.isoformat() == "2026-01-01T00:01:00+00:00"
+
+
+MEMORY, DISK, BOTH = Pressure(memory=True), Pressure(disk=True), Pressure(memory=True, processes=True)
+TOLERANT = "  tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists, effect: NoSchedule}]"
+
+
+@pytest.mark.parametrize(
+    ("one", "pressure", "named"),
+    [
+        (wish(), Pressure(), ""),
+        (wish(), MEMORY, "MemoryPressure"),
+        (wish(cpu="1"), MEMORY, ""),
+        (wish(TOLERANT), MEMORY, ""),
+        (wish(TOLERANT), DISK, "DiskPressure"),
+        (wish(cpu="1"), DISK, "DiskPressure"),
+        (wish(cpu="1"), Pressure(processes=True), "PIDPressure"),
+        (wish(cpu="1"), BOTH, "MemoryPressure PIDPressure"),
+        (wish(static=True), BOTH, ""),
+        (wish("  priority: 2000000000"), BOTH, ""),
+        (wish("  priority: 1999999999"), DISK, "DiskPressure"),
+    ],
+)
+def test_a_node_that_runs_short_takes_only_what_it_must(one: Pod, pressure: Pressure, named: str) -> None:
+    refused = refused_by_pressure(one, pressure)
+    assert (refused is None) == (not named)
+    if refused is not None:
+        assert (refused.reason, refused.message) == ("Evicted", f"The node had condition: [{named}]. ")

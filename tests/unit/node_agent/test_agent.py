@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from api.client import Client, ClientError, Forbidden
+from api.events import Event
 from api.kubeconfig import Kubeconfig
 from api.objects import Container, Namespace, Node, ObjectMeta, Pod, PodSpec
 from api.static_pods import CONFIG_HASH, CONFIG_MIRROR, mirror_pod
@@ -89,6 +90,7 @@ async def test_a_restart_of_the_agent_changes_nothing(node: OneNode) -> None:
         await node.until_shown("db-node-1", runs)
         after = await node.until_shown("web-node-1", runs)
         assert after.metadata.uid == before.metadata.uid
+        assert after.status == before.status, "with the times at which all that has happened"
         assert node.docker.started[: len(started)] == started
         assert list(node.sandboxes().values()).count("web-node-1") == 1
 
@@ -242,6 +244,38 @@ async def test_a_pod_that_the_node_does_not_take_has_failed_with_a_reason_and_is
         assert sorted(node.sandboxes().values()) == ["last", "late"]
         await node.admin.delete(Pod, "picky", "default")
         await node.until_gone("picky")
+
+
+async def test_a_static_pod_that_the_node_does_not_take_is_not_asked_again_by_the_next_agent(node: OneNode) -> None:
+    node.write("picky", TEXT.replace("spec:", "spec:\n  nodeSelector: {disk: ssd}"))
+    async with node.agent():
+        await node.until_shown("picky-node-1", lambda pod: pod.status.reason == "NodeAffinity")
+        await node.admin.patch(Node, "node-1", "", {"metadata": {"labels": {"disk": "ssd"}}})
+    async with node.agent():
+        node.write("other", TEXT.replace("spec:", "spec:\n  nodeSelector: {disk: ssd}"))
+        await node.until_shown("other-node-1", runs)
+        picky = await node.until_shown("picky-node-1")
+        assert (picky.status.phase, picky.status.reason) == ("Failed", "NodeAffinity")
+        events = [row for row in (await node.admin.list(Event)).items if row.reason == "NodeAffinity"]
+        assert [row.count for row in events] == [1], "told once"
+        node.write("picky", TEXT)
+        await node.until_shown("picky-node-1", runs)
+
+
+async def test_what_is_wrong_with_a_manifest_is_told_under_the_node(node: OneNode) -> None:
+    node.write("bad", TEXT.replace("image", "imagine"))
+    node.write("first")
+    node.write("first", file="second.yaml")
+
+    async def told() -> bool:
+        events = [row for row in (await node.admin.list(Event)).items if row.reason == "FailedValidation"]
+        found = {row.involved_object.kind: row.message for row in events}
+        return "spec.containers[0].imagine: is not a field" in found.get("Node", "") and "second.yaml: " in found.get(
+            "Pod", ""
+        )
+
+    async with node.agent():
+        await until_true(told)
 
 
 async def test_a_pod_that_was_admitted_is_not_asked_again(node: OneNode) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace as changed
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -24,17 +25,23 @@ from node_agent.eviction import (
     is_evicted,
     met,
     over_limits,
-    pressure,
     remembered,
     thresholds,
 )
+from node_agent.eviction import pressure as pressure_of
 from node_agent.settings import Settings
 from node_agent.status import merged
+from node_agent.thresholds import due, first_met, next_due, soft
 from reconcile.settings import BadSettings, merge
 from tests.unit.node_agent.make import NOW
 from tests.unit.node_agent.make import pod as make
 
 MI, GI = 1 << 20, 1 << 30
+TRANSITION = timedelta(minutes=5)
+
+
+def pressure(last: dict[str, datetime], now: datetime) -> Pressure:
+    return pressure_of(last, now, TRANSITION)
 
 
 def pod(name: str, *, priority: int | None = None, resources: str = "{}", spec: str = "") -> Pod:
@@ -194,3 +201,56 @@ def test_an_evicted_pod_says_so_for_good() -> None:
     assert [row.type for row in written.conditions] == ["Ready", "DisruptionTarget", "example.com/gate"]
     assert [row.type for row in merged(PodStatus(), written).conditions] == ["DisruptionTarget", "example.com/gate"]
     assert not is_evicted(PodStatus(phase="Failed"))
+
+
+# --- soft thresholds --------------------------------------------------------------------------------------------------
+
+SOFT = soft("memory.available<1Gi,nodefs.available<20%", "memory.available=1m30s,nodefs.available=2h")
+
+
+def test_soft_thresholds_have_a_period_each() -> None:
+    assert [one.grace for one in SOFT] == [timedelta(seconds=90), timedelta(hours=2)]
+    assert soft("", "") == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "periods", "words"),
+    [
+        ("memory.available<1Gi", "", "memory.available has no grace period"),
+        ("", "memory.available=1m", "memory.available has no soft threshold"),
+        ("memory.available<1Gi", "memory.available=soon", "found 'memory.available=soon'; for example"),
+        ("memory.available<1Gi", "memory.available", "found 'memory.available'"),
+        ("memory.available<1Gi", "free=1m", "found 'free=1m'"),
+        ("memory.available", "memory.available=1m", "found 'memory.available'; for example"),
+    ],
+)
+def test_what_is_no_soft_threshold_is_refused_with_the_setting(limits: str, periods: str, words: str) -> None:
+    with pytest.raises(BadThreshold, match=words):
+        soft(limits, periods)
+    wish = {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionSoft": limits, "evictionSoftGracePeriod": periods}
+    with pytest.raises(BadSettings, match=f"evictionSoft, evictionSoftGracePeriod: .*{words}"):
+        merge(Settings, wish, {})
+
+
+def test_a_soft_threshold_calls_for_action_when_it_was_met_all_the_time() -> None:
+    memory, disk = SOFT
+    [hard] = thresholds("pid.available<5")
+    since = first_met({}, (hard, memory), NOW)
+    assert due(since, NOW) == (hard,)
+    assert next_due(since, NOW) == NOW + timedelta(seconds=90)
+    later = NOW + timedelta(seconds=60)
+    since = first_met(since, (memory, disk), later)
+    assert due(since, NOW + timedelta(seconds=89)) == ()
+    assert due(since, NOW + timedelta(seconds=90)) == (memory,)
+    assert first_met(first_met(since, (), later), (memory,), later)[memory] == later, "a break counts"
+
+
+def test_hard_thresholds_come_before_soft_ones_and_the_grace_is_the_shorter() -> None:
+    limits = (*SOFT, *thresholds("memory.available<100Mi"))
+    low = met(limits, {"memory.available": Observation(1, GI)})
+    assert [one.grace for one in low] == [None, timedelta(seconds=90)]
+    slow = replace(GREEDY.pod, spec=replace(GREEDY.pod.spec, termination_grace_period_seconds=20))
+    for grace, most, wanted in ((None, 60, 1), (SOFT[0].grace, 60, 20), (SOFT[0].grace, 5, 5), (SOFT[0].grace, 0, 0)):
+        verdict = choose((changed(low[0], grace=grace),), LOW, [changed(GREEDY, pod=slow)], most)
+        assert verdict is not None
+        assert verdict.grace == wanted

@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from node_agent.containers import pod_dir
 from node_agent.drivers.usage import memory_of, observations, processes_of, taken
@@ -57,7 +59,7 @@ async def test_an_agent_killed_anywhere_while_it_evicts_leaves_nothing_of_the_po
 
 
 @asynccontextmanager
-async def evicting(here: World, worker: PodWorker, hard: str = "") -> AsyncIterator[Evictor]:
+async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) -> AsyncIterator[Evictor]:
     """A worker whose pod runs, and who may send it away; at the end an evicted pod is cleared away."""
 
     async def reclaim() -> None:
@@ -66,15 +68,19 @@ async def evicting(here: World, worker: PodWorker, hard: str = "") -> AsyncItera
     def told() -> None:
         here.taken.add("told")
 
+    def tell(reason: str, words: str) -> None:
+        here.taken.add(f"{reason}: {words}")
+
     state = str(Path(here.host.pods_dir).parent)
-    settings = Settings(node_name="n", node_ip="1.2.3.4", state_dir=state, eviction_hard=hard)
+    settings = Settings(node_name="n", node_ip="1.2.3.4", state_dir=state, eviction_hard=hard, **more)
     events = asyncio.create_task(here.docker.follow(lambda _: worker.wake(), worker.wake))
     running = asyncio.create_task(worker.run())
     try:
         async with asyncio.timeout(20):
             while here.status.phase != "Running":
                 await asyncio.sleep(0.001)
-            yield Evictor(settings, here.docker, here.host, lambda: {UID: worker}, reclaim, told)
+            pods = {UID: worker}
+            yield Evictor(settings, here.docker, here.host, lambda: pods, reclaim, told, tell)
             while worker.pod.status.reason == "Evicted" and not (worker.cleared and is_cleared(here)):
                 await asyncio.sleep(0.001)
     finally:
@@ -117,7 +123,25 @@ async def test_pressure_is_told_and_a_pod_goes(tmp_path: Path, signal: str) -> N
         assert here.status.message.startswith(f"The node was low on resource: {SIGNALS[signal][0]}. Threshold")
         assert evictor.pressure != Pressure()
         assert "told" in here.taken
+        assert f"EvictionThresholdMet: Attempting to reclaim {SIGNALS[signal][0]}" in here.taken
         assert ("reclaimed" in here.taken) == evictor.pressure.disk
+
+
+async def test_a_soft_threshold_waits_and_leaves_the_pod_its_grace_period(tmp_path: Path) -> None:
+    soft = {"eviction_soft": "memory.available<100%", "eviction_soft_grace_period": "memory.available=0.1s"}
+    slow = replace(LIMITED, spec=replace(LIMITED.spec, termination_grace_period_seconds=7))
+    async with (
+        world(tmp_path / "w") as here,
+        evicting(here, here.worker(slow), eviction_max_pod_grace_period=5, **soft) as evictor,
+    ):
+        await evictor.relieve()
+        assert here.status.phase == "Running"
+        assert evictor.pressure == Pressure(memory=True)
+        loop = asyncio.create_task(evictor.loops[0].run())
+        while here.status.reason != "Evicted":
+            await asyncio.sleep(0.001)
+        loop.cancel()
+    assert ("main", "SIGTERM") in here.docker.signals
 
 
 async def test_without_pressure_nothing_happens(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from node_agent.housekeeping import Housekeeping
 from node_agent.log_links import LogDirs, container_link
 from node_agent.security import Rights
 from node_agent.settings import Settings
+from reconcile.errors import NotReady
 from reconcile.settings import BadSettings, merge
 from tests.fakes import AgentKilled, FakeDocker
 from tests.killer import KILLER
@@ -33,8 +34,9 @@ class Place:
         self.root, self.network = root, network
         self.docker = FakeDocker("pause", "toolbox", "unused:1")
         self.pods = {UID}
+        self.told: list[tuple[str, str]] = []
 
-    def agent(self, high: int = 100, low: int = 100) -> Housekeeping:
+    def agent(self, high: int = 100, low: int = 100, most_age: float = 0) -> Housekeeping:
         """As after a start; the disk counts as too full from `high` percent on."""
         settings = Settings(
             node_name="node-1",
@@ -46,8 +48,12 @@ class Place:
             image_gc_high_threshold_percent=high,
             image_gc_low_threshold_percent=low,
             image_minimum_gc_age_seconds=0,
+            image_maximum_gc_age_seconds=most_age,
         )
-        return Housekeeping(settings, self.docker, self.network, lambda: frozenset(self.pods))
+        return Housekeeping(settings, self.docker, self.network, lambda: frozenset(self.pods), self.tell)
+
+    def tell(self, reason: str, message: str) -> None:
+        self.told.append((reason, message))
 
     async def run(self, restarts: int = 0) -> str:
         """Start a container, in a sandbox of its own if there is none."""
@@ -110,9 +116,32 @@ async def test_no_more_images_go_than_are_needed(place: Place) -> None:
         image_gc_high_threshold_percent=0,
         image_gc_low_threshold_percent=0,
     )
-    young = Housekeeping(full, place.docker, place.network, frozenset)
+    young = Housekeeping(full, place.docker, place.network, frozenset, place.tell)
     await young.remove_images()
     assert place.docker.images == {"pause", "toolbox", "unused:1"}, "they have just come"
+
+
+async def test_images_that_nobody_has_used_for_too_long_go_however_much_room_there_is(place: Place) -> None:
+    await place.run()
+    await place.agent(most_age=3600).remove_images()
+    assert place.docker.images == {"pause", "toolbox", "unused:1"}
+    await place.agent(most_age=1e-6).remove_images()
+    assert place.docker.images == {"pause", "toolbox"}
+    assert not place.told
+
+
+async def test_a_disk_that_stays_too_full_is_told(place: Place) -> None:
+    agent = place.agent(high=0, low=0)
+    await agent.remove_images()
+    [(reason, words)] = place.told
+    assert reason == "FreeDiskSpaceFailed"
+    assert words.startswith("Failed to garbage collect required amount of images. Attempted to free ")
+    await agent.remove_images()
+    assert [reason for reason, _ in place.told] == ["FreeDiskSpaceFailed", "FreeDiskSpaceFailed", "ImageGCFailed"]
+    place.docker.trouble = NotReady("Docker is away")
+    with pytest.raises(NotReady):
+        await agent.remove_images()
+    assert place.told[-1][0] == "ImageGCFailed"
 
 
 async def test_under_pressure_everything_goes_that_no_pod_needs(place: Place) -> None:

@@ -203,7 +203,7 @@ async def test_a_folder_of_spoiled_files_disturbs_no_good_one(tmp_path: Path) ->
     (tmp_path / "good.yaml").write_text(GOOD)
     for number in range(200):
         (tmp_path / f"{number}.yaml").write_text(torn(RICH, dice), errors="surrogatepass")
-    source = Manifests(tmp_path, "node-1", "file", lambda: None)
+    source = Manifests(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
     await source.read()
     pods, _ = merge(source.offers)
     assert "good-node-1" in {pod.metadata.name for pod in pods.values()}
@@ -212,7 +212,7 @@ async def test_a_folder_of_spoiled_files_disturbs_no_good_one(tmp_path: Path) ->
 
 async def test_the_socket_answers_every_spoiled_body(tmp_path: Path) -> None:
     dice = random.Random(7)
-    source = Submitted(tmp_path / "s", tmp_path / "submitted", "node-1", lambda: None)
+    source = Submitted(tmp_path / "s", tmp_path / "submitted", "node-1", lambda: None, lambda *_: None)
     running = asyncio.create_task(source.run())
     try:
         async with (

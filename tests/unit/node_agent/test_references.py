@@ -127,6 +127,6 @@ spec:
 )
 async def test_a_static_pod_refers_to_no_object(volumes: str, count: int, tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(f"{STATIC}  volumes: {volumes}\n")
-    manifests = Manifests(tmp_path, "node-1", "file", lambda: None)
+    manifests = Manifests(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
     await manifests.read()
     assert len([pod for offer in manifests.offers for pod in offer.pods]) == count

@@ -197,10 +197,14 @@ class Folder:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.changes = 0
-        self.source = Manifests(directory, "Node-1", "file", self._count)
+        self.told: list[tuple[str, str]] = []
+        self.source = Manifests(directory, "Node-1", "file", self._count, self._heard)
 
     def _count(self) -> None:
         self.changes += 1
+
+    def _heard(self, reason: str, message: str) -> None:
+        self.told.append((reason, message))
 
     def write(self, file: str, text: str | bytes) -> None:
         (self.directory / file).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -301,9 +305,13 @@ class Site:
         self.etag = ""
         self.asked: list[dict[str, str]] = []
         self.changes = 0
+        self.told: list[tuple[str, str]] = []
 
     def changed(self) -> None:
         self.changes += 1
+
+    def heard(self, reason: str, message: str) -> None:
+        self.told.append((reason, message))
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(dict(request.headers))
@@ -324,7 +332,7 @@ async def site() -> AsyncIterator[tuple[Site, ManifestUrl, aiohttp.ClientSession
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
     headers = {"X-Rack": "7"}
-    source = ManifestUrl(f"http://127.0.0.1:{port}/pods", headers, "Node-1", page.changed)
+    source = ManifestUrl(f"http://127.0.0.1:{port}/pods", headers, "Node-1", page.changed, page.heard)
     try:
         async with aiohttp.ClientSession(headers=headers) as http:
             yield page, source, http
@@ -379,6 +387,7 @@ async def test_a_bad_answer_ends_nothing_and_does_not_count_as_seen(site: Asked,
     page.status, page.body = status, body
     await source.ask(http)
     assert (of(source), source.seen) == ({}, False)
+    assert {reason for reason, _ in page.told} == {"FailedValidation"}
     page.status, page.body = 200, manifest("web").encode()
     await source.ask(http)
     page.status, page.body = status, body
@@ -387,7 +396,7 @@ async def test_a_bad_answer_ends_nothing_and_does_not_count_as_seen(site: Asked,
 
 
 async def test_a_url_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    source = ManifestUrl("http://127.0.0.1:1/pods", {}, "node-1", lambda: None)
+    source = ManifestUrl("http://127.0.0.1:1/pods", {}, "node-1", lambda: None, lambda *_: None)
     async with aiohttp.ClientSession() as http:
         await source.ask(http)
         await source.ask(http)
@@ -404,7 +413,7 @@ class Door:
     def __init__(self, root: Path, http: aiohttp.ClientSession) -> None:
         self.root = root
         self.http = http
-        self.source = Submitted(root / "s", root / "submitted", "Node-1", lambda: None)
+        self.source = Submitted(root / "s", root / "submitted", "Node-1", lambda: None, lambda *_: None)
 
     async def ask(self, method: str, path: str, body: str = "") -> tuple[int, dict[str, object]]:
         async with self.http.request(

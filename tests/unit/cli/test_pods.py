@@ -1,0 +1,109 @@
+"""`podlane pod`, against the socket as the node agent serves it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cli.__main__ import main
+from node_agent.sources.submitted import Submitted
+
+WEB = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: red}
+spec: {containers: [{name: main, image: toolbox}]}
+"""
+WRONG = WEB.replace("image:", "imagine:").replace("main", "Main")
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Submitted]:
+    one = Submitted(tmp_path / "socket", tmp_path / "kept", "node-1", lambda: None, lambda *_: None)
+    task = asyncio.create_task(one.run())
+    while not (tmp_path / "socket").exists():
+        await asyncio.sleep(0.001)
+    yield one
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def podlane(root: Path, *words: str) -> int:
+    return await asyncio.to_thread(main, ["pod", *words, f"--socket={root / 'socket'}"])
+
+
+def held(node: Submitted) -> list[str]:
+    return [pod.metadata.name for offer in node.offers for pod in offer.pods]
+
+
+async def test_a_pod_is_submitted_replaced_and_ended(
+    node: Submitted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text(WEB + "---\n" + WEB.replace("web", "db").replace(", namespace: red", ""))
+    assert await podlane(tmp_path, "submit", str(file)) == 0
+    assert capsys.readouterr().out == (
+        "red/web: submitted, runs as web-node-1\ndefault/db: submitted, runs as db-node-1\n"
+    )
+    file.write_text(WEB.replace("toolbox", "toolbox:2"))
+    assert await podlane(tmp_path, "submit", str(file)) == 0
+    assert capsys.readouterr().out == "red/web: replaced, runs as web-node-1\n"
+    assert await podlane(tmp_path, "delete", "red/web", "db") == 0
+    assert capsys.readouterr().out == "red/web: ends\ndefault/db: ends\n"
+    assert held(node) == []
+    assert await podlane(tmp_path, "delete", "db") == 1
+    assert capsys.readouterr().out == 'default/db: pods "db" was not submitted to the namespace "default"\n'
+
+
+async def test_what_is_wrong_is_told_by_path_and_stops_nothing_else(
+    node: Submitted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: red}\n"
+    secretive = WEB.replace("web", "other").replace("spec: {", "spec: {volumes: [{name: v, secret: {secretName: s}}], ")
+    file = tmp_path / "web.yaml"
+    file.write_text("---\n".join((WRONG, namespace, secretive, WEB.replace("name: web", "generateName: web-"), WEB)))
+    assert await podlane(tmp_path, "submit", str(file)) == 1
+    told = capsys.readouterr().out
+    for part in (
+        f"{file} document 1: ",
+        "spec.containers[0].imagine",
+        "spec.containers[0].name",
+        f"{file} document 2: ",
+        'kind  is "Namespace"',
+        f"{file} document 3: ",
+        "spec.volumes[0].secret",
+        f"{file} document 4: ",
+        "metadata.name",
+        "red/web: submitted",
+    ):
+        assert part in told, part
+    assert held(node) == ["web-node-1"]
+
+
+async def test_without_a_node_agent_or_a_file_it_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "web.yaml"
+    file.write_text(WEB)
+    assert await podlane(tmp_path, "submit", str(file)) == 1
+    assert f"no node agent answers on {tmp_path / 'socket'}" in capsys.readouterr().out
+    assert await podlane(tmp_path, "submit", str(tmp_path / "none")) == 1
+    assert "none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("submit",), ("delete",), ("delete", "a/b/c"), ("delete", "/web"), ("list",), ()])
+async def test_wrong_use_is_told(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["pod", *words])
+    assert end.value.code == 2
+    assert "usage: podlane pod" in capsys.readouterr().err
+
+
+async def test_help_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["pod", "submit", "--help"])
+    assert end.value.code == 0
+    assert "FILE" in capsys.readouterr().out
