@@ -29,7 +29,7 @@ lab-down: install ## take the lab away without a trace
 
 .PHONY: test
 test: install ## run every tier of tests that this machine can run
-	@$(BIN)/pytest -q $(addprefix tests/,$(TIERS)) tests/vm
+	@$(BIN)/pytest -q $(addprefix tests/,$(TIERS)) tests/vm tests/conformance
 
 TIER_TARGETS := $(filter-out golden,$(TIERS))
 .PHONY: $(TIER_TARGETS)
@@ -58,6 +58,11 @@ docs: install ## write docs/pipeline.md from the code
 golden: install ## rewrite the golden files; read the difference like code
 	@GOLDEN=write $(BIN)/pytest -q tests/golden || true
 	@git diff --stat -- tests/golden
+
+.PHONY: conformance
+conformance: install ## hold the node agent against a real Kubernetes and its own specs; builds them first, once (SPECS=regex)
+	@$(BIN)/python -m tests.conformance.suite $(if $(SPECS),'$(SPECS)')
+	@$(BIN)/pytest -q tests/conformance
 
 .PHONY: install-master
 install-master: ## make this host the master: commands in /opt/podlane, systemd unit, /etc/podlane

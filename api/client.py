@@ -2,6 +2,7 @@
 
 ClientError
 ├── Unreachable        no answer, or one that is no HTTP; the request may or may not have had its effect
+├── Incomprehensible   an answer that is not the object asked for
 └── ApiError           the master answered with a Status
     ├── Forbidden      403
     ├── NotFound       404
@@ -24,6 +25,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from api.decoding import Unreadable, decoded
 from api.kinds import NAMESPACED, PLURALS
 from api.kubeconfig import Kubeconfig
 from api.objects import (
@@ -38,6 +40,7 @@ from api.tokens import TokenRequest, TokenRequestStatus
 from api.value import ObjectReference
 
 O = TypeVar("O", bound=Object)
+T = TypeVar("T")
 
 ANSWER_SECONDS = 30.0
 WATCH_SECONDS = 300
@@ -54,6 +57,10 @@ class ClientError(Exception):
 
 class Unreachable(ClientError):
     """No answer."""
+
+
+class Incomprehensible(ClientError):
+    """An answer in which we do not find what was asked for."""
 
 
 class ApiError(ClientError):
@@ -120,7 +127,7 @@ def path_of(kind: type[Object], namespace: str = "", name: str = "", subresource
 
 
 class Client:
-    """Use as `async with Client(kubeconfig) as client`. Every call raises ApiError or Unreachable."""
+    """Use as `async with Client(kubeconfig) as client`. Every call raises ClientError."""
 
     def __init__(self, kubeconfig: Kubeconfig) -> None:
         self._server = kubeconfig.server
@@ -140,16 +147,16 @@ class Client:
 
     async def get(self, kind: type[O], name: str, namespace: str = "") -> O:
         """One object."""
-        return msgspec.json.decode(await self.request("GET", path_of(kind, namespace, name)), type=kind)
+        path = path_of(kind, namespace, name)
+        return _decoded(await self.request("GET", path), kind, path)
 
     async def list(
         self, kind: type[O], namespace: str = "", field_selector: str = "", label_selector: str = ""
     ) -> List[O]:
         """All objects that match, in one revision."""
         query = _query(field_selector, label_selector)
-        data = await self.request("GET", path_of(kind, namespace), query=query)
-        answer: List[O] = msgspec.json.decode(data, type=List[kind])  # type: ignore[valid-type]
-        return answer
+        path = path_of(kind, namespace)
+        return _decoded(await self.request("GET", path, query=query), List[kind], path)  # type: ignore[valid-type]
 
     async def watch(
         self,
@@ -170,12 +177,13 @@ class Client:
             "timeoutSeconds": str(WATCH_SECONDS),
         }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=SILENCE_SECONDS)
-        async with self._answer("GET", path_of(kind, namespace), query=query, timeout=timeout) as answer:
+        path = path_of(kind, namespace)
+        async with self._answer("GET", path, query=query, timeout=timeout) as answer:
             async for line in _lines(answer.content):
-                event = msgspec.json.decode(line, type=_WireEvent)
+                event = _decoded(line, _WireEvent, path)
                 if event.type == "ERROR":
-                    raise error_of(msgspec.json.decode(event.object, type=Status))
-                yield Event(event.type, msgspec.json.decode(event.object, type=kind))
+                    raise error_of(_decoded(event.object, Status, path))
+                yield Event(event.type, _decoded(event.object, kind, path))
 
     async def create(self, obj: O) -> O:
         """Make a new object."""
@@ -206,8 +214,7 @@ class Client:
     async def _patch(
         self, path: str, kind: type[O], patch: dict[str, Any], content_type: str = "application/merge-patch+json"
     ) -> O:
-        data = await self.request("PATCH", path, msgspec.json.encode(patch), content_type)
-        return msgspec.json.decode(data, type=kind)
+        return _decoded(await self.request("PATCH", path, msgspec.json.encode(patch), content_type), kind, path)
 
     async def delete(
         self, kind: type[Object], name: str, namespace: str = "", grace_seconds: int | None = None, uid: str = ""
@@ -234,12 +241,11 @@ class Client:
     async def request_token(self, namespace: str, account: str, wish: TokenRequest) -> TokenRequestStatus:
         """A token of a service account."""
         path = f"/api/v1/namespaces/{quote(namespace)}/serviceaccounts/{quote(account)}/token"
-        data = await self.request("POST", path, msgspec.json.encode(wish))
-        return msgspec.json.decode(data, type=TokenRequest).status
+        return _decoded(await self.request("POST", path, msgspec.json.encode(wish)), TokenRequest, path).status
 
     async def _send(self, method: str, path: str, obj: O) -> O:
         named = msgspec.structs.replace(obj, api_version=obj.API_VERSION, kind=obj.KIND)
-        return msgspec.json.decode(await self.request(method, path, msgspec.json.encode(named)), type=type(obj))
+        return _decoded(await self.request(method, path, msgspec.json.encode(named)), type(obj), path)
 
     async def request(
         self,
@@ -294,11 +300,18 @@ def _query(field_selector: str, label_selector: str) -> dict[str, str]:
     return {key: value for key, value in query.items() if value}
 
 
+def _decoded(data: bytes | msgspec.Raw, kind: type[T], path: str) -> T:
+    try:
+        return decoded(data, kind)
+    except Unreadable as error:
+        raise Incomprehensible(f"the answer to {path} is {error}") from None
+
+
 async def _failure(answer: aiohttp.ClientResponse) -> ApiError:
     data = await answer.read()
     try:
-        return error_of(msgspec.json.decode(data, type=Status))
-    except msgspec.DecodeError:
+        return error_of(decoded(data, Status))
+    except Unreadable:
         text = data[:200].decode(errors="replace")
         return error_of(Status(status="Failure", code=answer.status, reason=answer.reason or "", message=text))
 

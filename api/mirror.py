@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from api.client import ApiError, Client, Event, Expired, NotFound, Unreachable
+from api.client import Client, ClientError, Event, Expired, NotFound
 from api.objects import Object
 
 O = TypeVar("O", bound=Object)
@@ -63,7 +63,7 @@ class Mirror(Generic[O]):
                 failures = 0
             except Expired:
                 self._revision = ""
-            except (Unreachable, ApiError) as error:
+            except ClientError as error:
                 failures = 1 if self.connected else failures + 1
                 self._say_away(error)
                 is_absent = self._optional and isinstance(error, NotFound)

@@ -456,7 +456,7 @@ class List(Value, Generic[O], frozen=True, omit_defaults=False):
     kind: str
     api_version: str
     metadata: ListMeta
-    items: tuple[O, ...]
+    items: tuple[O, ...] = ()
 
 
 ASSIGN_SUBNET = "pod.network.openshift.io/assign-subnet"

@@ -12,7 +12,7 @@ from api.events import NORMAL, WARNING, Event, EventSource, event, reference
 from api.objects import Pod
 from api.value import ObjectReference
 
-COMPONENT = "podlane-node-agent"
+COMPONENT = "kubelet"
 
 WARNINGS = frozenset(
     (

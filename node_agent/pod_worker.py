@@ -25,7 +25,7 @@ from node_agent.pod_network import no_address
 from node_agent.pod_volumes import PodVolumes
 from node_agent.progress import post_start
 from node_agent.references import Unread
-from node_agent.status import Facts, failed, merged, summarise
+from node_agent.status import Facts, before_start, failed, merged, summarise
 from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, Gone, NotReady, Refused
@@ -219,7 +219,7 @@ class PodWorker:
         lacking, retry_at = await self._volumes.set_up(self.pod, steady())
         self._alarm.at(retry_at, steady())
         if lacking:
-            waiting = ("ContainerCreating", lacking)
+            waiting = (before_start(self.pod), lacking)
             containers = (*self.pod.spec.init_containers, *self.pod.spec.containers)
             self._memory.troubles = {container.name: waiting for container in containers}
         return not lacking

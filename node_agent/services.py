@@ -17,7 +17,7 @@ class Services:
     """`on_first` is called once, when it is known which there are. An API server without services has none."""
 
     def __init__(self, client: Client, on_first: Callable[[], None]) -> None:
-        # Without a field selector: API servers before 1.30 know none for services.
+        # Without a field selector: API servers that are older know none for services (Kubernetes 1.20: 400).
         self.mirror = Mirror(client, Service, on_change=self._changed, optional=True)
         self._on_first = on_first
         self._heard = False

@@ -230,7 +230,12 @@ def _state(pod: Pod, wish: Wish, seen: PodContainers, facts: Facts, phase: str) 
 def _before_it_runs(pod: Pod, newest: Container | None, facts: Facts) -> ContainerStateWaiting:
     if newest is not None and newest.id in facts.progress.condemned:
         return ContainerStateWaiting(reason="PostStartHookError", message="PostStartHook failed")
-    return ContainerStateWaiting(reason="PodInitializing" if pod.spec.init_containers else "ContainerCreating")
+    return ContainerStateWaiting(reason=before_start(pod))
+
+
+def before_start(pod: Pod) -> str:
+    """Why a container of this pod that has not been started waits, where nothing worse is known."""
+    return "PodInitializing" if pod.spec.init_containers else "ContainerCreating"
 
 
 def _terminated(dead: Container, facts: Facts) -> ContainerStateTerminated:

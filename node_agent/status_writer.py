@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from api.client import ApiError, Client, ClientError, Conflict, NotFound
+from api.client import ApiError, Client, ClientError, Conflict, Invalid, NotFound
 from api.objects import Condition, ObjectMeta, Pod, PodStatus
 from node_agent.conditions import TOLD_CONDITIONS
 from node_agent.status import merged
@@ -33,7 +33,7 @@ class StatusWriter:
         self._shown = shown
         self._said: dict[str, tuple[ObjectMeta, PodStatus]] = {}
         self._due: dict[str, None] = {}
-        self._written: dict[str, int] = {}
+        self._written: dict[str, Pod] = {}
         self._ended: dict[str, ObjectMeta] = {}
 
     def say(self, pod: Pod, status: PodStatus) -> None:
@@ -74,9 +74,16 @@ class StatusWriter:
 
     def _is_overwritten(self, uid: str, shown: Pod | None) -> bool:
         """Whether the master shows, after our last write, something else than we said."""
-        if shown is None or int(shown.metadata.resource_version) < self._written.get(uid, 0):
+        if shown is None or shown is not self._newest(uid, shown):
             return False
         return _sorted(merged(self._said[uid][1], shown.status)) != _sorted(shown.status)
+
+    def _newest(self, uid: str, shown: Pod | None) -> Pod | None:
+        """The pod as the master told it last: in its answer to us or, when both are as new, in what it shows."""
+        written = self._written.get(uid)
+        if shown is None or written is None:
+            return shown or written
+        return shown if _revision(shown) >= _revision(written) else written
 
     async def _attempt(self, request: Awaitable[None]) -> list[str]:
         try:
@@ -89,19 +96,18 @@ class StatusWriter:
         if uid not in self._said:
             return  # It was forgotten while another one was written.
         meta, status = self._said[uid]
-        shown = self._shown().get(uid)
-        meta = shown.metadata if shown is not None else meta
+        held = self._newest(uid, self._shown().get(uid))
+        meta = held.metadata if held is not None else meta
+        patch = status_patch(meta.uid, status, held.status if held is not None else status)
         try:
-            written = await self._client.patch_status_strategically(
-                Pod, meta.name, meta.namespace, status_patch(meta.uid, status)
-            )
+            written = await self._client.patch_status_strategically(Pod, meta.name, meta.namespace, patch)
         except ApiError as error:
             if not _is_another(error):
                 raise _about(meta, error) from None
             self.forget(uid)
             return
         if uid in self._said:
-            self._written[uid] = int(written.metadata.resource_version)
+            self._written[uid] = written
             if self._said[uid][1] is status:
                 self._due.pop(uid, None)
 
@@ -117,22 +123,28 @@ class StatusWriter:
 
 
 def _is_another(error: ApiError) -> bool:
-    """Whether the pod is gone, or another one has its name."""
-    return isinstance(error, NotFound) or (isinstance(error, Conflict) and "UID" in str(error))
+    """Whether the pod is gone, or another one has its name: 409, or from older API servers 422 about the UID."""
+    other = isinstance(error, Conflict) and "UID" in str(error)
+    return isinstance(error, NotFound) or other or (isinstance(error, Invalid) and "metadata.uid" in str(error))
 
 
 def _about(meta: ObjectMeta, error: ApiError) -> ClientError:
     return ClientError(f"the master refused pod {meta.namespace}/{meta.name}: {error}")
 
 
+def _revision(pod: Pod) -> int:
+    return int(pod.metadata.resource_version)
+
+
 def _sorted(status: PodStatus) -> PodStatus:
     return msgspec.structs.replace(status, conditions=tuple(sorted(status.conditions, key=lambda row: row.type)))
 
 
-def status_patch(uid: str, status: PodStatus) -> dict[str, Any]:
+def status_patch(uid: str, status: PodStatus, held: PodStatus) -> dict[str, Any]:
     """A strategic merge patch that says all that is ours of a status, and nothing of others'.
 
-    The UID in it makes the master refuse it for another pod of the same name.
+    The UID in it makes the master refuse it for another pod of the same name. `held` is what it has now: where there
+    is no list to replace, older API servers take the word to replace it for an item (Kubernetes 1.20: 422).
     """
     rows = tuple(row for row in status.conditions if row.type in TOLD_CONDITIONS)
     said: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(status, conditions=()))
@@ -140,8 +152,10 @@ def status_patch(uid: str, status: PodStatus) -> dict[str, Any]:
     said["$setElementOrder/conditions"] = [{"type": row.type} for row in rows]
     for field in _FIELDS - said.keys():
         said[field] = None
+    there = msgspec.to_builtins(held)
     for name in MERGED_LISTS:
-        said[name] = [{"$patch": "replace"}, *(said[name] or ())]
+        if there.get(name):
+            said[name] = [{"$patch": "replace"}, *(said[name] or ())]
     return {"metadata": {"uid": uid}, "status": said}
 
 

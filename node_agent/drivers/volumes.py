@@ -84,6 +84,8 @@ def _make_empty_dir(source: EmptyDirVolumeSource, path: Path, wish: Wish) -> Non
     if source.medium == "Memory" and not mounts.is_mounted(path):
         mounts.tmpfs(path, f"size={wish.size}")
     mode = EMPTY_DIR_MODE if group is None else GROUP_EMPTY_DIR_MODE
+    if source.medium == "Memory":
+        mode |= stat.S_ISVTX  # What a tmpfs has by itself, and kubelets leave to it.
     seen = path.stat()
     if group is not None and seen.st_gid != group:
         os.chown(path, -1, group)

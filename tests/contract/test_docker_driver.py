@@ -51,10 +51,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket.*family=
 
 @dataclass(frozen=True, slots=True)
 class Dockerd:
-    """A dockerd without a network in a directory of its own; pulls go nowhere."""
+    """A dockerd without a network in a directory of its own; pulls go nowhere. `place` is what it is started by."""
 
     root: Path
     flags: tuple[str, ...] = ()
+    place: tuple[str, ...] = ()
 
     @property
     def socket(self) -> Path:
@@ -62,6 +63,7 @@ class Dockerd:
 
     def command(self) -> list[str]:
         return [
+            *self.place,
             "dockerd",
             f"--data-root={self.root}/data",
             f"--exec-root={self.root}/exec",

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 
 from lab.command import run
-from tests.contract.test_docker_driver import Dockerd
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE, SingleNode
 
@@ -29,8 +28,7 @@ class DisturbedNode(SingleNode):
     """`witness` is where containers write down that they have run; `environment` is what the agent is given."""
 
     def __init__(self, *docker_flags: str) -> None:
-        super().__init__()
-        self._docker = Dockerd(self.root / "docker", docker_flags)
+        super().__init__(docker=docker_flags)
         self.witness = self.root / "witness"
         self.environment: dict[str, str] = {}
         self.program: tuple[str, ...] = (str(Path(sys.executable).with_name(AGENT)),)

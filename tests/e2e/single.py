@@ -31,14 +31,16 @@ _NUMBERS = count()
 class SingleNode:
     """Use as a context manager; the agent is started, also again and with other settings, by `agent`.
 
-    `docker` are more flags of its dockerd, `master` of the master.
+    `docker` are more flags of its dockerd, `master` of the master; `place` is what each program is started by: nothing,
+    or what enters a network namespace.
     """
 
-    def __init__(self, docker: tuple[str, ...] = (), master: tuple[str, ...] = ()) -> None:
+    def __init__(self, docker: tuple[str, ...] = (), master: tuple[str, ...] = (), place: tuple[str, ...] = ()) -> None:
         self._master = master
         self.root = Path(f"/tmp/podone-{os.getpid()}-{next(_NUMBERS)}")
         self.state = self.root / "agent"
-        self._docker = Dockerd(self.root / "docker", docker)
+        self.place = place
+        self._docker = Dockerd(self.root / "docker", docker, place)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> SingleNode:
@@ -46,9 +48,7 @@ class SingleNode:
             self._docker.root.mkdir(parents=True, exist_ok=True)
             self._running["dockerd"] = self._docker.start()
             self.load_images()
-            self._start("podlane-master", *self._master_flags())
-            wait_until(self._answers, "the master")
-            asyncio.run(self._join())
+            self._start_master()
         except BaseException:
             self.__exit__()
             raise
@@ -59,7 +59,7 @@ class SingleNode:
             self._stop("podlane-node-agent")
         for identity in self.docker("ps", "-aq").split() if self._docker.socket.exists() else ():
             self.docker("rm", "-f", identity)
-        for name in list(self._running):
+        for name in reversed(list(self._running)):
             self._stop(name)
         for point in reversed([line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]):
             if point.startswith(f"{self.root}/"):
@@ -96,6 +96,11 @@ class SingleNode:
         yield
         self.agent()
 
+    @property
+    def docker_socket(self) -> str:
+        """Where Docker listens."""
+        return str(self._docker.socket)
+
     def docker(self, *words: str) -> str:
         """Run docker."""
         return run("docker", "-H", f"unix://{self._docker.socket}", *words)
@@ -112,7 +117,7 @@ class SingleNode:
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator."""
-        command = ["kubectl", f"--kubeconfig={self.root}/admin", *words]
+        command = [*self.place, "kubectl", f"--kubeconfig={self.root}/admin", *words]
         environment = {**os.environ, "HOME": str(self.root)}
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
@@ -148,6 +153,11 @@ class SingleNode:
         }
         return {kind: sorted(name for name in names if uid in name) for kind, names in found.items()}
 
+    def _start_master(self) -> None:
+        self._start("podlane-master", *self._master_flags())
+        wait_until(self._answers, "the master")
+        asyncio.run(self._join())
+
     def _master_flags(self) -> tuple[str, ...]:
         return (
             "--listen-address=127.0.0.1",
@@ -169,8 +179,8 @@ class SingleNode:
             (self.root / "node").write_text(await node_kubeconfig(client, administrator, NODE))
 
     def _start(self, name: str, *flags: str) -> None:
-        with (self.root / f"{name}.log").open("ab") as log:
-            command = [str(Path(sys.executable).with_name(name)), *flags]
+        with (self.root / f"{Path(name).name}.log").open("ab") as log:
+            command = [*self.place, str(Path(sys.executable).parent / name), *flags]
             self._running[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _stop(self, name: str) -> None:

@@ -23,6 +23,7 @@ ACTING = {"asyncio", "logging", "os", "random", "select", "socket", "subprocess"
 PURE = (
     "api/configuration.py",
     "api/capacity.py",
+    "api/decoding.py",
     "api/defaults.py",
     "api/endpoints.py",
     "api/events.py",

@@ -59,6 +59,15 @@ async def test_a_pod_waits_for_what_it_refers_to_and_tells_why(tmp_path: Path) -
         assert text(here) == "1"
 
 
+async def test_with_init_containers_it_waits_for_those_from_the_start(tmp_path: Path) -> None:
+    first = replace(FILES.spec.containers[0], name="first")
+    staged = replace(FILES, spec=replace(FILES.spec, init_containers=(first,)))
+    async with world(tmp_path / "w") as here:
+        await here.live(staged, lambda: bool(mount_events(here)))
+        rows = (*here.status.init_container_statuses, *here.status.container_statuses)
+        assert [row.state.waiting and row.state.waiting.reason for row in rows] == ["PodInitializing"] * 2
+
+
 async def test_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.objects.put(SETTINGS)

@@ -1,0 +1,72 @@
+"""The images that Kubernetes' specs name, made on the spot under those names; there is no registry."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from typing import Any
+
+import docker
+
+from lab import images
+from tests.conformance.build import BINARIES
+
+PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+AGNHOST = "k8s.gcr.io/e2e-test-images/agnhost:2.21"
+WEB = ("nginx:1.14-alpine", "nginx:1.15-alpine", "httpd:2.4.38-alpine", "httpd:2.4.39-alpine")
+OLD = "gcr.io/kubernetes-e2e-test-images"
+SETUID, EXECUTABLE = 0o6755, 0o755
+CURL = """#!/bin/sh
+exec wget -q -O - "$@"
+"""
+"""For hooks, which only fetch a URL with it."""
+
+
+def load(socket: str) -> None:
+    """Put all of them into the Docker behind a unix socket. Raises DockerException."""
+    images.load(socket)
+    client: Any = docker.APIClient(base_url=f"unix://{socket}", version="1.41", timeout=120)
+    try:
+        for name, (content, changes) in _images().items():
+            repository, _, tag = name.rpartition(":")
+            client.import_image_from_data(content, repository=repository, tag=tag, changes=[PATH, *changes])
+        client.tag(images.PAUSE, "k8s.gcr.io/pause", "3.2")
+    finally:
+        client.close()
+
+
+def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
+    agnhost, busybox = (BINARIES / "agnhost").read_bytes(), _with({})
+    web = ('CMD ["httpd", "-f", "-p", "80", "-h", "/etc"]', "EXPOSE 80")
+    return {
+        AGNHOST: (
+            _with(
+                {
+                    "agnhost": (agnhost, EXECUTABLE),
+                    "agnhost-2": (agnhost, EXECUTABLE),
+                    "bin/curl": (CURL.encode(), EXECUTABLE),
+                }
+            ),
+            ('ENTRYPOINT ["/agnhost"]', 'CMD ["pause"]'),
+        ),
+        "busybox:1.29": (busybox, ('CMD ["sh"]',)),
+        f"{OLD}/nonroot:1.0": (busybox, ("USER 1234", 'CMD ["sleep", "1000000"]')),
+        f"{OLD}/nonewprivs:1.0": (
+            _with({"usr/local/bin/nnp": ((BINARIES / "nonewprivs").read_bytes(), SETUID)}),
+            ('CMD ["nnp"]',),
+        ),
+        **dict.fromkeys(WEB, (busybox, web)),
+    }
+
+
+def _with(files: Mapping[str, tuple[bytes, int]]) -> bytes:
+    """Busybox, and these files with their modes."""
+    with io.BytesIO(images.toolbox()) as image:
+        image.seek(0)
+        with tarfile.open(fileobj=image, mode="a") as archive:
+            for name, (content, mode) in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(content), mode
+                archive.addfile(entry, io.BytesIO(content))
+        return image.getvalue()

@@ -1,0 +1,181 @@
+"""A node of ours joined to a real Kubernetes: etcd, kube-apiserver, its controllers and its scheduler.
+
+All of it lives in one network namespace and in one folder. The pods have addresses of CNI's bridge plugin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab.command import run, succeeds
+from master import pki
+from tests.conformance import images
+from tests.conformance.build import BINARIES
+from tests.e2e.cluster import wait_until
+from tests.e2e.single import NODE, SingleNode
+
+API, ETCD = "127.0.0.1:6443", "127.0.0.1:2379"
+NODE_IP = "10.245.48.3"
+PODS, SERVICES, API_SERVICE = "10.248.0.0/24", "10.248.240.0/24", "10.248.240.1"
+READY_SECONDS = 120.0
+RUNTIME = Path(__file__).with_name("runtime.py")
+
+
+class StockNode(SingleNode):
+    """Use as a context manager. The agent is a node as `system:node:node-1`, authorised and admitted as such."""
+
+    def __init__(self) -> None:
+        self._namespace = f"podstock-{os.getpid()}"
+        docker = (f"--add-runtime=here={RUNTIME}", "--default-runtime=here")
+        super().__init__(docker, place=("nsenter", f"--net=/run/netns/{self._namespace}"))
+
+    def __enter__(self) -> StockNode:
+        run("ip", "netns", "add", self._namespace)
+        for words in (("link", "set", "lo", "up"), ("link", "add", "node0", "type", "bridge")):
+            run("ip", "-n", self._namespace, *words)
+        run("ip", "-n", self._namespace, "addr", "add", f"{NODE_IP}/24", "dev", "node0")
+        run("ip", "-n", self._namespace, "link", "set", "node0", "up")
+        super().__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        run("ip", "netns", "del", self._namespace)
+
+    def load_images(self) -> None:
+        """All that Kubernetes' specs name."""
+        images.load(self.docker_socket)
+
+    def agent(self, *flags: str) -> None:
+        """Start the agent, in place of the one that runs."""
+        super().agent(
+            f"--node-ip={NODE_IP}",
+            "--network=cni",
+            f"--cni-conf-dir={self.root}/net.d",
+            "--eviction-hard=memory.available<50Mi",
+            "--heartbeat-seconds=10",
+            *flags,
+        )
+        wait_until(lambda: self.node_condition("Ready") == "True", "the node is Ready", READY_SECONDS)
+
+    @contextmanager
+    def serving_logs(self) -> Iterator[None]:
+        """In the block, logs of containers are there where a kubelet has them."""
+        module = (sys.executable, "-m", "tests.conformance.logs")
+        server = subprocess.Popen([*self.place, *module, self.docker_socket, NODE_IP, f"{self.root}/server.pem"])
+        try:
+            yield
+        finally:
+            server.terminate()
+            server.wait()
+
+    def put_status(self, pod: str, patch: dict[str, Any]) -> None:
+        """Change the status of a pod as a controller does; not every kubectl can."""
+        path = f"https://{API}/api/v1/namespaces/default/pods/{pod}/status"
+        kind = "Content-Type: application/strategic-merge-patch+json"
+        trust = ("--cacert", f"{self.root}/ca.crt", "--cert", f"{self.root}/admin.pem")
+        run(*self.place, "curl", "--http1.1", "-sSf", "-X", "PATCH", "-H", kind, *trust, "-d", json.dumps(patch), path)
+
+    def _start_master(self) -> None:
+        self._write_network()
+        self._write_identities()
+        self._start_binary("etcd", *_etcd(self.root))
+        self._start_binary("kube-apiserver", *_api_server(self.root))
+        wait_until(self._answers, "kube-apiserver", READY_SECONDS)
+        quiet = ("--leader-elect=false", "--bind-address=127.0.0.1", "--port=0")
+        account = (f"--service-account-private-key-file={self.root}/accounts.key", f"--root-ca-file={self.root}/ca.crt")
+        self._start_binary(
+            "kube-controller-manager",
+            f"--kubeconfig={self.root}/controllers",
+            *quiet,
+            *account,
+            "--controllers=*",
+            "--use-service-account-credentials",
+        )
+        self._start_binary("kube-scheduler", f"--kubeconfig={self.root}/scheduler", *quiet)
+        wait_until(lambda: self._has("serviceaccount", "default"), "the controllers", READY_SECONDS)
+
+    def _has(self, kind: str, name: str) -> bool:
+        return bool(self.kubectl("get", kind, name, "--ignore-not-found"))
+
+    def _start_binary(self, name: str, *flags: str) -> None:
+        self._start(str(shutil.which(name, path=f"{BINARIES}:{os.environ['PATH']}")), *flags)
+
+    def _answers(self) -> bool:
+        return succeeds(*self.place, "kubectl", f"--kubeconfig={self.root}/admin", "get", "namespace", "default")
+
+    def _write_network(self) -> None:
+        (self.root / "net.d").mkdir()
+        addresses: dict[str, Any] = {"type": "host-local", "dataDir": f"{self.root}/addresses"}
+        addresses |= {"ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]}
+        bridge = {"type": "bridge", "bridge": "pods0", "isGateway": True, "hairpinMode": True, "ipam": addresses}
+        network = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
+        (self.root / "net.d" / "pods.conflist").write_text(json.dumps(network))
+
+    def _write_identities(self) -> None:
+        now = datetime.now(UTC)
+        ca = pki.authority(self.root, now)
+        pki.server_certificate(ca, self.root, (API_SERVICE, NODE_IP, "kubernetes.default.svc"), now)
+        accounts = pki.client_identity(ca, "service accounts", (), now)
+        (self.root / "accounts.key").write_bytes(accounts.key)
+        (self.root / "accounts.crt").write_bytes(accounts.certificate)
+        people: Mapping[str, tuple[str, tuple[str, ...]]] = {
+            "admin": ("admin", ("system:masters",)),
+            "controllers": ("system:kube-controller-manager", ()),
+            "scheduler": ("system:kube-scheduler", ()),
+            "node": (f"system:node:{NODE}", ("system:nodes",)),
+            "kubelet-client": ("kube-apiserver", ("system:masters",)),
+        }
+        for file, (user, groups) in people.items():
+            identity = pki.client_identity(ca, user, groups, now)
+            document = pki.kubeconfig(f"https://{API}", ca, identity, user)
+            (self.root / file).write_text(yaml.safe_dump(document))
+            (self.root / f"{file}.pem").write_bytes(identity.key + identity.certificate)
+
+
+def _etcd(root: Path) -> tuple[str, ...]:
+    peer = "http://127.0.0.1:2380"
+    return (
+        f"--data-dir={root}/etcd",
+        f"--listen-client-urls=http://{ETCD}",
+        f"--advertise-client-urls=http://{ETCD}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+        "--unsafe-no-fsync",
+    )
+
+
+def _api_server(root: Path) -> tuple[str, ...]:
+    return (
+        f"--etcd-servers=http://{ETCD}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={API.rpartition(':')[2]}",
+        "--insecure-port=0",
+        f"--advertise-address={NODE_IP}",
+        f"--tls-cert-file={root}/server.pem",
+        f"--tls-private-key-file={root}/server.pem",
+        f"--client-ca-file={root}/ca.crt",
+        f"--kubelet-client-certificate={root}/kubelet-client.pem",
+        f"--kubelet-client-key={root}/kubelet-client.pem",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-signing-key-file={root}/accounts.key",
+        f"--service-account-key-file={root}/accounts.crt",
+        f"--service-cluster-ip-range={SERVICES}",
+        "--endpoint-reconciler-type=none",
+    )

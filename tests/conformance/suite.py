@@ -1,0 +1,155 @@
+"""Runs Kubernetes' own specs against a node of ours that has joined a real Kubernetes, and tells how each one ended.
+
+python -m tests.conformance.suite [FOCUS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+from tests.conformance.build import BINARIES, HOME, build
+from tests.conformance.stock import StockNode
+
+FOCUS = r"\[NodeConformance\]|\[k8s\.io\]|\[sig-node\]|\[sig-storage\]"
+NOT_ASKED = (
+    *("Networking", "Services", r"\[sig-apps\]", r"\[sig-api-machinery\]", "PodTemplates", "Kubectl"),  # not a node's
+    *("In-tree Volumes", "CSI", "Driver:", "PersistentVolumes", "P[VC]+ Protection", "Volume limits", "Flexvolumes"),
+    *(r"\[Feature", r"\[Disruptive\]", r"\[Flaky\]", r"\[Slow\]", "[Vv]sphere", "GC[EP]|GKE|gke", "Regional|Zone|AZ"),
+    *(
+        "SSH",
+        "crictl",
+        "NodeProblemDetector",
+        "AppArmor",
+        "Clean up pods",
+        "Volume Placement",
+        "Volumes NFS",
+        "Provision",
+        "Pod Disks",
+    ),
+    *("Volume metrics", "Mounted volume expand", "Detaching", "Volume Disk", "Ubernetes"),
+)
+"""Parts of the names of specs about what is no node's work, or about what neither the cluster nor this machine has."""
+SERIAL = r"\[Serial\]"
+AT_ONCE = 6
+REPORT_SECONDS = 30.0
+SHOWN = 300
+NEEDS_A_SERVER = (
+    *("failed to execute command", ":10250", "/exec?", " exec ", 'stdout "", stderr ""'),
+    *("kubelet never observed the termination notice", "while failing liveness probe"),
+)
+"""What a spec says that wanted to execute something or asked the node itself: the agent has no HTTP server."""
+
+STAMP = re.compile(r"^\w{3} +\d+ [\d:.]+: ")
+NO_REASON = re.compile(r"/|<|\}|s: |_output|occurred|Unexpected error|Timed out after|Expected$")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one spec ended: `outcome` is passed, failed or unserved; `why` is the first line of what it said."""
+
+    spec: str
+    outcome: str
+    why: str = ""
+
+
+def results(folder: Path) -> Iterator[Result]:
+    """What the reports in a folder say of the specs that were run."""
+    for path in sorted(folder.glob("junit_*.xml")):
+        try:
+            cases = Xml.parse(path).getroot().iter("testcase")
+        except Xml.ParseError as error:
+            _say(f"{path} is not whole, its specs are left out: {error}")
+            continue
+        yield from (_result(case) for case in cases if case.find("skipped") is None)
+
+
+def _result(case: Xml.Element) -> Result:
+    failure = case.find("failure")
+    if failure is None:
+        return Result(case.attrib["name"], "passed")
+    said = failure.text or ""
+    unserved = any(words in said for words in NEEDS_A_SERVER)
+    lines = (STAMP.sub("", line).strip() for line in said.splitlines())
+    why = next((line for line in lines if line and not NO_REASON.match(line)), "")
+    return Result(case.attrib["name"], "unserved" if unserved else "failed", why[:SHOWN])
+
+
+def run_specs(node: StockNode, focus: str, reports: Path) -> None:
+    """All that match, first those that may run beside others. What they say goes into `reports`."""
+    reports.mkdir(parents=True, exist_ok=True)
+    skipped = "|".join(NOT_ASKED)
+    for name, at_once, chosen, left_out in (
+        ("parallel", AT_ONCE, focus, f"{skipped}|{SERIAL}"),
+        ("serial", 1, f"({focus}).*{SERIAL}|{SERIAL}.*({focus})", skipped),
+    ):
+        log = reports / f"{name}.log"
+        command = [
+            *(*node.place, "nice", str(BINARIES / "ginkgo"), f"-nodes={at_once}", "-noColor"),
+            *(f"-focus={chosen}", f"-skip={left_out}", str(BINARIES / "e2e.test"), "--"),
+            *(f"-kubeconfig={node.root}/admin", "-provider=skeleton", "-disable-log-dump"),
+            *(f"-report-dir={reports}", f"-report-prefix={name}-", "-node-os-distro=custom"),
+        ]
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        _wait(process, log)
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Tell from time to time how far it is."""
+    begin = told = time.monotonic()
+    while process.poll() is None:
+        time.sleep(1)
+        if time.monotonic() - told > REPORT_SECONDS:
+            told = time.monotonic()
+            ends = Counter(re.findall(r'"msg":"(PASSED|FAILED) ', log.read_text(errors="replace")))
+            _say(f"{ends['PASSED']} passed, {ends['FAILED']} failed, after {told - begin:.0f} s")
+
+
+def table(rows: Iterable[Result]) -> str:
+    """For a person: what failed and why first, then what could not be asked, then what passed."""
+    order = ("failed", "unserved", "passed")
+    lines = []
+    for row in sorted(rows, key=lambda row: (order.index(row.outcome), row.spec)):
+        lines.append(f"{row.outcome:9}{row.spec}")
+        if row.outcome == "failed":
+            lines.append(f"{'':9}  {row.why}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Returns 1 if a spec failed that could be asked."""
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__.partition("\n")[0])
+    parser.add_argument("focus", nargs="?", default=FOCUS, help="a regular expression for names of specs")
+    focus = parser.parse_args().focus
+    build()
+    reports = HOME / "reports" / time.strftime("%Y%m%d-%H%M%S")
+    with StockNode() as node:
+        _say("a real Kubernetes is up; our node joins it")
+        node.agent()
+        with node.serving_logs():
+            run_specs(node, focus, reports)
+    rows = tuple(results(reports))
+    sys.stdout.write(table(rows) + "\n")
+    ends = Counter(row.outcome for row in rows)
+    _say(
+        f"{ends['passed']} passed, {ends['failed']} failed, {ends['unserved']} need the node's HTTP server ({reports})"
+    )
+    return 1 if ends["failed"] or not ends["passed"] else 0
+
+
+def _say(words: str) -> None:
+    sys.stdout.write(f"conformance: {words}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""What an API server says, read: nulls are what was not said, nonsense is refused in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from api.decoding import Unreadable, decoded
+from api.objects import List, Pod
+
+CASES: list[tuple[str, object]] = [
+    ('{"spec":{"containers":null},"status":{}}', ()),
+    ('{"metadata":null,"spec":{"containers":[{"name":"a","env":null,"resources":{}}],"nodeName":null}}', ("a",)),
+]
+
+
+@pytest.mark.parametrize(("text", "names"), CASES)
+def test_null_is_what_was_not_said(text: str, names: tuple[str, ...]) -> None:
+    assert tuple(one.name for one in decoded(text.encode(), Pod).spec.containers) == names
+
+
+def test_a_list_of_nothing_may_be_null() -> None:
+    assert (
+        decoded(
+            b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":null}', List[Pod]
+        ).items
+        == ()
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"spec":{"containers":7}}', '{"spec":{"containers":[null]}}'])
+def test_what_is_no_such_object_is_refused_in_words(text: str) -> None:
+    with pytest.raises(Unreadable, match=r"not JSON|not Pod: Expected"):
+        decoded(text.encode(), Pod)
