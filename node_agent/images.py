@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from api.objects import Container
 from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
+from node_agent.drivers.docker_pull import RegistryUnavailable
+from node_agent.pull_limits import Failure, Pulled, failed_again
 from reconcile.errors import Gone, NotReady, Refused
 
 log = logging.getLogger(__name__)
-
-FIRST_PULL_DELAY, LAST_PULL_DELAY = timedelta(seconds=10), timedelta(seconds=300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +26,13 @@ class Missing:
     due: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """How often in a row an image could not be fetched, when the next attempt is due, and what was said."""
-
-    failures: int
-    due: datetime
-    words: str
-
-
 class Images:
     """`tell` tells an event: (reason, message, container)."""
 
     def __init__(self, docker: Docker, tell: Callable[[str, str, str], None]) -> None:
         self._docker = docker
         self._tell = tell
-        self._failures: dict[str, _Failure] = {}
+        self._failures: dict[str, Failure] = {}
 
     async def get(self, wish: Container, credentials: tuple[Credential, ...]) -> str | Missing:
         """The id of the container's image. Raises NotReady while Docker is away.
@@ -61,7 +52,8 @@ class Images:
             self._tell("ErrImageNeverPull", words, wish.name)
             return Missing("ErrImageNeverPull", words)
         if here is not None and wish.image_pull_policy in ("IfNotPresent", "Never"):
-            self._tell("Pulled", f'Container image "{image}" already present on machine', wish.name)
+            words = f'Container image "{image}" already present on machine and can be accessed by the pod'
+            self._tell("Pulled", words, wish.name)
             return here
         return await self._pull(wish.name, image, here, (*credentials, None))
 
@@ -69,17 +61,17 @@ class Images:
         self, container: str, image: str, here: str | None, credentials: tuple[Credential | None, ...]
     ) -> str | Missing:
         earlier, began = self._failures.get(image), datetime.now(UTC)
-        if earlier is not None and began < earlier.due and here is None:
-            self._tell("BackOff", f'Back-off pulling image "{image}"', container)
+        if earlier is not None and earlier.holds(began):
+            words = f'Back-off pulling image "{image}"'
+            self._tell("BackOff", words, container)
             self._tell("Failed", "Error: ImagePullBackOff", container)
-            words = f'Back-off pulling image "{image}": {earlier.words}'
-            return Missing("ImagePullBackOff", words, earlier.due)
+            return Missing("ImagePullBackOff", f"{words}: {earlier.reason}: {earlier.words}", earlier.due)
         self._tell("Pulling", f'Pulling image "{image}"', container)
+        reason = "ErrImagePull"
         try:
-            await self._fetch(image, credentials)
+            pulled = await self._fetch(image, credentials)
             self._failures.pop(image, None)
-            took = (datetime.now(UTC) - began).total_seconds()
-            self._tell("Pulled", f'Successfully pulled image "{image}" in {took:.3f}s', container)
+            self._tell("Pulled", _fetched(image, pulled, datetime.now(UTC) - began), container)
             return await self._docker.image_id(image)
         except NotReady as error:
             if here is not None:
@@ -88,23 +80,32 @@ class Images:
                 self._tell("Pulled", words, container)
                 return here
             words = str(error)
+            if isinstance(error, RegistryUnavailable):
+                reason = "RegistryUnavailable"
+                words = f"image pull failed for {image} because the registry is unavailable: {error}"
         except (Refused, Gone) as error:
             words = str(error)
-        failures = earlier.failures + 1 if earlier is not None else 1
-        delay = min(FIRST_PULL_DELAY * float(2 ** min(failures - 1, 10)), LAST_PULL_DELAY)
-        due = datetime.now(UTC) + delay
-        self._failures[image] = _Failure(failures, due, words)
+        failure = self._failures[image] = failed_again(earlier, datetime.now(UTC), words, reason)
         self._tell("Failed", f'Failed to pull image "{image}": {words}', container)
-        self._tell("Failed", "Error: ErrImagePull", container)
-        return Missing("ErrImagePull", words, due)
+        self._tell("Failed", f"Error: {reason}", container)
+        return Missing(reason, words, failure.due)
 
-    async def _fetch(self, image: str, credentials: tuple[Credential | None, ...]) -> None:
+    async def _fetch(self, image: str, credentials: tuple[Credential | None, ...]) -> Pulled:
         """Raises Refused with all that the registry said, NotReady when there is none."""
         said: dict[str, None] = {}
         for credential in credentials:
             try:
-                await self._docker.pull(image, credential)
-                return
+                return await self._docker.pull(image, credential)
             except (Refused, Gone) as error:
                 said[str(error)] = None
         raise Refused("; ".join(said))
+
+
+def _fetched(image: str, pulled: Pulled, waited: timedelta) -> str:
+    whole = max(waited.total_seconds(), pulled.seconds)
+    times = f"{_spent(pulled.seconds)} ({_spent(whole)} including waiting)"
+    return f'Successfully pulled image "{image}" in {times}. Image size: {pulled.size} bytes.'
+
+
+def _spent(seconds: float) -> str:
+    return f"{seconds:.3f}s" if seconds >= 1 else f"{seconds * 1000:.0f}ms"

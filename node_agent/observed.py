@@ -32,6 +32,7 @@ class Container:
 
     Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs.
     `log_path` is Docker's own file, empty until the container has been started.
+    `user` are the uid, the gid and the other groups of its first process, None unless it runs.
     `digest` is its image as a registry knows it (`NAME@sha256:...`), empty if none does.
     """
 
@@ -50,6 +51,7 @@ class Container:
     digest: str = ""
     stop_signal: str = "SIGTERM"
     log_path: str = ""
+    user: tuple[int, int, tuple[int, ...]] | None = None
 
     @property
     def running(self) -> bool:

@@ -302,10 +302,10 @@ class PodWorker:
         except Refused as error:
             self._cannot(name, "CreateContainerError", error)
             return
-        self._tell("Created", f"Created container: {name}", name)
+        self._tell("Created", "Container created", name)
         try:
             await self._tools.docker.start(identity)
-            self._tell("Started", f"Started container {name}", name)
+            self._tell("Started", "Container started", name)
         except Refused as error:
             log.warning("container cannot run", extra={"pod": self._loop_name(), "container": name, "error": error})
             self._cannot(name, "RunContainerError", error)

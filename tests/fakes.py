@@ -25,6 +25,7 @@ from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_exec import MOST_OUTPUT, NOT_STARTED, Executed
 from node_agent.garbage import Image
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, Container
+from node_agent.pull_limits import Pulled
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
 T = TypeVar("T")
@@ -137,7 +138,7 @@ class FakeDocker(Docker):
     async def image_user(self, image: str) -> str:
         return self._called("")
 
-    async def pull(self, name: str, credential: Credential | None = None) -> None:
+    async def pull(self, name: str, credential: Credential | None = None) -> Pulled:
         self._ready()
         self.asked.append(credential.username if credential is not None else "")
         accepted = self.passwords.get(name, credential)
@@ -147,7 +148,7 @@ class FakeDocker(Docker):
         if error is not None:
             raise error
         self.images.add(name)
-        self._called(None)
+        return self._called(Pulled(0.0, 1 << 20))
 
     async def create(self, spec: ContainerSpec) -> str:
         self._ready()

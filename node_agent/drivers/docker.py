@@ -26,8 +26,11 @@ from node_agent.containers import CPU_PERIOD, ContainerSpec, LogLimits
 from node_agent.credentials import Credential
 from node_agent.drivers.docker_exec import Executed, execute
 from node_agent.drivers.docker_names import create_named
+from node_agent.drivers.docker_pull import Pulls
+from node_agent.drivers.process import user_of
 from node_agent.garbage import Image
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
+from node_agent.pull_limits import DEFAULT_LIMITS, Pulled, PullLimits
 from reconcile.errors import Gone, NotReady, Refused
 
 P = ParamSpec("P")
@@ -44,12 +47,12 @@ NEVER = "0001-01-01T00:00:00Z"
 class Docker:
     """One host's Docker. Every call raises NotReady, Refused or Gone, with Docker's own words."""
 
-    def __init__(self, socket: str, logs: LogLimits) -> None:
+    def __init__(self, socket: str, logs: LogLimits, pulls: PullLimits = DEFAULT_LIMITS) -> None:
         self._socket = socket
         self._logs = logs
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._connecting = threading.Lock()
-        self._pulling = asyncio.Lock()
+        self._pulls = Pulls(socket, pulls)
         self._client: Any = None
         self._events: Any = None
         self._digests: dict[str, str] = {}
@@ -130,12 +133,11 @@ class Docker:
         """The USER of an image that is here, empty if it has none. Raises Gone."""
         return str((await self._call(lambda client: client.inspect_image(image)))["Config"].get("User") or "")
 
-    async def pull(self, name: str, credential: Credential | None = None) -> None:
-        """Fetch an image, one at a time. Raises Refused or NotReady with the registry's words."""
-        repository, tag = _reference(name)
-        async with self._pulling:
-            await self._call(lambda client: _pull(client, repository, tag, credential))
+    async def pull(self, name: str, credential: Credential | None = None) -> Pulled:
+        """Fetch an image when it has its turn. Raises Refused, NotReady or RegistryUnavailable, in its words."""
+        seconds = await self._pulls.fetch(*_reference(name), credential)
         self._digests.clear()
+        return Pulled(seconds, int((await self._call(lambda client: client.inspect_image(name)))["Size"]))
 
     async def create(self, spec: ContainerSpec) -> str:
         """Create a container. Returns the id. Raises Refused while a running one has its name.
@@ -255,14 +257,6 @@ def _mapped(act: Callable[[], T]) -> T:
         raise NotReady(f"Docker does not answer: {error}") from None
 
 
-def _pull(client: Any, repository: str, tag: str, credential: Credential | None) -> None:
-    """An error that comes after the first progress stands in the stream, under a status of 200."""
-    auth = None if credential is None else credential._asdict()
-    for line in client.pull(repository, tag=tag, stream=True, decode=True, auth_config=auth):
-        if "error" in line:
-            raise (NotReady if _is_passing(line["error"]) else Refused)(f"Docker: {line['error']}")
-
-
 def _is_passing(words: str) -> bool:
     return any(
         sign in words for sign in ("connection refused", "no such host", "timeout", "i/o timeout", "unreachable")
@@ -324,6 +318,7 @@ def _container(answer: dict[str, Any]) -> Container:
         image_id=answer["Image"],
         stop_signal=config.get("StopSignal") or "SIGTERM",
         log_path=answer["LogPath"],
+        user=user_of(state["Pid"]) if state["Pid"] else None,
     )
 
 

@@ -122,6 +122,8 @@ PURE = (
     "node_agent/service_variables.py",
     "node_agent/stages.py",
     "node_agent/probing.py",
+    "node_agent/pull_limits.py",
+    "node_agent/container_rows.py",
     "node_agent/pod_network.py",
     "node_agent/sources/merge.py",
     "node_agent/sources/reading.py",

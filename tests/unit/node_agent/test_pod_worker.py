@@ -467,8 +467,8 @@ async def test_a_sandbox_that_lost_its_place_in_the_network_is_replaced(tmp_path
 
 
 HERE = pod("[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}]", "  terminationGracePeriodSeconds: 0")
-PRESENT = ("Pulled", 'Container image "toolbox" already present on machine', "main")
-BEGUN = [PRESENT, ("Created", "Created container: main", "main"), ("Started", "Started container main", "main")]
+PRESENT = ("Pulled", 'Container image "toolbox" already present on machine and can be accessed by the pod', "main")
+BEGUN = [PRESENT, ("Created", "Container created", "main"), ("Started", "Container started", "main")]
 
 
 async def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
