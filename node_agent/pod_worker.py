@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from api.objects import Pod
+from api.static_pods import is_static
 from node_agent.alarm import Alarm
 from node_agent.deadline import EXCEEDED, active_until
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
@@ -33,6 +34,8 @@ from reconcile.loop import Loop, Pace
 log = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 60.0
+REMOVED_SECONDS = 2
+"""The grace of a pod whose object is gone already: somebody did not want to wait."""
 START_DELAY = timedelta(seconds=10)
 
 
@@ -359,6 +362,8 @@ class PodWorker:
         if grace is None or not self.pod.metadata.deletion_timestamp:
             evicting = is_evicted(self.pod.status)
             grace = GRACE_SECONDS if evicting else self.pod.spec.termination_grace_period_seconds or 0
+        if self.leaving and not is_static(self.pod):
+            grace = min(grace, REMOVED_SECONDS)
         now = _now()
         deadline = now + timedelta(seconds=grace)
         running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)

@@ -62,6 +62,11 @@ def labels(wish: Wish) -> dict[str, str]:
     return {PRE_STOP: msgspec.json.encode(hook).decode()}
 
 
+def signal_of(wish: Wish) -> str:
+    """The signal with which a container wishes to be asked to stop; empty for that of its image."""
+    return wish.lifecycle.stop_signal or "" if wish.lifecycle is not None else ""
+
+
 def pre_stop(container: Container) -> LifecycleHandler | None:
     """The hook that is written on a container."""
     text = container.labels.get(PRE_STOP)

@@ -169,6 +169,7 @@ class FakeDocker(Docker):
             labels=dict(spec.labels),
             created_at=self._now(),
             image=spec.image,
+            stop_signal=spec.stop_signal or "SIGTERM",
             image_id=spec.image if spec.image.startswith("sha256:") else _image_id(spec.image),
         )
         self.held[identity] = _Held(spec, seen)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
 from api.services import Service
+from api.static_pods import from_master
 from node_agent.containers import ContainerSpec, Host
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
@@ -454,6 +455,22 @@ async def test_a_container_gets_the_whole_grace_that_was_asked_for(tmp_path: Pat
         shorter = replace(going, deletion_grace_period_seconds=0)
         await here.live(replace(wish, metadata=shorter), lambda: here.gone)
         assert ("main", "SIGKILL") in here.docker.signals
+
+
+async def test_a_pod_whose_object_is_gone_has_two_seconds(tmp_path: Path) -> None:
+    wish = from_master(pod(spec="  terminationGracePeriodSeconds: 600"))
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert here.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
+
+
+async def test_a_container_is_asked_to_stop_as_it_wishes(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: toolbox, lifecycle: {stopSignal: SIGUSR1}}]", "  terminationGracePeriodSeconds: 1")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert here.docker.signals[0] == ("main", "SIGUSR1")
 
 
 async def test_a_sandbox_that_lost_its_place_in_the_network_is_replaced(tmp_path: Path) -> None:
