@@ -179,7 +179,10 @@ def _container(
 
 def _kept(known: ContainerStatus | None, newest: Container) -> ContainerStateTerminated | None:
     """How the container before this one ended, when only the status still tells of it."""
-    return known.last_state.terminated if known is not None and newest.restarts else None
+    if known is None or not newest.restarts:
+        return None
+    is_before = known.container_id not in ("", f"docker://{newest.id}")
+    return last_end(known) if is_before else known.last_state.terminated
 
 
 def image_id(container: Container) -> str:
