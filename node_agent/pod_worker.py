@@ -26,7 +26,9 @@ from node_agent.pod_volumes import PodVolumes
 from node_agent.progress import post_start
 from node_agent.references import Unread
 from node_agent.status import Facts, failed, merged, summarise
+from node_agent.stopping import REMOVED_SECONDS
 from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
+from node_agent.sync_trouble import SyncTrouble
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, Gone, Refused
 from reconcile.loop import Loop, Pace
@@ -34,8 +36,6 @@ from reconcile.loop import Loop, Pace
 log = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 60.0
-REMOVED_SECONDS = 2
-"""The grace of a pod whose object is gone already: somebody did not want to wait."""
 START_DELAY = timedelta(seconds=10)
 
 
@@ -65,9 +65,9 @@ class PodWorker:
         self._last_words = LastWords(tools.docker, tools.host)
         self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
-        self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.tokens, tools.host, self._tell)
-        voice = Voice(self._tell, self.wake)
-        self._lifecycle = Lifecycle(tools.docker, tools.host, pod.metadata.uid, tools.probing, voice)
+        self._volumes = PodVolumes(self._uid, tools.references, tools.tokens, tools.host, self._tell)
+        self._lifecycle = Lifecycle(tools.docker, tools.host, self._uid, tools.probing, Voice(self._tell, self.wake))
+        self._trouble = SyncTrouble(self._tell)
         self._alarm = Alarm(self.wake)
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
@@ -156,7 +156,8 @@ class PodWorker:
         self._report(await self._observe())
 
     async def _observe(self) -> PodContainers:
-        seen = group(await self._tools.docker.pod_containers(self._uid))
+        with self._trouble.told():
+            seen = group(await self._tools.docker.pod_containers(self._uid))
         going = self._going or is_evicted(self.pod.status) or self.verdict is not None
         await self._lifecycle.follow(self.pod, seen, self._memory.address, going, _now())
         self._messages = await self._last_words.learn(self.pod, seen)
@@ -364,9 +365,8 @@ class PodWorker:
             grace = GRACE_SECONDS if evicting else self.pod.spec.termination_grace_period_seconds or 0
         if self.leaving and not is_static(self.pod):
             grace = min(grace, REMOVED_SECONDS)
-        now = _now()
-        deadline = now + timedelta(seconds=grace)
-        running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)
+        until = (now := _now()) + timedelta(seconds=grace)
+        running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, until, now)
         self._alarm.clear()
         self._alarm.at(again)
         return running

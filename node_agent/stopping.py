@@ -17,6 +17,8 @@ from api.probes import LifecycleHandler
 from node_agent.observed import PRE_STOP, Container
 
 LEAST_AFTER_HOOK = timedelta(seconds=2)
+REMOVED_SECONDS = 2
+"""The grace of a pod whose object is gone already: somebody did not want to wait."""
 
 
 class Step(Enum):

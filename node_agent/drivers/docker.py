@@ -369,10 +369,9 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
         host_config=host,
         healthcheck={"test": ["NONE"]},
         network_disabled=spec.network == "none",  # else Docker executes itself twice in there, for nothing
+        stop_signal=spec.stop_signal or None,
     )
     config |= {"StdinOnce": spec.stdin_once, "AttachStdout": False, "AttachStderr": False}
-    if spec.stop_signal:
-        config["StopSignal"] = spec.stop_signal
     if spec.entrypoint is not None:
         config["Entrypoint"] = list(spec.entrypoint)
     if spec.command is not None:

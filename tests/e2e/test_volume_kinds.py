@@ -167,9 +167,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, VOLU
 """
 
 
-def test_a_claim_without_storage_is_waited_for_and_one_that_is_only_read_is_only_read(
-    alone: Alone, tmp_path: Path
-) -> None:
+def test_a_claim_is_waited_for_may_be_only_read_and_stays_while_it_is_in_use(alone: Alone, tmp_path: Path) -> None:
     claim = "volumes: [{name: v, persistentVolumeClaim: {claimName: data, readOnly: true}}]"
     alone.apply(pod("reader", main(more="volumeMounts: [{name: v, mountPath: /v}]"), claim))
     failed = 'MountVolume.SetUp failed for volume "v" : persistentvolumeclaim "data"'
@@ -180,9 +178,13 @@ def test_a_claim_without_storage_is_waited_for_and_one_that_is_only_read_is_only
     alone.apply(text.replace("VOLUME", "volumeName: alone-disk"))
     alone.until_ready("reader")
     assert "Read-only" in alone.inside("reader", "touch /v/x 2>&1 || true")
+    alone.node.kubectl("delete", "pvc/data", "pv/alone-disk", "--wait=false")
+    table = alone.node.kubectl("get", "pvc", "data", "--no-headers")
+    assert table.split()[1:3] == ["Terminating", "alone-disk"], "it is in use"
+    assert alone.node.kubectl("get", "pv", "alone-disk", "-o", "jsonpath={.status.phase}") == "Bound"
     alone.delete("reader")
-    alone.node.kubectl("delete", "pvc", "data")
-    alone.node.kubectl("delete", "pv", "alone-disk")
+    left = ("get", "pvc/data", "pv/alone-disk", "--ignore-not-found", "-o", "name")
+    wait_until(lambda: not alone.node.kubectl(*left), "both have gone")
 
 
 def refusal(alone: Alone, volume: str, mount: str = "mountPath: /v") -> str:

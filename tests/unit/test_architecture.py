@@ -78,6 +78,7 @@ PURE = (
     "master/authorize.py",
     "master/bodies.py",
     "master/claims.py",
+    "master/protection.py",
     "master/controllers.py",
     "master/dependents.py",
     "master/deployments.py",

@@ -358,6 +358,7 @@ async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> 
         here.docker.trouble = None
         await started(here)
         assert here.left() == before
+        assert here.told.count(("FailedSync", "error determining status: Docker does not answer", "")) == 1
 
 
 async def test_a_pod_that_was_active_for_long_enough_ends_with_its_grace_and_has_failed(tmp_path: Path) -> None:
