@@ -73,6 +73,7 @@ def test_how_http_is_asked(alone: Alone, tmp_path: Path, monkeypatch: pytest.Mon
     secured.socket = self_signed(tmp_path).wrap_socket(secured.socket, server_side=True)
     with serving(plain) as port, serving(secured) as safe:
         headers = ", httpHeaders: [{name: Host, value: shop.example}, {name: X-Who, value: me}]"
+        plainly = f"host: 127.0.0.1, port: {port}, path: /hook, scheme: HTTPS"
         alone.apply(
             pod(
                 "asked",
@@ -81,11 +82,12 @@ def test_how_http_is_asked(alone: Alone, tmp_path: Path, monkeypatch: pytest.Mon
                 + asking("away", port, "/away")
                 + asking("endless", port, "/endless")
                 + asking("safe", safe, "/safe", ", scheme: HTTPS")
-                + asking("broken", port, "/broken"),
+                + asking("broken", port, "/broken")
+                + main(more=f"lifecycle: {{postStart: {{httpGet: {{{plainly}}}}}}}", name="hooked"),
                 "hostNetwork: true",
             )
         )
-        good = {"plain", "here", "away", "endless", "safe"}
+        good = {"hooked", "plain", "here", "away", "endless", "safe"}
         wait_until(lambda: {name for name, row in alone.rows("asked").items() if row["ready"]} == good, "the good ones")
         alone.until_told(
             "asked",
@@ -100,7 +102,8 @@ def test_how_http_is_asked(alone: Alone, tmp_path: Path, monkeypatch: pytest.Mon
         ("X-Who", "me"),
     ]
     assert dict(plain.asked["/here"])["Host"] == f"127.0.0.1:{port}"
-    assert set(plain.asked) == {"/plain?a=b", "/plain", "/here", "/away", "/endless", "/broken"}
+    assert set(plain.asked) == {"/plain?a=b", "/plain", "/here", "/away", "/endless", "/broken", "/hook"}
+    assert dict(plain.asked["/hook"])["User-Agent"] == "kube-lifecycle/1.36", "a hook falls back to plain HTTP"
 
 
 def test_programs_are_asked_with_an_end(alone: Alone) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.alone import SLEEP, Alone, alone, bare, main, pod
@@ -181,3 +182,28 @@ def test_phases_and_conditions_of_pods_on_their_way_and_at_their_end(alone: Alon
     assert told("doomed")["Initialized"][:2] == ("False", "ContainersNotInitialized")
     assert not alone.node.docker("ps", "-aq", "--filter", f"name=k8s_main_doomed_default_{alone.uid('doomed')}")
     assert alone.node.kubectl("get", "pod", "good", "-o", "jsonpath={.spec.nodeName}") == NODE
+
+
+def test_a_hook_holds_up_what_comes_after_and_another_image_is_another_container(alone: Alone, tmp_path: Path) -> None:
+    hook = "lifecycle: {postStart: {exec: {command: [sh, -c, 'until test -e /out/go; do sleep 0.05; done']}}}\n"
+    mount, volume = "volumeMounts: [{name: v, mountPath: /v}]", "volumes: [{name: v, emptyDir: {}}]"
+    first = main(more=f"{hook}volumeMounts: [{{name: out, mountPath: /out}}]", name="first")
+    alone.apply(pod("hooked", first + main(name="next"), f"volumes: [{{name: out, hostPath: {{path: {tmp_path}}}}}]"))
+    alone.apply(pod("changes", main(more=mount), volume))
+    alone.until_told("hooked", ("Normal", "Started", "Container started"))
+    alone.until_ready("changes")
+    assert alone.waits("hooked", "ContainerCreating", "first") == " ", "it has not begun before its hook is done"
+    assert not alone.rows("hooked")["next"]["containerID"]
+    (tmp_path / "go").touch()
+    alone.until_ready("hooked")
+
+    before = alone.row("changes")
+    alone.inside("changes", "touch /v/kept")
+    alone.node.docker("tag", "podlane/toolbox", "podlane/toolbox:2")
+    alone.node.kubectl("set", "image", "pod/changes", "main=podlane/toolbox:2")
+    wait_until(lambda: alone.row("changes").get("restartCount") == 1, "it is another one")
+    alone.until_told("changes", ("Normal", "Killing", "Container main definition changed, will be restarted"))
+    alone.until_ready("changes")
+    row = alone.row("changes")
+    assert (row["image"], row["lastState"]["terminated"]["containerID"]) == ("podlane/toolbox:2", before["containerID"])
+    assert alone.inside("changes", "ls /v").strip() == "kept"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import socket
 import stat
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.e2e.alone import Alone, alone, bare, main, pod
 from tests.e2e.cluster import wait_until
@@ -66,6 +69,11 @@ def kind_of_filesystem(path: Path) -> str:
     return subprocess.run(["stat", "-f", "-c", "%T", path], capture_output=True, text=True, check=True).stdout.strip()
 
 
+def mount_options(below: Path) -> list[str]:
+    rows = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    return [row[3] for row in rows if row[1].startswith(f"{below}/")]
+
+
 def written(volume: Path) -> str:
     """The directory that the files of a volume are in."""
     return (volume / "..data").readlink().name
@@ -86,6 +94,8 @@ def test_what_lies_where_and_with_which_modes(alone: Alone) -> None:
     for path in ("configmap/settings", "empty-dir/scratch"):
         assert kind_of_filesystem(volumes / f"kubernetes.io~{path}") == kind_of_filesystem(home), path
     assert mode(volumes / "kubernetes.io~empty-dir" / "scratch") == "777"
+    swaps = not [words for words in mount_options(volumes) if "noswap" in words]
+    assert swaps == (tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < (6, 4))
     size = os.statvfs(volumes / "kubernetes.io~empty-dir" / "memory")
     assert size.f_blocks * size.f_frsize == 16 << 20, "no more than the pod may have"
 
@@ -104,6 +114,7 @@ def test_what_lies_where_and_with_which_modes(alone: Alone) -> None:
     alone.until_ready("keeper")
     assert alone.inside("keeper", "cat /scratch/file /memory/file").split() == ["kept", "kept"]
     assert mode(home / "containers" / "main" / "00000001") == "666"
+    assert written(settings) == first, "what has not changed is not written again"
 
     alone.node.kubectl("delete", "configmap", "fixed")
     alone.apply(OBJECTS.replace("blue", "green"))
@@ -174,6 +185,8 @@ def test_a_claim_is_waited_for_may_be_only_read_and_stays_while_it_is_in_use(alo
     alone.until_told("reader", ("Warning", "FailedMount", f"{failed} not found"))
     text = STORAGE.replace("PATH", str(tmp_path / "disk"))
     alone.apply(text.replace(", VOLUME", ""))
+    with pytest.raises(AssertionError, match=r"spec\.accessModes\[0\].*ReadWriteOnce, ReadOnlyMany, ReadWriteMany"):
+        alone.apply(text.replace(", VOLUME", "").replace("[ReadWriteOnce], resources", "[ReadWriteOncePod], resources"))
     alone.until_told("reader", ("Warning", "FailedMount", f"{failed} is not bound to a volume: it is Pending"))
     alone.apply(text.replace("VOLUME", "volumeName: alone-disk"))
     alone.until_ready("reader")
