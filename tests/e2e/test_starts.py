@@ -31,6 +31,7 @@ def test_what_cannot_begin_says_why(alone: Alone) -> None:
         pod("rootless", main(more="volumeMounts: [{name: v, mountPath: /}]"), "volumes: [{name: v, emptyDir: {}}]"),
         pod("unset", main(more="env: [{name: A, valueFrom: {configMapKeyRef: {name: none, key: a}}}]")),
         pod("rude", main(more="lifecycle: {postStart: {exec: {command: [sh, -c, 'echo sorry; exit 3']}}}"), NEVER),
+        pod("odd", main(), "runtimeClassName: nowhere"),
         pod("behind", main(), f"initContainers:\n{main('sleep 1000', name='first')}"),
     )
     alone.until_phase("Failed", "absent-once", "misplaced-once", "rude")
@@ -55,6 +56,7 @@ def test_what_cannot_begin_says_why(alone: Alone) -> None:
         ("Warning", "FailedPostStartHook", "PostStartHook failed: sorry"),
         ("Normal", "Killing", "FailedPostStartHook"),
     )
+    alone.until_told("odd", ("Warning", "FailedCreatePodSandBox", "Failed to create pod sandbox: Docker: "))
     assert alone.waits("behind", "PodInitializing") == " "
     assert "running" in alone.rows("behind", "initContainerStatuses")["first"]["state"]
 
