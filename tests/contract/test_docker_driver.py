@@ -225,6 +225,14 @@ async def test_a_polite_program_ends_when_asked_to(driver: Docker, uid: str) -> 
     assert (await driver.inspect(identity)).exit_code == 5
 
 
+async def test_a_container_keeps_the_signal_with_which_it_wishes_to_be_stopped(driver: Docker, uid: str) -> None:
+    network = await running_sandbox(driver, uid)
+    spec = container(uid, await driver.image_id(images.TOOLBOX), network, DEAF)
+    for wish, kept in (("SIGUSR1", "SIGUSR1"), ("SIGRTMIN+3", "SIGRTMIN+3"), ("", "SIGTERM")):
+        identity = await driver.create(replace(spec, stop_signal=wish))
+        assert (await driver.inspect(identity)).stop_signal == kept
+
+
 async def test_a_deaf_program_ends_when_killed(driver: Docker, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     await driver.signal(identity, "SIGTERM")
