@@ -7,6 +7,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 
+def now() -> datetime:
+    """The time of day."""
+    return datetime.now(UTC)
+
+
 class Alarm:
     """Rings once, at the nearest of the times asked for since it last rang or was cleared."""
 
@@ -19,7 +24,7 @@ class Alarm:
         if moment is None:
             return
         loop = asyncio.get_running_loop()
-        when = loop.time() + max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+        when = loop.time() + max((moment - now()).total_seconds(), 0.0)
         if self._timer is None or self._timer.when() > when:
             self.clear()
             self._timer = loop.call_at(when, self._fire)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ class Missing:
     due: datetime | None = None
 
 
+class GivenUp(NotReady):
+    """Nobody waits for the image any more."""
+
+
 class Images:
     """`tell` tells an event: (reason, message, container)."""
 
@@ -33,9 +38,15 @@ class Images:
         self._docker = docker
         self._tell = tell
         self._failures: dict[str, Failure] = {}
+        self._fetching: asyncio.Task[Pulled] | None = None
+
+    def give_up(self) -> None:
+        """The pod is to go: what is being fetched for it is not waited for."""
+        if self._fetching is not None:
+            self._fetching.cancel()
 
     async def get(self, wish: Container, credentials: tuple[Credential, ...]) -> str | Missing:
-        """The id of the container's image. Raises NotReady while Docker is away.
+        """The id of the container's image. Raises NotReady while Docker is away, GivenUp when the pod is to go.
 
         A registry is shown one of the credentials after the other, and then none.
         """
@@ -73,6 +84,8 @@ class Images:
             self._failures.pop(image, None)
             self._tell("Pulled", _fetched(image, pulled, datetime.now(UTC) - began), container)
             return await self._docker.image_id(image)
+        except GivenUp:
+            raise
         except NotReady as error:
             if here is not None:
                 log.warning("registry away, using the image that is here", extra={"image": image, "error": error})
@@ -95,10 +108,22 @@ class Images:
         said: dict[str, None] = {}
         for credential in credentials:
             try:
-                return await self._docker.pull(image, credential)
+                return await self._until_given_up(asyncio.ensure_future(self._docker.pull(image, credential)))
             except (Refused, Gone) as error:
                 said[str(error)] = None
         raise Refused("; ".join(said))
+
+    async def _until_given_up(self, task: asyncio.Task[Pulled]) -> Pulled:
+        """Who is cancelled himself takes the task along."""
+        self._fetching = task
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._fetching = None
+            task.cancel()
+        if task.cancelled():
+            raise GivenUp("the image is not waited for: the pod is to go")
+        return task.result()
 
 
 def _fetched(image: str, pulled: Pulled, waited: timedelta) -> str:

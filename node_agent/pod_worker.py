@@ -7,13 +7,14 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
 from api.objects import Pod
 from api.static_pods import is_static
 from node_agent.alarm import Alarm
+from node_agent.alarm import now as _now
 from node_agent.deadline import EXCEEDED, active_until
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
@@ -85,6 +86,8 @@ class PodWorker:
         ours = self.pod.status
         known = merged(ours, pod.status) if ours.conditions or ours.phase in FINAL_PHASES else pod.status
         self.pod = replace(pod, status=known)
+        if self._going:
+            self._images.give_up()
         self.wake()
 
     def reattach(self) -> None:
@@ -103,6 +106,7 @@ class PodWorker:
     def leave(self) -> None:
         """The pod is wanted no more."""
         self.leaving = True
+        self._images.give_up()
         self.wake()
 
     async def run(self) -> None:
@@ -391,7 +395,3 @@ class PodWorker:
         if status != self.pod.status:
             self.pod = replace(self.pod, status=status)
             self._tools.report(self._uid, status)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

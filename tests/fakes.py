@@ -56,7 +56,7 @@ class FakeDocker(Docker):
     """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
 
     `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers;
-    `passwords` are what it wants for them.
+    `passwords` are what it wants for them; `silent` are those that it never gives.
     The containers in `stuck` cannot be removed.
     `programs` may be run inside a container, with these exit codes; whatever else is run there does not end.
     """
@@ -65,6 +65,7 @@ class FakeDocker(Docker):
         self.images = set(images)
         self.pulls: dict[str, DriverError | None] = {}
         self.passwords: dict[str, Credential] = {}
+        self.silent: set[str] = set()
         self.trouble: DriverError | None = None
         self.written: dict[str, int] = {}
         self.calls = 0
@@ -141,6 +142,8 @@ class FakeDocker(Docker):
     async def pull(self, name: str, credential: Credential | None = None) -> Pulled:
         self._ready()
         self.asked.append(credential.username if credential is not None else "")
+        if name in self.silent:
+            await asyncio.Event().wait()
         accepted = self.passwords.get(name, credential)
         if credential != accepted:
             raise Refused(f"Docker: pull access denied for {name}")

@@ -349,9 +349,7 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
         sysctls=dict(spec.sysctls) or None,
         runtime=spec.runtime or None,
         cgroup_parent=spec.cgroup_parent or None,
-        log_config=LogConfig(
-            type=LogConfig.types.JSON, config={"max-size": str(logs.bytes), "max-file": str(logs.files)}
-        ),
+        log_config=_log_config(logs),
     )
     if rights.hidden is not None:
         host |= {"MaskedPaths": list(rights.hidden)} | ({} if rights.hidden else {"ReadonlyPaths": []})
@@ -377,6 +375,10 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
     if spec.command is not None:
         config["Cmd"] = list(spec.command)
     return create_named(client, config, spec.name)
+
+
+def _log_config(logs: LogLimits) -> LogConfig:
+    return LogConfig(type=LogConfig.types.JSON, config={"max-size": str(logs.bytes), "max-file": str(logs.files)})
 
 
 def _reference(name: str) -> tuple[str, str]:

@@ -130,3 +130,18 @@ async def test_a_registry_in_trouble_is_told_from_one_that_refuses(dockerd: Dock
         with pytest.raises(RegistryUnavailable, match="503"):
             await real.pull(f"{desk.address}/trouble:1")
         real.close()
+
+
+async def test_a_pull_that_nobody_wants_any_more_leaves_its_turn_to_others(dockerd: Dockerd) -> None:
+    async with serving(dockerd) as desk:
+        real = driver(dockerd, PullLimits())
+        unwanted = asyncio.create_task(real.pull(f"{desk.address}/unwanted:1"))
+        await until(lambda: "unwanted" in desk.asking)
+        unwanted.cancel()
+        wanted = asyncio.create_task(real.pull(f"{desk.address}/wanted:1"))
+        await until(lambda: "wanted" in desk.asking)
+        desk.manifests.set()
+        desk.layers.set()
+        await wanted
+        assert unwanted.cancelled()
+        real.close()

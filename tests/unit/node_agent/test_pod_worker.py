@@ -565,6 +565,27 @@ async def test_an_image_that_cannot_be_had_is_told(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_pod_that_goes_does_not_wait_for_its_image(tmp_path: Path, asked: bool) -> None:
+    wish = pod("[{name: main, image: nowhere}]")
+    going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600)
+    async with world(tmp_path / "w") as here:
+        here.docker.silent.add("nowhere")
+        worker = here.worker(wish)
+        living = asyncio.create_task(worker.run())
+        async with asyncio.timeout(10):
+            while not here.docker.asked:
+                await asyncio.sleep(0.01)
+            if asked:
+                worker.update(replace(wish, metadata=going))
+            else:
+                worker.leave()
+            await living
+        assert here.gone
+        assert here.left()["containers"] == []
+        assert [reason for reason, _, _ in here.told] == ["Pulling"]
+
+
 async def test_a_program_that_is_not_there_and_a_network_that_is_away_are_told(tmp_path: Path) -> None:
     wish = pod('[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]')
     async with world(tmp_path / "w") as here:
