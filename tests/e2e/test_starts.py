@@ -74,21 +74,25 @@ def test_why_a_container_has_ended(alone: Alone) -> None:
         "quiet": "terminationMessagePolicy: FallbackToLogsOnError",
     }
     rows = "".join(main(command, more.get(name, ""), name) for name, command in words.items())
-    greedy = main("x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done", "resources: {limits: {memory: 8Mi}}", "greedy")
-    alone.apply(pod("speakers", rows + greedy, NEVER))
+    greedy = main("x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done", "resources: {limits: {memory: 8Mi}}")
+    alone.apply(pod("speakers", rows, NEVER), pod("greedy", greedy))
+
+    def ends_of_memory() -> bool:
+        """Of many ends a busy Docker may miss one."""
+        row = alone.row("greedy")
+        ends = [row[state]["terminated"] for state in ("state", "lastState") if "terminated" in row.get(state, {})]
+        return ("OOMKilled", 137) in [(end["reason"], end["exitCode"]) for end in ends]
+
+    wait_until(ends_of_memory, "it is told that there was not enough memory")
     alone.until_phase("Failed", "speakers")
     found = alone.rows("speakers")
     said = {name: row["state"]["terminated"].get("message", "") for name, row in found.items()}
     assert said["tail"].endswith("xEND\n")
-    assert len(said["tail"]) == (12 << 10) // 5, "five containers share twelve KiB"
+    assert len(said["tail"]) == (12 << 10) // 4, "four containers share twelve KiB"
     assert said["own"] == "mine\n"
     assert said["log"] == "".join(f"line {number}\n" for number in range(21, 101))
     assert said["quiet"] == ""
-    assert [ended(found[name]) for name in ("tail", "log", "greedy")] == [
-        ("Completed", 0),
-        ("Error", 3),
-        ("OOMKilled", 137),
-    ]
+    assert [ended(found[name]) for name in ("tail", "log")] == [("Completed", 0), ("Error", 3)]
 
 
 def test_a_container_that_somebody_removes_is_told_and_comes_back(alone: Alone) -> None:
