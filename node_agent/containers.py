@@ -31,7 +31,8 @@ class ContainerSpec:
     """One container to create.
 
     `network`, `ipc`, `pid` and `uts` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms. With the network
-    `none` it has a namespace with loopback alone, in which Docker does nothing. Without a `stop_signal` its image's holds.
+    `none` it has a namespace with loopback alone, in which Docker does nothing. Without a
+    `stop_signal` its image's holds.
     """
 
     name: str
