@@ -6,9 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from api.objects import Container
+from node_agent.clock import steady
 from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_pull import RegistryUnavailable
@@ -20,7 +21,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a container has no image (reason and message of its state), and when to ask again if not at any change."""
+    """Why a container has no image (reason and message of its state).
+
+    And when, by `steady`, to ask again if not at any change.
+    """
 
     reason: str
     message: str
@@ -71,7 +75,7 @@ class Images:
     async def _pull(
         self, container: str, image: str, here: str | None, credentials: tuple[Credential | None, ...]
     ) -> str | Missing:
-        earlier, began = self._failures.get(image), datetime.now(UTC)
+        earlier, began = self._failures.get(image), steady()
         if earlier is not None and earlier.holds(began):
             words = f'Back-off pulling image "{image}"'
             self._tell("BackOff", words, container)
@@ -82,7 +86,7 @@ class Images:
         try:
             pulled = await self._fetch(image, credentials)
             self._failures.pop(image, None)
-            self._tell("Pulled", _fetched(image, pulled, datetime.now(UTC) - began), container)
+            self._tell("Pulled", _fetched(image, pulled, steady() - began), container)
             return await self._docker.image_id(image)
         except GivenUp:
             raise
@@ -98,7 +102,7 @@ class Images:
                 words = f"image pull failed for {image} because the registry is unavailable: {error}"
         except (Refused, Gone) as error:
             words = str(error)
-        failure = self._failures[image] = failed_again(earlier, datetime.now(UTC), words, reason)
+        failure = self._failures[image] = failed_again(earlier, steady(), words, reason)
         self._tell("Failed", f'Failed to pull image "{image}": {words}', container)
         self._tell("Failed", f"Error: {reason}", container)
         return Missing(reason, words, failure.due)

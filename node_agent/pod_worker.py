@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from api.objects import Pod
 from api.static_pods import is_static
 from node_agent.alarm import Alarm
-from node_agent.alarm import now as _now
+from node_agent.clock import EvenClock, steady, wall
 from node_agent.deadline import EXCEEDED, active_until
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
@@ -29,9 +29,8 @@ from node_agent.references import Unread
 from node_agent.status import Facts, failed, merged, summarise
 from node_agent.stopping import REMOVED_SECONDS
 from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
-from node_agent.sync_trouble import SyncTrouble
 from node_agent.tools import Tools
-from reconcile.errors import DriverError, Gone, Refused
+from reconcile.errors import DriverError, Gone, NotReady, Refused
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
@@ -62,13 +61,13 @@ class PodWorker:
         self.cleared = False
         self.verdict: tuple[str, str] | None = None
         self._tools = tools
-        self._memory = _Memory(_now(), address=pod.status.pod_ip)
+        self._clock = EvenClock()
+        self._memory = _Memory(self._clock(), address=pod.status.pod_ip)
         self._last_words = LastWords(tools.docker, tools.host)
         self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
         self._volumes = PodVolumes(self._uid, tools.references, tools.tokens, tools.host, self._tell)
         self._lifecycle = Lifecycle(tools.docker, tools.host, self._uid, tools.probing, Voice(self._tell, self.wake))
-        self._trouble = SyncTrouble(self._tell)
         self._alarm = Alarm(self.wake)
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
@@ -79,6 +78,8 @@ class PodWorker:
 
     def wake(self) -> None:
         """Something may have happened to this pod."""
+        if self._going:
+            self._images.give_up()
         self._loop.wake()
 
     def update(self, pod: Pod) -> None:
@@ -86,8 +87,6 @@ class PodWorker:
         ours = self.pod.status
         known = merged(ours, pod.status) if ours.conditions or ours.phase in FINAL_PHASES else pod.status
         self.pod = replace(pod, status=known)
-        if self._going:
-            self._images.give_up()
         self.wake()
 
     def reattach(self) -> None:
@@ -98,7 +97,7 @@ class PodWorker:
     def evict(self, message: str) -> None:
         """The node has no room for the pod: its object stays, with this message, and nothing else of it."""
         if not self.leaving and not self.pod.metadata.deletion_timestamp and self.pod.status.phase not in FINAL_PHASES:
-            self.pod = replace(self.pod, status=evicted(self.pod.status, message, _now()))
+            self.pod = replace(self.pod, status=evicted(self.pod.status, message, wall()))
             self._tell(EVICTED, message)
             self._tools.report(self._uid, self.pod.status)
             self.wake()
@@ -106,7 +105,6 @@ class PodWorker:
     def leave(self) -> None:
         """The pod is wanted no more."""
         self.leaving = True
-        self._images.give_up()
         self.wake()
 
     async def run(self) -> None:
@@ -132,7 +130,7 @@ class PodWorker:
             return
         seen = await self._observe()
         until = active_until(self.pod, seen, self._memory.started_at)
-        if until is not None and _now() >= until:
+        if until is not None and self._clock() >= until:
             self.fail(*EXCEEDED)
         if self._going:
             await self._terminate(seen)
@@ -143,7 +141,7 @@ class PodWorker:
         else:
             await self._sync(seen)
             if until is not None and self.pod.status.phase not in FINAL_PHASES:
-                self._alarm.at(until)
+                self._alarm.at(until, self._clock())
 
     def fail(self, reason: str, message: str) -> None:
         """End the pod, with its grace period; once nothing runs any more it has failed. The first verdict stays."""
@@ -160,18 +158,17 @@ class PodWorker:
         self._report(await self._observe())
 
     async def _observe(self) -> PodContainers:
-        with self._trouble.told():
-            seen = group(await self._tools.docker.pod_containers(self._uid))
+        seen = group(await self._tools.docker.pod_containers(self._uid))
         going = self._going or is_evicted(self.pod.status) or self.verdict is not None
-        await self._lifecycle.follow(self.pod, seen, self._memory.address, going, _now())
+        await self._lifecycle.follow(self.pod, seen, self._memory.address, going, self._clock())
         self._messages = await self._last_words.learn(self.pod, seen)
         return seen
 
     async def _sync(self, seen: PodContainers) -> None:
         retired = frozenset(self._memory.retired)
-        actions = plan(self.pod, seen, _now(), retired, self._lifecycle.progress)
+        actions = plan(self.pod, seen, wall(), retired, self._lifecycle.progress)
         self._alarm.clear()
-        self._alarm.at(actions.wake_at())
+        self._alarm.at(actions.wake_at(), wall())
         self._tell_held_back(actions, seen)
         if actions.finished and self.pod.status.phase in FINAL_PHASES:
             if not seen.everything:
@@ -181,10 +178,11 @@ class PodWorker:
                 self._report(await self._observe())
             return
         try:
-            if actions.finished:
-                await self._release(actions, seen)
-            else:
-                await self._act(actions, seen)
+            await (self._release if actions.finished else self._act)(actions, seen)
+        except NotReady as error:
+            if self._memory.trouble is None and not self._going:
+                self._tell("FailedSync", f"Error syncing pod: {error}")
+            raise
         finally:
             seen = await self._observe()
             self._report(seen)
@@ -198,12 +196,13 @@ class PodWorker:
             await self._tools.docker.signal(one.id, "SIGKILL")
         for one in actions.retire:
             self._memory.retired |= {one.id} - self._lifecycle.progress.condemned.keys()
-            self._alarm.at(await self._lifecycle.retire(self.pod, one, self._memory.address, _now()))
+            now = self._clock()
+            self._alarm.at(await self._lifecycle.retire(self.pod, one, self._memory.address, now), now)
         sandbox = seen.sandbox
         has_volumes = await self._set_up_volumes()
         if actions.sandbox_attempt is None:
             for one in actions.remove:
-                await self._tools.docker.remove(one.id)
+                await self._remove(one)
         elif has_volumes:
             if actions.sandbox_attempt > 0:
                 self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
@@ -218,8 +217,8 @@ class PodWorker:
 
     async def _set_up_volumes(self) -> bool:
         """Whether every volume is there; without, no container starts."""
-        lacking, retry_at = await self._volumes.set_up(self.pod, _now())
-        self._alarm.at(retry_at)
+        lacking, retry_at = await self._volumes.set_up(self.pod, steady())
+        self._alarm.at(retry_at, steady())
         if lacking:
             waiting = ("ContainerCreating", lacking)
             containers = (*self.pod.spec.init_containers, *self.pod.spec.containers)
@@ -260,8 +259,11 @@ class PodWorker:
         for one in containers:
             if one.is_sandbox:
                 await self._tools.network.detach(one.id)
-            await self._tools.docker.remove(one.id)
+            await self._remove(one)
         self._memory.address = self._memory.attached = ""
+
+    async def _remove(self, one: Container) -> None:
+        await (self._tools.docker.discard if one.unborn else self._tools.docker.remove)(one.id)
 
     async def _attach(self, sandbox: Container) -> None:
         if self._memory.attached == sandbox.id:
@@ -276,10 +278,10 @@ class PodWorker:
             self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
             raise
         self._memory.trouble = no_address(self.pod, address)
-        self._memory.attached = sandbox.id
         self._memory.address = address
         for reason, message in await named(self.pod, self._tools.host, address):
             self._tell(reason, message)
+        self._memory.attached = sandbox.id
 
     async def _start_all(self, starts: tuple[Start, ...], sandbox: Container, seen: PodContainers) -> None:
         """One after the other; those after one with a postStart hook wait for it, and a pass has to begin it."""
@@ -296,7 +298,7 @@ class PodWorker:
         image = await self._images.get(start.wish, credentials)
         if isinstance(image, Missing):
             self._memory.troubles[name] = (image.reason, image.message)
-            self._alarm.at(image.due)
+            self._alarm.at(image.due, steady())
             return
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
         pod = self._volumes.with_storage(replace(self.pod, status=addresses))
@@ -321,7 +323,7 @@ class PodWorker:
     def _cannot(self, container: str, reason: str, error: DriverError) -> None:
         self._memory.troubles[container] = (reason, str(error))
         self._tell("Failed", f"Error: {error}", container)
-        self._alarm.at(_now() + START_DELAY)
+        self._alarm.at(steady() + START_DELAY, steady())
 
     async def _release(self, actions: PodActions, seen: PodContainers) -> None:
         """The pod's own containers have ended for good: sidecars stop, then the sandbox and its network go.
@@ -369,10 +371,11 @@ class PodWorker:
             grace = GRACE_SECONDS if evicting else self.pod.spec.termination_grace_period_seconds or 0
         if self.leaving and not is_static(self.pod):
             grace = min(grace, REMOVED_SECONDS)
-        until = (now := _now()) + timedelta(seconds=grace)
-        running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, until, now)
+        now = self._clock()
+        deadline = now + timedelta(seconds=grace)
+        running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)
         self._alarm.clear()
-        self._alarm.at(again)
+        self._alarm.at(again, now)
         return running
 
     def _report(self, seen: PodContainers, terminating: bool = False) -> None:
@@ -381,7 +384,7 @@ class PodWorker:
             node_address=self._tools.node_address,
             address=memory.address,
             addressless=bool(memory.attached) and not memory.address and memory.trouble is None,
-            now=_now(),
+            now=wall(),
             started_at=memory.started_at,
             troubles=dict(memory.troubles),
             trouble=memory.trouble,

@@ -87,7 +87,7 @@ async def serving(dockerd: Dockerd) -> AsyncIterator[Desk]:
 
 
 def driver(dockerd: Dockerd, limits: PullLimits) -> Docker:
-    return Docker(str(dockerd.socket), LogLimits(20_000, 2), limits)
+    return Docker(str(dockerd.socket), LogLimits(20_000, 2), pulls=limits)
 
 
 async def until(holds: Callable[[], object]) -> None:
