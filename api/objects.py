@@ -299,6 +299,25 @@ class ContainerState(Value, frozen=True):
     terminated: ContainerStateTerminated | None = None
 
 
+class VolumeMountStatus(Value, frozen=True):
+    name: str
+    mount_path: str
+    read_only: bool = False
+    recursive_read_only: str | None = None
+
+
+class LinuxContainerUser(Value, frozen=True, omit_defaults=False):
+    uid: int
+    gid: int
+    supplemental_groups: tuple[int, ...] = ()
+
+
+class ContainerUser(Value, frozen=True):
+    """Who the first process of a container was when it began."""
+
+    linux: LinuxContainerUser | None = None
+
+
 class ContainerStatus(Value, frozen=True, omit_defaults=False):
     name: str
     state: ContainerState = ContainerState()
@@ -309,6 +328,10 @@ class ContainerStatus(Value, frozen=True, omit_defaults=False):
     image_id: str = msgspec.field(default="", name="imageID")
     container_id: str = msgspec.field(default="", name="containerID")
     started: bool | None = None
+    allocated_resources: dict[str, str | int | float] = {}
+    resources: ResourceRequirements | None = None
+    volume_mounts: tuple[VolumeMountStatus, ...] = ()
+    user: ContainerUser | None = None
 
 
 class PodIP(Value, frozen=True):

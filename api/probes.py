@@ -6,6 +6,7 @@ Source: facts/node.md 11 and 12. All times are whole seconds.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from api.objects import Container
 
 SCHEMES = ("HTTP", "HTTPS")
+SIGNALS = frozenset((
+    *(one.name for one in signal.Signals),
+    *(f"SIGRTMIN+{number}" for number in range(1, 16)),
+    *(f"SIGRTMAX-{number}" for number in range(1, 15)),
+))  # fmt: skip
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
 
 
@@ -93,7 +99,10 @@ class LifecycleHandler(Value, frozen=True):
 
 
 class Lifecycle(Value, frozen=True):
-    """Hooks: `post_start` when the container has been started, `pre_stop` before it is asked to stop."""
+    """Hooks: `post_start` when the container has been started, `pre_stop` before it is asked to stop.
+
+    It is asked with `stop_signal`, or as its image says.
+    """
 
     post_start: LifecycleHandler | None = None
     pre_stop: LifecycleHandler | None = None
@@ -158,10 +167,10 @@ def check(path: str, container: Container, grace: int, on_host: bool) -> Iterato
     for name, hook in (("postStart", container.lifecycle.post_start), ("preStop", container.lifecycle.pre_stop)):
         if hook is not None:
             yield from _hook(f"{path}.lifecycle.{name}", hook, ports, grace)
-    if container.lifecycle.stop_signal is not None:
+    if container.lifecycle.stop_signal is not None and container.lifecycle.stop_signal not in SIGNALS:
         found = shown(container.lifecycle.stop_signal)
-        wanted = "the image's own STOPSIGNAL is used; leave this out"
-        yield Problem(f"{path}.lifecycle.stopSignal", found, wanted, FORBIDDEN)
+        wanted = "a signal such as SIGTERM, SIGUSR1 or SIGRTMIN+3 is accepted"
+        yield Problem(f"{path}.lifecycle.stopSignal", found, wanted, NOT_SUPPORTED)
 
 
 def _probe(path: str, probe: Probe, name: str, ports: Sequence[str]) -> Iterator[Problem]:

@@ -29,6 +29,7 @@ from master import (
     happenings,
     lanes,
     node_taints,
+    protection,
     replicas,
     subnets,
     taint_evictions,
@@ -95,7 +96,7 @@ class Controllers:
         self._loops = (
             (Loop("network", self._network, Pace()), network),
             (Loop("scheduler", self._schedule, Pace()), ("Pod", "Node")),
-            (Loop("claims", self._claims, Pace()), ("PersistentVolume", "PersistentVolumeClaim")),
+            (Loop("claims", self._claims, Pace()), ("PersistentVolume", "PersistentVolumeClaim", "Pod")),
             (Loop("deployments", self._deployments, Pace(resync=ROLLOUT_SECONDS)), ("Deployment", "ReplicaSet", "Pod")),
             (Loop("replicas", self._replicas, Pace(resync=ROLLOUT_SECONDS)), (*REPLICATING, "Pod")),
             (Loop("accounts", self._accounts, Pace()), ("Namespace", "ServiceAccount", "ConfigMap")),
@@ -132,7 +133,11 @@ class Controllers:
         self.first_pass.set()
 
     async def _claims(self) -> None:
-        found = claims.bindings(self._all("PersistentVolume"), self._all("PersistentVolumeClaim"))
+        """What is bound or set free now is looked at again before anything may go."""
+        volumes, wishes = self._all("PersistentVolume"), self._all("PersistentVolumeClaim")
+        found: list[Outcome] = list(claims.bindings(volumes, wishes))
+        if not found and any(item.metadata.deletion_timestamp for item in (*volumes, *wishes)):
+            found = list(protection.releases(volumes, wishes, self._all("Pod")))
         await self._carry_out("claims", found)
 
     async def _deployments(self) -> None:

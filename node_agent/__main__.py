@@ -22,6 +22,7 @@ from node_agent.drivers.network import PodNetwork
 from node_agent.drivers.no_network import NoNetwork
 from node_agent.drivers.probe import Prober
 from node_agent.pod_network import SandboxNetwork
+from node_agent.pull_limits import PullLimits
 from node_agent.settings import Settings
 from reconcile.daemon import notify, run
 from reconcile.errors import NotReady
@@ -46,7 +47,13 @@ async def serve(settings: Settings) -> None:
     """Run until cancelled; the pods stay as they are afterwards."""
     await asyncio.to_thread(_share, Path(settings.state_dir) / "pods")
     limits = LogLimits(quantity.whole(settings.container_log_max_size), settings.container_log_max_files)
-    docker = Docker(settings.docker_socket, limits, settings.runtime_request_timeout_seconds)
+    pulls = PullLimits(
+        settings.max_parallel_image_pulls,
+        settings.registry_pull_qps,
+        settings.registry_burst,
+        settings.image_pull_progress_deadline_seconds,
+    )
+    docker = Docker(settings.docker_socket, limits, settings.runtime_request_timeout_seconds, pulls)
     async with (
         Client(Kubeconfig.load(settings.kubeconfig)) as client,
         _network(settings) as network,

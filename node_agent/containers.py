@@ -31,7 +31,8 @@ class ContainerSpec:
     """One container to create.
 
     `network`, `ipc`, `pid` and `uts` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms. With the network
-    `none` it has a namespace with loopback alone, in which Docker does nothing.
+    `none` it has a namespace with loopback alone, in which Docker does nothing. Without a
+    `stop_signal` its image's holds.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ContainerSpec:
     sysctls: tuple[tuple[str, str], ...] = ()
     runtime: str = ""
     cgroup_parent: str = ""
+    stop_signal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def container_spec(
         stdin_once=container.stdin_once,
         rights=rights,
         runtime=pod.spec.runtime_class_name or "",
+        stop_signal=stopping.signal_of(container),
     )
 
 

@@ -27,6 +27,9 @@ WARNINGS = frozenset(
 )  # fmt: skip
 """Reasons that somebody should look at; all others are Normal."""
 
+PULLED_LATER = "Back-off pulling image"
+"""What waits for an image is no trouble of its own: the failure before it has been told."""
+
 FRESH = timedelta(hours=1)
 """An event that was told longer ago is not counted up but told anew: the master has forgotten it."""
 
@@ -87,7 +90,7 @@ def key_of(about: ObjectReference, reason: str, message: str) -> Key:
 
 def first(about: ObjectReference, reason: str, message: str, node: str, now: datetime) -> Event:
     """An event that was not told before."""
-    kind = WARNING if reason in WARNINGS else NORMAL
+    kind = WARNING if reason in WARNINGS and not message.startswith(PULLED_LATER) else NORMAL
     return event(about, kind, reason, message, EventSource(component=COMPONENT, host=node), now)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +12,11 @@ from api.objects import Container
 from node_agent.clock import steady
 from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
+from node_agent.drivers.docker_pull import RegistryUnavailable
+from node_agent.pull_limits import Failure, Pulled, failed_again
 from reconcile.errors import Gone, NotReady, Refused
 
 log = logging.getLogger(__name__)
-
-FIRST_PULL_DELAY, LAST_PULL_DELAY = timedelta(seconds=10), timedelta(seconds=300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,8 @@ class Missing:
     due: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """How often in a row an image could not be fetched, when the next attempt is due, and what was said."""
-
-    failures: int
-    due: datetime
-    words: str
+class GivenUp(NotReady):
+    """Nobody waits for the image any more."""
 
 
 class Images:
@@ -45,10 +41,16 @@ class Images:
     def __init__(self, docker: Docker, tell: Callable[[str, str, str], None]) -> None:
         self._docker = docker
         self._tell = tell
-        self._failures: dict[str, _Failure] = {}
+        self._failures: dict[str, Failure] = {}
+        self._fetching: asyncio.Task[Pulled] | None = None
+
+    def give_up(self) -> None:
+        """The pod is to go: what is being fetched for it is not waited for."""
+        if self._fetching is not None:
+            self._fetching.cancel()
 
     async def get(self, wish: Container, credentials: tuple[Credential, ...]) -> str | Missing:
-        """The id of the container's image. Raises NotReady while Docker is away.
+        """The id of the container's image. Raises NotReady while Docker is away, GivenUp when the pod is to go.
 
         A registry is shown one of the credentials after the other, and then none.
         """
@@ -65,7 +67,8 @@ class Images:
             self._tell("ErrImageNeverPull", words, wish.name)
             return Missing("ErrImageNeverPull", words)
         if here is not None and wish.image_pull_policy in ("IfNotPresent", "Never"):
-            self._tell("Pulled", f'Container image "{image}" already present on machine', wish.name)
+            words = f'Container image "{image}" already present on machine and can be accessed by the pod'
+            self._tell("Pulled", words, wish.name)
             return here
         return await self._pull(wish.name, image, here, (*credentials, None))
 
@@ -73,18 +76,20 @@ class Images:
         self, container: str, image: str, here: str | None, credentials: tuple[Credential | None, ...]
     ) -> str | Missing:
         earlier, began = self._failures.get(image), steady()
-        if earlier is not None and began < earlier.due and here is None:
-            self._tell("BackOff", f'Back-off pulling image "{image}"', container)
+        if earlier is not None and earlier.holds(began):
+            words = f'Back-off pulling image "{image}"'
+            self._tell("BackOff", words, container)
             self._tell("Failed", "Error: ImagePullBackOff", container)
-            words = f'Back-off pulling image "{image}": {earlier.words}'
-            return Missing("ImagePullBackOff", words, earlier.due)
+            return Missing("ImagePullBackOff", f"{words}: {earlier.reason}: {earlier.words}", earlier.due)
         self._tell("Pulling", f'Pulling image "{image}"', container)
+        reason = "ErrImagePull"
         try:
-            await self._fetch(image, credentials)
+            pulled = await self._fetch(image, credentials)
             self._failures.pop(image, None)
-            took = (steady() - began).total_seconds()
-            self._tell("Pulled", f'Successfully pulled image "{image}" in {took:.3f}s', container)
+            self._tell("Pulled", _fetched(image, pulled, steady() - began), container)
             return await self._docker.image_id(image)
+        except GivenUp:
+            raise
         except NotReady as error:
             if here is not None:
                 log.warning("registry away, using the image that is here", extra={"image": image, "error": error})
@@ -92,23 +97,44 @@ class Images:
                 self._tell("Pulled", words, container)
                 return here
             words = str(error)
+            if isinstance(error, RegistryUnavailable):
+                reason = "RegistryUnavailable"
+                words = f"image pull failed for {image} because the registry is unavailable: {error}"
         except (Refused, Gone) as error:
             words = str(error)
-        failures = earlier.failures + 1 if earlier is not None else 1
-        delay = min(FIRST_PULL_DELAY * float(2 ** min(failures - 1, 10)), LAST_PULL_DELAY)
-        due = steady() + delay
-        self._failures[image] = _Failure(failures, due, words)
+        failure = self._failures[image] = failed_again(earlier, steady(), words, reason)
         self._tell("Failed", f'Failed to pull image "{image}": {words}', container)
-        self._tell("Failed", "Error: ErrImagePull", container)
-        return Missing("ErrImagePull", words, due)
+        self._tell("Failed", f"Error: {reason}", container)
+        return Missing(reason, words, failure.due)
 
-    async def _fetch(self, image: str, credentials: tuple[Credential | None, ...]) -> None:
+    async def _fetch(self, image: str, credentials: tuple[Credential | None, ...]) -> Pulled:
         """Raises Refused with all that the registry said, NotReady when there is none."""
         said: dict[str, None] = {}
         for credential in credentials:
             try:
-                await self._docker.pull(image, credential)
-                return
+                return await self._until_given_up(asyncio.ensure_future(self._docker.pull(image, credential)))
             except (Refused, Gone) as error:
                 said[str(error)] = None
         raise Refused("; ".join(said))
+
+    async def _until_given_up(self, task: asyncio.Task[Pulled]) -> Pulled:
+        """Who is cancelled himself takes the task along."""
+        self._fetching = task
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._fetching = None
+            task.cancel()
+        if task.cancelled():
+            raise GivenUp("the image is not waited for: the pod is to go")
+        return task.result()
+
+
+def _fetched(image: str, pulled: Pulled, waited: timedelta) -> str:
+    whole = max(waited.total_seconds(), pulled.seconds)
+    times = f"{_spent(pulled.seconds)} ({_spent(whole)} including waiting)"
+    return f'Successfully pulled image "{image}" in {times}. Image size: {pulled.size} bytes.'
+
+
+def _spent(seconds: float) -> str:
+    return f"{seconds:.3f}s" if seconds >= 1 else f"{seconds * 1000:.0f}ms"

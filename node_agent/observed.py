@@ -32,6 +32,7 @@ class Container:
 
     Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs.
     `log_path` is Docker's own file, empty until the container has been started.
+    `user` are the uid, the gid and the other groups of its first process, None unless it runs.
     `digest` is its image as a registry knows it (`NAME@sha256:...`), empty if none does.
     `layer` is the directory of what it has written, empty where Docker's storage driver has none.
     """
@@ -52,6 +53,7 @@ class Container:
     stop_signal: str = "SIGTERM"
     log_path: str = ""
     layer: str = ""
+    user: tuple[int, int, tuple[int, ...]] | None = None
 
     @property
     def running(self) -> bool:

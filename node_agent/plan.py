@@ -19,6 +19,8 @@ from node_agent.stages import failed_for_good, restart_policy, sidecars, stage
 
 FIRST_DELAY, LAST_DELAY = timedelta(seconds=10), timedelta(seconds=300)
 GOOD_RUN = timedelta(seconds=600)
+NOT_STARTED = 128
+"""Exit code of a container that could not be started, but for want of its program (127) or of rights to it (126)."""
 FINAL_PHASES = frozenset(("Succeeded", "Failed"))
 
 
@@ -100,7 +102,7 @@ def comes_back(policy: str, dead: Container, progress: Progress) -> bool:
 
 def exit_code(dead: Container) -> int:
     """Its exit code; a container that never ran because it could not be started has failed."""
-    return dead.exit_code or (128 if dead.error else 0)
+    return dead.exit_code or (NOT_STARTED if dead.error else 0)
 
 
 def plan(

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from api.objects import Pod
+from api.static_pods import is_static
 from node_agent.alarm import Alarm
 from node_agent.clock import EvenClock, steady, wall
 from node_agent.deadline import EXCEEDED, active_until
@@ -26,6 +27,7 @@ from node_agent.pod_volumes import PodVolumes
 from node_agent.progress import post_start
 from node_agent.references import Unread
 from node_agent.status import Facts, before_start, failed, merged, summarise
+from node_agent.stopping import REMOVED_SECONDS
 from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, Gone, NotReady, Refused
@@ -65,9 +67,8 @@ class PodWorker:
         self._last_words = LastWords(tools.docker, tools.host)
         self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
-        self._volumes = PodVolumes(pod.metadata.uid, tools.references, tools.tokens, tools.host, self._tell)
-        voice = Voice(self._tell, self.wake)
-        self._lifecycle = Lifecycle(tools.docker, tools.host, pod.metadata.uid, tools.probing, voice)
+        self._volumes = PodVolumes(self._uid, tools.references, tools.tokens, tools.host, self._tell)
+        self._lifecycle = Lifecycle(tools.docker, tools.host, self._uid, tools.probing, Voice(self._tell, self.wake))
         self._alarm = Alarm(self.wake)
         self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
@@ -78,6 +79,8 @@ class PodWorker:
 
     def wake(self) -> None:
         """Something may have happened to this pod."""
+        if self._going:
+            self._images.give_up()
         self._loop.wake()
 
     def update(self, pod: Pod) -> None:
@@ -179,7 +182,7 @@ class PodWorker:
         try:
             await (self._release if actions.finished else self._act)(actions, seen)
         except NotReady as error:
-            if self._memory.trouble is None:
+            if self._memory.trouble is None and not self._going:
                 self._tell("FailedSync", f"Error syncing pod: {error}")
             raise
         finally:
@@ -311,10 +314,10 @@ class PodWorker:
         except Refused as error:
             self._cannot(name, "CreateContainerError", error)
             return
-        self._tell("Created", f"Created container: {name}", name)
+        self._tell("Created", "Container created", name)
         try:
             await self._tools.docker.start(identity)
-            self._tell("Started", f"Started container {name}", name)
+            self._tell("Started", "Container started", name)
         except Refused as error:
             log.warning("container cannot run", extra={"pod": self._loop_name(), "container": name, "error": error})
             self._cannot(name, "RunContainerError", error)
@@ -368,6 +371,8 @@ class PodWorker:
         if grace is None or not self.pod.metadata.deletion_timestamp:
             evicting = is_evicted(self.pod.status)
             grace = self._eviction_grace if evicting else self.pod.spec.termination_grace_period_seconds or 0
+        if self.leaving and not is_static(self.pod):
+            grace = min(grace, REMOVED_SECONDS)
         now = self._clock()
         deadline = now + timedelta(seconds=grace)
         running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)

@@ -86,6 +86,14 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     minimum_container_ttl_seconds: Annotated[
         float, msgspec.Meta(ge=0, description="how long a dead container stays in any case")
     ] = 0.0
+    max_parallel_image_pulls: Annotated[int, msgspec.Meta(ge=1, description="images that are fetched at once")] = 1
+    registry_pull_qps: Annotated[
+        float, msgspec.Meta(ge=0, description="fetches of images that begin in a second, over time; 0: no limit")
+    ] = 5.0
+    registry_burst: Annotated[int, msgspec.Meta(ge=1, description="fetches of images that may begin together")] = 10
+    image_pull_progress_deadline_seconds: Annotated[
+        float, msgspec.Meta(gt=0, description="silence after which the fetch of an image is given up")
+    ] = 60.0
     image_gc_high_threshold_percent: Annotated[
         int, msgspec.Meta(ge=0, le=100, description="fullness of Docker's disk at which unused images begin to go")
     ] = 85

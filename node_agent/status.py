@@ -22,9 +22,10 @@ from api.objects import (
     PodStatus,
 )
 from node_agent.conditions import OUR_CONDITIONS, TOLD_CONDITIONS, Standing, conditions
+from node_agent.container_rows import resources, user, volume_mounts
 from node_agent.lost import last_end, last_words, starts_before
 from node_agent.observed import Container, PodContainers
-from node_agent.plan import FINAL_PHASES, comes_back, crash_delay, crashes_before, due, exit_code
+from node_agent.plan import FINAL_PHASES, NOT_STARTED, comes_back, crash_delay, crashes_before, due, exit_code
 from node_agent.progress import NOTHING, Progress
 from node_agent.stages import ends_before_others, failed_for_good, restart_policy, stage
 
@@ -169,12 +170,19 @@ def _container(
         image_id=image_id(newest) if newest is not None else "",
         container_id=f"docker://{newest.id}" if newest is not None else "",
         started=newest is not None and facts.progress.is_started(wish, newest),
+        allocated_resources=wish.resources.requests if newest is not None else {},
+        resources=resources(wish, newest),
+        volume_mounts=volume_mounts(wish),
+        user=user(newest, known),
     )
 
 
 def _kept(known: ContainerStatus | None, newest: Container) -> ContainerStateTerminated | None:
     """How the container before this one ended, when only the status still tells of it."""
-    return known.last_state.terminated if known is not None and newest.restarts else None
+    if known is None or not newest.restarts:
+        return None
+    is_before = known.container_id not in ("", f"docker://{newest.id}")
+    return last_end(known) if is_before else known.last_state.terminated
 
 
 def image_id(container: Container) -> str:
@@ -243,7 +251,7 @@ def _terminated(dead: Container, facts: Facts) -> ContainerStateTerminated:
     if dead.oom_killed:
         reason = "OOMKilled"
     elif dead.started_at is None and dead.error:
-        reason = "ContainerCannotRun"
+        reason = "StartError" if code == NOT_STARTED else "ContainerCannotRun"
     else:
         reason = "Completed" if code == 0 else "Error"
     started = dead.started_at or dead.created_at

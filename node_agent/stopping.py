@@ -17,6 +17,8 @@ from api.probes import LifecycleHandler
 from node_agent.observed import PRE_STOP, Container
 
 LEAST_AFTER_HOOK = timedelta(seconds=2)
+REMOVED_SECONDS = 2
+"""The grace of a pod whose object is gone already: somebody did not want to wait."""
 
 
 class Step(Enum):
@@ -60,6 +62,11 @@ def labels(wish: Wish) -> dict[str, str]:
     if hook.http_get is not None and isinstance(hook.http_get.port, str):
         hook = replace(hook, http_get=replace(hook.http_get, port=ports(wish)[hook.http_get.port]))
     return {PRE_STOP: msgspec.json.encode(hook).decode()}
+
+
+def signal_of(wish: Wish) -> str:
+    """The signal with which a container wishes to be asked to stop; empty for that of its image."""
+    return wish.lifecycle.stop_signal or "" if wish.lifecycle is not None else ""
 
 
 def pre_stop(container: Container) -> LifecycleHandler | None:

@@ -25,6 +25,7 @@ from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_exec import MOST_OUTPUT, NOT_STARTED, Executed
 from node_agent.garbage import Image
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, Container
+from node_agent.pull_limits import Pulled
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ class FakeDocker(Docker):
     """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
 
     `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers;
-    `passwords` are what it wants for them.
+    `passwords` are what it wants for them; `silent` are those that it never gives.
     The containers in `stuck` cannot be removed.
     `programs` may be run inside a container, with these exit codes; whatever else is run there does not end.
     """
@@ -64,6 +65,7 @@ class FakeDocker(Docker):
         self.images = set(images)
         self.pulls: dict[str, DriverError | None] = {}
         self.passwords: dict[str, Credential] = {}
+        self.silent: set[str] = set()
         self.trouble: DriverError | None = None
         self.written: dict[str, int] = {}
         self.calls = 0
@@ -137,9 +139,11 @@ class FakeDocker(Docker):
     async def image_user(self, image: str) -> str:
         return self._called("")
 
-    async def pull(self, name: str, credential: Credential | None = None) -> None:
+    async def pull(self, name: str, credential: Credential | None = None) -> Pulled:
         self._ready()
         self.asked.append(credential.username if credential is not None else "")
+        if name in self.silent:
+            await asyncio.Event().wait()
         accepted = self.passwords.get(name, credential)
         if credential != accepted:
             raise Refused(f"Docker: pull access denied for {name}")
@@ -147,7 +151,7 @@ class FakeDocker(Docker):
         if error is not None:
             raise error
         self.images.add(name)
-        self._called(None)
+        return self._called(Pulled(0.0, 1 << 20))
 
     async def create(self, spec: ContainerSpec) -> str:
         self._ready()
@@ -168,6 +172,7 @@ class FakeDocker(Docker):
             labels=dict(spec.labels),
             created_at=self._now(),
             image=spec.image,
+            stop_signal=spec.stop_signal or "SIGTERM",
             image_id=spec.image if spec.image.startswith("sha256:") else _image_id(spec.image),
         )
         self.held[identity] = _Held(spec, seen)

@@ -7,7 +7,10 @@ import datetime
 import msgspec
 
 from api.storage import ACCESS_MODES, PersistentVolume, PersistentVolumeStatus
-from master.kinds.kind import AGE, NAME, Column, Kind, age
+from master.kinds.kind import AGE, NAME, Column, Kind, age, with_metadata
+
+VOLUME_FINALIZER = "kubernetes.io/pv-protection"
+"""Keeps what is being deleted as long as it is in use."""
 
 
 def modes(names: tuple[str, ...]) -> str:
@@ -39,7 +42,10 @@ def _cells(item: PersistentVolume, now: datetime.datetime) -> tuple[object, ...]
 
 
 def _on_create(item: PersistentVolume) -> PersistentVolume:
-    return msgspec.structs.replace(item, status=PersistentVolumeStatus(phase="Pending"))
+    finalizers = tuple(dict.fromkeys((*item.metadata.finalizers, VOLUME_FINALIZER)))
+    return with_metadata(
+        msgspec.structs.replace(item, status=PersistentVolumeStatus(phase="Pending")), finalizers=finalizers
+    )
 
 
 PERSISTENT_VOLUME = Kind(

@@ -7,8 +7,11 @@ import datetime
 import msgspec
 
 from api.storage import PersistentVolumeClaim, PersistentVolumeClaimStatus
-from master.kinds.kind import AGE, NAME, Column, Kind, age
+from master.kinds.kind import AGE, NAME, Column, Kind, age, with_metadata
 from master.kinds.persistent_volume import modes, or_unset
+
+CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
+"""Keeps what is being deleted as long as it is in use."""
 
 
 def _cells(item: PersistentVolumeClaim, now: datetime.datetime) -> tuple[object, ...]:
@@ -27,7 +30,10 @@ def _cells(item: PersistentVolumeClaim, now: datetime.datetime) -> tuple[object,
 
 
 def _on_create(item: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    return msgspec.structs.replace(item, status=PersistentVolumeClaimStatus(phase="Pending"))
+    finalizers = tuple(dict.fromkeys((*item.metadata.finalizers, CLAIM_FINALIZER)))
+    return with_metadata(
+        msgspec.structs.replace(item, status=PersistentVolumeClaimStatus(phase="Pending")), finalizers=finalizers
+    )
 
 
 PERSISTENT_VOLUME_CLAIM = Kind(

@@ -22,11 +22,14 @@ from api import times
 from api.objects import ContainerImage
 from node_agent.containers import CPU_PERIOD, ContainerSpec, LogLimits
 from node_agent.credentials import Credential
-from node_agent.drivers.docker_errors import is_passing, mapped
+from node_agent.drivers.docker_errors import mapped
 from node_agent.drivers.docker_exec import Executed, execute
 from node_agent.drivers.docker_names import create_named
+from node_agent.drivers.docker_pull import Pulls
+from node_agent.drivers.process import user_of
 from node_agent.garbage import Image
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
+from node_agent.pull_limits import DEFAULT_LIMITS, Pulled, PullLimits
 from reconcile.errors import Gone, NotReady, Refused
 
 P = ParamSpec("P")
@@ -43,13 +46,19 @@ NEVER = "0001-01-01T00:00:00Z"
 class Docker:
     """One host's Docker. Every call raises NotReady, Refused or Gone, with Docker's own words."""
 
-    def __init__(self, socket: str, logs: LogLimits, answer_seconds: int = ANSWER_SECONDS) -> None:
+    def __init__(
+        self,
+        socket: str,
+        logs: LogLimits,
+        answer_seconds: int = ANSWER_SECONDS,
+        pulls: PullLimits = DEFAULT_LIMITS,
+    ) -> None:
         self._socket = socket
         self._answer_seconds = answer_seconds
         self._logs = logs
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._connecting = threading.Lock()
-        self._pulling = asyncio.Lock()
+        self._pulls = Pulls(socket, pulls)
         self._client: Any = None
         self._events: Any = None
         self._digests: dict[str, str] = {}
@@ -130,12 +139,11 @@ class Docker:
         """The USER of an image that is here, empty if it has none. Raises Gone."""
         return str((await self._call(lambda client: client.inspect_image(image)))["Config"].get("User") or "")
 
-    async def pull(self, name: str, credential: Credential | None = None) -> None:
-        """Fetch an image, one at a time. Raises Refused or NotReady with the registry's words."""
-        repository, tag = _reference(name)
-        async with self._pulling:
-            await self._call(lambda client: _pull(client, repository, tag, credential))
+    async def pull(self, name: str, credential: Credential | None = None) -> Pulled:
+        """Fetch an image when it has its turn. Raises Refused, NotReady or RegistryUnavailable, in its words."""
+        seconds = await self._pulls.fetch(*_reference(name), credential)
         self._digests.clear()
+        return Pulled(seconds, int((await self._call(lambda client: client.inspect_image(name)))["Size"]))
 
     async def create(self, spec: ContainerSpec) -> str:
         """Create a container. Returns the id. Raises Refused while a running one has its name.
@@ -246,14 +254,6 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def _pull(client: Any, repository: str, tag: str, credential: Credential | None) -> None:
-    """An error that comes after the first progress stands in the stream, under a status of 200."""
-    auth = None if credential is None else credential._asdict()
-    for line in client.pull(repository, tag=tag, stream=True, decode=True, auth_config=auth):
-        if "error" in line:
-            raise (NotReady if is_passing(line["error"]) else Refused)(f"Docker: {line['error']}")
-
-
 def _inspect_all(client: Any, filters: dict[str, str]) -> list[Container]:
     found = []
     for row in client.containers(all=True, filters=filters):
@@ -310,6 +310,7 @@ def _container(answer: dict[str, Any]) -> Container:
         stop_signal=config.get("StopSignal") or "SIGTERM",
         log_path=answer["LogPath"],
         layer=(answer["GraphDriver"].get("Data") or {}).get("UpperDir", ""),
+        user=user_of(state["Pid"]) if state["Pid"] else None,
     )
 
 
@@ -340,9 +341,7 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
         sysctls=dict(spec.sysctls) or None,
         runtime=spec.runtime or None,
         cgroup_parent=spec.cgroup_parent or None,
-        log_config=LogConfig(
-            type=LogConfig.types.JSON, config={"max-size": str(logs.bytes), "max-file": str(logs.files)}
-        ),
+        log_config=_log_config(logs),
     )
     if rights.hidden is not None:
         host |= {"MaskedPaths": list(rights.hidden)} | ({} if rights.hidden else {"ReadonlyPaths": []})
@@ -360,6 +359,7 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
         host_config=host,
         healthcheck={"test": ["NONE"]},
         network_disabled=spec.network == "none",  # else Docker executes itself twice in there, for nothing
+        stop_signal=spec.stop_signal or None,
     )
     config |= {"StdinOnce": spec.stdin_once, "AttachStdout": False, "AttachStderr": False}
     if spec.entrypoint is not None:
@@ -367,6 +367,10 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
     if spec.command is not None:
         config["Cmd"] = list(spec.command)
     return create_named(client, config, spec.name)
+
+
+def _log_config(logs: LogLimits) -> LogConfig:
+    return LogConfig(type=LogConfig.types.JSON, config={"max-size": str(logs.bytes), "max-file": str(logs.files)})
 
 
 def _reference(name: str) -> tuple[str, str]:

@@ -136,23 +136,24 @@ class Prober:
     async def _follow(self, url: URL, headers: CIMultiDict[str]) -> Answer:
         for _ in range(MOST_REDIRECTS + 1):
             async with self._session.get(url, headers=headers, allow_redirects=False) as answer:
-                await _read(answer)
+                body = await _read(answer)
                 status, elsewhere = answer.status, answer.headers.get("Location", "")
             if status not in REDIRECTS or not elsewhere:
                 good = 200 <= status < 400
                 return Answer(good, "" if good else f"HTTP probe failed with statuscode: {status}")
             to = url.join(URL(elsewhere))
             if to.host != url.host or to.scheme not in {"http", "https"}:
-                return Answer(True, f"is redirected to {to}, which is not asked")
+                return Answer(True, f"Probe terminated redirects, Response body: {body.decode(errors='replace')}")
             url = to
         return Answer(False, f'Get "{url}": stopped after {MOST_REDIRECTS} redirects')
 
 
-async def _read(answer: aiohttp.ClientResponse) -> None:
-    """Take the body, or as much of it as one may be expected to take."""
-    size = 0
-    while size < MOST_BODY and (piece := await answer.content.read(MOST_BODY)):
-        size += len(piece)
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """The body, or as much of it as one may be expected to take."""
+    body = b""
+    while len(body) < MOST_BODY and (piece := await answer.content.read(MOST_BODY)):
+        body += piece
+    return body[:MOST_BODY]
 
 
 def _headers(action: HTTPGetAction, agent: str) -> CIMultiDict[str]:

@@ -133,8 +133,8 @@ def test_a_readiness_probe_may_count_successes_but_ends_no_container() -> None:
             "is 31; 0 to 30 seconds, the pod's terminationGracePeriodSeconds, are accepted",
         ),
         (
-            {"stopSignal": "SIGUSR1"},
-            'lifecycle.stopSignal: is "SIGUSR1"; the image\'s own STOPSIGNAL is used; leave this out',
+            {"stopSignal": "SIGNAL"},
+            'lifecycle.stopSignal: is "SIGNAL"; a signal such as SIGTERM, SIGUSR1 or SIGRTMIN+3 is accepted',
         ),
         (
             {"preStop": {"httpGet": {"port": "x"}}},

@@ -37,6 +37,11 @@ def test_the_reason_decides_what_is_a_warning(reason: str, kind: str) -> None:
     assert (told.type, told.count, told.source.host) == (kind, 1, "node-1")
 
 
+def test_the_wait_for_an_image_is_no_warning() -> None:
+    told = first(about_pod(WEB, "main"), "BackOff", 'Back-off pulling image "x"', "node-1", NOW)
+    assert (told.type, told.reason) == ("Normal", "BackOff")
+
+
 def test_a_repeat_counts_and_keeps_the_first_time() -> None:
     told = first(about_pod(WEB, ""), "BackOff", "words", "node-1", NOW)
     twice = again(told, "words", NOW + timedelta(minutes=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from datetime import timedelta
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -19,8 +20,9 @@ from api.storage import (
 )
 from api.value import ObjectReference
 from api.volumes import HostPathVolumeSource
+from node_agent.pod_volumes import PodVolumes
 from tests.fakes import AgentKilled
-from tests.unit.node_agent.make import pod
+from tests.unit.node_agent.make import NOW, UID, pod
 from tests.unit.node_agent.test_pod_worker import World, world
 
 SETTINGS = ConfigMap(metadata=ObjectMeta(name="settings", namespace="red"), data={"a": "1"})
@@ -66,6 +68,24 @@ async def test_with_init_containers_it_waits_for_those_from_the_start(tmp_path: 
         await here.live(staged, lambda: bool(mount_events(here)))
         rows = (*here.status.init_container_statuses, *here.status.container_statuses)
         assert [row.state.waiting and row.state.waiting.reason for row in rows] == ["PodInitializing"] * 2
+
+
+async def test_a_volume_that_cannot_be_had_is_tried_again_less_and_less_often(tmp_path: Path) -> None:
+    wish = pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
+    waits, now, told = [], NOW, []
+    async with world(tmp_path / "w") as here:
+        volumes = PodVolumes(UID, here.references, here.tokens, here.host, lambda reason, _: told.append(reason))
+        for _ in range(11):
+            lacking, due = await volumes.set_up(wish, now)
+            assert "hostPath type check failed" in lacking
+            assert due is not None
+            assert await volumes.set_up(wish, due - timedelta(milliseconds=1)) == (lacking, due)
+            waits.append((due - now).total_seconds())
+            now = due
+        (tmp_path / "none").touch()
+        assert await volumes.set_up(wish, now) == ("", None)
+    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 64, 122, 122, 122]
+    assert told == ["FailedMount"] * 11
 
 
 async def test_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> None:

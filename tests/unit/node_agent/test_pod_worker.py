@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
 from api.services import Service
+from api.static_pods import from_master
 from node_agent.clock import steady
 from node_agent.containers import ContainerSpec, Host, hosts_file
 from node_agent.credentials import Credential
@@ -482,6 +483,22 @@ async def test_a_container_gets_the_whole_grace_that_was_asked_for(tmp_path: Pat
         assert ("main", "SIGKILL") in here.docker.signals
 
 
+async def test_a_pod_whose_object_is_gone_has_two_seconds(tmp_path: Path) -> None:
+    wish = from_master(pod(spec="  terminationGracePeriodSeconds: 600"))
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert here.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
+
+
+async def test_a_container_is_asked_to_stop_as_it_wishes(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: toolbox, lifecycle: {stopSignal: SIGUSR1}}]", "  terminationGracePeriodSeconds: 1")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert here.docker.signals[0] == ("main", "SIGUSR1")
+
+
 async def test_a_sandbox_that_lost_its_place_in_the_network_is_replaced(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         await started(here)
@@ -493,8 +510,8 @@ async def test_a_sandbox_that_lost_its_place_in_the_network_is_replaced(tmp_path
 
 
 HERE = pod("[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}]", "  terminationGracePeriodSeconds: 0")
-PRESENT = ("Pulled", 'Container image "toolbox" already present on machine', "main")
-BEGUN = [PRESENT, ("Created", "Created container: main", "main"), ("Started", "Started container main", "main")]
+PRESENT = ("Pulled", 'Container image "toolbox" already present on machine and can be accessed by the pod', "main")
+BEGUN = [PRESENT, ("Created", "Container created", "main"), ("Started", "Container started", "main")]
 
 
 async def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
@@ -571,6 +588,27 @@ async def test_an_image_that_cannot_be_had_is_told(tmp_path: Path) -> None:
             ("Failed", 'Failed to pull image "nowhere": Docker: pull access denied'),
             ("Failed", "Error: ErrImagePull"),
         ]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_pod_that_goes_does_not_wait_for_its_image(tmp_path: Path, asked: bool) -> None:
+    wish = pod("[{name: main, image: nowhere}]")
+    going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600)
+    async with world(tmp_path / "w") as here:
+        here.docker.silent.add("nowhere")
+        worker = here.worker(wish)
+        living = asyncio.create_task(worker.run())
+        async with asyncio.timeout(10):
+            while not here.docker.asked:
+                await asyncio.sleep(0.01)
+            if asked:
+                worker.update(replace(wish, metadata=going))
+            else:
+                worker.leave()
+            await living
+        assert here.gone
+        assert here.left()["containers"] == []
+        assert [reason for reason, _, _ in here.told] == ["Pulling"]
 
 
 async def test_a_program_that_is_not_there_and_a_network_that_is_away_are_told(tmp_path: Path) -> None:

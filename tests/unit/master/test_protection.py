@@ -1,0 +1,66 @@
+"""Storage in use stays although it is being deleted, and goes when nobody has it any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from api.objects import Pod
+from api.storage import PersistentVolume, PersistentVolumeClaim
+from master.controllers import Change, Drop
+from master.kinds import BY_NAME
+from master.kinds.kind import with_metadata
+from master.protection import releases
+from tests.unit.master.test_claims import claim, disk
+from tests.unit.node_agent.make import pod
+
+USER = pod(spec="  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]")
+
+
+def leaving(item: Any, *others: str) -> Any:
+    """As it began, and now being deleted."""
+    begun = BY_NAME[item.KIND].on_create(item)
+    finalizers = (*begun.metadata.finalizers, *others)
+    return with_metadata(begun, deletion_timestamp="2026-01-01T00:00:00Z", finalizers=finalizers)
+
+
+def phase(of: Pod, name: str) -> Pod:
+    return replace(of, status=replace(of.status, phase=name))
+
+
+@pytest.mark.parametrize(
+    ("pods", "goes"),
+    [
+        ([], True),
+        ([pod()], True),
+        ([USER], False),
+        ([phase(USER, "Running")], False),
+        ([phase(USER, "Succeeded"), phase(USER, "Failed")], True),
+    ],
+)
+def test_a_claim_goes_when_no_pod_has_it(pods: list[Pod], goes: bool) -> None:
+    item: PersistentVolumeClaim = leaving(claim("data"))
+    assert item.metadata.finalizers == ("kubernetes.io/pvc-protection",)
+    assert list(releases([], [item], pods)) == ([Drop(item)] if goes else [])
+
+
+@pytest.mark.parametrize(("bound", "goes"), [("Available", True), ("Released", True), ("Bound", False)])
+def test_a_volume_goes_when_no_claim_has_it(bound: str, goes: bool) -> None:
+    item: PersistentVolume = leaving(disk("one"))
+    item = replace(item, status=replace(item.status, phase=bound))
+    assert item.metadata.finalizers == ("kubernetes.io/pv-protection",)
+    assert list(releases([item], [], [USER])) == ([Drop(item)] if goes else [])
+
+
+def test_finalizers_of_others_are_waited_for() -> None:
+    item = leaving(claim("data"), "example.com/backup")
+    [change] = releases([], [item], [])
+    assert isinstance(change, Change)
+    assert change.item.metadata.finalizers == ("example.com/backup",)
+    assert not list(releases([], [change.item], []))  # type: ignore[list-item]
+
+
+def test_what_is_not_being_deleted_stays() -> None:
+    assert not list(releases([disk("one")], [claim("data")], []))
