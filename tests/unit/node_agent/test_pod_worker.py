@@ -20,6 +20,7 @@ from api.objects import ObjectMeta, Pod, PodStatus
 from api.services import Service
 from node_agent.clock import steady
 from node_agent.containers import ContainerSpec, Host, hosts_file
+from node_agent.cgroups import Room
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
@@ -137,7 +138,7 @@ class World:
             event=self._event,
             references=self.references,
             tokens=self.tokens,
-            cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/"),
+            cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/", Room(1, 8 << 30), tuple),
             probing=Probing(self.prober, lambda: 0.0, steady()),
             services=lambda _: self.services,
         )
