@@ -31,6 +31,7 @@ from node_agent.drivers import nft
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.probe import Prober
+from node_agent.drivers.slices import Slices
 from node_agent.evictor import Evictor
 from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
@@ -117,7 +118,7 @@ class Agent:
 
     def _make_tools(self, prober: Prober) -> Tools:
         settings, host = self._settings, _host(self._settings)
-        room = Room(host.cpus, host.memory, settings.pod_pids_limit)
+        room, files = Room(host.cpus, host.memory, settings.pod_pids_limit), Cgroups()
         return Tools(
             docker=self._docker,
             network=self._network,
@@ -131,7 +132,7 @@ class Agent:
             probing=Probing(prober, random.random, steady()),
             tokens=Tokens(self._client),
             services=self._services.known,
-            cgroups=PodCgroups(self._docker, Cgroups(), settings.cgroup_root, room, self._here),
+            cgroups=PodCgroups(self._docker, files, Slices(files), settings.cgroup_root, room, self._here),
         )
 
     def work(self) -> Iterator[Coroutine[Any, Any, None]]:

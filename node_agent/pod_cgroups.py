@@ -38,11 +38,17 @@ class PodCgroups:
     """
 
     def __init__(
-        self, docker: Docker, files: Cgroups, root: str, room: Room, pods: Callable[[], Iterable[Pod]]
+        self,
+        docker: Docker,
+        files: Cgroups,
+        slices: Slices,
+        root: str,
+        room: Room,
+        pods: Callable[[], Iterable[Pod]],
     ) -> None:
         self._docker = docker
         self._files = files
-        self._slices = Slices(files)
+        self._slices = slices
         self._root = root
         self._room = room
         self._pods = pods

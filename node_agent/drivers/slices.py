@@ -22,10 +22,15 @@ ANSWER_SECONDS = 25.0
 
 NAME, INTERFACE = "org.freedesktop.systemd1", "org.freedesktop.systemd1.Manager"
 SYSTEMD = DBusAddress("/org/freedesktop/systemd1", bus_name=NAME, interface=INTERFACE)
-JOB_REMOVED = MatchRule(type="signal", sender=NAME, interface=INTERFACE, member="JobRemoved", path=SYSTEMD.object_path)
+JOB_REMOVED = MatchRule(type="signal", interface=INTERFACE, member="JobRemoved", path=SYSTEMD.object_path)
+OF_SYSTEMD = MatchRule(type="signal", sender=NAME, interface=INTERFACE, member="JobRemoved", path=SYSTEMD.object_path)
+"""What the bus is asked for; on arrival the sender's name is another one, which says nothing."""
 
 EXISTS, UNKNOWN = f"{NAME}.UnitExists", f"{NAME}.NoSuchUnit"
-PASSING = ("org.freedesktop.DBus.Error.",)
+PASSING = frozenset(
+    f"org.freedesktop.DBus.Error.{name}"
+    for name in ("NoReply", "ServiceUnknown", "NameHasNoOwner", "Disconnected", "Timeout", "TimedOut", "LimitsExceeded")
+)
 """Errors of the bus, not of systemd: it may be on its way up."""
 
 ACCEPTED = (
@@ -49,11 +54,11 @@ class Slices:
         unit = slices.unit(group)
         if self._made.get(group) == limits and self._cgroups.has_directory(slices.path(group)):
             return unit
-        wish = tuple(slices.properties(limits, self._cgroups.version))
+        wish = list(slices.properties(limits, self._cgroups.version))
         about = slices.Property("Description", ("s", f"Podlane: {'/'.join(group.names)}"))
         with self._connected() as systemd:
             try:
-                systemd.run("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "replace", (about, *wish), ())
+                systemd.run("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "replace", [about, *wish], [])
             except _ExistsError:
                 systemd.ask("SetUnitProperties", "sba(sv)", unit, True, wish)
                 systemd.run("StartUnit", "ss", unit, "replace")
@@ -99,6 +104,7 @@ class _Systemd:
 
     def __init__(self, connection: DBusConnection) -> None:
         self._connection = connection
+        self._listens = False
 
     def ask(self, method: str, signature: str, *words: object) -> Any:
         """Call a method of the manager and return the answer. Raises Gone, NotReady, Refused, OSError."""
@@ -107,8 +113,10 @@ class _Systemd:
     def run(self, method: str, signature: str, *words: object) -> None:
         """Call a method that starts a job, and wait for its end. Raises as `ask`."""
         with self._connection.filter(JOB_REMOVED, queue=deque()) as ended:
-            self._answer("AddMatch", message_bus.AddMatch(JOB_REMOVED))
-            self._answer("Subscribe", new_method_call(SYSTEMD, "Subscribe"))
+            if not self._listens:
+                self._answer("AddMatch", message_bus.AddMatch(OF_SYSTEMD))
+                self._answer("Subscribe", new_method_call(SYSTEMD, "Subscribe"))
+                self._listens = True
             (job,) = self.ask(method, signature, *words)
             result = self._end_of(job, ended)
         if result != "done":
@@ -130,4 +138,4 @@ class _Systemd:
             raise _ExistsError(words)
         if name == UNKNOWN:
             raise Gone(words)
-        raise (NotReady if name.startswith(PASSING) else Refused)(words)
+        raise (NotReady if name in PASSING else Refused)(words)
