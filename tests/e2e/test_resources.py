@@ -5,12 +5,14 @@ Runs with whatever version of control groups and cgroup driver it finds: tests/v
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import docker
 import psutil
 import pytest
 
@@ -18,7 +20,7 @@ from node_agent import cgroups, slices
 from node_agent.cgroups import Group
 from node_agent.drivers.cgroups import MOUNT, Cgroups
 from node_agent.drivers.host import least_oom_score
-from tests.e2e.cluster import wait_until
+from tests.e2e.cluster import DEADLINE_SECONDS, wait_until
 from tests.e2e.single import NODE, SingleNode
 
 SLEEP = "[tail, -f, /dev/null]"
@@ -63,29 +65,28 @@ class Kernel:
 class Node:
     """One node with pods of every class, and what the kernel says of their groups."""
 
-    def __init__(self, single: SingleNode) -> None:
+    def __init__(self, single: SingleNode, client: Any) -> None:
         self.single = single
-        self.driver = single.docker("info", "--format", "{{.CgroupDriver}}").strip()
+        self._client = client
+        self.driver = client.info()["CgroupDriver"]
         self.version = Cgroups().version
         self.root = f"/{single.root.name}"
-
-    def pod(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.single.kubectl("get", "pod", name, "-o", "json"))
-        return found
+        found = json.loads(single.kubectl("get", "pods", "-o", "json"))["items"]
+        self.pods: dict[str, dict[str, Any]] = {pod["metadata"]["name"]: pod for pod in found}
 
     def docker_name(self, pod: str, container: str) -> str:
-        return f"k8s_{container}_{pod}_default_{self.pod(pod)['metadata']['uid']}_0"
+        return f"k8s_{container}_{pod}_default_{self.pods[pod]['metadata']['uid']}_0"
 
     def told(self, pod: str, container: str = "main") -> dict[str, Any]:
         """What Docker was asked for."""
-        found: dict[str, Any] = json.loads(self.single.docker("inspect", self.docker_name(pod, container)))[0]
+        found: dict[str, Any] = self._client.inspect_container(self.docker_name(pod, container))
         return found
 
     def directory(self, group: Group) -> str:
         return slices.path(group) if self.driver == "systemd" else cgroups.path(group)
 
     def group(self, pod: str) -> Group:
-        meta = self.pod(pod)["metadata"]
+        meta = self.pods[pod]["metadata"]
         middle = cgroups.MIDDLE.get(CLASSES[pod], ())
         return cgroups.top(self.root).below(*middle, f"pod{meta['uid']}")
 
@@ -130,9 +131,9 @@ def node() -> Iterator[Node]:
         single.agent(f"--pod-pids-limit={PIDS}")
         wait_until(lambda: single.node_condition("Ready") == "True", "the node")
         single.kubectl("apply", "-f", "-", stdin="".join(manifest(name) for name in PODS))
-        for name in PODS:
-            wait_until(lambda name=name: single.is_ready(name), f"{name} is ready")  # type: ignore[misc]
-        yield Node(single)
+        single.kubectl("wait", "--for=condition=Ready", "pods", "--all", f"--timeout={DEADLINE_SECONDS:.0f}s")
+        with contextlib.closing(docker.APIClient(f"unix://{single.root}/docker/docker.sock", version="1.41")) as client:
+            yield Node(single, client)
 
 
 def manifest(name: str) -> str:
@@ -156,13 +157,13 @@ spec:
 
 @pytest.mark.parametrize(("name", "kind"), CLASSES.items())
 def test_the_class_of_a_pod_follows_from_its_resources(node: Node, name: str, kind: str) -> None:
-    assert node.pod(name)["status"]["qosClass"] == kind
+    assert node.pods[name]["status"]["qosClass"] == kind
 
 
 @pytest.mark.parametrize("name", ["guaranteed", "burstable", "besteffort"])
 def test_a_container_is_in_the_group_of_its_pod_and_that_in_the_group_of_its_class(node: Node, name: str) -> None:
     middle = {"guaranteed": "", "burstable": "burstable", "besteffort": "besteffort"}[name]
-    uid, identity = node.pod(name)["metadata"]["uid"], node.told(name)["Id"]
+    uid, identity = node.pods[name]["metadata"]["uid"], node.told(name)["Id"]
     names = [node.root.strip("/"), "kubepods", *([middle] if middle else []), f"pod{uid}"]
     if node.driver == "systemd":
         parts = [name.replace("-", "_") for name in names]
@@ -184,7 +185,7 @@ def test_a_container_has_the_shares_the_quota_and_the_memory_of_its_resources(no
 
 def test_a_request_that_is_missing_is_the_limit(node: Node) -> None:
     assert node.told("guaranteed")["HostConfig"]["CpuShares"] == 512
-    resources = node.pod("guaranteed")["spec"]["containers"][0]["resources"]
+    resources = node.pods["guaranteed"]["spec"]["containers"][0]["resources"]
     assert resources["requests"] == resources["limits"] == {"cpu": "500m", "memory": "64Mi"}
 
 
@@ -262,7 +263,7 @@ def test_a_group_goes_with_its_pod_and_one_that_nobody_knows_goes_too(node: Node
     Cgroups().make(stranger, cgroups.Limits())
     assert node.exists(directory)
     assert node.exists(cgroups.path(stranger))
-    node.single.kubectl("delete", "pod", "limited", "--timeout=60s")
+    node.single.kubectl("delete", "pod", "limited", f"--timeout={DEADLINE_SECONDS:.0f}s")
     wait_until(lambda: not node.exists(directory), "the group of the pod is gone")
     wait_until(lambda: not node.exists(cgroups.path(stranger)), "the group of no pod is gone")
     wait_until(lambda: node.kernel(share).weight < before.weight, "others of its class have the smaller share")
