@@ -35,6 +35,7 @@ PODS = {
     " {name: side, resources: {limits: {cpu: 20m, memory: 16Mi}}}]",
     "besteffort": "[{name: main}]",
     "tiny": "[{name: main, resources: {requests: {cpu: 1m}, limits: {cpu: 1m}}}]",
+    "critical": "[{name: main}]",
     "first": "[{name: main, resources: {requests: {cpu: 100m, memory: 16Mi}, limits: {cpu: 100m, memory: 16Mi}}}]",
 }
 INIT = {
@@ -42,12 +43,14 @@ INIT = {
     " {name: helper, restartPolicy: Always,"
     " resources: {requests: {cpu: 50m, memory: 8Mi}, limits: {cpu: 50m, memory: 8Mi}}}]"
 }
+PRIORITY = {"critical": "priorityClassName: system-node-critical\n  priority: 2000001000"}
 CLASSES = {
     "guaranteed": "Guaranteed",
     "burstable": "Burstable",
     "limited": "Burstable",
     "besteffort": "BestEffort",
     "tiny": "Burstable",
+    "critical": "BestEffort",
     "first": "Guaranteed",
 }
 BURSTABLE_MILLI = 300 + 120 + 1
@@ -150,6 +153,7 @@ metadata: {{name: {name}, namespace: default}}
 spec:
   nodeName: {NODE}
   terminationGracePeriodSeconds: 0
+  {PRIORITY.get(name, "priority: 0")}
   initContainers: {init}
   containers: {containers}
 """
@@ -224,6 +228,10 @@ def test_the_kernel_takes_those_first_that_asked_for_least(node: Node) -> None:
         found = node.told(name, container)
         assert found["HostConfig"]["OomScoreAdj"] == score
         assert int(Path(f"/proc/{found['State']['Pid']}/oom_score_adj").read_text()) == score
+
+
+def test_a_node_critical_pod_is_taken_late(node: Node) -> None:
+    assert node.told("critical")["HostConfig"]["OomScoreAdj"] == max(-997, least_oom_score())
 
 
 def test_all_pods_together_have_the_node_and_each_class_its_share(node: Node) -> None:

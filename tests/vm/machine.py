@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -142,11 +143,11 @@ def _share(socket: Path, log: Path) -> subprocess.Popen[bytes]:
 
 def _boot(where: Path, cgroup_version: int, seconds: float) -> tuple[int, str]:
     words = (
-        "console=ttyS0 quiet mitigations=off nokaslr panic=-1 systemd.unit=podlane-script.target",
+        "console=ttyS0 quiet mitigations=off nokaslr apparmor=0 panic=-1 systemd.unit=podlane-script.target",
         f"systemd.unified_cgroup_hierarchy={cgroup_version - 1} systemd.show_status=0 systemd.log_target=null",
     )
     command = [
-        *("timeout", str(seconds), "qemu-system-x86_64", "-nodefaults", "-display", "none", "-no-reboot"),
+        *("qemu-system-x86_64", "-nodefaults", "-display", "none", "-no-reboot"),
         *("-machine", "q35,memory-backend=memory", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off"),
         *("-smp", str(os.cpu_count() or 1), "-m", f"{MEGABYTES}M"),
         *("-object", f"memory-backend-memfd,id=memory,size={MEGABYTES}M,share=on"),
@@ -158,9 +159,15 @@ def _boot(where: Path, cgroup_version: int, seconds: float) -> tuple[int, str]:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as machine:
         assert machine.stdout is not None
-        for line in machine.stdout:
-            said.append(line.rstrip() + "\n")
-            sys.stdout.write(said[-1])
+        patience = threading.Timer(seconds, machine.kill)
+        patience.start()
+        try:
+            for line in machine.stdout:
+                said.append(line.rstrip() + "\n")
+                sys.stdout.write(said[-1])
+        finally:
+            patience.cancel()
+            machine.kill()
     text = "".join(said)
     ended = ENDED.search(text)
     assert ended is not None, f"the machine did not come to the end of the script within {seconds:.0f} s:\n{text}"
