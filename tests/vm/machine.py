@@ -143,7 +143,7 @@ def _share(socket: Path, log: Path) -> subprocess.Popen[bytes]:
 
 def _boot(where: Path, cgroup_version: int, seconds: float) -> tuple[int, str]:
     words = (
-        "console=ttyS0 quiet mitigations=off nokaslr apparmor=0 panic=-1 systemd.unit=podlane-script.target",
+        "console=ttyS0 quiet mitigations=off nokaslr apparmor=0 selinux=0 panic=-1 systemd.unit=podlane-script.target",
         f"systemd.unified_cgroup_hierarchy={cgroup_version - 1} systemd.show_status=0 systemd.log_target=null",
     )
     command = [
