@@ -41,7 +41,7 @@ VM_PACKAGES := qemu-system-x86 qemu-system-common dbus busybox-static
 
 .PHONY: vm
 vm: install $(KERNEL) ## test control groups of both versions and drivers in machines with a kernel of their own (minutes)
-	@$(BIN)/pytest -v -s tests/vm
+	@PODLANE_VM=1 $(BIN)/pytest -v -s tests/vm
 
 $(KERNEL):
 	@echo "installing what virtual machines need, once"
