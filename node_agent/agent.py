@@ -21,8 +21,8 @@ from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports
 from node_agent import observed as label
 from node_agent.admission import Rejection
-from node_agent.clock import steady
 from node_agent.cgroups import Room
+from node_agent.clock import steady
 from node_agent.conditions import others
 from node_agent.containers import Host
 from node_agent.door import Door, Verdict

@@ -14,8 +14,8 @@ import msgspec
 
 from api import quantity
 from api.objects import Container, Pod
-from node_agent import log_links, stopping
 from api.static_pods import is_static
+from node_agent import log_links, stopping
 from node_agent import observed as label
 from node_agent.environment import expand
 from node_agent.naming import domain, kernel_name

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
 from api.services import Service
+from node_agent.cgroups import Room
 from node_agent.clock import steady
 from node_agent.containers import ContainerSpec, Host, hosts_file
-from node_agent.cgroups import Room
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
