@@ -36,6 +36,22 @@ TIER_TARGETS := $(filter-out golden,$(TIERS))
 $(TIER_TARGETS): install
 	@$(BIN)/pytest -q tests/$@
 
+KERNEL := .vm/boot
+VM_PACKAGES := qemu-system-x86 qemu-system-common dbus busybox-static
+
+.PHONY: vm
+vm: install $(KERNEL) ## test control groups of both versions and drivers in machines with a kernel of their own (minutes)
+	@PODLANE_VM=1 $(BIN)/pytest -v -s tests/vm
+
+$(KERNEL):
+	@echo "installing what virtual machines need, once"
+	@export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; \
+	apt-get -qq install -y --no-install-recommends $(VM_PACKAGES) >/dev/null
+	@rm -rf .vm; mkdir -p .vm/archives; cd .vm/archives; \
+	apt-get -qq -o APT::Sandbox::User=root download \
+		$$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ {print $$2}'); \
+	dpkg-deb -x linux-image-*.deb ../unpacked; cd ..; rm -r archives; mv unpacked/lib unpacked/boot .; rm -r unpacked
+
 .PHONY: check
 check: install ## format, lint, types and architecture
 	@$(BIN)/ruff format --check -q .

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from lab.command import LabError, alone, run
+from lab.command import LabError, alone, run, succeeds
 from lab.topology import MARK, SITE, Site
 
 STOP_SECONDS = 15.0
@@ -167,8 +167,14 @@ def _remove_cgroups(containers: set[str]) -> None:
 
 
 def remove_pod_cgroups(root: str) -> None:
-    """Those that node agents made, below the groups that their `cgroupRoot`, a pattern, tells."""
-    for top in (*CGROUPS.glob(root), *CGROUPS.glob(f"*/{root}")):
+    """Those that node agents made, below the groups that their `cgroupRoot`, a pattern, tells.
+
+    Where Docker makes groups through systemd they are slices: it lets go of those below with the topmost.
+    """
+    slices = f"{root.replace('-', '_')}.slice"
+    for name in {top.name for top in (*CGROUPS.glob(slices), *CGROUPS.glob(f"*/{slices}"))}:
+        succeeds("systemctl", "stop", name)
+    for top in [one for name in (root, slices) for one in (*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}"))]:
         below = sorted((group for group in top.rglob("*") if group.is_dir()), reverse=True)
         for group in (*below, top):
             with contextlib.suppress(OSError):

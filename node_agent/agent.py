@@ -21,6 +21,7 @@ from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports
 from node_agent import observed as label
 from node_agent.admission import Rejection
+from node_agent.cgroups import Room
 from node_agent.clock import steady
 from node_agent.conditions import others
 from node_agent.containers import Host
@@ -30,6 +31,7 @@ from node_agent.drivers import nft
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.probe import Prober
+from node_agent.drivers.slices import Slices
 from node_agent.eviction import Pressure
 from node_agent.evictor import Evictor
 from node_agent.housekeeping import Housekeeping
@@ -120,11 +122,12 @@ class Agent:
         self.mirroring = Mirroring(client, self.mirror, lambda: self.node.current, self._shown)
 
     def _make_tools(self, prober: Prober) -> Tools:
-        settings = self._settings
+        settings, host = self._settings, _host(self._settings)
+        room, files = Room(host.cpus, host.memory, settings.pod_pids_limit), Cgroups()
         return Tools(
             docker=self._docker,
             network=self._network,
-            host=_host(settings),
+            host=host,
             node_address=settings.node_ip,
             pause_image=settings.pause_image,
             report=self._report,
@@ -133,8 +136,8 @@ class Agent:
             references=References(self._client, self._spawn, self._wake_worker),
             probing=Probing(prober, random.random, steady()),
             tokens=Tokens(self._client),
-            cgroups=PodCgroups(self._docker, Cgroups(), settings.cgroup_root),
             services=self._services.known,
+            cgroups=PodCgroups(self._docker, files, Slices(files), settings.cgroup_root, room, self._here),
         )
 
     def work(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -149,6 +152,7 @@ class Agent:
         yield self.recorder.loop.run()
         yield self.loop.run()
         yield self.detacher.run()
+        yield self._tools.cgroups.loop.run()
         yield self.static.run()
         yield self.mirror.run()
         yield self._services.mirror.run()
@@ -170,6 +174,7 @@ class Agent:
     def _wake_everyone(self) -> None:
         self.heart.wake()
         self.detacher.wake()
+        self._tools.cgroups.docker_came()
         for worker in self._workers.values():
             worker.wake()
 
@@ -275,7 +280,7 @@ class Agent:
         """What a pod left behind that was deleted while this agent was away."""
         found = await self._docker.pods()
         on_disk = await asyncio.to_thread(directories.known_pods, self._tools.host)
-        for uid in on_disk | found.keys():
+        for uid in on_disk | await self._tools.cgroups.known() | found.keys():
             if uid not in wanted and uid not in self._workers:
                 self._clear_away(uid, found.get(uid, {}))
 
@@ -291,6 +296,11 @@ class Agent:
             return {}
         here = ((uid, self._workers.get(uid)) for uid in {pod.metadata.uid for pod in self.mirror.items.values()})
         return {uid: one for uid, one in here if one is not None and one.pod.status.phase not in FINAL_PHASES}
+
+    def _here(self) -> tuple[Pod, ...]:
+        """Pods that have not ended."""
+        here = (worker.pod for worker in self._workers.values())
+        return tuple(pod for pod in here if pod.status.phase not in FINAL_PHASES)
 
     async def _detach_lost(self) -> None:
         await detach_lost(self._docker, self._network)
@@ -309,8 +319,7 @@ class Agent:
         """The ports of this host that lead to pods; not before it is known which pods there are."""
         if not (self.mirror.synced and self.static.seen):
             return
-        here = (worker.pod for worker in self._workers.values())
-        wish = host_ports.table(pod for pod in here if pod.status.phase not in FINAL_PHASES)
+        wish = host_ports.table(self._here())
         if wish != self._ports_written or wish != NO_PORTS:
             await nft.apply(wish)
             self._ports_written = wish

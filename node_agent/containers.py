@@ -14,6 +14,7 @@ import msgspec
 
 from api import quantity
 from api.objects import Container, Pod
+from api.static_pods import is_static
 from node_agent import log_links, stopping
 from node_agent import observed as label
 from node_agent.environment import expand
@@ -24,6 +25,7 @@ from node_agent.volume_paths import binds
 CPU_PERIOD, LEAST_QUOTA = 100_000, 1_000
 HOSTS, RESOLVER = "/etc/hosts", "/etc/resolv.conf"
 LEAST_SHARES, MOST_SHARES = 2, 262_144
+NODE_CRITICAL, SYSTEM_PRIORITY = "system-node-critical", 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +241,15 @@ def cpu_quota(milli: int) -> int:
     return max(milli * CPU_PERIOD // 1000, LEAST_QUOTA) if milli else 0
 
 
+def is_node_critical(pod: Pod) -> bool:
+    """Whether the node is of no use without this pod."""
+    critical = is_static(pod) or (pod.spec.priority or 0) >= SYSTEM_PRIORITY
+    return critical and pod.spec.priority_class_name == NODE_CRITICAL
+
+
 def oom_score(pod: Pod, container: Container, memory: int) -> int:
     """How early the kernel may take this container when memory runs out; `memory` is the host's, in bytes."""
-    if pod.status.qos_class == "Guaranteed":
+    if pod.status.qos_class == "Guaranteed" or is_node_critical(pod):
         return -997
     if pod.status.qos_class == "BestEffort":
         return 1000

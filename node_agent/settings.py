@@ -62,6 +62,9 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         msgspec.Meta(description="sysctls that pods may set besides the safe ones, also as net.*"),
     ] = ()
     cgroup_root: Annotated[str, msgspec.Meta(pattern="^/", description="control group above those of pods")] = "/"
+    pod_pids_limit: Annotated[
+        int, msgspec.Meta(ge=0, description="how many processes and threads a pod may have; 0: any number")
+    ] = 0
     max_pods: Annotated[int, msgspec.Meta(ge=1, description="how many pods the node takes")] = 110
     register_with_taints: Annotated[
         tuple[Annotated[str, msgspec.Meta(pattern=TAINT)], ...],

@@ -11,7 +11,7 @@ master) services=(podlane-master) configs=(master) packages=(python3-venv) ;;
 node)
     services=(podlane-sdn podlane-node-agent)
     configs=(sdn node-agent)
-    packages=(python3-venv openvswitch-switch docker.io nftables iproute2 busybox-static catatonit tcpdump)
+    packages=(python3-venv openvswitch-switch docker.io nftables iproute2 busybox-static catatonit tcpdump dbus)
     ;;
 *)
     echo "usage: $0 master|node" >&2

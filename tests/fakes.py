@@ -66,6 +66,7 @@ class FakeDocker(Docker):
         self.pulls: dict[str, DriverError | None] = {}
         self.passwords: dict[str, Credential] = {}
         self.silent: set[str] = set()
+        self.cgroups = "none"
         self.trouble: DriverError | None = None
         self.written: dict[str, int] = {}
         self.calls = 0
@@ -87,7 +88,7 @@ class FakeDocker(Docker):
         return self._called("20.10.24")
 
     async def cgroup_driver(self) -> str:
-        return self._called("none")
+        return self._called(self.cgroups)
 
     async def pod_containers(self, uid: str) -> list[Container]:
         return self._called([one.seen for one in self.held.values() if one.seen.uid == uid])

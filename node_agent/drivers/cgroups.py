@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from node_agent.cgroups import Value
+from node_agent import cgroups
+from node_agent.cgroups import Group, Limits
 from reconcile.errors import NotReady
 
 MOUNT = Path("/sys/fs/cgroup")
@@ -20,30 +22,60 @@ CONTROLLERS = "+cpu +memory +pids"
 
 
 class Cgroups:
-    """The hierarchies that are mounted under one directory."""
+    """The hierarchies that are mounted under one directory; groups are directories in them."""
 
     def __init__(self, mount: Path = MOUNT) -> None:
         self._mount = mount
         self.version = 2 if (mount / "cgroup.controllers").exists() else 1
 
-    def make(self, path: str, values: Iterable[Value]) -> None:
-        """The group with its values, and those above it. Raises NotReady where the machine does not allow it."""
+    def make(self, group: Group, limits: Limits) -> str:
+        """The group with its limits, and those above it; returns what Docker is told of it.
+
+        Raises NotReady where the machine does not allow it.
+        """
+        path = cgroups.path(group)
         try:
             for top in self._hierarchies():
                 if top.name != UNIFIED:
                     _make(top, path, self.version)
         except OSError as error:
             raise NotReady(f"control group {path}: {error.filename or 'cpuset'}: {error.strerror}") from None
-        for value in values:
+        for value in cgroups.values(limits, self.version):
             top = self._mount / value.controller if self.version == 1 else self._mount
             file = top / path.lstrip("/") / value.file
             try:
                 file.write_text(value.text)
             except OSError as error:
                 raise NotReady(f"{file} does not take {value.text!r}: {error.strerror}") from None
+        return path
 
-    def remove(self, path: str) -> None:
+    def remove(self, group: Group) -> None:
         """The group with all below it, which must be empty of processes. Raises NotReady while it is not."""
+        self.remove_directory(cgroups.path(group))
+
+    def below(self, group: Group) -> set[str]:
+        """The last names of the groups within this one."""
+        return self.directories(cgroups.path(group))
+
+    def directories(self, path: str) -> set[str]:
+        """The names of the directories in a group, of all hierarchies."""
+        found = set[str]()
+        for top in self._hierarchies():
+            with contextlib.suppress(FileNotFoundError), os.scandir(top / path.lstrip("/")) as entries:
+                found.update(entry.name for entry in entries if entry.is_dir())
+        return found
+
+    def has_directory(self, path: str) -> bool:
+        """Whether any hierarchy has this group."""
+        return any((top / path.lstrip("/")).is_dir() for top in self._hierarchies())
+
+    def has_processes(self, path: str) -> bool:
+        """Whether anything runs in this group or below it."""
+        lists = (file for top in self._hierarchies() for file in (top / path.lstrip("/")).rglob("cgroup.procs"))
+        return any(_text(file) for file in lists)
+
+    def remove_directory(self, path: str) -> None:
+        """As `remove`, by its path."""
         for top in self._hierarchies():
             group = top / path.lstrip("/")
             try:
@@ -63,6 +95,14 @@ class Cgroups:
         for entry in sorted(self._mount.iterdir()):
             if entry.is_dir() and not entry.is_symlink():
                 yield entry
+
+
+def _text(file: Path) -> str:
+    """Empty when the group has gone, or is one of threads (version 2)."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 def _make(top: Path, path: str, version: int) -> None:

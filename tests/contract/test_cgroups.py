@@ -8,48 +8,60 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.cgroups import Value, path, paths, values
+from node_agent.cgroups import Group, Limits, Room, group, groups, limits, path, top, values
 from node_agent.drivers.cgroups import MOUNT, Cgroups
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import UID, pod
 
 ROOT = f"/podlane-test-{os.getpid()}"
 WISH = pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
-HERE = path(WISH, ROOT)
+HERE = group(WISH, ROOT)
+LIMITS = limits(WISH, Room(1, 1 << 30, pids=50))
 
 
 @pytest.fixture
 def driver() -> Iterator[Cgroups]:
     one = Cgroups()
     try:
-        one.make(f"{ROOT}/kubepods", ())
+        one.make(top(ROOT), Limits())
     except NotReady as error:
         pytest.skip(f"no control groups can be made here: {error}")
     yield one
-    one.remove(ROOT)
+    one.remove(Group((ROOT.strip("/"),)))
 
 
 def test_a_group_is_made_with_its_values_and_goes_without_a_trace(driver: Cgroups) -> None:
     for _ in range(2):
-        driver.make(HERE, tuple(values(WISH, driver.version)))
-    for value in values(WISH, driver.version):
-        assert (MOUNT / value.controller / HERE.lstrip("/") / value.file).read_text().strip() == value.text
-    for where in paths(UID, ROOT):
+        assert driver.make(HERE, LIMITS) == path(HERE)
+    for value in values(LIMITS, driver.version):
+        assert (MOUNT / value.controller / path(HERE).lstrip("/") / value.file).read_text().strip() == value.text
+    assert driver.below(top(ROOT)) == {f"pod{UID}"}
+    for where in groups(UID, ROOT):
         driver.remove(where)
         driver.remove(where)
-    assert not [*MOUNT.glob(f"*{HERE}"), *MOUNT.glob(HERE.lstrip("/"))]
+    assert not [*MOUNT.glob(f"*{path(HERE)}"), *MOUNT.glob(path(HERE).lstrip("/"))]
+    assert driver.below(top(ROOT)) == driver.below(HERE) == set()
+
+
+def test_limits_change_and_end(driver: Cgroups) -> None:
+    for wish in (LIMITS, Limits(shares=4096, memory=128 << 20), Limits()):
+        driver.make(HERE, wish)
+        for value in values(wish, driver.version):
+            text = (MOUNT / value.controller / path(HERE).lstrip("/") / value.file).read_text().strip()
+            endless = value.file == "memory.limit_in_bytes" and value.text == "-1"
+            assert int(text) > 1 << 60 if endless else text == value.text
 
 
 def test_a_process_can_run_in_a_group(driver: Cgroups) -> None:
-    driver.make(HERE, tuple(values(WISH, driver.version)))
-    groups = [*MOUNT.glob(f"*{HERE}")] if driver.version == 1 else [MOUNT / HERE.lstrip("/")]
-    assert groups
+    driver.make(HERE, LIMITS)
+    found = [*MOUNT.glob(f"*{path(HERE)}")] if driver.version == 1 else [MOUNT / path(HERE).lstrip("/")]
+    assert found
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            for group in groups:
-                Path(group / "cgroup.procs").write_text(str(os.getpid()))
+            for one in found:
+                Path(one / "cgroup.procs").write_text(str(os.getpid()))
             code = 0
         finally:
             os._exit(code)
@@ -57,6 +69,5 @@ def test_a_process_can_run_in_a_group(driver: Cgroups) -> None:
 
 
 def test_a_value_that_the_kernel_refuses_is_told(driver: Cgroups) -> None:
-    wrong = Value("cpu", "cpu.shares", "many") if driver.version == 1 else Value("", "cpu.weight", "many")
-    with pytest.raises(NotReady, match=r"cpu\.shares|cpu\.weight"):
-        driver.make(HERE, (wrong,))
+    with pytest.raises(NotReady, match=r"pids\.max does not take '-5'"):
+        driver.make(HERE, Limits(pids=-5))

@@ -39,6 +39,9 @@ from tests.contract import registry as registry_of_debian
 from tests.fakes import FakeDocker
 
 DEADLINE_SECONDS = 30.0
+FLAGS = os.environ.get("PODLANE_DOCKERD_FLAGS", "").split()
+"""More flags of dockerd: machines of tests/vm have other cgroup drivers."""
+
 POLITE = ("sh", "-c", "trap 'exit 5' TERM; tail -f /dev/null & wait")
 DEAF = ("tail", "-f", "/dev/null")
 ABSENT = "127.0.0.1:9/absent:1"
@@ -74,6 +77,7 @@ class Dockerd:
             "--ip-forward=false",
             "--storage-driver=overlay2",
             *self.flags,
+            *FLAGS,
         ]
 
     def environment(self) -> dict[str, str]:

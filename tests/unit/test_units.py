@@ -35,6 +35,11 @@ def test_docker_is_started_with_what_the_sdn_daemon_writes() -> None:
         assert str(file) in text
 
 
+def test_the_node_agent_is_taken_last() -> None:
+    unit = (ROOT / "systemd" / "podlane-node-agent.service").read_text()
+    assert "\nOOMScoreAdjust=-999\n" in unit
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_example_configuration_is_accepted(name: str) -> None:
     document = yaml.safe_load((ROOT / "systemd" / f"{name}.yaml").read_text())

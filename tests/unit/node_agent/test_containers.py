@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.objects import PodStatus
-from node_agent.containers import Host, container_spec, cpu_quota, cpu_shares, sandbox_spec
+from api.static_pods import from_master
+from node_agent.containers import Host, container_spec, cpu_quota, cpu_shares, oom_score, sandbox_spec
 from node_agent.environment import Sources, environment, expand
 from node_agent.security import Rights
 from tests.unit.node_agent.make import SANDBOX, UID, pod, with_status
@@ -63,6 +64,25 @@ def test_a_container_is_asked_for_as_its_manifest_says() -> None:
     assert (spec.cpu_shares, spec.cpu_quota, spec.memory) == (256, 150_000, 64 << 20)
     assert spec.oom_score_adj == 1000 - 1000 * (64 << 20) // (8 << 30)
     assert spec.labels["annotation.io.kubernetes.container.restartCount"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("resources", "more", "score"),
+    [
+        ("{limits: {cpu: 1, memory: 64Mi}}", "", -997),
+        ("{}", "", 1000),
+        ("{requests: {memory: 8Gi}}", "", 3),
+        ("{requests: {memory: 1}}", "", 999),
+        ("{requests: {memory: 4Gi}}", "", 500),
+        ("{}", "  priorityClassName: system-node-critical\n  priority: 2000001000", -997),
+        ("{}", "  priorityClassName: system-node-critical", 1000),
+        ("{}", "  priorityClassName: system-cluster-critical", 1000),
+        ("{}", "  priority: 2000001000", 1000),
+    ],
+)
+def test_the_score_says_how_early_the_kernel_takes_a_container(resources: str, more: str, score: int) -> None:
+    wish = from_master(pod(f"[{{name: main, image: a, resources: {resources}}}]", more))
+    assert oom_score(wish, wish.spec.containers[0], 8 << 30) == score
 
 
 def test_args_alone_keep_the_image_entrypoint() -> None:

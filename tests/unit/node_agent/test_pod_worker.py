@@ -19,12 +19,14 @@ from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
 from api.services import Service
 from api.static_pods import from_master
+from node_agent.cgroups import Room
 from node_agent.clock import steady
 from node_agent.containers import ContainerSpec, Host, hosts_file
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
 from node_agent.drivers.probe import Prober
+from node_agent.drivers.slices import Slices
 from node_agent.observed import SANDBOX_ID
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
@@ -127,6 +129,7 @@ class World:
 
     def worker(self, wish: Pod) -> PodWorker:
         """As a fresh agent takes the pod up: with the status that the master has."""
+        files = Cgroups(self.groups)
         tools = Tools(
             docker=self.docker,
             network=self.network,
@@ -138,7 +141,7 @@ class World:
             event=self._event,
             references=self.references,
             tokens=self.tokens,
-            cgroups=PodCgroups(self.docker, Cgroups(self.groups), "/"),
+            cgroups=PodCgroups(self.docker, files, Slices(files), "/", Room(1, 8 << 30), tuple),
             probing=Probing(self.prober, lambda: 0.0, steady()),
             services=lambda _: self.services,
         )
