@@ -92,6 +92,16 @@ class SingleNode:
         yield
         self.agent()
 
+    @property
+    def agent_pid(self) -> int:
+        """The process of the agent that runs."""
+        return self._running["podlane-node-agent"].pid
+
+    @property
+    def docker_socket(self) -> str:
+        """Where its Docker listens."""
+        return str(self._docker.socket)
+
     def docker(self, *words: str) -> str:
         """Run docker."""
         return run("docker", "-H", f"unix://{self._docker.socket}", *words)
