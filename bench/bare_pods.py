@@ -66,7 +66,7 @@ class BarePods:
 
 def _wish(row: dict[str, Any]) -> dict[str, Any]:
     """What Docker has to be asked for to make such a container again."""
-    return row["Config"] | {"HostConfig": row["HostConfig"], "Labels": {}}
+    return {**row["Config"], "HostConfig": row["HostConfig"], "Labels": {}}
 
 
 def best_in_flight(bare: BarePods, count: int) -> int:

@@ -23,8 +23,9 @@ from tests.e2e.single import NODE, SingleNode
 ROUNDS, BURST, BURSTS, CROWD = 30, 40, 3, 100
 CROWDS = (0, 10, 50, 100)
 IDLE_SECONDS, SETTLE_SECONDS = 40, 5
-IMAGE = "podlane/toolbox"
-SLEEP = ("tail", "-f", "/dev/null")
+IMAGE = "podlane/pause"
+"""It waits, and ends as soon as it is asked to."""
+
 PAIR, RUN, BARE = "Docker: 2 containers", "docker run -d", "Docker, bare client"
 
 PROJECT = "bench"
@@ -34,8 +35,7 @@ kind: Pod
 metadata: {{name: NAME, namespace: {PROJECT}}}
 spec:
   nodeName: {NODE}
-  terminationGracePeriodSeconds: 0
-  containers: [{{name: main, image: {IMAGE}, imagePullPolicy: IfNotPresent, command: [{", ".join(SLEEP)}]}}]
+  containers: [{{name: main, image: {IMAGE}, imagePullPolicy: IfNotPresent}}]
 """
 AGENT = ("--heartbeat-seconds=10",)
 
@@ -145,7 +145,7 @@ def _pair(bare: BarePods) -> float:
 
 
 def _docker_run(node: SingleNode) -> float:
-    command = ["docker", "-H", f"unix://{node.docker_socket}", "run", "-d", "--network=none", IMAGE, *SLEEP]
+    command = ["docker", "-H", f"unix://{node.docker_socket}", "run", "-d", "--network=none", IMAGE]
     begin = time.perf_counter()
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     took = (time.perf_counter() - begin) * 1000

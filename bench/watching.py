@@ -43,7 +43,7 @@ class Docked:
 
     def __init__(self, socket: str) -> None:
         self._moments = Moments()
-        self._client: Any = docker.APIClient(base_url=f"unix://{socket}", version="1.41", timeout=None)
+        self._client: Any = docker.APIClient(base_url=f"unix://{socket}", version="1.41")
         self._events = self._client.events(decode=True, filters={"type": "container", "event": ["start"]})
         self._thread = threading.Thread(target=self._listen)
 
