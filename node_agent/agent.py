@@ -43,6 +43,7 @@ from node_agent.pod_worker import PodWorker
 from node_agent.prober import Probing, steady
 from node_agent.recorder import Recorder
 from node_agent.references import References
+from node_agent.relist import Relist
 from node_agent.services import Services
 from node_agent.settings import Settings
 from node_agent.sources.merge import Double, Offer, merge
@@ -96,6 +97,7 @@ class Agent:
         self.statuses = StatusWriter(client, self._on_master)
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
+        self.relist = Relist(docker, self._workers)
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
         self.housekeeping = Housekeeping(settings, docker, network, lambda: frozenset(self._workers))
         self.evictor = Evictor(
@@ -139,12 +141,13 @@ class Agent:
         yield self.recorder.loop.run()
         yield self.loop.run()
         yield self.detacher.run()
+        yield self.relist.loop.run()
         yield self.static.run()
         yield self.mirror.run()
         yield self._services.mirror.run()
         yield self.mirroring.loop.run()
         yield from (loop.run() for loop in (*self.housekeeping.loops, *self.evictor.loops))
-        yield self._docker.follow(self._wake_worker, self._wake_everyone)
+        yield self._docker.follow(self._container_changed, self._wake_everyone)
 
     def _master_changed(self) -> None:
         self.loop.wake()
@@ -155,13 +158,18 @@ class Agent:
         worker = self._workers.get(uid)
         if worker is not None:
             worker.wake()
+
+    def _container_changed(self, uid: str) -> None:
+        worker = self._workers.get(uid)
+        if worker is not None:
+            worker.look()
         self.housekeeping.container_changed()
 
     def _wake_everyone(self) -> None:
         self.heart.wake()
         self.detacher.wake()
         for worker in self._workers.values():
-            worker.wake()
+            worker.look()
 
     async def _merge(self) -> None:
         """Give every wanted pod a worker; once every source has spoken, let go of those nobody wants."""

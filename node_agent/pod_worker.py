@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
@@ -18,12 +17,14 @@ from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
 from node_agent.last_words import LastWords
 from node_agent.lifecycle import Lifecycle, Voice
-from node_agent.observed import Container, PodContainers, group
+from node_agent.observed import Container, PodContainers
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan
+from node_agent.pod_memory import PodMemory
 from node_agent.pod_network import no_address
 from node_agent.pod_volumes import PodVolumes
 from node_agent.progress import post_start
 from node_agent.references import Unread
+from node_agent.sight import Sight
 from node_agent.status import Facts, failed, merged, summarise
 from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
 from node_agent.tools import Tools
@@ -36,19 +37,6 @@ RESYNC_SECONDS = 60.0
 START_DELAY = timedelta(seconds=10)
 
 
-@dataclass(slots=True)
-class _Memory:
-    """What would only be learnt again after a restart of the agent."""
-
-    started_at: datetime
-    address: str = ""
-    attached: str = ""
-    retired: set[str] = field(default_factory=set)
-    troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
-    trouble: tuple[str, str] | None = None
-    held_back: set[str] = field(default_factory=set)
-
-
 class PodWorker:
     """Runs passes for one pod until nothing of it is left; `pod` is the latest wish."""
 
@@ -57,8 +45,9 @@ class PodWorker:
         self.leaving = False
         self.cleared = False
         self.verdict: tuple[str, str] | None = None
+        self.sight = Sight(tools.docker, pod.metadata.uid)
         self._tools = tools
-        self._memory = _Memory(_now(), address=pod.status.pod_ip)
+        self._memory = PodMemory(_now(), address=pod.status.pod_ip)
         self._last_words = LastWords(tools.docker, tools.host)
         self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
@@ -74,8 +63,13 @@ class PodWorker:
         return self.pod.metadata.uid
 
     def wake(self) -> None:
-        """Something may have happened to this pod."""
+        """Something that matters to this pod may have changed."""
         self._loop.wake()
+
+    def look(self) -> None:
+        """Something may have happened to its containers."""
+        self.sight.blur()
+        self.wake()
 
     def update(self, pod: Pod) -> None:
         """A newer wish; its status is ours to write, so the one that we know stays but for what others say in it."""
@@ -153,7 +147,7 @@ class PodWorker:
         self._report(await self._observe())
 
     async def _observe(self) -> PodContainers:
-        seen = group(await self._tools.docker.pod_containers(self._uid))
+        seen = await self.sight.look()
         going = self._going or is_evicted(self.pod.status) or self.verdict is not None
         await self._lifecycle.follow(self.pod, seen, self._memory.address, going, _now())
         self._messages = await self._last_words.learn(self.pod, seen)
@@ -186,6 +180,7 @@ class PodWorker:
     async def _act(self, actions: PodActions, seen: PodContainers) -> None:
         if str(actions):
             log.info("pod", extra={"pod": self._loop_name(), "actions": actions})
+            self.sight.blur()
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
         for one in actions.retire:
@@ -264,6 +259,7 @@ class PodWorker:
             if isinstance(error, Gone):
                 log.warning("sandbox is cut off", extra={"pod": self._loop_name(), "error": error})
                 await self._tools.docker.signal(sandbox.id, "SIGKILL")
+                self.sight.blur()
             self._memory.trouble = ("FailedCreatePodSandBox", f"network: {error}")
             self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
             raise
@@ -326,6 +322,7 @@ class PodWorker:
             await self._tools.network.detach(identity)
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
+            self.sight.blur()
         self._memory.attached = ""
         self._volumes.let_go()
 
@@ -341,6 +338,7 @@ class PodWorker:
             self._report(await self._observe(), terminating=True)
             return False
         self._report(seen, terminating=True)
+        self.sight.blur()
         for identity in seen.sandbox_ids:
             await self._tools.network.detach(identity)
         for one in seen.everything:
@@ -364,6 +362,8 @@ class PodWorker:
         running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)
         self._alarm.clear()
         self._alarm.at(again)
+        if running:
+            self.sight.blur()
         return running
 
     def _report(self, seen: PodContainers, terminating: bool = False) -> None:

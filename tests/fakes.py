@@ -54,7 +54,8 @@ class _Held:
 class FakeDocker(Docker):
     """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
 
-    `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers;
+    `trouble`: while it is set every call raises it; while it is `silent` no event is told.
+    `pulls` are images that a registry has, or the error it answers;
     `passwords` are what it wants for them.
     The containers in `stuck` cannot be removed.
     `programs` may be run inside a container, with these exit codes; whatever else is run there does not end.
@@ -65,6 +66,7 @@ class FakeDocker(Docker):
         self.pulls: dict[str, DriverError | None] = {}
         self.passwords: dict[str, Credential] = {}
         self.trouble: DriverError | None = None
+        self.silent = False
         self.written: dict[str, int] = {}
         self.calls = 0
         self.die_after: int | None = None
@@ -318,7 +320,7 @@ class FakeDocker(Docker):
         self._tell(held.seen)
 
     def _tell(self, seen: Container) -> None:
-        for listener in self._listeners:
+        for listener in () if self.silent else self._listeners:
             listener(seen.labels.get(POD_UID, ""))
 
     def _now(self) -> datetime:

@@ -159,7 +159,7 @@ class World:
         worker = self._worker = self.worker(wish)
         if leave:
             worker.leave()
-        events = asyncio.create_task(self.docker.follow(lambda _: worker.wake(), worker.wake))
+        events = asyncio.create_task(self.docker.follow(lambda _: worker.look(), worker.look))
         running = asyncio.create_task(worker.run())
         try:
             async with asyncio.timeout(SECONDS):
