@@ -85,7 +85,7 @@ async def test_a_list_of_all_containers_tells_what_events_have_not() -> None:
 
 
 async def test_a_change_without_an_event_is_found_by_the_relist(tmp_path: Path) -> None:
-    async with world(tmp_path) as here:
+    async with world(tmp_path / "host") as here:
         worker = here.worker(pod())
         relist = Relist(here.docker, {UID: worker})
         tasks = [
