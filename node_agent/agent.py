@@ -106,6 +106,7 @@ class Agent:
         self._identity = _identity(settings)
         every, about = settings.heartbeat_seconds, self.recorder.about
         self.node = NodeReport(client, self._identity, every, about, self._node_changed)
+        self._sweep_due = 0.0
         self._fast_until = time.monotonic() + FAST_SECONDS
         self.static = StaticSources(settings, self.loop.wake)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
@@ -190,7 +191,9 @@ class Agent:
             for uid in self._workers.keys() - wanted.keys():
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()
-            await self._sweep(set(wanted))
+            if time.monotonic() >= self._sweep_due:
+                await self._sweep(set(wanted))
+                self._sweep_due = time.monotonic() + HOUSEKEEPING_SECONDS
         if undecided:
             raise NotReady(f"{undecided} pods wait for the master to say what it knows of this node")
 

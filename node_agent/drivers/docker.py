@@ -26,6 +26,7 @@ from node_agent.containers import CPU_PERIOD, ContainerSpec, LogLimits
 from node_agent.credentials import Credential
 from node_agent.drivers.docker_exec import Executed, execute
 from node_agent.drivers.docker_names import create_named
+from node_agent.drivers.docker_pull import is_passing, pull
 from node_agent.garbage import Image
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
 from reconcile.errors import Gone, NotReady, Refused
@@ -34,7 +35,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LEAST_API = "1.41"
-THREADS = 16
+STARTS = 10
+"""Docker makes most of a burst when it is asked to create and start so many containers at once."""
+
+THREADS = STARTS + 10
 ANSWER_SECONDS = 120
 RECONNECT_SECONDS = 0.5
 OVERLAP_SECONDS = 2
@@ -50,9 +54,11 @@ class Docker:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._connecting = threading.Lock()
         self._pulling = asyncio.Lock()
+        self._starting = asyncio.Semaphore(STARTS)
         self._client: Any = None
         self._events: Any = None
         self._digests: dict[str, str] = {}
+        self._users: dict[str, str] = {}
 
     async def version(self) -> str:
         """Docker's version, for example 20.10.24."""
@@ -124,17 +130,20 @@ class Docker:
 
     async def image_id(self, name: str) -> str:
         """The id of an image that is here. Raises Gone."""
-        return str((await self._call(lambda client: client.inspect_image(name)))["Id"])
+        found = await self._call(lambda client: client.inspect_image(name))
+        self._users[found["Id"]] = str(found["Config"].get("User") or "")
+        return str(found["Id"])
 
     async def image_user(self, image: str) -> str:
-        """The USER of an image that is here, empty if it has none. Raises Gone."""
-        return str((await self._call(lambda client: client.inspect_image(image)))["Config"].get("User") or "")
+        """The USER of the image of this id, empty if it has none; it never changes. Raises Gone."""
+        if image not in self._users:
+            await self.image_id(image)
+        return self._users[image]
 
     async def pull(self, name: str, credential: Credential | None = None) -> None:
         """Fetch an image, one at a time. Raises Refused or NotReady with the registry's words."""
-        repository, tag = _reference(name)
         async with self._pulling:
-            await self._call(lambda client: _pull(client, repository, tag, credential))
+            await self._call(lambda client: pull(client, name, credential))
         self._digests.clear()
 
     async def create(self, spec: ContainerSpec) -> str:
@@ -142,11 +151,13 @@ class Docker:
 
         A dead one that has its name is removed first; where that fails the name gets a suffix.
         """
-        return await self._call(functools.partial(_create, spec, self._logs))
+        async with self._starting:
+            return await self._call(functools.partial(_create, spec, self._logs))
 
     async def start(self, container: str) -> None:
         """Start it."""
-        await self._call(lambda client: client.start(container))
+        async with self._starting:
+            await self._call(lambda client: client.start(container))
 
     async def inspect(self, container: str) -> Container:
         """One container. Raises Gone."""
@@ -244,7 +255,7 @@ def _mapped(act: Callable[[], T]) -> T:
         raise Gone(f"Docker: {error.explanation or error}") from None
     except docker.errors.APIError as error:
         words = str(error.explanation or error)
-        raise (NotReady if _is_passing(words) else Refused)(f"Docker: {words}") from None
+        raise (NotReady if is_passing(words) else Refused)(f"Docker: {words}") from None
     except (
         docker.errors.DockerException,
         docker.errors.StreamParseError,
@@ -253,20 +264,6 @@ def _mapped(act: Callable[[], T]) -> T:
         OSError,
     ) as error:
         raise NotReady(f"Docker does not answer: {error}") from None
-
-
-def _pull(client: Any, repository: str, tag: str, credential: Credential | None) -> None:
-    """An error that comes after the first progress stands in the stream, under a status of 200."""
-    auth = None if credential is None else credential._asdict()
-    for line in client.pull(repository, tag=tag, stream=True, decode=True, auth_config=auth):
-        if "error" in line:
-            raise (NotReady if _is_passing(line["error"]) else Refused)(f"Docker: {line['error']}")
-
-
-def _is_passing(words: str) -> bool:
-    return any(
-        sign in words for sign in ("connection refused", "no such host", "timeout", "i/o timeout", "unreachable")
-    )
 
 
 def _inspect_all(client: Any, filters: dict[str, str]) -> list[Container]:
@@ -381,12 +378,3 @@ def _create(spec: ContainerSpec, logs: LogLimits, client: Any) -> str:
     if spec.command is not None:
         config["Cmd"] = list(spec.command)
     return create_named(client, config, spec.name)
-
-
-def _reference(name: str) -> tuple[str, str]:
-    """The repository and the tag (or digest) to pull; without one it is `latest`, not every tag there is."""
-    if "@" in name:
-        repository, _, digest = name.partition("@")
-        return repository, digest
-    head, colon, tag = name.rpartition(":")
-    return (head, tag) if colon and "/" not in tag else (name, "latest")
