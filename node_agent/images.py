@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from api.objects import Container
 from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
-from reconcile.errors import Gone, NotReady, Refused
+from reconcile.errors import DriverError, Gone, NotReady, Refused
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,17 @@ class Images:
         self._docker = docker
         self._tell = tell
         self._failures: dict[str, _Failure] = {}
+        self._expected: dict[str, str] = {}
+
+    def look_anew(self) -> None:
+        """What was expected earlier may not be so any more."""
+        self._expected.clear()
+
+    async def expect(self, wishes: Iterable[Container]) -> None:
+        """These images will be asked for in a moment: what is found now needs no second look then."""
+        for image in {wish.image for wish in wishes}:
+            with contextlib.suppress(DriverError):
+                self._expected[image] = await self._docker.image_id(image)
 
     async def get(self, wish: Container, credentials: tuple[Credential, ...]) -> str | Missing:
         """The id of the container's image. Raises NotReady while Docker is away.
@@ -50,7 +62,7 @@ class Images:
         """
         image = wish.image
         try:
-            here: str | None = await self._docker.image_id(image)
+            here: str | None = self._expected.pop(image, "") or await self._docker.image_id(image)
         except Gone:
             here = None
         except Refused as error:

@@ -25,17 +25,17 @@ class PodCgroups:
         self._root = root
         self._used: bool | None = None
 
-    async def make(self, pod: Pod) -> str:
-        """The pod's group with its values, as Docker is told it; empty where containers are as Docker has them.
-
-        Raises NotReady.
-        """
+    async def path(self, pod: Pod) -> str:
+        """The pod's group as Docker is told it; empty where containers are as Docker has them. Raises NotReady."""
         if self._used is None:
             self._used = await self._probe()
-        if not self._used:
-            return ""
-        path = cgroups.path(pod, self._root)
-        await asyncio.to_thread(self._driver.make, path, tuple(cgroups.values(pod, self._driver.version)))
+        return cgroups.path(pod, self._root) if self._used else ""
+
+    async def make(self, pod: Pod) -> str:
+        """The same, and it is there with its values when this returns."""
+        path = await self.path(pod)
+        if path:
+            await asyncio.to_thread(self._driver.make, path, tuple(cgroups.values(pod, self._driver.version)))
         return path
 
     async def remove(self, uid: str) -> None:

@@ -187,6 +187,7 @@ class PodWorker:
             self._memory.retired |= {one.id} - self._lifecycle.progress.condemned.keys()
             self._alarm.at(await self._lifecycle.retire(self.pod, one, self._memory.address, _now()))
         sandbox = seen.sandbox
+        self._images.look_anew()
         has_volumes = await self._set_up_volumes()
         if actions.sandbox_attempt is None:
             for one in actions.remove:
@@ -194,7 +195,7 @@ class PodWorker:
         elif has_volumes:
             if actions.sandbox_attempt > 0:
                 self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
-            sandbox = await self._new_sandbox(actions.sandbox_attempt, actions.remove)
+            sandbox = await self._new_sandbox(actions.sandbox_attempt, actions)
         if sandbox is None or not has_volumes:
             return
         await self._attach(sandbox)
@@ -228,14 +229,15 @@ class PodWorker:
             self._tell("BackOff", words, name)
         self._memory.held_back = set(waiting)
 
-    async def _new_sandbox(self, attempt: int, earlier: tuple[Container, ...]) -> Container:
+    async def _new_sandbox(self, attempt: int, actions: PodActions) -> Container:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
+        docker, cgroups = self._tools.docker, self._tools.cgroups
         try:
             spec = await boxed(self._tools, self.pod, attempt)
-            identity = await created(self._tools.docker, spec)
-            await self._drop(earlier)
-            await self._tools.docker.start(identity)
-            sandbox = await self._tools.docker.inspect(identity)
+            identity, _ = await asyncio.gather(created(docker, spec), cgroups.make(self.pod))
+            await self._drop(actions.remove)
+            await asyncio.gather(docker.start(identity), self._images.expect([one.wish for one in actions.start]))
+            sandbox = await docker.inspect(identity)
         except DriverError as error:
             self._memory.trouble = ("FailedCreatePodSandBox", str(error))
             self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")

@@ -33,9 +33,9 @@ from reconcile.errors import Gone
 
 
 async def boxed(tools: Tools, pod: Pod, attempt: int) -> ContainerSpec:
-    """The sandbox as Docker is asked for it. Raises Refused, NotReady."""
+    """The sandbox as Docker is asked for it; its control group is there when it starts. Raises Refused, NotReady."""
     spec = sandbox_spec(pod, tools.pause_image, attempt, tools.host)
-    return replace(spec, cgroup_parent=await tools.cgroups.make(pod))
+    return replace(spec, cgroup_parent=await tools.cgroups.path(pod))
 
 
 async def created(docker: Docker, spec: ContainerSpec) -> str:
