@@ -22,7 +22,7 @@ from tests.e2e.single import NODE, SingleNode
 
 ROUNDS, BURST, BURSTS, CROWD = 30, 40, 3, 100
 CROWDS = (0, 10, 50, 100)
-IDLE_SECONDS, SETTLE_SECONDS = 40, 5
+IDLE_SECONDS, SETTLE_SECONDS = 30, 5
 IMAGE = "podlane/pause"
 """It waits, and ends as soon as it is asked to."""
 
