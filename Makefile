@@ -12,8 +12,8 @@ PLUGIN ?= ovs-multitenant
 TIERS := unit golden contract switch net e2e
 
 PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \
-	containernetworking-plugins docker-registry
-COMMANDS := ovs-vswitchd dockerd docker containerd ctr nft ip tc ethtool curl catatonit nsenter ping tcpdump docker-registry
+	containernetworking-plugins docker-registry faketime
+COMMANDS := ovs-vswitchd dockerd docker containerd ctr nft ip tc ethtool curl catatonit nsenter ping tcpdump docker-registry faketime
 
 .PHONY: help
 help: ## list the targets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,7 +46,7 @@ async def serve(settings: Settings) -> None:
     """Run until cancelled; the pods stay as they are afterwards."""
     await asyncio.to_thread(_share, Path(settings.state_dir) / "pods")
     limits = LogLimits(quantity.whole(settings.container_log_max_size), settings.container_log_max_files)
-    docker = Docker(settings.docker_socket, limits)
+    docker = Docker(settings.docker_socket, limits, settings.runtime_request_timeout_seconds)
     async with (
         Client(Kubeconfig.load(settings.kubeconfig)) as client,
         _network(settings) as network,
@@ -79,10 +80,13 @@ def main() -> int:
     settings = load(Settings, "podlane-node-agent", "/etc/podlane/node-agent.yaml")
     Path(settings.state_dir).mkdir(parents=True, exist_ok=True)
     try:
-        return run(lambda: serve(settings), settings.log_level)
+        code = run(lambda: serve(settings), settings.log_level)
     except BadKubeconfig as error:
         sys.stderr.write(f"podlane-node-agent: {error}\n")
         return 1
+    # Python would wait for threads that wait for a Docker that hangs; there is nothing of theirs to be kept.
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from api.client import Client, ClientError
 from api.mirror import Mirror
-from api.objects import Node, ObjectMeta, Pod, PodSpec, PodStatus
+from api.objects import ContainerImage, Node, ObjectMeta, Pod, PodSpec, PodStatus
 from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports
 from node_agent import observed as label
 from node_agent.admission import Rejection
+from node_agent.clock import steady
 from node_agent.conditions import others
 from node_agent.containers import Host
 from node_agent.door import Door, Verdict
@@ -40,7 +41,9 @@ from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
-from node_agent.prober import Probing, steady
+from node_agent.prober import Probing
+from node_agent.pulse import SECONDS as PULSE_SECONDS
+from node_agent.pulse import Pulse
 from node_agent.recorder import Recorder
 from node_agent.references import References
 from node_agent.relist import Relist
@@ -59,6 +62,7 @@ from reconcile.loop import Loop, Pace
 log = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 60.0
+NO_IMAGES: tuple[ContainerImage, ...] = ()
 NO_PORTS = host_ports.table(())
 
 FAST_SECONDS, FAST_STEP_SECONDS = 120.0, 0.1
@@ -103,6 +107,7 @@ class Agent:
         self.evictor = Evictor(
             settings, docker, self._tools.host, self._evictable, self.housekeeping.reclaim, self.heart.wake
         )
+        self._pulse = Pulse(docker, min(PULSE_SECONDS, settings.runtime_request_timeout_seconds))
         self._identity = _identity(settings)
         every, about = settings.heartbeat_seconds, self.recorder.about
         self.node = NodeReport(client, self._identity, every, about, self._node_changed)
@@ -314,11 +319,13 @@ class Agent:
 
     async def _beat(self) -> None:
         """Tell the master how this node is, and whether pods can run here."""
-        self.unready = await self._trouble()
+        version, images = "", NO_IMAGES
         try:
-            version, images = await self._docker.version(), await self._docker.image_sizes()
-        except DriverError:
-            version, images = "", ()
+            version, images = await self._pulse.take()
+            await self._follow_network()
+            self.unready = ""
+        except DriverError as error:
+            self.unready = str(error)
         facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), version, images)
         await self.node.write(facts, Health(self.unready, self.evictor.pressure), datetime.now(UTC))
         self.mirroring.loop.wake()
@@ -347,18 +354,14 @@ class Agent:
         self.heart.wake()
         self.mirroring.loop.wake()
 
-    async def _trouble(self) -> str:
-        try:
-            await self._docker.version()
-            subnet = (await self._network.status()).subnet
-        except DriverError as error:
-            return str(error)
+    async def _follow_network(self) -> None:
+        """Raises NotReady while pods can have none."""
+        subnet = (await self._network.status()).subnet
         if self._subnet not in {"", subnet}:
             log.warning("this node has another subnet", extra={"subnet": subnet, "before": self._subnet})
             for worker in self._workers.values():
                 worker.reattach()
         self._subnet = subnet
-        return ""
 
 
 def _identity(settings: Settings) -> Identity:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 
 
 class Alarm:
@@ -14,12 +14,12 @@ class Alarm:
         self._ring = ring
         self._timer: asyncio.TimerHandle | None = None
 
-    def at(self, moment: datetime | None) -> None:
-        """Ring at this time at the latest; None asks for nothing."""
+    def at(self, moment: datetime | None, now: datetime) -> None:
+        """Ring at this time at the latest, `now` being what the same clock shows; None asks for nothing."""
         if moment is None:
             return
         loop = asyncio.get_running_loop()
-        when = loop.time() + max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+        when = loop.time() + max((moment - now).total_seconds(), 0.0)
         if self._timer is None or self._timer.when() > when:
             self.clear()
             self._timer = loop.call_at(when, self._fire)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from api.objects import Pod
 from node_agent import eviction
+from node_agent.clock import steady
 from node_agent.containers import Host, pod_dir
 from node_agent.drivers import usage
 from node_agent.drivers.docker import Docker
@@ -75,7 +76,7 @@ class Evictor:
             self._evict(verdict)
 
     def _note(self, low: tuple[eviction.Threshold, ...]) -> None:
-        now = datetime.now(UTC)
+        now = steady()
         self._last = eviction.remembered(self._last, low, now)
         before, self.pressure = self.pressure, eviction.pressure(self._last, now)
         if self.pressure != before:
@@ -88,13 +89,13 @@ class Evictor:
         if self._going is None:
             return False
         worker, since = self._going
-        return not worker.cleared and datetime.now(UTC) - since < PATIENCE
+        return not worker.cleared and steady() - since < PATIENCE
 
     def _evict(self, verdict: eviction.Verdict) -> None:
         worker = self._pods().get(verdict.uid)
         if worker is not None:
             log.warning("evicting", extra={"uid": verdict.uid, "why": verdict.message})
-            self._going = worker, datetime.now(UTC)
+            self._going = worker, steady()
             worker.evict(verdict.message)
 
     async def _observe(self) -> Mapping[str, eviction.Observation]:

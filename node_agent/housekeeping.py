@@ -121,8 +121,9 @@ class Housekeeping:
             return
         if one.log_path:
             by_pod = log_links.pod_link(self._logs, one)
-            await asyncio.to_thread(link_files.put, by_pod, Path(one.log_path))
+            # That by container first: it tells of the directories that are made for the other.
             await asyncio.to_thread(link_files.put, log_links.container_link(self._logs, one), by_pod)
+            await asyncio.to_thread(link_files.put, by_pod, Path(one.log_path))
 
 
 def _now() -> datetime:

@@ -6,9 +6,10 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from api.objects import Container
+from node_agent.clock import steady
 from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
 from reconcile.errors import DriverError, Gone, NotReady, Refused
@@ -20,7 +21,10 @@ FIRST_PULL_DELAY, LAST_PULL_DELAY = timedelta(seconds=10), timedelta(seconds=300
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a container has no image (reason and message of its state), and when to ask again if not at any change."""
+    """Why a container has no image (reason and message of its state).
+
+    And when, by `steady`, to ask again if not at any change.
+    """
 
     reason: str
     message: str
@@ -80,7 +84,7 @@ class Images:
     async def _pull(
         self, container: str, image: str, here: str | None, credentials: tuple[Credential | None, ...]
     ) -> str | Missing:
-        earlier, began = self._failures.get(image), datetime.now(UTC)
+        earlier, began = self._failures.get(image), steady()
         if earlier is not None and began < earlier.due and here is None:
             self._tell("BackOff", f'Back-off pulling image "{image}"', container)
             self._tell("Failed", "Error: ImagePullBackOff", container)
@@ -90,7 +94,7 @@ class Images:
         try:
             await self._fetch(image, credentials)
             self._failures.pop(image, None)
-            took = (datetime.now(UTC) - began).total_seconds()
+            took = (steady() - began).total_seconds()
             self._tell("Pulled", f'Successfully pulled image "{image}" in {took:.3f}s', container)
             return await self._docker.image_id(image)
         except NotReady as error:
@@ -104,7 +108,7 @@ class Images:
             words = str(error)
         failures = earlier.failures + 1 if earlier is not None else 1
         delay = min(FIRST_PULL_DELAY * float(2 ** min(failures - 1, 10)), LAST_PULL_DELAY)
-        due = datetime.now(UTC) + delay
+        due = steady() + delay
         self._failures[image] = _Failure(failures, due, words)
         self._tell("Failed", f'Failed to pull image "{image}": {words}', container)
         self._tell("Failed", "Error: ErrImagePull", container)

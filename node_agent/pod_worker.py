@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from msgspec.structs import replace
 
 from api.objects import Pod
 from node_agent.alarm import Alarm
+from node_agent.clock import EvenClock, steady, wall
 from node_agent.deadline import EXCEEDED, active_until
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
@@ -28,7 +29,7 @@ from node_agent.sight import Sight
 from node_agent.status import Facts, failed, merged, summarise
 from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
 from node_agent.tools import Tools
-from reconcile.errors import DriverError, Gone, Refused
+from reconcile.errors import DriverError, Gone, NotReady, Refused
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ class PodWorker:
         self.verdict: tuple[str, str] | None = None
         self.sight = Sight(tools.docker, pod.metadata.uid)
         self._tools = tools
-        self._memory = PodMemory(_now(), address=pod.status.pod_ip)
+        self._clock = EvenClock()
+        self._memory = PodMemory(self._clock(), address=pod.status.pod_ip)
         self._last_words = LastWords(tools.docker, tools.host)
         self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
@@ -86,7 +88,7 @@ class PodWorker:
     def evict(self, message: str) -> None:
         """The node has no room for the pod: its object stays, with this message, and nothing else of it."""
         if not self.leaving and not self.pod.metadata.deletion_timestamp and self.pod.status.phase not in FINAL_PHASES:
-            self.pod = replace(self.pod, status=evicted(self.pod.status, message, _now()))
+            self.pod = replace(self.pod, status=evicted(self.pod.status, message, wall()))
             self._tell(EVICTED, message)
             self._tools.report(self._uid, self.pod.status)
             self.wake()
@@ -119,7 +121,7 @@ class PodWorker:
             return
         seen = await self._observe()
         until = active_until(self.pod, seen, self._memory.started_at)
-        if until is not None and _now() >= until:
+        if until is not None and self._clock() >= until:
             self.fail(*EXCEEDED)
         if self._going:
             await self._terminate(seen)
@@ -130,7 +132,7 @@ class PodWorker:
         else:
             await self._sync(seen)
             if until is not None and self.pod.status.phase not in FINAL_PHASES:
-                self._alarm.at(until)
+                self._alarm.at(until, self._clock())
 
     def fail(self, reason: str, message: str) -> None:
         """End the pod, with its grace period; once nothing runs any more it has failed. The first verdict stays."""
@@ -149,15 +151,15 @@ class PodWorker:
     async def _observe(self) -> PodContainers:
         seen = await self.sight.look()
         going = self._going or is_evicted(self.pod.status) or self.verdict is not None
-        await self._lifecycle.follow(self.pod, seen, self._memory.address, going, _now())
+        await self._lifecycle.follow(self.pod, seen, self._memory.address, going, self._clock())
         self._messages = await self._last_words.learn(self.pod, seen)
         return seen
 
     async def _sync(self, seen: PodContainers) -> None:
         retired = frozenset(self._memory.retired)
-        actions = plan(self.pod, seen, _now(), retired, self._lifecycle.progress)
+        actions = plan(self.pod, seen, wall(), retired, self._lifecycle.progress)
         self._alarm.clear()
-        self._alarm.at(actions.wake_at())
+        self._alarm.at(actions.wake_at(), wall())
         self._tell_held_back(actions, seen)
         if actions.finished and self.pod.status.phase in FINAL_PHASES:
             if not seen.everything:
@@ -167,10 +169,11 @@ class PodWorker:
                 self._report(await self._observe())
             return
         try:
-            if actions.finished:
-                await self._release(actions, seen)
-            else:
-                await self._act(actions, seen)
+            await (self._release if actions.finished else self._act)(actions, seen)
+        except NotReady as error:
+            if self._memory.trouble is None:
+                self._tell("FailedSync", f"Error syncing pod: {error}")
+            raise
         finally:
             seen = await self._observe()
             self._report(seen)
@@ -185,13 +188,14 @@ class PodWorker:
             await self._tools.docker.signal(one.id, "SIGKILL")
         for one in actions.retire:
             self._memory.retired |= {one.id} - self._lifecycle.progress.condemned.keys()
-            self._alarm.at(await self._lifecycle.retire(self.pod, one, self._memory.address, _now()))
+            now = self._clock()
+            self._alarm.at(await self._lifecycle.retire(self.pod, one, self._memory.address, now), now)
         sandbox = seen.sandbox
         self._images.look_anew()
         has_volumes = await self._set_up_volumes()
         if actions.sandbox_attempt is None:
             for one in actions.remove:
-                await self._tools.docker.remove(one.id)
+                await self._remove(one)
         elif has_volumes:
             if actions.sandbox_attempt > 0:
                 self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
@@ -206,8 +210,8 @@ class PodWorker:
 
     async def _set_up_volumes(self) -> bool:
         """Whether every volume is there; without, no container starts."""
-        lacking, retry_at = await self._volumes.set_up(self.pod, _now())
-        self._alarm.at(retry_at)
+        lacking, retry_at = await self._volumes.set_up(self.pod, steady())
+        self._alarm.at(retry_at, steady())
         if lacking:
             waiting = ("ContainerCreating", lacking)
             containers = (*self.pod.spec.init_containers, *self.pod.spec.containers)
@@ -249,8 +253,11 @@ class PodWorker:
         for one in containers:
             if one.is_sandbox:
                 await self._tools.network.detach(one.id)
-            await self._tools.docker.remove(one.id)
+            await self._remove(one)
         self._memory.address = self._memory.attached = ""
+
+    async def _remove(self, one: Container) -> None:
+        await (self._tools.docker.discard if one.unborn else self._tools.docker.remove)(one.id)
 
     async def _attach(self, sandbox: Container) -> None:
         if self._memory.attached == sandbox.id:
@@ -266,10 +273,10 @@ class PodWorker:
             self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
             raise
         self._memory.trouble = no_address(self.pod, address)
-        self._memory.attached = sandbox.id
         self._memory.address = address
         for reason, message in await named(self.pod, self._tools.host, address):
             self._tell(reason, message)
+        self._memory.attached = sandbox.id
 
     async def _start_all(self, starts: tuple[Start, ...], sandbox: Container, seen: PodContainers) -> None:
         """One after the other; those after one with a postStart hook wait for it, and a pass has to begin it."""
@@ -286,7 +293,7 @@ class PodWorker:
         image = await self._images.get(start.wish, credentials)
         if isinstance(image, Missing):
             self._memory.troubles[name] = (image.reason, image.message)
-            self._alarm.at(image.due)
+            self._alarm.at(image.due, steady())
             return
         addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
         pod = self._volumes.with_storage(replace(self.pod, status=addresses))
@@ -311,7 +318,7 @@ class PodWorker:
     def _cannot(self, container: str, reason: str, error: DriverError) -> None:
         self._memory.troubles[container] = (reason, str(error))
         self._tell("Failed", f"Error: {error}", container)
-        self._alarm.at(_now() + START_DELAY)
+        self._alarm.at(steady() + START_DELAY, steady())
 
     async def _release(self, actions: PodActions, seen: PodContainers) -> None:
         """The pod's own containers have ended for good: sidecars stop, then the sandbox and its network go.
@@ -359,11 +366,11 @@ class PodWorker:
         if grace is None or not self.pod.metadata.deletion_timestamp:
             evicting = is_evicted(self.pod.status)
             grace = GRACE_SECONDS if evicting else self.pod.spec.termination_grace_period_seconds or 0
-        now = _now()
+        now = self._clock()
         deadline = now + timedelta(seconds=grace)
         running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)
         self._alarm.clear()
-        self._alarm.at(again)
+        self._alarm.at(again, now)
         if running:
             self.sight.blur()
         return running
@@ -374,7 +381,7 @@ class PodWorker:
             node_address=self._tools.node_address,
             address=memory.address,
             addressless=bool(memory.attached) and not memory.address and memory.trouble is None,
-            now=_now(),
+            now=wall(),
             started_at=memory.started_at,
             troubles=dict(memory.troubles),
             trouble=memory.trouble,
@@ -388,7 +395,3 @@ class PodWorker:
         if status != self.pod.status:
             self.pod = replace(self.pod, status=status)
             self._tools.report(self._uid, status)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

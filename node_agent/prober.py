@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from api.objects import Container as Wish
+from node_agent.clock import steady, wall
 from node_agent.drivers.probe import Answer, Prober, Target
 from node_agent.observed import Container
 from node_agent.probing import ProbeState, Verdict, answer, begin, probes, tick
 from node_agent.progress import UNKNOWN
-
-_EPOCH = datetime.now(UTC) - timedelta(seconds=time.monotonic())
-
-
-def steady() -> datetime:
-    """The time, as far as it goes on evenly: a clock that is set neither stops nor hurries probes."""
-    return _EPOCH + timedelta(seconds=time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +87,10 @@ class PodProber:
         """Ask a container from now on, unless it is asked already; `known` is what was told of it before."""
         if one.id in self._probers or not probes(wish):
             return
+        # By the clock that Docker has; it may have been set since we began.
+        age = wall() - one.started_at if one.started_at is not None else timedelta(0)
         now = steady()
-        state = begin(wish, one.started_at or now, now, self._tools.began, self._tools.share(), known)
+        state = begin(wish, now - age, now, self._tools.began, self._tools.share(), known)
 
         def told(kind: str, heard: Answer, changed: bool) -> None:
             self._told(wish.name, kind, heard, changed)

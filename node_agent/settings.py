@@ -100,6 +100,9 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     disk_scan_seconds: Annotated[
         float, msgspec.Meta(gt=0, description="time between two looks at the disk that pods with limits take")
     ] = 60.0
+    runtime_request_timeout_seconds: Annotated[
+        int, msgspec.Meta(ge=1, description="how long Docker may be silent when it is asked something")
+    ] = 120
     log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="what is logged")] = (
         "info"
     )

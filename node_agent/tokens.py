@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from api import times
@@ -12,6 +12,7 @@ from api.client import Client, ClientError
 from api.objects import Pod
 from api.tokens import BoundObjectReference, TokenRequest, TokenRequestSpec, TokenRequestStatus
 from api.volumes import TOKEN_SECONDS, ServiceAccountTokenProjection
+from node_agent.clock import steady, wall
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
@@ -25,14 +26,18 @@ class _Token(NamedTuple):
     text: str
     expires: datetime
     renew: datetime
+    renew_evenly: datetime
 
 
 class Tokens:
     """Of all pods of this node."""
 
-    def __init__(self, client: Client, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self, client: Client, clock: Callable[[], datetime] = wall, even: Callable[[], datetime] = steady
+    ) -> None:
         self._client = client
         self._clock = clock
+        self._even = even
         self._held: dict[tuple[str, str, str, int], _Token] = {}
 
     async def get(self, pod: Pod, wish: ServiceAccountTokenProjection) -> str:
@@ -40,8 +45,9 @@ class Tokens:
         account = pod.spec.service_account_name or DEFAULT_ACCOUNT
         seconds = wish.expiration_seconds or TOKEN_SECONDS
         key = (pod.metadata.uid, account, wish.audience, seconds)
-        held, now = self._held.get(key), self._clock()
-        if held is not None and now < held.renew:
+        held, now, even = self._held.get(key), self._clock(), self._even()
+        # The master's clock may be ours, or go on evenly while ours is set: the token has to be good by both.
+        if held is not None and now < held.renew and even < held.renew_evenly:
             return held.text
         try:
             answer = await self._client.request_token(pod.metadata.namespace, account, _request(pod, wish, seconds))
@@ -50,7 +56,8 @@ class Tokens:
                 log.warning("token could not be renewed", extra={"pod": pod.metadata.name, "error": error})
                 return held.text
             raise NotReady(f'token of serviceaccount "{account}": {error}') from None
-        self._held[key] = _Token(answer.token, *life(answer, now))
+        expires, renew = life(answer, now)
+        self._held[key] = _Token(answer.token, expires, renew, even + (renew - now))
         return answer.token
 
     def forget(self, uid: str) -> None:

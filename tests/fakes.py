@@ -232,6 +232,13 @@ class FakeDocker(Docker):
         self._drop(container)
         self._called(None)
 
+    async def discard(self, container: str) -> None:
+        self._ready()
+        if container in self.held and self.held[container].seen.running:
+            raise Refused(f"Docker: You cannot remove a running container {container}")
+        self._drop(container)
+        self._called(None)
+
     async def log_end(self, container: str, lines: int, most: int) -> str:
         self._ready()
         said = re.findall(r"echo (\w+)", self._held(container).program)

@@ -16,17 +16,16 @@ from typing import Any, ParamSpec, TypeVar
 
 import docker
 import docker.errors
-import requests
-import urllib3.exceptions
 from docker.types import LogConfig
 
 from api import times
 from api.objects import ContainerImage
 from node_agent.containers import CPU_PERIOD, ContainerSpec, LogLimits
 from node_agent.credentials import Credential
+from node_agent.drivers.docker_errors import mapped
 from node_agent.drivers.docker_exec import Executed, execute
 from node_agent.drivers.docker_names import create_named
-from node_agent.drivers.docker_pull import is_passing, pull
+from node_agent.drivers.docker_pull import pull
 from node_agent.garbage import Image
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
 from reconcile.errors import Gone, NotReady, Refused
@@ -48,8 +47,9 @@ NEVER = "0001-01-01T00:00:00Z"
 class Docker:
     """One host's Docker. Every call raises NotReady, Refused or Gone, with Docker's own words."""
 
-    def __init__(self, socket: str, logs: LogLimits) -> None:
+    def __init__(self, socket: str, logs: LogLimits, answer_seconds: int = ANSWER_SECONDS) -> None:
         self._socket = socket
+        self._answer_seconds = answer_seconds
         self._logs = logs
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._connecting = threading.Lock()
@@ -177,6 +177,14 @@ class Docker:
         with contextlib.suppress(Gone):
             await self._call(lambda client: client.remove_container(container, v=True, force=True))
 
+    async def discard(self, container: str) -> None:
+        """Delete one that nobody has started; one that is not there is no error.
+
+        Raises Refused when it runs after all: Docker may carry out what it was asked long after we gave it up.
+        """
+        with contextlib.suppress(Gone):
+            await self._call(lambda client: client.remove_container(container, v=True))
+
     async def log_end(self, container: str, lines: int, most: int) -> str:
         """The last lines of what it has written, and of those the last bytes. Raises Gone."""
         said: bytes = await self._call(lambda client: client.logs(container, tail=lines))
@@ -202,7 +210,7 @@ class Docker:
 
         while True:
             with contextlib.suppress(NotReady, Refused, Gone):
-                await self._in_thread(_mapped, listen)
+                await self._in_thread(mapped, listen)
             await asyncio.sleep(RECONNECT_SECONDS)
 
     def close(self) -> None:
@@ -215,7 +223,7 @@ class Docker:
             self._client.close()
 
     async def _call(self, act: Callable[[Any], T]) -> T:
-        return await self._in_thread(_mapped, lambda: act(self._connected()))
+        return await self._in_thread(mapped, lambda: act(self._connected()))
 
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -224,17 +232,18 @@ class Docker:
     def _connected(self) -> Any:
         with self._connecting:
             if self._client is None:
-                self._client = _api(self._socket, version=_offered(self._socket))
+                offered = _offered(self._socket, self._answer_seconds)
+                self._client = _api(self._socket, offered, self._answer_seconds)
             return self._client
 
 
-def _api(socket: str, version: str) -> Any:
-    return docker.APIClient(base_url=f"unix://{socket}", version=version, timeout=ANSWER_SECONDS, max_pool_size=THREADS)
+def _api(socket: str, version: str, seconds: int) -> Any:
+    return docker.APIClient(base_url=f"unix://{socket}", version=version, timeout=seconds, max_pool_size=THREADS)
 
 
-def _offered(socket: str) -> str:
+def _offered(socket: str, seconds: int) -> str:
     """The newest version of its API that this Docker offers. Raises NotReady when it is too old for us."""
-    probe = _api(socket, LEAST_API)
+    probe = _api(socket, LEAST_API, seconds)
     try:
         offered = str(probe.version(api_version=False)["ApiVersion"])
     finally:
@@ -246,24 +255,6 @@ def _offered(socket: str) -> str:
 
 def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
-
-
-def _mapped(act: Callable[[], T]) -> T:
-    try:
-        return act()
-    except docker.errors.NotFound as error:
-        raise Gone(f"Docker: {error.explanation or error}") from None
-    except docker.errors.APIError as error:
-        words = str(error.explanation or error)
-        raise (NotReady if is_passing(words) else Refused)(f"Docker: {words}") from None
-    except (
-        docker.errors.DockerException,
-        docker.errors.StreamParseError,
-        requests.exceptions.RequestException,
-        urllib3.exceptions.HTTPError,
-        OSError,
-    ) as error:
-        raise NotReady(f"Docker does not answer: {error}") from None
 
 
 def _inspect_all(client: Any, filters: dict[str, str]) -> list[Container]:

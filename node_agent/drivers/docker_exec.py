@@ -14,6 +14,7 @@ MOST_OUTPUT = 10 << 10
 HEADER_BYTES = 8
 NOT_STARTED = 126
 ENDING_SECONDS = 0.01
+PING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Executed:
 async def execute(socket: str, container: str, command: tuple[str, ...], seconds: float) -> Executed:
     """Run a program. One that does not end in time is left alone: Docker has no way to end it.
 
-    Raises Gone without the container, Refused when it does not run, NotReady when Docker is away.
+    Raises Gone without the container, Refused when it does not run, NotReady when Docker is away or hangs: then it is
+    not the program that was too slow.
     """
     connector = aiohttp.UnixConnector(socket)
     output = bytearray()
@@ -43,9 +45,20 @@ async def execute(socket: str, container: str, command: tuple[str, ...], seconds
                 return Executed(NOT_STARTED, refusal)
             return Executed(await _exit_code(session, identity), _text(output))
     except TimeoutError:
+        await _ping(socket)
         return Executed(None, _text(output))
     except (aiohttp.ClientError, OSError) as error:
         raise NotReady(f"Docker does not answer: {error}") from None
+
+
+async def _ping(socket: str) -> None:
+    """Raises NotReady when Docker does not answer either."""
+    connector, limit = aiohttp.UnixConnector(socket), aiohttp.ClientTimeout(PING_SECONDS)
+    try:
+        async with aiohttp.ClientSession("http://docker", connector=connector, timeout=limit) as session:
+            await (await session.get("/_ping")).read()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise NotReady(f"Docker does not answer: {error or 'it hangs'}") from None
 
 
 async def _run(session: aiohttp.ClientSession, identity: str, output: bytearray) -> str:

@@ -1,18 +1,12 @@
-"""Fetches images through Docker, and tells a registry that is away from one that refuses."""
+"""Fetches images through Docker."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from node_agent.credentials import Credential
+from node_agent.drivers.docker_errors import is_passing
 from reconcile.errors import NotReady, Refused
-
-PASSING = ("connection refused", "no such host", "timeout", "i/o timeout", "unreachable")
-
-
-def is_passing(words: str) -> bool:
-    """Whether Docker's words tell of a trouble that may be over soon."""
-    return any(sign in words for sign in PASSING)
 
 
 def pull(client: Any, name: str, credential: Credential | None) -> None:

@@ -11,11 +11,17 @@ from pathlib import Path
 from node_agent.log_links import SUFFIX, LogDirs
 from reconcile.errors import NotReady
 
+HALF_MADE = ".new"
+
 
 def present(dirs: LogDirs) -> dict[Path, str]:
-    """Every link in both directories, and where it leads. What is no link belongs to others. Raises NotReady."""
+    """Every link in both directories, also half made, and where it leads. What is no link belongs to others.
+
+    Raises NotReady.
+    """
     with _mapped(dirs.pods):
-        found = [*dirs.pods.glob(f"*/*/*{SUFFIX}"), *dirs.containers.glob(f"*{SUFFIX}")]
+        ends = (SUFFIX, HALF_MADE)
+        found = [*(path for end in ends for path in (*dirs.pods.glob(f"*/*/*{end}"), *dirs.containers.glob(f"*{end}")))]
         return {path: str(path.readlink()) for path in found if path.is_symlink()}
 
 
@@ -23,22 +29,32 @@ def put(link: Path, target: Path) -> None:
     """Make the link, or let it lead somewhere else. Raises NotReady."""
     with _mapped(link):
         link.parent.mkdir(parents=True, exist_ok=True)
-        beside = link.with_suffix(".new")
+        beside = link.with_suffix(HALF_MADE)
         beside.unlink(missing_ok=True)
         beside.symlink_to(target)
         os.replace(beside, link)
 
 
 def remove_dangling(dirs: LogDirs, link: Path) -> None:
-    """Remove a link that leads nowhere, with the directories that become empty. Raises NotReady."""
+    """Remove a link that leads nowhere, with the directories that become empty. Raises NotReady.
+
+    That by container, which leads to that by pod, goes after the directories of that one: whoever is killed before
+    comes back to it.
+    """
     with _mapped(link):
         if link.exists():
             return
+        if link.parent == dirs.containers:
+            _remove_empty(dirs, link.readlink())
         link.unlink(missing_ok=True)
-        for folder in (link.parent, link.parent.parent):
-            if folder.is_relative_to(dirs.pods) and folder != dirs.pods:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+        _remove_empty(dirs, link)
+
+
+def _remove_empty(dirs: LogDirs, link: Path) -> None:
+    for folder in (link.parent, link.parent.parent):
+        if folder.is_relative_to(dirs.pods) and folder != dirs.pods:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import psutil
 import pytest
 from aiohttp import web
 
@@ -59,8 +60,8 @@ class Dockerd:
     def socket(self) -> Path:
         return self.root / "docker.sock"
 
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [
+    def command(self) -> list[str]:
+        return [
             "dockerd",
             f"--data-root={self.root}/data",
             f"--exec-root={self.root}/exec",
@@ -72,9 +73,13 @@ class Dockerd:
             "--storage-driver=overlay2",
             *self.flags,
         ]
-        proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+
+    def start(self) -> subprocess.Popen[bytes]:
         with (self.root / "log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **proxy})
+            process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.environment())
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not self._answers():
             assert process.poll() is None, (self.root / "log").read_text()
@@ -250,6 +255,17 @@ async def test_a_running_container_is_removed_with_its_program(driver: Docker, u
     identity = await started(driver, uid, DEAF)
     await driver.remove(identity)
     assert [one.name for one in await driver.pod_containers(uid)] == ["POD"]
+
+
+async def test_what_nobody_has_started_is_discarded_and_what_runs_is_not(driver: Docker, uid: str) -> None:
+    identity = await driver.create(sandbox(uid))
+    await driver.discard(identity)
+    await driver.discard(identity)
+    assert await driver.pod_containers(uid) == []
+    network = await running_sandbox(driver, uid)
+    with pytest.raises(Refused, match="cannot remove a running container"):
+        await driver.discard(network)
+    assert (await driver.inspect(network)).running
 
 
 async def test_the_name_of_a_dead_container_may_be_taken_but_not_that_of_a_running_one(
@@ -817,6 +833,22 @@ async def test_docker_may_go_and_come_back() -> None:
         process.terminate()
         process.wait()
         shutil.rmtree(daemon.root)
+
+
+async def test_a_docker_that_hangs_is_not_ready_and_no_program_is_blamed(dockerd: Dockerd, uid: str) -> None:
+    real = Docker(str(dockerd.socket), LOGS, answer_seconds=1)
+    identity = await started(real, uid, DEAF)
+    daemon = psutil.Process(int((dockerd.root / "pid").read_text()))
+    daemon.suspend()
+    try:
+        with pytest.raises(NotReady, match="does not answer"):
+            await real.version()
+        with pytest.raises(NotReady, match="does not answer"):
+            await real.execute(identity, ("true",), 0.1)
+    finally:
+        daemon.resume()
+    assert await real.execute(identity, ("true",), DEADLINE_SECONDS) == Executed(0)
+    real.close()
 
 
 async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.contract.test_docker_driver import Dockerd
 from tests.e2e.cluster import wait_until
 
 NODE = "node-1"
+_NUMBERS = count()
 
 
 class SingleNode:
@@ -33,14 +35,14 @@ class SingleNode:
     """
 
     def __init__(self, *docker_flags: str) -> None:
-        self.root = Path(f"/tmp/podone-{os.getpid()}")
+        self.root = Path(f"/tmp/podone-{os.getpid()}-{next(_NUMBERS)}")
         self.state = self.root / "agent"
         self._docker = Dockerd(self.root / "docker", docker_flags)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> SingleNode:
         try:
-            self._docker.root.mkdir(parents=True)
+            self._docker.root.mkdir(parents=True, exist_ok=True)
             self._running["dockerd"] = self._docker.start()
             self.load_images()
             self._start("podlane-master", *self._master_flags())

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from node_agent.alarm import Alarm
+from tests.unit.node_agent.make import NOW
 
 
 async def test_the_nearest_time_rings_once() -> None:
     rung: asyncio.Queue[None] = asyncio.Queue()
-    alarm, now = Alarm(lambda: rung.put_nowait(None)), datetime.now(UTC)
-    alarm.at(now + timedelta(days=1))
-    alarm.at(None)
-    alarm.at(now)
-    alarm.at(now + timedelta(days=1))
+    alarm, now = Alarm(lambda: rung.put_nowait(None)), NOW
+    alarm.at(now + timedelta(days=1), now)
+    alarm.at(None, now)
+    alarm.at(now, now)
+    alarm.at(now + timedelta(days=1), now)
     async with asyncio.timeout(20):
         await rung.get()
     assert rung.empty()
-    alarm.at(now)
+    alarm.at(now, now)
     async with asyncio.timeout(20):
         await rung.get()
 
@@ -26,9 +27,9 @@ async def test_the_nearest_time_rings_once() -> None:
 async def test_a_time_that_was_cleared_does_not_ring() -> None:
     rung: asyncio.Queue[str] = asyncio.Queue()
     cleared, other = Alarm(lambda: rung.put_nowait("cleared")), Alarm(lambda: rung.put_nowait("other"))
-    cleared.at(datetime.now(UTC))
+    cleared.at(NOW, NOW)
     cleared.clear()
-    other.at(datetime.now(UTC))
+    other.at(NOW, NOW)
     async with asyncio.timeout(20):
         assert await rung.get() == "other"
     assert rung.empty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from node_agent.log_links import LogDirs, container_link
 from node_agent.security import Rights
 from node_agent.settings import Settings
 from reconcile.settings import BadSettings, merge
-from tests.fakes import FakeDocker
+from tests.fakes import AgentKilled, FakeDocker
+from tests.killer import KILLER
 from tests.unit.node_agent.make import UID, pod
 from tests.unit.node_agent.test_pod_worker import Switch
 
@@ -156,6 +158,29 @@ async def test_logs_are_linked_by_pod_and_by_container_and_unlinked_with_them(pl
     await place.agent().link_logs()
     assert list(place.links()) == ["containers/other.log"], "what leads somewhere is not ours"
     assert not list((place.root / "pods").iterdir())
+
+
+async def test_logs_that_were_half_linked_or_unlinked_when_the_agent_was_killed_leave_nothing(place: Place) -> None:
+    async def life(steps: int, *, gone_meanwhile: bool) -> int:
+        """Killed after so many steps; without its containers it ends as if it never had been. How many steps it was."""
+        identity = await place.run()
+        with contextlib.suppress(AgentKilled), KILLER.after(steps):
+            await place.agent().link_logs()
+            if not gone_meanwhile:
+                await place.docker.remove(identity)
+                await place.agent().link_logs()
+        acts = KILLER.acts
+        await place.docker.remove(identity)
+        await place.agent().link_logs()
+        left = [path for name in ("pods", "containers") for path in (place.root / name).glob("*")]
+        assert not left, f"killed after {steps} of {acts}"
+        return acts
+
+    acts = await life(10_000, gone_meanwhile=False)
+    assert acts > 10
+    for number in range(acts):
+        for gone_meanwhile in (True, False):
+            await life(number, gone_meanwhile=gone_meanwhile)
 
 
 async def test_a_long_name_is_cut_to_what_a_file_system_takes(place: Place) -> None:

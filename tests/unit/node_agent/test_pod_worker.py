@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,8 @@ from msgspec.structs import replace
 from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
 from api.services import Service
-from node_agent.containers import ContainerSpec, Host
+from node_agent.clock import steady
+from node_agent.containers import ContainerSpec, Host, hosts_file
 from node_agent.credentials import Credential
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.network import PodNetwork
@@ -26,7 +28,7 @@ from node_agent.observed import SANDBOX_ID
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
-from node_agent.prober import Probing, steady
+from node_agent.prober import Probing
 from node_agent.references import References
 from node_agent.settings import MADE_HERE
 from node_agent.surroundings import created
@@ -38,6 +40,8 @@ from tests.unit.node_agent.make import pod
 from tests.unit.node_agent.object_server import ObjectServer
 
 SECONDS = 20.0
+LOOKS = 10
+"""So often something is looked at until it has surely been tried."""
 
 
 class Switch:
@@ -359,6 +363,28 @@ async def test_a_network_that_is_away_is_waited_for_with_a_reason(tmp_path: Path
         here.switch.away = False
         await here.live(SOON, lambda: here.status.phase == "Running")
         assert (here.status.reason, here.status.message) == ("", "")
+
+
+def directory_for(file: str) -> Path:
+    """Where a file should be."""
+    path = Path(file)
+    path.mkdir(parents=True)
+    return path
+
+
+async def test_a_hosts_file_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        path, looks = directory_for(hosts_file(here.host, pod().metadata.uid)), count()
+
+        def runs() -> bool:
+            if path.is_dir() and here.switch.attached and next(looks) > LOOKS:
+                assert not here.docker.find("main"), "nothing starts without it"
+                path.rmdir()
+            return here.status.phase == "Running"
+
+        await here.live(SOON, runs)
+        assert ("FailedSync", f"Error syncing pod: {path}: Is a directory", "") in here.told
+        assert "web" in await asyncio.to_thread(path.read_text)
 
 
 async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> None:

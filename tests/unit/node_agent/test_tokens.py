@@ -30,6 +30,7 @@ class Issuer:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.now = NOW
+        self.even = NOW
         self.away = False
 
     @asynccontextmanager
@@ -40,7 +41,7 @@ class Issuer:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         async with Client(Kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", b"")) as client:
-            yield Tokens(client, lambda: self.now)
+            yield Tokens(client, lambda: self.now, lambda: self.even)
         await runner.cleanup()
 
     async def _issue(self, request: web.Request) -> web.Response:
@@ -97,6 +98,19 @@ async def test_a_token_is_renewed_and_the_old_one_serves_while_it_is_good() -> N
         issuer.now += 2 * HOUR
         with pytest.raises(NotReady, match='token of serviceaccount "default": not for you'):
             await tokens.get(pod(), WISH)
+
+
+async def test_a_clock_that_is_set_back_does_not_keep_a_token_for_longer() -> None:
+    issuer = Issuer()
+    async with issuer.tokens() as tokens:
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.now -= 5 * HOUR
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.now += 0.9 * HOUR
+        issuer.even += 0.9 * HOUR
+        assert await tokens.get(pod(), WISH) == "token-2"
+        issuer.now += 5 * HOUR
+        assert await tokens.get(pod(), WISH) == "token-3"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""A Docker that hangs costs one question, and nobody waits for its answer for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from node_agent.pulse import Pulse
+from reconcile.errors import NotReady
+from tests.fakes import FakeDocker
+
+
+class Hanging(FakeDocker):
+    """Answers no question while it hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = asyncio.Event()
+        self.questions = 0
+
+    async def version(self) -> str:
+        self.questions += 1
+        await self.goes_on.wait()
+        return await super().version()
+
+
+async def test_a_question_that_hangs_is_asked_once() -> None:
+    docker = Hanging()
+    pulse = Pulse(docker, 0.01)
+    for _ in range(3):
+        with pytest.raises(NotReady, match="Docker has not answered for 0 s"):
+            await pulse.take()
+    assert docker.questions == 1
+    docker.goes_on.set()
+    assert (await Pulse(docker).take())[0] == "20.10.24"
+
+
+async def test_what_docker_says_is_passed_on_and_asked_anew_each_time() -> None:
+    docker = Hanging()
+    docker.goes_on.set()
+    pulse = Pulse(docker)
+    docker.trouble = NotReady("Docker does not answer: Connection refused")
+    with pytest.raises(NotReady, match="refused"):
+        await pulse.take()
+    docker.trouble = None
+    assert (await pulse.take())[0] == "20.10.24"
+    docker.images.add("toolbox:2")
+    assert [one.names for one in (await pulse.take())[1]] == [("toolbox:2",)]
+    assert docker.questions == 3
