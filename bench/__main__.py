@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from bench import attach, megaflows, outage, peers, rivals
+from bench import attach, megaflows, outage, peers, pods, rivals
 from bench.figures import Figure, show
 
 MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
@@ -20,6 +20,7 @@ MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
     "peers": peers.measure,
     "outage": outage.measure,
     "megaflows": megaflows.measure,
+    "pods": pods.measure,
 }
 
 

@@ -50,6 +50,7 @@ from node_agent.pulse import Pulse
 from node_agent.recollection import Recollection
 from node_agent.recorder import Recorder
 from node_agent.references import References
+from node_agent.relist import Relist
 from node_agent.services import Services
 from node_agent.settings import Settings
 from node_agent.sources.merge import Double, Offer, merge
@@ -107,6 +108,7 @@ class Agent:
         self.statuses = StatusWriter(client, self._on_master)
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
+        self.relist = Relist(docker, self._workers)
         self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
         here, tell, wake = (lambda: frozenset(self._workers)), self.recorder.about_node, self.heart.wake
         self.housekeeping = Housekeeping(settings, docker, network, here, tell)
@@ -116,6 +118,7 @@ class Agent:
         self._identity = _identity(settings)
         every, about = settings.heartbeat_seconds, self.recorder.about
         self.node = NodeReport(client, self._identity, every, about, self._node_changed)
+        self._sweep_due = 0.0
         self._fast_until = time.monotonic() + FAST_SECONDS
         self.static = StaticSources(settings, self.loop.wake, self.recorder.about_node)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
@@ -153,12 +156,13 @@ class Agent:
         yield self.loop.run()
         yield self.detacher.run()
         yield self._tools.cgroups.loop.run()
+        yield self.relist.loop.run()
         yield self.static.run()
         yield self.mirror.run()
         yield self._services.mirror.run()
         yield self.mirroring.loop.run()
         yield from (loop.run() for loop in (*self.housekeeping.loops, *self.evictor.loops))
-        yield self._docker.follow(self._wake_worker, self._wake_everyone)
+        yield self._docker.follow(self._container_changed, self._wake_everyone)
 
     def _master_changed(self) -> None:
         self.loop.wake()
@@ -169,6 +173,11 @@ class Agent:
         worker = self._workers.get(uid)
         if worker is not None:
             worker.wake()
+
+    def _container_changed(self, uid: str) -> None:
+        worker = self._workers.get(uid)
+        if worker is not None:
+            worker.look()
         self.housekeeping.container_changed()
 
     def _wake_everyone(self) -> None:
@@ -176,7 +185,7 @@ class Agent:
         self.detacher.wake()
         self._tools.cgroups.docker_came()
         for worker in self._workers.values():
-            worker.wake()
+            worker.look()
 
     async def _merge(self) -> None:
         """Give every wanted pod a worker; once every source has spoken, let go of those nobody wants."""
@@ -198,7 +207,9 @@ class Agent:
             for uid in self._workers.keys() - wanted.keys():
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()
-            await self._sweep(set(wanted))
+            if time.monotonic() >= self._sweep_due:
+                await self._sweep(set(wanted))
+                self._sweep_due = time.monotonic() + HOUSEKEEPING_SECONDS
             self._begin_housekeeping()
         if undecided:
             raise NotReady(f"{undecided} pods wait for the master to say what it knows of this node")

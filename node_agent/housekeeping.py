@@ -21,7 +21,7 @@ from reconcile.loop import Loop, Pace
 log = logging.getLogger(__name__)
 
 CONTAINERS_SECONDS, IMAGES_SECONDS, LOGS_SECONDS = 60.0, 300.0, 60.0
-GATHER_SECONDS = 0.1
+GATHER_SECONDS = 0.5
 
 
 class Housekeeping:

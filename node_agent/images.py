@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,7 +15,7 @@ from node_agent.credentials import Credential
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.docker_pull import RegistryUnavailable
 from node_agent.pull_limits import Failure, Pulled, failed_again
-from reconcile.errors import Gone, NotReady, Refused
+from reconcile.errors import DriverError, Gone, NotReady, Refused
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +44,22 @@ class Images:
         self._tell = tell
         self._failures: dict[str, Failure] = {}
         self._fetching: asyncio.Task[Pulled] | None = None
+        self._expected: dict[str, str] = {}
 
     def give_up(self) -> None:
         """The pod is to go: what is being fetched for it is not waited for."""
         if self._fetching is not None:
             self._fetching.cancel()
+
+    def look_anew(self) -> None:
+        """What was expected earlier may not be so any more."""
+        self._expected.clear()
+
+    async def expect(self, wishes: Iterable[Container]) -> None:
+        """These images will be asked for in a moment: what is found now needs no second look then."""
+        for image in {wish.image for wish in wishes}:
+            with contextlib.suppress(DriverError):
+                self._expected[image] = await self._docker.image_id(image)
 
     async def get(self, wish: Container, credentials: tuple[Credential, ...]) -> str | Missing:
         """The id of the container's image. Raises NotReady while Docker is away, GivenUp when the pod is to go.
@@ -56,7 +68,7 @@ class Images:
         """
         image = wish.image
         try:
-            here: str | None = await self._docker.image_id(image)
+            here: str | None = self._expected.pop(image, "") or await self._docker.image_id(image)
         except Gone:
             here = None
         except Refused as error:

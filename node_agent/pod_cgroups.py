@@ -26,6 +26,7 @@ CGROUPFS, SYSTEMD, NONE = "cgroupfs", "systemd", "none"
 class Keeper(Protocol):
     """Has groups made and removed, in the way in which Docker does it."""
 
+    def name(self, group: Group) -> str: ...  # noqa: D102
     def make(self, group: Group, limits: Limits) -> str: ...  # noqa: D102
     def remove(self, group: Group) -> None: ...  # noqa: D102
     def below(self, group: Group) -> set[str]: ...  # noqa: D102
@@ -57,11 +58,16 @@ class PodCgroups:
         self._asking = asyncio.Lock()
         self.loop = Loop("control groups", self._share, Pace(resync=RESYNC_SECONDS, settle=GATHER_SECONDS))
 
-    async def make(self, pod: Pod) -> str:
-        """The pod's group with its limits, as Docker is told it; empty where containers are as Docker has them.
+    async def path(self, pod: Pod) -> str:
+        """The pod's group as Docker is told it; empty where containers are as Docker has them.
 
         Raises NotReady, Refused.
         """
+        keeper = await self._used()
+        return "" if keeper is None else keeper.name(cgroups.group(pod, self._root))
+
+    async def make(self, pod: Pod) -> str:
+        """The same, and it is there with its limits when this returns."""
         keeper = await self._used()
         if keeper is None:
             return ""

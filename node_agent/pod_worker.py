@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from msgspec.structs import replace
 
@@ -20,12 +19,14 @@ from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
 from node_agent.last_words import LastWords
 from node_agent.lifecycle import Lifecycle, Voice
-from node_agent.observed import Container, PodContainers, group
+from node_agent.observed import Container, PodContainers
 from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan
+from node_agent.pod_memory import PodMemory
 from node_agent.pod_network import no_address
 from node_agent.pod_volumes import PodVolumes
 from node_agent.progress import post_start
 from node_agent.references import Unread
+from node_agent.sight import Sight
 from node_agent.status import Facts, before_start, failed, merged, summarise
 from node_agent.stopping import REMOVED_SECONDS
 from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
@@ -39,19 +40,6 @@ RESYNC_SECONDS = 60.0
 START_DELAY = timedelta(seconds=10)
 
 
-@dataclass(slots=True)
-class _Memory:
-    """What would only be learnt again after a restart of the agent."""
-
-    started_at: datetime
-    address: str = ""
-    attached: str = ""
-    retired: set[str] = field(default_factory=set)
-    troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
-    trouble: tuple[str, str] | None = None
-    held_back: set[str] = field(default_factory=set)
-
-
 class PodWorker:
     """Runs passes for one pod until nothing of it is left; `pod` is the latest wish."""
 
@@ -61,9 +49,10 @@ class PodWorker:
         self.cleared = False
         self.verdict: tuple[str, str] | None = None
         self._eviction_grace = GRACE_SECONDS
+        self.sight = Sight(tools.docker, pod.metadata.uid)
         self._tools = tools
         self._clock = EvenClock()
-        self._memory = _Memory(self._clock(), address=pod.status.pod_ip)
+        self._memory = PodMemory(self._clock(), address=pod.status.pod_ip)
         self._last_words = LastWords(tools.docker, tools.host)
         self._messages: Mapping[str, str] = {}
         self._images = Images(tools.docker, self._tell)
@@ -78,10 +67,15 @@ class PodWorker:
         return self.pod.metadata.uid
 
     def wake(self) -> None:
-        """Something may have happened to this pod."""
+        """Something that matters to this pod may have changed."""
         if self._going:
             self._images.give_up()
         self._loop.wake()
+
+    def look(self) -> None:
+        """Something may have happened to its containers."""
+        self.sight.blur()
+        self.wake()
 
     def update(self, pod: Pod) -> None:
         """A newer wish; its status is ours to write, so the one that we know stays but for what others say in it."""
@@ -160,7 +154,7 @@ class PodWorker:
         self._report(await self._observe())
 
     async def _observe(self) -> PodContainers:
-        seen = group(await self._tools.docker.pod_containers(self._uid))
+        seen = await self.sight.look()
         going = self._going or is_evicted(self.pod.status) or self.verdict is not None
         await self._lifecycle.follow(self.pod, seen, self._memory.address, going, self._clock())
         self._messages = await self._last_words.learn(self.pod, seen)
@@ -194,6 +188,7 @@ class PodWorker:
     async def _act(self, actions: PodActions, seen: PodContainers) -> None:
         if str(actions):
             log.info("pod", extra={"pod": self._loop_name(), "actions": actions})
+            self.sight.blur()
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
         for one in actions.retire:
@@ -201,6 +196,7 @@ class PodWorker:
             now = self._clock()
             self._alarm.at(await self._lifecycle.retire(self.pod, one, self._memory.address, now), now)
         sandbox = seen.sandbox
+        self._images.look_anew()
         has_volumes = await self._set_up_volumes()
         if actions.sandbox_attempt is None:
             for one in actions.remove:
@@ -208,7 +204,7 @@ class PodWorker:
         elif has_volumes:
             if actions.sandbox_attempt > 0:
                 self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
-            sandbox = await self._new_sandbox(actions.sandbox_attempt, actions.remove)
+            sandbox = await self._new_sandbox(actions.sandbox_attempt, actions)
         if sandbox is None or not has_volumes:
             return
         await self._attach(sandbox)
@@ -242,14 +238,15 @@ class PodWorker:
             self._tell("BackOff", words, name)
         self._memory.held_back = set(waiting)
 
-    async def _new_sandbox(self, attempt: int, earlier: tuple[Container, ...]) -> Container:
+    async def _new_sandbox(self, attempt: int, actions: PodActions) -> Container:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
+        docker, cgroups = self._tools.docker, self._tools.cgroups
         try:
             spec = await boxed(self._tools, self.pod, attempt)
-            identity = await created(self._tools.docker, spec)
-            await self._drop(earlier)
-            await self._tools.docker.start(identity)
-            sandbox = await self._tools.docker.inspect(identity)
+            identity, _ = await asyncio.gather(created(docker, spec), cgroups.make(self.pod))
+            await self._drop(actions.remove)
+            await asyncio.gather(docker.start(identity), self._images.expect([one.wish for one in actions.start]))
+            sandbox = await docker.inspect(identity)
         except DriverError as error:
             self._memory.trouble = ("FailedCreatePodSandBox", str(error))
             self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
@@ -276,6 +273,7 @@ class PodWorker:
             if isinstance(error, Gone):
                 log.warning("sandbox is cut off", extra={"pod": self._loop_name(), "error": error})
                 await self._tools.docker.signal(sandbox.id, "SIGKILL")
+                self.sight.blur()
             self._memory.trouble = ("FailedCreatePodSandBox", f"network: {error}")
             self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
             raise
@@ -338,6 +336,7 @@ class PodWorker:
             await self._tools.network.detach(identity)
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
+            self.sight.blur()
         self._memory.attached = ""
         self._volumes.let_go()
 
@@ -353,6 +352,7 @@ class PodWorker:
             self._report(await self._observe(), terminating=True)
             return False
         self._report(seen, terminating=True)
+        self.sight.blur()
         for identity in seen.sandbox_ids:
             await self._tools.network.detach(identity)
         for one in seen.everything:
@@ -378,6 +378,8 @@ class PodWorker:
         running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)
         self._alarm.clear()
         self._alarm.at(again, now)
+        if running:
+            self.sight.blur()
         return running
 
     def _report(self, seen: PodContainers, terminating: bool = False) -> None:

@@ -113,7 +113,7 @@ class Recorder:
             if event.metadata.resource_version:
                 return await self._counted(event)
             try:
-                return await self._client.create(event)
+                return _as_told(event, await self._client.create(event))
             except AlreadyExists:  # An earlier attempt of ours came through after all.
                 return await self._counted(event)
         except ApiError as error:
@@ -128,6 +128,12 @@ class Recorder:
         meta = event.metadata
         change = {"count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message}
         try:
-            return await self._client.patch(Event, meta.name, meta.namespace, change)
+            return _as_told(event, await self._client.patch(Event, meta.name, meta.namespace, change))
         except NotFound:
-            return await self._client.create(replace(event, metadata=replace(meta, uid="", resource_version="")))
+            anew = replace(event, metadata=replace(meta, resource_version=""))
+            return _as_told(event, await self._client.create(anew))
+
+
+def _as_told(event: Event, answer: Event) -> Event:
+    """Ours, known to the master: thousands are remembered, and what it has filled in is of no use here."""
+    return replace(event, metadata=replace(event.metadata, resource_version=answer.metadata.resource_version))

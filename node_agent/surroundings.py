@@ -33,9 +33,9 @@ from reconcile.errors import Gone
 
 
 async def boxed(tools: Tools, pod: Pod, attempt: int) -> ContainerSpec:
-    """The sandbox as Docker is asked for it. Raises Refused, NotReady."""
+    """The sandbox as Docker is asked for it; its control group is there when it starts. Raises Refused, NotReady."""
     spec = sandbox_spec(pod, tools.pause_image, attempt, tools.host)
-    return replace(spec, cgroup_parent=await tools.cgroups.make(pod))
+    return replace(spec, cgroup_parent=await tools.cgroups.path(pod))
 
 
 async def created(docker: Docker, spec: ContainerSpec) -> str:
@@ -81,8 +81,7 @@ async def named(pod: Pod, host: Host, address: str) -> list[tuple[str, str]]:
 
     Raises NotReady.
     """
-    await asyncio.to_thread(directories.write_hosts, pod, host, address)
-    exceeded = await asyncio.to_thread(directories.write_resolver, pod, host)
+    exceeded = await asyncio.to_thread(directories.write_network_files, pod, host, address)
     told = (("DNSConfigForming", exceeded), ("MissingClusterDNS", without_cluster_dns(pod, host.cluster_dns)))
     return [(reason, message) for reason, message in told if message]
 
@@ -122,9 +121,13 @@ async def surrounded(
         seccomp_default=host.seccomp_default,
     )
     parts = tuple(sub_paths(pod, wish, pod_dir(host, pod.metadata.uid), known))
-    await asyncio.to_thread(sub_path_driver.prepare, parts)
     path = message_file(host, pod.metadata.uid, wish.name, start.restarts)
-    await asyncio.to_thread(directories.make_message_file, path)
+
+    def prepare() -> None:
+        sub_path_driver.prepare(parts)
+        directories.make_message_file(path)
+
+    await asyncio.to_thread(prepare)
     rights = container_rights(pod, wish, grounds)
     pid = target_of(wish, seen)
     spec = container_spec(pod, wish, image, sandbox, start.restarts, start.crashes, host, rights, known, pid)

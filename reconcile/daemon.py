@@ -10,10 +10,14 @@ import os
 import signal
 import socket
 import sys
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 
 _LIBC = ctypes.CDLL(None)
 _M_ARENA_MAX = -8
+_TLS_BUFFER = 64 << 10
+"""Bytes that a TLS connection keeps for reading: most of ours are idle, and asyncio's own choice is four times that."""
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -38,6 +42,7 @@ def _quoted(text: str) -> str:
 def run(main: Callable[[], Awaitable[None]], level: str = "info") -> int:
     """Run a daemon until it ends or is told to stop (SIGTERM, SIGINT: exit 0). Returns the exit code."""
     _LIBC.mallopt(_M_ARENA_MAX, 1)  # threads share one heap: they wait far more than they allocate
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(KeyValue())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

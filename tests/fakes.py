@@ -55,7 +55,8 @@ class _Held:
 class FakeDocker(Docker):
     """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
 
-    `trouble`: while it is set every call raises it. `pulls` are images that a registry has, or the error it answers;
+    `trouble`: while it is set every call raises it; while it is `quiet` no event is told.
+    `pulls` are images that a registry has, or the error it answers;
     `passwords` are what it wants for them; `silent` are those that it never gives.
     The containers in `stuck` cannot be removed.
     `programs` may be run inside a container, with these exit codes; whatever else is run there does not end.
@@ -68,6 +69,7 @@ class FakeDocker(Docker):
         self.silent: set[str] = set()
         self.cgroups = "none"
         self.trouble: DriverError | None = None
+        self.quiet = False
         self.written: dict[str, int] = {}
         self.calls = 0
         self.die_after: int | None = None
@@ -331,7 +333,7 @@ class FakeDocker(Docker):
         self._tell(held.seen)
 
     def _tell(self, seen: Container) -> None:
-        for listener in self._listeners:
+        for listener in () if self.quiet else self._listeners:
             listener(seen.labels.get(POD_UID, ""))
 
     def _now(self) -> datetime:

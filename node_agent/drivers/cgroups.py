@@ -13,7 +13,7 @@ from reconcile.errors import NotReady
 
 MOUNT = Path("/sys/fs/cgroup")
 INHERITED = ("cpuset.cpus", "cpuset.mems")
-"""Empty in a new group of version 1, and nothing can run in it until they are written."""
+"""Empty in a new group of version 1, and nothing can run in it until they are written, in this order."""
 
 UNIFIED = "unified"
 """Version 2 beside version 1, without controllers: runc makes groups there, we have no use for them."""
@@ -28,6 +28,10 @@ class Cgroups:
         self._mount = mount
         self.version = 2 if (mount / "cgroup.controllers").exists() else 1
 
+    def name(self, group: Group) -> str:
+        """What Docker is told of a group."""
+        return cgroups.path(group)
+
     def make(self, group: Group, limits: Limits) -> str:
         """The group with its limits, and those above it; returns what Docker is told of it.
 
@@ -37,7 +41,7 @@ class Cgroups:
         try:
             for top in self._hierarchies():
                 if top.name != UNIFIED:
-                    _make(top, path, self.version)
+                    _make(top, top / path.strip("/"), self.version)
         except OSError as error:
             raise NotReady(f"control group {path}: {error.filename or 'cpuset'}: {error.strerror}") from None
         for value in cgroups.values(limits, self.version):
@@ -105,15 +109,24 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _make(top: Path, path: str, version: int) -> None:
-    above = top
-    for part in path.strip("/").split("/"):
-        if version == 2:
-            (above / "cgroup.subtree_control").write_text(CONTROLLERS)
-        group = above / part
-        group.mkdir(exist_ok=True)
-        for name in INHERITED if version == 1 else ():
-            with contextlib.suppress(FileNotFoundError):
-                if not (group / name).read_text().strip():
-                    (group / name).write_text((above / name).read_text())
-        above = group
+def _make(top: Path, group: Path, version: int) -> None:
+    """The group in one hierarchy; those above it are looked at only where it is not as it should be."""
+    if group == top or _is_made(group, version):
+        return
+    _make(top, group.parent, version)
+    if version == 2:
+        (group.parent / "cgroup.subtree_control").write_text(CONTROLLERS)
+    group.mkdir(exist_ok=True)
+    for name in INHERITED if version == 1 else ():
+        with contextlib.suppress(FileNotFoundError):
+            if not (group / name).read_text().strip():
+                (group / name).write_text((group.parent / name).read_text())
+
+
+def _is_made(group: Path, version: int) -> bool:
+    if version == 2:
+        return group.is_dir()
+    try:
+        return group.is_dir() and bool((group / INHERITED[-1]).read_text().strip())
+    except FileNotFoundError:
+        return True  # This hierarchy has nothing to inherit.

@@ -36,7 +36,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LEAST_API = "1.41"
-THREADS = 48
+STARTS = 10
+"""Docker makes most of a burst when it is asked to create and start so many containers at once."""
+
+THREADS = STARTS + 10
 ANSWER_SECONDS = 120
 RECONNECT_SECONDS = 0.5
 OVERLAP_SECONDS = 2
@@ -59,9 +62,11 @@ class Docker:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._connecting = threading.Lock()
         self._pulls = Pulls(socket, pulls)
+        self._starting = asyncio.Semaphore(STARTS)
         self._client: Any = None
         self._events: Any = None
         self._digests: dict[str, str] = {}
+        self._users: dict[str, str] = {}
 
     async def version(self) -> str:
         """Docker's version, for example 20.10.24."""
@@ -133,11 +138,15 @@ class Docker:
 
     async def image_id(self, name: str) -> str:
         """The id of an image that is here. Raises Gone."""
-        return str((await self._call(lambda client: client.inspect_image(name)))["Id"])
+        found = await self._call(lambda client: client.inspect_image(name))
+        self._users[found["Id"]] = str(found["Config"].get("User") or "")
+        return str(found["Id"])
 
     async def image_user(self, image: str) -> str:
-        """The USER of an image that is here, empty if it has none. Raises Gone."""
-        return str((await self._call(lambda client: client.inspect_image(image)))["Config"].get("User") or "")
+        """The USER of the image of this id, empty if it has none; it never changes. Raises Gone."""
+        if image not in self._users:
+            await self.image_id(image)
+        return self._users[image]
 
     async def pull(self, name: str, credential: Credential | None = None) -> Pulled:
         """Fetch an image when it has its turn. Raises Refused, NotReady or RegistryUnavailable, in its words."""
@@ -150,11 +159,13 @@ class Docker:
 
         A dead one that has its name is removed first; where that fails the name gets a suffix.
         """
-        return await self._call(functools.partial(_create, spec, self._logs))
+        async with self._starting:
+            return await self._call(functools.partial(_create, spec, self._logs))
 
     async def start(self, container: str) -> None:
         """Start it."""
-        await self._call(lambda client: client.start(container))
+        async with self._starting:
+            await self._call(lambda client: client.start(container))
 
     async def inspect(self, container: str) -> Container:
         """One container. Raises Gone."""

@@ -114,6 +114,15 @@ def prepare(where: Host, uid: str) -> None:
         Path(pod_dir(where, uid)).mkdir(mode=0o750, parents=True, exist_ok=True)
 
 
+def write_network_files(pod: Pod, where: Host, address: str) -> str:
+    """The pod's /etc/hosts and /etc/resolv.conf. Raises NotReady.
+
+    Returns which limit the pod's wishes for the resolver exceed, empty if none.
+    """
+    write_hosts(pod, where, address)
+    return write_resolver(pod, where)
+
+
 def write_hosts(pod: Pod, where: Host, address: str) -> None:
     """Write the pod's /etc/hosts, in place so that running containers see it. Raises NotReady."""
     path = Path(hosts_file(where, pod.metadata.uid))

@@ -17,13 +17,14 @@ COMMAND_SECONDS = 60.0
 def points(below: Path) -> list[Path]:
     """Where something is mounted, on the directory or below it, the newest first (proc_pid_mountinfo(5))."""
     lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
-    found = (_point(line.split(" ")[4]) for line in lines)
-    root = below.resolve()
-    return [point for point in found if point.is_relative_to(root)][::-1]
+    found = (_point(line.split(" ", 5)[4]) for line in lines)
+    root = str(below.resolve())
+    # Text, not paths: hundreds of mounts of containers are looked at for each volume.
+    return [Path(point) for point in found if point == root or point.startswith(f"{root.rstrip('/')}/")][::-1]
 
 
-def _point(written: str) -> Path:
-    return Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), written))
+def _point(written: str) -> str:
+    return _OCTAL.sub(lambda octal: chr(int(octal[1], 8)), written) if "\\" in written else written
 
 
 def is_mounted(path: Path) -> bool:

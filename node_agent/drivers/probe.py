@@ -13,16 +13,13 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
-from grpclib.client import Channel, UnaryUnaryMethod
-from grpclib.encoding.base import CodecBase
-from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from multidict import CIMultiDict
 from yarl import URL
 
-from api.probes import GRPCAction, HTTPGetAction, LifecycleHandler, Probe
+from api.probes import HTTPGetAction, LifecycleHandler, Probe
 from node_agent.drivers.docker import Docker
 from reconcile.errors import DriverError
 
@@ -30,8 +27,6 @@ PROBE_AGENT, HOOK_AGENT = "kube-probe/1.36", "kube-lifecycle/1.36"
 MOST_REDIRECTS = 10
 MOST_BODY = 10 << 10
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
-GRPC_CHECK = "/grpc.health.v1.Health/Check"
-SERVING = b"\x08\x01"  # field 1 of HealthCheckResponse, a varint: 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +79,9 @@ class Prober:
         if probe.http_get is not None:
             return await self._get(probe.http_get, target, seconds, PROBE_AGENT)
         if probe.grpc is not None:
-            return await _check(probe.grpc, target.address, seconds)
+            from node_agent.drivers import grpc_probe  # noqa: PLC0415 - 1.5 MB that few nodes need
+
+            return await grpc_probe.check(probe.grpc, target.address, seconds)
         assert probe.tcp_socket is not None
         tcp = probe.tcp_socket
         return await _connect(tcp.host or target.address, _port(tcp.port, target), seconds)
@@ -129,7 +126,7 @@ class Prober:
         except TimeoutError:
             return Answer(False, f'Get "{url}": no answer within {seconds:g}s')
         except aiohttp.ClientConnectorError as error:
-            return Answer(False, f'Get "{url}": {_reason(error.os_error)}')
+            return Answer(False, f'Get "{url}": {reason(error.os_error)}')
         except (aiohttp.ClientError, ValueError) as error:
             return Answer(False, f'Get "{url}": {error}')
 
@@ -167,7 +164,7 @@ def _port(port: int | str, target: Target) -> int:
     return port if isinstance(port, int) else target.ports[port]
 
 
-def _reason(error: OSError) -> str:
+def reason(error: OSError) -> str:
     """The system's own words, without asyncio's."""
     return os.strerror(error.errno) if error.errno and not isinstance(error, ssl.SSLError) else str(error)
 
@@ -179,47 +176,8 @@ async def _connect(address: str, port: int, seconds: float) -> Answer:
     except TimeoutError:
         return Answer(False, f"dial tcp {address}:{port}: no answer within {seconds:g}s")
     except OSError as error:
-        return Answer(False, f"dial tcp {address}:{port}: {_reason(error)}")
+        return Answer(False, f"dial tcp {address}:{port}: {reason(error)}")
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return Answer(True)
-
-
-class _Plain(CodecBase):
-    """Messages are the bytes that they are: two fields need no generated code."""
-
-    __content_subtype__ = "proto"
-
-    def encode(self, message: Any, message_type: Any) -> bytes:
-        return bytes(message)
-
-    def decode(self, data: bytes, message_type: Any) -> Any:
-        return data
-
-
-async def _check(action: GRPCAction, address: str, seconds: float) -> Answer:
-    """https://github.com/grpc/grpc/blob/master/doc/health-checking.md"""
-    name = (action.service or "").encode()
-    question = b"\x0a" + _varint(len(name)) + name if name else b""
-    channel = Channel(address, action.port, codec=_Plain())
-    try:
-        async with asyncio.timeout(seconds):
-            answer = await UnaryUnaryMethod[bytes, bytes](channel, GRPC_CHECK, bytes, bytes)(question)
-    except TimeoutError:
-        return Answer(False, f"timeout: no answer from {address}:{action.port} within {seconds:g}s")
-    except GRPCError as error:
-        return Answer(False, f"error: health rpc failed: {error.status.name} {error.message or ''}".rstrip())
-    except OSError as error:
-        return Answer(False, f"error: no health rpc with {address}:{action.port}: {_reason(error)}")
-    except (ProtocolError, StreamTerminatedError) as error:
-        return Answer(False, f"error: no health rpc with {address}:{action.port}: {error}")
-    finally:
-        channel.close()
-    serves = answer == SERVING
-    return Answer(serves, "" if serves else "service unhealthy (responded with something else than SERVING)")
-
-
-def _varint(number: int) -> bytes:
-    """Seven bits in each byte, the lowest first."""
-    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)

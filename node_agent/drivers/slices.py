@@ -46,6 +46,10 @@ class Slices:
         self._bus = bus
         self._made: dict[Group, Limits] = {}
 
+    def name(self, group: Group) -> str:
+        """What Docker is told of a slice."""
+        return slices.unit(group)
+
     def make(self, group: Group, limits: Limits) -> str:
         """The slice with its limits, and those above it; returns what Docker is told of it.
 

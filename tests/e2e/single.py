@@ -97,8 +97,13 @@ class SingleNode:
         self.agent()
 
     @property
+    def agent_pid(self) -> int:
+        """The process of the agent that runs."""
+        return self._running["podlane-node-agent"].pid
+
+    @property
     def docker_socket(self) -> str:
-        """Where Docker listens."""
+        """Where its Docker listens."""
         return str(self._docker.socket)
 
     def docker(self, *words: str) -> str:

@@ -167,7 +167,7 @@ class World:
         worker = self._worker = self.worker(wish)
         if leave:
             worker.leave()
-        events = asyncio.create_task(self.docker.follow(lambda _: worker.wake(), worker.wake))
+        events = asyncio.create_task(self.docker.follow(lambda _: worker.look(), worker.look))
         running = asyncio.create_task(worker.run())
         try:
             async with asyncio.timeout(SECONDS):
@@ -341,6 +341,21 @@ async def kill_anywhere(scenario: Callable[[World], Awaitable[None]], tmp_path: 
             here.docker.die_after = None
             await scenario(here)
             assert here.left() == whole, f"killed after call {number} of {calls}"
+
+
+async def test_an_image_that_went_while_the_network_was_awaited_is_missed(tmp_path: Path) -> None:
+    async with world(tmp_path / "host") as here:
+        here.switch.away = True
+
+        def waits_for_its_image() -> bool:
+            if here.status.reason == "FailedCreatePodSandBox":
+                here.docker.images.discard("toolbox")
+                here.switch.away = False
+            states = [row.state.waiting for row in here.status.container_statuses]
+            return any(state is not None and "Image" in state.reason for state in states)
+
+        await here.live(SOON, waits_for_its_image)
+        assert here.docker.running("main") is None
 
 
 async def test_a_network_that_is_away_is_waited_for_with_a_reason(tmp_path: Path) -> None:

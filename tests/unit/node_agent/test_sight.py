@@ -1,0 +1,108 @@
+"""When Docker is asked what it holds of a pod, and when what was seen is good enough."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node_agent.containers import ContainerSpec
+from node_agent.observed import ATTEMPT, POD_UID, Container
+from node_agent.relist import Relist
+from node_agent.sight import Sight
+from reconcile.errors import NotReady
+from tests.fakes import FakeDocker
+from tests.unit.node_agent.make import UID, pod
+from tests.unit.node_agent.node import until_true
+from tests.unit.node_agent.test_pod_worker import world
+
+
+async def container(docker: FakeDocker) -> str:
+    identity = await docker.create(ContainerSpec("box", "pause", {POD_UID: UID, ATTEMPT: "0"}))
+    await docker.start(identity)
+    return identity
+
+
+async def test_docker_is_asked_once_until_something_may_have_happened() -> None:
+    docker = FakeDocker("pause")
+    sight = Sight(docker, UID)
+    identity = await container(docker)
+    before = docker.calls
+    first, second = await sight.look(), await sight.look()
+    assert first is second
+    assert docker.calls == before + 1
+    docker.end(identity, 3)
+    sight.blur()
+    [box] = (await sight.look()).everything
+    assert box.exit_code == 3
+
+
+async def test_what_docker_did_not_answer_is_asked_again() -> None:
+    docker = FakeDocker("pause")
+    sight = Sight(docker, UID)
+    await container(docker)
+    docker.trouble = NotReady("away")
+    with pytest.raises(NotReady):
+        await sight.look()
+    docker.trouble = None
+    assert (await sight.look()).everything
+
+
+async def test_what_happens_while_docker_answers_is_not_missed() -> None:
+    class Slow(FakeDocker):
+        async def pod_containers(self, uid: str) -> list[Container]:
+            answer = await super().pod_containers(uid)
+            answering.set()
+            await go_on.wait()
+            return answer
+
+    answering, go_on = asyncio.Event(), asyncio.Event()
+    docker = Slow("pause")
+    sight = Sight(docker, UID)
+    identity = await container(docker)
+    looking = asyncio.create_task(sight.look())
+    await answering.wait()
+    docker.end(identity, 3)
+    sight.blur()
+    go_on.set()
+    [old] = (await looking).everything
+    [new] = (await sight.look()).everything
+    assert (old.running, new.running) == (True, False)
+
+
+async def test_a_list_of_all_containers_tells_what_events_have_not() -> None:
+    docker = FakeDocker("pause")
+    sight = Sight(docker, UID)
+    identity = await container(docker)
+    assert sight.agrees({}), "nothing was seen yet: the next look sees all there is"
+    await sight.look()
+    assert sight.agrees({identity: "running"})
+    assert not sight.agrees({identity: "exited"})
+    assert not sight.agrees({})
+    sight.blur()
+    assert sight.agrees({})
+
+
+async def test_a_change_without_an_event_is_found_by_the_relist(tmp_path: Path) -> None:
+    async with world(tmp_path / "host") as here:
+        worker = here.worker(pod())
+        relist = Relist(here.docker, {UID: worker})
+        tasks = [
+            asyncio.create_task(here.docker.follow(lambda _: worker.look(), worker.look)),
+            asyncio.create_task(worker.run()),
+        ]
+        try:
+            await until_true(lambda: here.docker.running("main"))
+            await until_true(lambda: not worker.sight.agrees({}))
+            one = here.docker.running("main")
+            assert one is not None
+            here.docker.quiet = True
+            here.docker.end(one.id, 1)
+            here.docker.quiet = False
+            await relist.compare()
+            await until_true(lambda: here.restarts() == [1])
+            await until_true(lambda: [row.restart_count for row in here.status.container_statuses] == [1])
+        finally:
+            for task in tasks:
+                task.cancel()
