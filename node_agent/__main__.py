@@ -61,7 +61,7 @@ async def serve(settings: Settings) -> None:
         asyncio.TaskGroup() as tasks,
     ):
         agent = Agent(settings, client, docker, network, prober, tasks.create_task)
-        health = Health(settings.health_address, lambda: agent.unready)
+        health = Health(settings.health_address, lambda: agent.heart.unready)
         await health.start()
         notify("READY=1")
         try:

@@ -8,15 +8,14 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from api.client import Client, ClientError
+from api.client import Client
 from api.mirror import Mirror
-from api.objects import ContainerImage, Node, ObjectMeta, Pod, PodSpec, PodStatus
+from api.objects import ObjectMeta, Pod, PodSpec, PodStatus
 from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports
 from node_agent import observed as label
@@ -34,19 +33,16 @@ from node_agent.drivers.probe import Prober
 from node_agent.drivers.slices import Slices
 from node_agent.eviction import Pressure
 from node_agent.evictor import Evictor
+from node_agent.heart import Heart
 from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.mirror_pods import Shown
 from node_agent.mirroring import Mirroring
-from node_agent.node import Health, Identity, new_node, parse_taint
-from node_agent.node_report import NodeReport
 from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker
 from node_agent.prober import Probing
-from node_agent.pulse import SECONDS as PULSE_SECONDS
-from node_agent.pulse import Pulse
 from node_agent.recollection import Recollection
 from node_agent.recorder import Recorder
 from node_agent.references import References
@@ -60,17 +56,13 @@ from node_agent.status import rejected
 from node_agent.status_writer import StatusWriter
 from node_agent.tokens import Tokens
 from node_agent.tools import Tools
-from reconcile.errors import DriverError, NotReady
+from reconcile.errors import NotReady
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 60.0
-NO_IMAGES: tuple[ContainerImage, ...] = ()
 NO_PORTS = host_ports.table(())
-
-FAST_SECONDS, FAST_STEP_SECONDS = 120.0, 0.1
-"""So long after a start, until the node is Ready for the first time, it is looked at again after each step."""
 
 
 class Agent:
@@ -85,14 +77,12 @@ class Agent:
         prober: Prober,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        self.unready = "starting"
         self._settings = settings
         self._client = client
         self._docker = docker
         self._network = network
         self._spawn = spawn
         self._workers: dict[str, PodWorker] = {}
-        self._subnet = ""
         self._ports_written = ""
         self._complete = False
         self._recollection = Recollection()
@@ -101,7 +91,10 @@ class Agent:
         self._waiting: set[str] = set()
         self._services = Services(client, self._wake_everyone)
         sysctls = settings.allowed_unsafe_sysctls
-        self._door = Door(self._known_node, self._fresh_node, self._pressure, _host(settings), sysctls)
+        self.heart = Heart(
+            settings, client, docker, network, self.recorder, self._pressure, self._node_changed, self._reattach
+        )
+        self._door = Door(self.heart.known, self.heart.fresh, self._pressure, _host(settings), sysctls)
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
@@ -109,20 +102,14 @@ class Agent:
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
         self.relist = Relist(docker, self._workers)
-        self.heart = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
-        here, tell, wake = (lambda: frozenset(self._workers)), self.recorder.about_node, self.heart.wake
+        here, tell, wake = (lambda: frozenset(self._workers)), self.recorder.about_node, self.heart.loop.wake
         self.housekeeping = Housekeeping(settings, docker, network, here, tell)
         reclaim = self.housekeeping.reclaim
         self.evictor = Evictor(settings, docker, self._tools.host, self._evictable, reclaim, wake, tell)
-        self._pulse = Pulse(docker, min(PULSE_SECONDS, settings.runtime_request_timeout_seconds))
-        self._identity = _identity(settings)
-        every, about = settings.heartbeat_seconds, self.recorder.about
-        self.node = NodeReport(client, self._identity, every, about, self._node_changed)
         self._sweep_due = 0.0
-        self._fast_until = time.monotonic() + FAST_SECONDS
         self.static = StaticSources(settings, self.loop.wake, self.recorder.about_node)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
-        self.mirroring = Mirroring(client, self.mirror, lambda: self.node.current, self._shown)
+        self.mirroring = Mirroring(client, self.mirror, lambda: self.heart.report.current, self._shown)
 
     def _make_tools(self, prober: Prober) -> Tools:
         settings, host = self._settings, _host(self._settings)
@@ -148,9 +135,9 @@ class Agent:
 
         Workers are woken when something happens to their containers.
         """
-        yield self.heart.run()
-        yield self.node.heart.run()
-        yield self.node.mirror.run()
+        yield self.heart.loop.run()
+        yield self.heart.report.heart.run()
+        yield self.heart.report.mirror.run()
         yield self.statuses.loop.run()
         yield self.recorder.loop.run()
         yield self.loop.run()
@@ -181,7 +168,7 @@ class Agent:
         self.housekeeping.container_changed()
 
     def _wake_everyone(self) -> None:
-        self.heart.wake()
+        self.heart.loop.wake()
         self.detacher.wake()
         self._tools.cgroups.docker_came()
         for worker in self._workers.values():
@@ -343,63 +330,16 @@ class Agent:
         if status.phase in FINAL_PHASES:
             self.loop.wake()  # There may be room now for another.
 
-    async def _beat(self) -> None:
-        """Tell the master how this node is, and whether pods can run here."""
-        version, images = "", NO_IMAGES
-        try:
-            version, images = await self._pulse.take()
-            await self._follow_network()
-            self.unready = ""
-        except DriverError as error:
-            self.unready = str(error)
-        facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), version, images)
-        await self.node.write(facts, Health(self.unready, self.evictor.pressure), datetime.now(UTC))
+    def _node_changed(self) -> None:
         self.mirroring.loop.wake()
-        if not self.unready:
-            self._fast_until = 0.0
-        elif time.monotonic() < self._fast_until:
-            asyncio.get_running_loop().call_later(FAST_STEP_SECONDS, self.heart.wake)
-        else:
-            raise NotReady(self.unready)
-
-    async def _known_node(self) -> Node:
-        """As the master last told, or as this host would register."""
-        if self.node.current is not None:
-            return self.node.current
-        facts = await asyncio.to_thread(directories.facts, Path(self._settings.state_dir), "", ())
-        return new_node(self._identity, facts, Health(self.unready), datetime.now(UTC))
-
-    async def _fresh_node(self) -> Node | None:
-        """As the master has it now; None while it is away."""
-        try:
-            return await self._client.get(Node, self._settings.node_name)
-        except ClientError:
-            return None
 
     def _pressure(self) -> Pressure:
         return self.evictor.pressure
 
-    def _node_changed(self) -> None:
-        self.heart.wake()
-        self.mirroring.loop.wake()
-
-    async def _follow_network(self) -> None:
-        """Raises NotReady while pods can have none."""
-        subnet = (await self._network.status()).subnet
-        if self._subnet not in {"", subnet}:
-            log.warning("this node has another subnet", extra={"subnet": subnet, "before": self._subnet})
-            for worker in self._workers.values():
-                worker.reattach()
-        self._subnet = subnet
-
-
-def _identity(settings: Settings) -> Identity:
-    return Identity(
-        name=settings.node_name,
-        address=settings.node_ip,
-        max_pods=settings.max_pods,
-        taints=tuple(map(parse_taint, settings.register_with_taints)),
-    )
+    def _reattach(self) -> None:
+        """Every pod needs an address of the node's other subnet."""
+        for worker in self._workers.values():
+            worker.reattach()
 
 
 def _host(settings: Settings) -> Host:

@@ -11,7 +11,6 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from api.objects import Pod
-from api.static_pods import is_static
 from node_agent.alarm import Alarm
 from node_agent.clock import EvenClock, steady, wall
 from node_agent.deadline import EXCEEDED, active_until
@@ -28,7 +27,7 @@ from node_agent.progress import post_start
 from node_agent.references import Unread
 from node_agent.sight import Sight
 from node_agent.status import Facts, before_start, failed, merged, summarise
-from node_agent.stopping import REMOVED_SECONDS
+from node_agent.stopping import grace_seconds
 from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
 from node_agent.tools import Tools
 from reconcile.errors import DriverError, Gone, NotReady, Refused
@@ -367,12 +366,7 @@ class PodWorker:
         The grace period begins when we see that the pod is to go: the master's deletionTimestamp has whole seconds
         only, and its clock may not be ours.
         """
-        grace = self.pod.metadata.deletion_grace_period_seconds
-        if grace is None or not self.pod.metadata.deletion_timestamp:
-            evicting = is_evicted(self.pod.status)
-            grace = self._eviction_grace if evicting else self.pod.spec.termination_grace_period_seconds or 0
-        if self.leaving and not is_static(self.pod):
-            grace = min(grace, REMOVED_SECONDS)
+        grace = grace_seconds(self.pod, self._eviction_grace, self.leaving)
         now = self._clock()
         deadline = now + timedelta(seconds=grace)
         running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)

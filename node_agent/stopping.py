@@ -13,12 +13,23 @@ import msgspec
 from msgspec.structs import replace
 
 from api.objects import Container as Wish
+from api.objects import Pod
 from api.probes import LifecycleHandler
+from api.static_pods import is_static
+from node_agent.eviction import is_evicted
 from node_agent.observed import PRE_STOP, Container
 
 LEAST_AFTER_HOOK = timedelta(seconds=2)
 REMOVED_SECONDS = 2
 """The grace of a pod whose object is gone already: somebody did not want to wait."""
+
+
+def grace_seconds(pod: Pod, evicted_with: int, leaving: bool) -> int:
+    """How long the containers of a pod have for their end; `leaving`: no source wants the pod any more."""
+    grace = pod.metadata.deletion_grace_period_seconds
+    if grace is None or not pod.metadata.deletion_timestamp:
+        grace = evicted_with if is_evicted(pod.status) else pod.spec.termination_grace_period_seconds or 0
+    return min(grace, REMOVED_SECONDS) if leaving and not is_static(pod) else grace
 
 
 class Step(Enum):
