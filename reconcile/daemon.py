@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import faulthandler
 import logging
 import os
 import signal
@@ -40,7 +41,11 @@ def _quoted(text: str) -> str:
 
 
 def run(main: Callable[[], Awaitable[None]], level: str = "info") -> int:
-    """Run a daemon until it ends or is told to stop (SIGTERM, SIGINT: exit 0). Returns the exit code."""
+    """Run a daemon until it ends or is told to stop (SIGTERM, SIGINT: exit 0). Returns the exit code.
+
+    If a library of another language crashes, the log tells where.
+    """
+    faulthandler.enable()
     _LIBC.mallopt(_M_ARENA_MAX, 1)  # threads share one heap: they wait far more than they allocate
     sslproto.SSLProtocol.max_size = _TLS_BUFFER
     handler = logging.StreamHandler(sys.stderr)

@@ -20,6 +20,7 @@ import yaml
 
 from lab.command import run, succeeds
 from master import pki
+from tests import runtime
 from tests.conformance import images
 from tests.conformance.build import BINARIES
 from tests.e2e.cluster import wait_until
@@ -29,7 +30,7 @@ API, ETCD = "127.0.0.1:6443", "127.0.0.1:2379"
 NODE_IP = "10.245.48.3"
 PODS, SERVICES, API_SERVICE = "10.248.0.0/24", "10.248.240.0/24", "10.248.240.1"
 READY_SECONDS = 120.0
-RUNTIME = Path(__file__).with_name("runtime.py")
+RUNTIME = Path(runtime.__file__)
 
 
 class StockNode(SingleNode):
