@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from typing import Annotated
 
 from msgspec.structs import replace
 
 from api.label_selector import LabelSelector, check_selector, shown_selector
-from api.objects import Condition, Object
+from api.objects import Object
 from api.rules import Rules
 from api.schema import FORBIDDEN, Problem, shown
-from api.value import Value, by
-from master.kinds.kind import AGE, NAME, Column, Kind, Scaling, age
+from api.value import Value
+from master.kinds.kind import AGE, NAME, Kind, Scaling, age
 from master.kinds.workload import (
+    COUNTED,
     WIDE,
     PodTemplateSpec,
+    ReplicasStatus,
     check_replicas,
     check_required_selector,
     check_template,
@@ -34,17 +35,6 @@ class ReplicaSetSpec(Value, frozen=True):
     template: PodTemplateSpec = PodTemplateSpec()
 
 
-class ReplicaSetStatus(Value, frozen=True, omit_defaults=False):
-    """How many pods there are, have all labels of the template, are ready, and available."""
-
-    replicas: int = 0
-    fully_labeled_replicas: int = 0
-    ready_replicas: int = 0
-    available_replicas: int = 0
-    observed_generation: int = 0
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
-
-
 class ReplicaSet(Object, frozen=True):
     """Keeps `replicas` pods that are made from `template`."""
 
@@ -52,7 +42,7 @@ class ReplicaSet(Object, frozen=True):
     KIND = "ReplicaSet"
 
     spec: ReplicaSetSpec = ReplicaSetSpec()
-    status: ReplicaSetStatus = ReplicaSetStatus()
+    status: ReplicasStatus = ReplicasStatus()
 
 
 def _default(item: ReplicaSet) -> ReplicaSet:
@@ -95,15 +85,13 @@ REPLICA_SET = Kind(
     categories=("all",),
     columns=(
         NAME,
-        Column("Desired", "How many pods there are to be.", "integer"),
-        Column("Current", "How many there are.", "integer"),
-        Column("Ready", "How many of them are ready.", "integer"),
+        *COUNTED,
         AGE,
         *WIDE,
     ),
     cells=_cells,
     fields=lambda item: {"status.replicas": str(item.status.replicas)},
-    on_create=lambda item: replace(item, status=ReplicaSetStatus()),
+    on_create=lambda item: replace(item, status=ReplicasStatus()),
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,

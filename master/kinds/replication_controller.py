@@ -9,14 +9,16 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from api.label_selector import LabelSelector, check_selector
-from api.objects import Condition, Object
+from api.objects import Object
 from api.rules import Rules
 from api.schema import MISSING, Problem
-from api.value import ATOMIC, Value, by
-from master.kinds.kind import AGE, NAME, Column, Kind, Scaling, age, or_none
+from api.value import ATOMIC, Value
+from master.kinds.kind import AGE, NAME, Kind, Scaling, age, or_none
 from master.kinds.workload import (
+    COUNTED,
     WIDE,
     PodTemplateSpec,
+    ReplicasStatus,
     check_replicas,
     check_template,
     defaulted_template,
@@ -33,17 +35,6 @@ class ReplicationControllerSpec(Value, frozen=True):
     template: PodTemplateSpec | None = None
 
 
-class ReplicationControllerStatus(Value, frozen=True, omit_defaults=False):
-    """How many pods there are, have all labels of the template, are ready, and available."""
-
-    replicas: int = 0
-    fully_labeled_replicas: int = 0
-    ready_replicas: int = 0
-    available_replicas: int = 0
-    observed_generation: int = 0
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
-
-
 class ReplicationController(Object, frozen=True):
     """Keeps `replicas` pods that are made from `template`."""
 
@@ -51,7 +42,7 @@ class ReplicationController(Object, frozen=True):
     KIND = "ReplicationController"
 
     spec: ReplicationControllerSpec = ReplicationControllerSpec()
-    status: ReplicationControllerStatus = ReplicationControllerStatus()
+    status: ReplicasStatus = ReplicasStatus()
 
 
 def _default(item: ReplicationController) -> ReplicationController:
@@ -100,15 +91,13 @@ REPLICATION_CONTROLLER = Kind(
     categories=("all",),
     columns=(
         NAME,
-        Column("Desired", "How many pods there are to be.", "integer"),
-        Column("Current", "How many there are.", "integer"),
-        Column("Ready", "How many of them are ready.", "integer"),
+        *COUNTED,
         AGE,
         *WIDE,
     ),
     cells=_cells,
     fields=lambda item: {"status.replicas": str(item.status.replicas)},
-    on_create=lambda item: replace(item, status=ReplicationControllerStatus()),
+    on_create=lambda item: replace(item, status=ReplicasStatus()),
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,

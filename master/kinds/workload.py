@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 from msgspec.structs import replace
 
 from api import pods
 from api.defaults import pod_defaults
 from api.label_selector import LabelSelector, selector
-from api.objects import ObjectMeta, Pod, PodSpec
+from api.objects import Condition, ObjectMeta, Pod, PodSpec
 from api.schema import MISSING, Problem, shown
-from api.value import Value
+from api.value import Value, by
 from master.kinds.kind import Column
 
 
@@ -21,6 +22,23 @@ class PodTemplateSpec(Value, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
 
+
+class ReplicasStatus(Value, frozen=True, omit_defaults=False):
+    """How many pods there are, have all labels of the template, are ready, and available."""
+
+    replicas: int = 0
+    fully_labeled_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    observed_generation: int = 0
+    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+
+
+COUNTED = (
+    Column("Desired", "How many pods there are to be.", "integer"),
+    Column("Current", "How many there are.", "integer"),
+    Column("Ready", "How many of them are ready.", "integer"),
+)
 
 WIDE = (
     Column("Containers", "The names of the template's containers.", wide=True),
