@@ -72,7 +72,7 @@ def forget(pod_dir: Path) -> None:
 
 
 def _write(volume: Volume, path: Path, files: Mapping[str, File], group: int | None) -> None:
-    if is_in_memory(volume) and not mounts.is_mounted(path):
+    if is_in_memory(volume) and not mounts.is_filesystem(path):
         mounts.tmpfs(path, f"mode={FILES_MODE:o}")
     if stat.S_IMODE(path.stat().st_mode) != FILES_MODE:
         path.chmod(FILES_MODE)
@@ -81,7 +81,7 @@ def _write(volume: Volume, path: Path, files: Mapping[str, File], group: int | N
 
 def _make_empty_dir(source: EmptyDirVolumeSource, path: Path, wish: Wish) -> None:
     group = wish.group
-    if source.medium == "Memory" and not mounts.is_mounted(path):
+    if source.medium == "Memory" and not mounts.is_filesystem(path):
         mounts.tmpfs(path, f"size={wish.size}")
     mode = EMPTY_DIR_MODE if group is None else GROUP_EMPTY_DIR_MODE
     if source.medium == "Memory":
