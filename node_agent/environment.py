@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from api import fields, resource_fields
-from api.configuration import ConfigMap, Secret, bytes_of
+from api.configuration import ConfigMap, Secret
 from api.objects import Container, Object, Pod
 from api.references import Reference
 from api.value import ResourceFieldSelector
@@ -83,7 +83,7 @@ def _key(wanted: Reference, ref: KeySelector, sources: Sources) -> str | None:
 def _held(wanted: Reference, optional: bool, sources: Sources) -> Mapping[str, bytes]:
     found = sources.objects.get(wanted)
     if isinstance(found, ConfigMap):
-        return bytes_of(found)
+        return {key: text.encode() for key, text in found.data.items()}  # variables are text: not its binary data
     if isinstance(found, Secret):
         return found.data
     if optional:

@@ -77,6 +77,12 @@ def about_pod(pod: Pod, container: str) -> ObjectReference:
     return reference(pod, f"spec.{place}{{{container}}}")
 
 
+def held_back(pod: Pod, container: str) -> str:
+    """What is told of a container that waits before it is started again."""
+    meta = pod.metadata
+    return f"Back-off restarting failed container {container} in pod {meta.name}_{meta.namespace}({meta.uid})"
+
+
 def about_node(name: str) -> ObjectReference:
     """The node; kubectl describe looks for its events by the name in place of the UID."""
     return ObjectReference(api_version="v1", kind="Node", name=name, uid=name)

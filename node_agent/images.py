@@ -73,10 +73,12 @@ class Images:
             here = None
         except Refused as error:
             self._tell("InspectFailed", f'Failed to inspect image "{image}": {error}', wish.name)
+            self._tell("Failed", "Error: InvalidImageName", wish.name)
             return Missing("InvalidImageName", str(error))
         if wish.image_pull_policy == "Never" and here is None:
             words = f'Container image "{image}" is not present with pull policy of Never'
             self._tell("ErrImageNeverPull", words, wish.name)
+            self._tell("Failed", "Error: ErrImageNeverPull", wish.name)
             return Missing("ErrImageNeverPull", words)
         if here is not None and wish.image_pull_policy in ("IfNotPresent", "Never"):
             words = f'Container image "{image}" already present on machine and can be accessed by the pod'

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+
+FIRST_DELAY, LAST_DELAY = timedelta(seconds=1), timedelta(seconds=300)
+"""Between attempts to have a sandbox."""
 
 
 @dataclass(slots=True)
@@ -20,3 +23,19 @@ class PodMemory:
     troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
     trouble: tuple[str, str] | None = None
     held_back: set[str] = field(default_factory=set)
+    sandbox_failures: int = 0
+    sandbox_due: datetime | None = None
+
+    def sandbox_failed(self, now: datetime) -> datetime:
+        """The next attempt waits, longer each time: Docker's own events of this one must not bring it about."""
+        delay = min(FIRST_DELAY * float(2 ** min(self.sandbox_failures, 10)), LAST_DELAY)
+        self.sandbox_failures, self.sandbox_due = self.sandbox_failures + 1, now + delay
+        return self.sandbox_due
+
+    def sandbox_stands(self) -> None:
+        """It runs, and has its place in the network."""
+        self.sandbox_failures, self.sandbox_due = 0, None
+
+    def holds_sandbox(self, now: datetime) -> bool:
+        """Whether it is too early for another one."""
+        return self.sandbox_due is not None and now < self.sandbox_due

@@ -14,6 +14,7 @@ from api.objects import Pod
 from node_agent.alarm import Alarm
 from node_agent.clock import EvenClock, steady, wall
 from node_agent.deadline import EXCEEDED, active_until
+from node_agent.events import held_back
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
 from node_agent.images import Images, Missing
 from node_agent.last_words import LastWords
@@ -44,6 +45,7 @@ class PodWorker:
 
     def __init__(self, pod: Pod, tools: Tools) -> None:
         self.pod = pod
+        self._uid = pod.metadata.uid
         self.leaving = False
         self.cleared = False
         self.verdict: tuple[str, str] | None = None
@@ -58,12 +60,9 @@ class PodWorker:
         self._volumes = PodVolumes(self._uid, tools.references, tools.tokens, tools.host, self._tell)
         self._lifecycle = Lifecycle(tools.docker, tools.host, self._uid, tools.probing, Voice(self._tell, self.wake))
         self._alarm = Alarm(self.wake)
-        self._loop = Loop(f"pod {pod.metadata.namespace}/{pod.metadata.name}", self._pass, Pace(resync=RESYNC_SECONDS))
+        self._name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        self._loop = Loop(f"pod {self._name}", self._pass, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
-
-    @property
-    def _uid(self) -> str:
-        return self.pod.metadata.uid
 
     def wake(self) -> None:
         """Something that matters to this pod may have changed."""
@@ -186,7 +185,7 @@ class PodWorker:
 
     async def _act(self, actions: PodActions, seen: PodContainers) -> None:
         if str(actions):
-            log.info("pod", extra={"pod": self._loop_name(), "actions": actions})
+            log.info("pod", extra={"pod": self._name, "actions": actions})
             self.sight.blur()
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
@@ -200,7 +199,10 @@ class PodWorker:
         if actions.sandbox_attempt is None:
             for one in actions.remove:
                 await self._remove(one)
-        elif has_volumes:
+        elif not has_volumes or self._memory.holds_sandbox(steady()):
+            self._alarm.at(self._memory.sandbox_due, steady())
+            return
+        else:
             if actions.sandbox_attempt > 0:
                 self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
             sandbox = await self._new_sandbox(actions.sandbox_attempt, actions)
@@ -217,13 +219,9 @@ class PodWorker:
         lacking, retry_at = await self._volumes.set_up(self.pod, steady())
         self._alarm.at(retry_at, steady())
         if lacking:
-            waiting = (before_start(self.pod), lacking)
-            containers = (*self.pod.spec.init_containers, *self.pod.spec.containers)
-            self._memory.troubles = {container.name: waiting for container in containers}
+            names = (one.name for one in (*self.pod.spec.init_containers, *self.pod.spec.containers))
+            self._memory.troubles = dict.fromkeys(names, (before_start(self.pod), lacking))
         return not lacking
-
-    def _loop_name(self) -> str:
-        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
 
     def _tell(self, reason: str, message: str, container: str = "") -> None:
         self._tools.event(self.pod, reason, message, container)
@@ -232,9 +230,7 @@ class PodWorker:
         """Once for each end of a container after which it has to wait."""
         waiting = {seen.containers[name][0].id: name for name, _ in actions.waiting}
         for name in (waiting[identity] for identity in waiting.keys() - self._memory.held_back):
-            meta = self.pod.metadata
-            words = f"Back-off restarting failed container {name} in pod {meta.name}_{meta.namespace}({meta.uid})"
-            self._tell("BackOff", words, name)
+            self._tell("BackOff", held_back(self.pod, name), name)
         self._memory.held_back = set(waiting)
 
     async def _new_sandbox(self, attempt: int, actions: PodActions) -> Container:
@@ -247,8 +243,7 @@ class PodWorker:
             await asyncio.gather(docker.start(identity), self._images.expect([one.wish for one in actions.start]))
             sandbox = await docker.inspect(identity)
         except DriverError as error:
-            self._memory.trouble = ("FailedCreatePodSandBox", str(error))
-            self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
+            self._sandbox_failed(str(error))
             raise
         self._memory.trouble = None
         return sandbox
@@ -270,17 +265,22 @@ class PodWorker:
             address = await connected(self.pod, sandbox, self._tools.network, self._tools.node_address)
         except DriverError as error:
             if isinstance(error, Gone):
-                log.warning("sandbox is cut off", extra={"pod": self._loop_name(), "error": error})
+                log.warning("sandbox is cut off", extra={"pod": self._name, "error": error})
                 await self._tools.docker.signal(sandbox.id, "SIGKILL")
                 self.sight.blur()
-            self._memory.trouble = ("FailedCreatePodSandBox", f"network: {error}")
-            self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: network: {error}")
+            self._sandbox_failed(f"network: {error}")
             raise
         self._memory.trouble = no_address(self.pod, address)
         self._memory.address = address
         for reason, message in await named(self.pod, self._tools.host, address):
             self._tell(reason, message)
         self._memory.attached = sandbox.id
+        self._memory.sandbox_stands()
+
+    def _sandbox_failed(self, words: str) -> None:
+        self._memory.trouble = ("FailedCreatePodSandBox", words)
+        self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: {words}")
+        self._alarm.at(self._memory.sandbox_failed(steady()), steady())
 
     async def _start_all(self, starts: tuple[Start, ...], sandbox: Container, seen: PodContainers) -> None:
         """One after the other; those after one with a postStart hook wait for it, and a pass has to begin it."""
@@ -316,7 +316,7 @@ class PodWorker:
             await self._tools.docker.start(identity)
             self._tell("Started", "Container started", name)
         except Refused as error:
-            log.warning("container cannot run", extra={"pod": self._loop_name(), "container": name, "error": error})
+            log.warning("container cannot run", extra={"pod": self._name, "container": name, "error": error})
             self._cannot(name, "RunContainerError", error)
 
     def _cannot(self, container: str, reason: str, error: DriverError) -> None:
@@ -341,7 +341,7 @@ class PodWorker:
 
     async def _terminate(self, seen: PodContainers) -> None:
         if await self._take_down(seen):
-            log.info("pod gone", extra={"pod": self._loop_name()})
+            log.info("pod gone", extra={"pod": self._name})
             self._tools.gone(self._uid)
             self._done.set()
 

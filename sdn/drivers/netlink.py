@@ -33,7 +33,8 @@ _LEAST_BURST = 2 * 9000  # bytes: two of the largest packets
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
 _UP = 1
-_LONGEST_ALIAS = 255
+_LONGEST_ALIAS = 254
+"""The kernel takes 255 bytes, of which the last is the zero that netlink adds."""
 _UNFINISHED = "podlane-new"
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_STXCSUM = 0x17

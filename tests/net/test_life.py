@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from api.attach import NODE_AGENT, AttachRequest
 from api.objects import HostSubnet, Namespace, NetNamespace, Node, NodeAddress, NodeStatus, ObjectMeta
 from bench.bare import wait_until
+from lab.command import run
 from reconcile.errors import NotReady
 from sdn.plan import device_of
 from tests.net.cluster import NetCluster
@@ -225,6 +227,29 @@ def test_attaching_and_detaching_again_is_harmless(cluster: NetCluster) -> None:
     assert (cluster.flows("node-1"), links(cluster, "node-1")) == before
     assert cluster.add(place).ip != first.ip, "a freed address rests"
     cluster.remove("red-twice")
+
+
+def test_a_pod_with_the_longest_name_gets_its_place_and_its_node_stays_well(cluster: NetCluster) -> None:
+    namespace = cluster.pod_namespace("red-long")
+    run("ip", "netns", "add", namespace)
+    try:
+        request = AttachRequest(
+            sandbox="red-long",
+            netns=f"/run/netns/{namespace}",
+            namespace="red",
+            name="n" * 253,
+            runtime=NODE_AGENT,
+            uid="0b7c0b7c-0b7c-0b7c-0b7c-0b7c0b7c0b7c",
+        )
+        attached = cluster.attach("node-1", request)
+        assert f"podlane red/{'n' * 200}" in cluster.in_node(
+            "node-1", "ip", "-d", "link", "show", device_of("red-long")
+        )
+        assert attached.ip
+        assert cluster.network_ready("node-1")
+    finally:
+        cluster.detach("node-1", "red-long")
+        run("ip", "netns", "del", namespace)
 
 
 def test_the_node_agent_is_told_what_is_attached_on_its_behalf_also_after_a_restart(cluster: NetCluster) -> None:

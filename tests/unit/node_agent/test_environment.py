@@ -34,7 +34,6 @@ def test_whole_objects_come_first_and_later_ones_win() -> None:
         "color": "blue",
         "file.txt": "x",
         "size": "big blue sesame",
-        "raw": "\ufffd",
         "word": "sesame",
         "P_word": "sesame",
         "P_color": "blue",
