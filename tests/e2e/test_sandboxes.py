@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -286,3 +288,15 @@ def test_a_pod_without_a_cluster_dns_asks_as_its_host_and_is_told(node: SingleNo
     wait_running(node, "late")
     assert said(node, "late", "cat", "/etc/resolv.conf") == RESOLV_CONF
     assert 'Falling back to "Default" policy' in told(node, "late", "MissingClusterDNS")
+
+
+def test_a_sandbox_that_cannot_start_is_tried_again_less_and_less_often(node: SingleNode) -> None:
+    wrong = {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "none"}]}
+    began = time.monotonic()
+    node.kubectl("apply", "-f", "-", stdin=pod("unstartable", securityContext=wrong))
+    wait_until(lambda: "k8s_POD_unstartable" in node.docker("ps", "-a", "--format", "{{.Names}}"), "the first attempt")
+    third = re.compile(r"k8s_POD_unstartable_default_\S+_3$", re.MULTILINE)
+    wait_until(lambda: third.search(node.docker("ps", "-a", "--format", "{{.Names}}")), "the third attempt after it")
+    assert time.monotonic() - began >= 1 + 2 + 4, "the attempts were nearer together than their delays"
+    assert node.status("unstartable")["phase"] == "Pending"
+    node.kubectl("delete", "pod", "unstartable", "--timeout=30s")
