@@ -22,6 +22,16 @@ DEEPEST = 64
 LARGEST = 1_000_000
 """Values in a document; a string counts once more for every 64 characters, an alias as often as it stands."""
 
+
+class _Loader(yaml.SafeLoader):
+    """A time that stands without quotes is a text, as it is in JSON."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, words) for tag, words in rows if tag != "tag:yaml.org,2002:timestamp"]
+        for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 _MARKER = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 _UNREADABLE = (
     yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError,
@@ -53,7 +63,7 @@ def _yaml(text: str) -> Iterator[Plain]:
         # Lines before the document stay as empty ones, so that an error names the line of the file.
         part = "\n" * text.count("\n", 0, begin) + text[begin:end]
         try:
-            value = yaml.safe_load(part)
+            value = yaml.load(part, _Loader)
         except _UNREADABLE as error:
             words = " ".join(str(error).split()) or type(error).__name__
             yield Plain(None, (Problem("the document", "not YAML", words[:300]),))

@@ -869,8 +869,12 @@ async def test_a_docker_that_hangs_is_not_ready_and_no_program_is_blamed(dockerd
             await real.version()
         with pytest.raises(NotReady, match="does not answer"):
             await real.execute(identity, ("true",), 0.1)
+        begun = asyncio.create_task(real.execute(identity, ("true",), 0.5))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(begun), 1.0)
     finally:
         daemon.resume()
+    assert await begun == Executed(0), "its time began when Docker came back"
     assert await real.execute(identity, ("true",), DEADLINE_SECONDS) == Executed(0)
     real.close()
 
