@@ -54,6 +54,7 @@ class Lifecycle:
         self._client = probing.client
         self._voice = voice
         self._prober = PodProber(probing, self._heard, voice.wake)
+        self._silent: dict[tuple[str, str], str] = {}
         self._marks: dict[Mark, str] | None = None
         self._hooks: dict[Mark, asyncio.Task[Answer]] = {}
         self._stops: dict[str, Stop] = {}
@@ -238,8 +239,11 @@ class Lifecycle:
         del self._marks[mark]
 
     def _heard(self, name: str, kind: str, heard: Answer, changed: bool) -> None:
+        silent = self._silent.pop((name, kind), "")
         if heard.success is None:
-            self._voice.tell("Unhealthy", f"{kind} probe errored: {heard.words}", name)
+            self._silent[name, kind] = heard.words
+            if heard.words != silent:  # what does not answer is told once, and leaves room for other events
+                self._voice.tell("Unhealthy", f"{kind} probe errored: {heard.words}", name)
         elif not heard.success:
             self._voice.tell("Unhealthy", f"{kind} probe failed: {heard.words}", name)
         elif heard.words:
