@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -37,11 +37,18 @@ class GivenUp(NotReady):
 
 
 class Images:
-    """`tell` tells an event: (reason, message, container)."""
+    """`tell` tells an event: (reason, message, container); `show` tells how the pod is, before an image is waited for.
 
-    def __init__(self, docker: Docker, tell: Callable[[str, str, str], None]) -> None:
+    `seconds`: so long an image is waited for at the most; None is without end.
+    """
+
+    def __init__(
+        self, docker: Docker, tell: Callable[[str, str, str], None], show: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.seconds: float | None = None
         self._docker = docker
         self._tell = tell
+        self._show = show
         self._failures: dict[str, Failure] = {}
         self._fetching: asyncio.Task[Pulled] | None = None
         self._expected: dict[str, str] = {}
@@ -96,6 +103,7 @@ class Images:
             self._tell("Failed", "Error: ImagePullBackOff", container)
             return Missing("ImagePullBackOff", f"{words}: {earlier.reason}: {earlier.words}", earlier.due)
         self._tell("Pulling", f'Pulling image "{image}"', container)
+        await self._show()
         reason = "ErrImagePull"
         try:
             pulled = await self._fetch(image, credentials)
@@ -135,11 +143,11 @@ class Images:
         """Who is cancelled himself takes the task along."""
         self._fetching = task
         try:
-            await asyncio.wait([task])
+            await asyncio.wait([task], timeout=self.seconds)
         finally:
             self._fetching = None
             task.cancel()
-        if task.cancelled():
+        if task.cancelled() or not task.done():
             raise GivenUp("the image is not waited for: the pod is to go")
         return task.result()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -25,6 +26,12 @@ class PodMemory:
     held_back: set[str] = field(default_factory=set)
     sandbox_failures: int = 0
     sandbox_due: datetime | None = None
+
+    def newly_held(self, waiting: Mapping[str, str]) -> list[str]:
+        """Of the containers that wait, by the ids of those that ended, the names of those that did not wait yet."""
+        fresh = [waiting[identity] for identity in waiting.keys() - self.held_back]
+        self.held_back = set(waiting)
+        return fresh
 
     def sandbox_failed(self, now: datetime) -> datetime:
         """The next attempt waits, longer each time: Docker's own events of this one must not bring it about."""

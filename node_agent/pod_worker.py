@@ -56,7 +56,7 @@ class PodWorker:
         self._memory = PodMemory(self._clock(), address=pod.status.pod_ip)
         self._last_words = LastWords(tools.docker, tools.host)
         self._messages: Mapping[str, str] = {}
-        self._images = Images(tools.docker, self._tell)
+        self._images = Images(tools.docker, self._tell, self._show)
         self._volumes = PodVolumes(self._uid, tools.references, tools.tokens, tools.host, self._tell)
         self._lifecycle = Lifecycle(tools.docker, tools.host, self._uid, tools.probing, Voice(self._tell, self.wake))
         self._alarm = Alarm(self.wake)
@@ -66,7 +66,7 @@ class PodWorker:
 
     def wake(self) -> None:
         """Something that matters to this pod may have changed."""
-        if self._going:
+        if self._going or self.verdict or is_evicted(self.pod.status):
             self._images.give_up()
         self._loop.wake()
 
@@ -126,8 +126,12 @@ class PodWorker:
         until = active_until(self.pod, seen, self._memory.started_at)
         if until is not None and self._clock() >= until:
             self.fail(*EXCEEDED)
+        self._images.seconds = None if until is None else (until - self._clock()).total_seconds()
         if self._going:
-            await self._terminate(seen)
+            if await self._take_down(seen):
+                log.info("pod gone", extra={"pod": self._name})
+                self._tools.gone(self._uid)
+                self._done.set()
         elif is_evicted(self.pod.status):
             self.cleared = await self._take_down(seen)
         elif self.verdict and self.pod.status.phase not in FINAL_PHASES:
@@ -151,6 +155,9 @@ class PodWorker:
             self.wake()
         self._report(await self._observe())
 
+    async def _show(self) -> None:
+        self._report(await self._observe())
+
     async def _observe(self) -> PodContainers:
         seen = await self.sight.look()
         going = self._going or is_evicted(self.pod.status) or self.verdict is not None
@@ -163,7 +170,8 @@ class PodWorker:
         actions = plan(self.pod, seen, wall(), retired, self._lifecycle.progress)
         self._alarm.clear()
         self._alarm.at(actions.wake_at(), wall())
-        self._tell_held_back(actions, seen)
+        for name in self._memory.newly_held({seen.containers[name][0].id: name for name, _ in actions.waiting}):
+            self._tell("BackOff", held_back(self.pod, name), name)
         if actions.finished and self.pod.status.phase in FINAL_PHASES:
             if not seen.everything:
                 return  # Nothing has ever been here: its status says all there is to say.
@@ -171,6 +179,8 @@ class PodWorker:
             if self._lifecycle.stopping:
                 self._report(await self._observe())
             return
+        if not self.pod.status.conditions:
+            self._report(seen)
         try:
             await (self._release if actions.finished else self._act)(actions, seen)
         except NotReady as error:
@@ -225,13 +235,6 @@ class PodWorker:
 
     def _tell(self, reason: str, message: str, container: str = "") -> None:
         self._tools.event(self.pod, reason, message, container)
-
-    def _tell_held_back(self, actions: PodActions, seen: PodContainers) -> None:
-        """Once for each end of a container after which it has to wait."""
-        waiting = {seen.containers[name][0].id: name for name, _ in actions.waiting}
-        for name in (waiting[identity] for identity in waiting.keys() - self._memory.held_back):
-            self._tell("BackOff", held_back(self.pod, name), name)
-        self._memory.held_back = set(waiting)
 
     async def _new_sandbox(self, attempt: int, actions: PodActions) -> Container:
         """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
@@ -338,12 +341,6 @@ class PodWorker:
             self.sight.blur()
         self._memory.attached = ""
         self._volumes.let_go()
-
-    async def _terminate(self, seen: PodContainers) -> None:
-        if await self._take_down(seen):
-            log.info("pod gone", extra={"pod": self._name})
-            self._tools.gone(self._uid)
-            self._done.set()
 
     async def _take_down(self, seen: PodContainers) -> bool:
         """The next step of a pod that is to go; whether nothing of it is left on this host."""

@@ -273,6 +273,8 @@ def test_a_group_goes_with_its_pod_and_one_that_nobody_knows_goes_too(node: Node
     assert node.exists(cgroups.path(stranger))
     node.single.kubectl("delete", "pod", "limited", f"--timeout={DEADLINE_SECONDS:.0f}s")
     wait_until(lambda: not node.exists(directory), "the group of the pod is gone")
+    with node.single.without_agent():  # What nobody knows is looked for once a minute, and by a new agent.
+        pass
     wait_until(lambda: not node.exists(cgroups.path(stranger)), "the group of no pod is gone")
     wait_until(lambda: node.kernel(share).weight < before.weight, "others of its class have the smaller share")
     assert node.exists(node.directory(node.group("burstable")))

@@ -18,6 +18,10 @@ from tests.unit.node_agent.make import NOW, pod
 SECOND = timedelta(seconds=1)
 
 
+async def nobody() -> None:
+    """Whom it is shown."""
+
+
 def test_each_failure_waits_longer_up_to_five_minutes_and_after_ten_idle_ones_it_begins_anew() -> None:
     failure, waits = None, []
     for _ in range(7):
@@ -57,7 +61,7 @@ def test_without_a_rate_nobody_waits() -> None:
 
 async def test_an_image_is_waited_for_with_the_words_of_the_last_failure() -> None:
     docker, told = FakeDocker("toolbox"), []
-    images = Images(docker, lambda reason, message, name: told.append((reason, message)))
+    images = Images(docker, lambda reason, message, name: told.append((reason, message)), nobody)
     [wish] = pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = Refused("Docker: denied")
     first = await images.get(wish, ())
@@ -80,7 +84,7 @@ async def test_an_image_is_waited_for_with_the_words_of_the_last_failure() -> No
 
 async def test_a_registry_that_cannot_answer_has_a_reason_of_its_own() -> None:
     docker = FakeDocker("toolbox")
-    images = Images(docker, lambda *_: None)
+    images = Images(docker, lambda *_: None, nobody)
     [wish] = pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = RegistryUnavailable("Docker: 503")
     missing = await images.get(wish, ())
@@ -91,7 +95,7 @@ async def test_a_registry_that_cannot_answer_has_a_reason_of_its_own() -> None:
 
 async def test_an_image_that_is_here_stands_in_for_a_registry_that_is_away_but_not_for_one_that_refuses() -> None:
     docker = FakeDocker("toolbox")
-    images = Images(docker, lambda *_: None)
+    images = Images(docker, lambda *_: None, nobody)
     [wish] = pod("[{name: main, image: toolbox, imagePullPolicy: Always}]").spec.containers
     docker.pulls["toolbox"] = NotReady("Docker: connection refused")
     assert await images.get(wish, ()) == await docker.image_id("toolbox")
