@@ -205,7 +205,7 @@ class Agent:
         """Once it is known which pods there are, those who look after all of them need not wait for their next turn."""
         if not self._complete:
             self._complete = True
-            for loop in (*self.housekeeping.loops, *self.evictor.loops):
+            for loop in (self.mirroring.loop, *self.housekeeping.loops, *self.evictor.loops):
                 loop.wake()
 
     async def _began(self, wanted: Collection[str]) -> set[str]:
@@ -236,7 +236,7 @@ class Agent:
     def _shown(self) -> Shown:
         """Static pods: what a pod that goes was is shown until it is gone."""
         running = {uid: worker.pod for uid, worker in self._workers.items() if is_static(worker.pod)}
-        return Shown(running, frozenset(self._waiting), complete=self.static.seen)
+        return Shown(running, frozenset(self._waiting), complete=self._complete)
 
     async def _take_up(self, pod: Pod, wanted: Collection[str], *, admitted: bool) -> bool:
         """Give the pod a worker, unless it has to wait. Returns whether only the master can say if it may run."""

@@ -21,8 +21,9 @@ WARNINGS = frozenset(
         "FailedMount", "FailedPostStartHook", "FailedPreStopHook", "FailedSync", "FailedToRetrieveImagePullSecret",
         "FailedValidation", "FreeDiskSpaceFailed", "HostPortConflict", "ImageGCFailed", "InspectFailed",
         "InvalidDiskCapacity", "InvalidEnvironmentVariableNames", "MissingClusterDNS", "NetworkNotReady",
-        "NodeAffinity", "OutOfcpu", "OutOfmemory", "OutOfpods", "PodOSNotSupported", "ProbeWarning", "Rebooted",
-        "SysctlForbidden", "SystemOOM", "UnexpectedAdmissionError", "Unhealthy",
+        "NodeAffinity", "NodePorts", "OutOfcpu", "OutOfmemory", "OutOfpods", "PodOSNotSupported", "Preempting",
+        "ProbeWarning", "Rebooted", "SysctlForbidden", "SystemOOM", "TaintToleration", "UnexpectedAdmissionError",
+        "Unhealthy",
     )
 )  # fmt: skip
 """Reasons that somebody should look at; all others are Normal."""

@@ -13,7 +13,7 @@ from node_agent.sources.reading import name_of
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What is here: static pods by UID, those that have a worker, whether that has just begun or is about to end, and
-    those that only wait to have one. `complete`: every source has spoken.
+    those that only wait to have one. `complete`: every source has spoken, and what they said has been taken up.
     """
 
     running: Mapping[str, Pod]
