@@ -193,8 +193,8 @@ def _probe(path: str, probe: Probe, name: str, ports: Sequence[str]) -> Iterator
     if grace is not None and name == "readinessProbe":
         wanted = "a readinessProbe ends no container; leave this out"
         yield Problem(f"{path}.terminationGracePeriodSeconds", shown(grace), wanted, FORBIDDEN)
-    elif grace is not None and grace < 1:
-        yield Problem(f"{path}.terminationGracePeriodSeconds", shown(grace), "1 or more seconds are accepted")
+    elif grace is not None and not 1 <= grace < 2**31:
+        yield Problem(f"{path}.terminationGracePeriodSeconds", shown(grace), f"1 to {2**31 - 1} seconds are accepted")
 
 
 def _hook(path: str, hook: LifecycleHandler, ports: Sequence[str], grace: int) -> Iterator[Problem]:

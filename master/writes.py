@@ -26,6 +26,8 @@ from master.request import Target
 DEFAULT_GRACE = 30
 """Seconds that a pod has for its end if it does not say."""
 
+LONGEST_GRACE = (1 << 31) - 1
+
 NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Letters of generated names: no vowels, so that they make no words."""
 
@@ -342,7 +344,7 @@ def _grace(pod: Pod, options: DeleteOptions, node: Node | None) -> int:
     if asked is None:
         own = pod.spec.termination_grace_period_seconds
         asked = DEFAULT_GRACE if own is None else own
-    return max(asked, 0)
+    return min(max(asked, 0), LONGEST_GRACE)
 
 
 # --- binding ----------------------------------------------------------------------------------------------------------

@@ -365,4 +365,4 @@ def _remains(uid: str, labels: dict[str, str]) -> Pod:
     meta = ObjectMeta(
         name=labels.get(label.POD_NAME, "unknown"), namespace=labels.get(label.POD_NAMESPACE, ""), uid=uid
     )
-    return Pod(metadata=meta, spec=PodSpec(termination_grace_period_seconds=int(labels.get(label.GRACE, "2"))))
+    return Pod(metadata=meta, spec=PodSpec(termination_grace_period_seconds=label.number_in(labels, label.GRACE, 2)))

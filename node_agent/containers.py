@@ -133,6 +133,7 @@ def _docker_name(container: str, pod: Pod, attempt: int) -> str:
 def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpec:
     """The container that holds the pod's namespaces; its network is made by the sdn daemon. Raises Refused."""
     annotations = {f"annotation.{key}": value for key, value in pod.metadata.annotations.items()}
+    theirs = {key: value for key, value in (pod.metadata.labels | annotations).items() if key not in label.OURS}
     own = {
         label.TYPE: label.SANDBOX_TYPE,
         label.CONTAINER_NAME: "POD",
@@ -142,7 +143,7 @@ def sandbox_spec(pod: Pod, image: str, attempt: int, host: Host) -> ContainerSpe
     return ContainerSpec(
         name=_docker_name("POD", pod, attempt),
         image=image,
-        labels={**pod.metadata.labels, **annotations, **_pod_labels(pod), **own},
+        labels={**theirs, **_pod_labels(pod), **own},
         hostname=kernel_name(pod, host.cluster_domain),
         domain=domain(pod, host.cluster_domain),
         network="host" if pod.spec.host_network else "none",

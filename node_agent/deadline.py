@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from api import times
 from api.objects import Pod
 from node_agent.observed import PodContainers
+from node_agent.stopping import LONGEST_GRACE
 
 EXCEEDED = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 """Reason and message."""
@@ -24,4 +25,4 @@ def active_until(pod: Pod, seen: PodContainers, begun: datetime) -> datetime | N
         since = times.parse(pod.status.start_time)
     else:
         since = min([begun, *(one.created_at for one in seen.everything if one.created_at is not None)])
-    return since + timedelta(seconds=pod.spec.active_deadline_seconds)
+    return since + timedelta(seconds=min(pod.spec.active_deadline_seconds, LONGEST_GRACE))

@@ -14,6 +14,7 @@ from node_agent.clock import steady
 from node_agent.containers import Host, pod_dir
 from node_agent.drivers import usage
 from node_agent.drivers.docker import Docker
+from node_agent.guard import guarded
 from node_agent.observed import Container
 from node_agent.pod_worker import PodWorker
 from node_agent.settings import Settings
@@ -62,8 +63,8 @@ class Evictor:
         self._since: dict[eviction.Threshold, datetime] = {}
         self._going: tuple[PodWorker, datetime] | None = None
         self.loops = (
-            Loop("pressure", self.relieve, Pace(resync=CHECK_SECONDS)),
-            Loop("disk limits", self.enforce, Pace(resync=settings.disk_scan_seconds)),
+            Loop("pressure", guarded("pressure", self.relieve), Pace(resync=CHECK_SECONDS)),
+            Loop("disk limits", guarded("disk limits", self.enforce), Pace(resync=settings.disk_scan_seconds)),
         )
 
     async def relieve(self) -> None:

@@ -13,6 +13,7 @@ from node_agent.drivers import image_record
 from node_agent.drivers import log_links as link_files
 from node_agent.drivers.docker import Docker
 from node_agent.drivers.space import space
+from node_agent.guard import guarded
 from node_agent.pod_network import SandboxNetwork
 from node_agent.settings import Settings
 from reconcile.errors import DriverError, Gone, Refused
@@ -55,11 +56,11 @@ class Housekeeping:
             timedelta(seconds=settings.image_minimum_gc_age_seconds),
             timedelta(seconds=settings.image_maximum_gc_age_seconds),
         )
-        self._log_loop = Loop("logs", self.link_logs, Pace(resync=LOGS_SECONDS, settle=GATHER_SECONDS))
+        self._log_loop = Loop("logs", guarded("logs", self.link_logs), Pace(resync=LOGS_SECONDS, settle=GATHER_SECONDS))
         self.loops = (
             self._log_loop,
-            Loop("dead containers", self.remove_containers, Pace(resync=CONTAINERS_SECONDS)),
-            Loop("images", self.remove_images, Pace(resync=IMAGES_SECONDS)),
+            Loop("dead containers", guarded("garbage", self.remove_containers), Pace(resync=CONTAINERS_SECONDS)),
+            Loop("images", guarded("images", self.remove_images), Pace(resync=IMAGES_SECONDS)),
         )
 
     def container_changed(self) -> None:

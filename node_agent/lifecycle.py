@@ -22,7 +22,7 @@ from node_agent.plan import terminate
 from node_agent.prober import PodProber, Probing
 from node_agent.probing import Verdict, needs_address
 from node_agent.progress import POST_START, UNKNOWN, Condemned, Progress, condemned_by, post_start
-from node_agent.stopping import Step, Stop, next_step, ports, pre_stop
+from node_agent.stopping import LONGEST_GRACE, Step, Stop, next_step, ports, pre_stop
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class Lifecycle:
         """The next step of ending one container of a pod that goes on; when to look again."""
         why = self.progress.condemned.get(one.id)
         grace = why.grace if why is not None else pod.spec.termination_grace_period_seconds or 0
-        deadline = self._deadlines.setdefault(one.id, now + timedelta(seconds=grace))
+        deadline = self._deadlines.setdefault(one.id, now + timedelta(seconds=min(grace, LONGEST_GRACE)))
         changed = f"Container {one.name} definition changed, will be restarted"
         words = why.words(one.name, pod.spec.restart_policy) if why is not None else changed
         return await self._stop(one, address, deadline, words, now)

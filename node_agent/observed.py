@@ -24,6 +24,8 @@ MESSAGE_POLICY = "annotation.io.kubernetes.container.terminationMessagePolicy"
 PORTS = "annotation.io.kubernetes.container.ports"
 CRASHES = "annotation.podlane.io/container.crashes"
 ATTEMPT = "annotation.podlane.io/sandbox.attempt"
+OURS = frozenset((HASH, RESTARTS, GRACE, PRE_STOP, MESSAGE_PATH, MESSAGE_POLICY, PORTS, CRASHES, ATTEMPT))
+"""Labels that no annotation of a pod may set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +100,23 @@ class Container:
     @property
     def restarts(self) -> int:
         """How often this container of the pod had been started before."""
-        return int(self.labels.get(RESTARTS, "0"))
+        return number_in(self.labels, RESTARTS)
 
     @property
     def crashes(self) -> int:
         """How many starts in a row before this one ended soon."""
-        return int(self.labels.get(CRASHES, "0"))
+        return number_in(self.labels, CRASHES)
 
     @property
     def attempt(self) -> int:
         """How many sandboxes of the pod came before this one."""
-        return int(self.labels.get(ATTEMPT, "0"))
+        return number_in(self.labels, ATTEMPT)
+
+
+def number_in(labels: Mapping[str, str], key: str, otherwise: int = 0) -> int:
+    """A number that we wrote; what anybody else has put in its place counts as `otherwise`."""
+    text = labels.get(key, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else otherwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from node_agent.clock import EvenClock, steady, wall
 from node_agent.deadline import EXCEEDED, active_until
 from node_agent.events import held_back
 from node_agent.eviction import EVICTED, GRACE_SECONDS, evicted, is_evicted
+from node_agent.guard import guarded
 from node_agent.images import Images, Missing
 from node_agent.last_words import LastWords
 from node_agent.lifecycle import Lifecycle, Voice
@@ -61,7 +62,7 @@ class PodWorker:
         self._lifecycle = Lifecycle(tools.docker, tools.host, self._uid, tools.probing, Voice(self._tell, self.wake))
         self._alarm = Alarm(self.wake)
         self._name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._loop = Loop(f"pod {self._name}", self._pass, Pace(resync=RESYNC_SECONDS))
+        self._loop = Loop(f"pod {self._name}", guarded(self._name, self._pass), Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
 
     def wake(self) -> None:

@@ -20,6 +20,9 @@ from node_agent.eviction import is_evicted
 from node_agent.observed import PRE_STOP, Container
 
 LEAST_AFTER_HOOK = timedelta(seconds=2)
+LONGEST_GRACE = (1 << 31) - 1
+"""More than a life; API servers may know no bound."""
+
 REMOVED_SECONDS = 2
 """The grace of a pod whose object is gone already: somebody did not want to wait."""
 
@@ -29,7 +32,7 @@ def grace_seconds(pod: Pod, evicted_with: int, leaving: bool) -> int:
     grace = pod.metadata.deletion_grace_period_seconds
     if grace is None or not pod.metadata.deletion_timestamp:
         grace = evicted_with if is_evicted(pod.status) else pod.spec.termination_grace_period_seconds or 0
-    return min(grace, REMOVED_SECONDS) if leaving and not is_static(pod) else grace
+    return min(grace, REMOVED_SECONDS if leaving and not is_static(pod) else LONGEST_GRACE)
 
 
 class Step(Enum):

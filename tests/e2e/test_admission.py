@@ -85,3 +85,28 @@ def test_what_a_node_does_not_take_says_why_and_stays_refused(node: SingleNode) 
     wait_until(lambda: "late" not in node.kubectl("get", "pods"), "who does not bear the taint does not stay")
     node.kubectl("taint", "node", NODE, "leave-")
     assert reasons(node).items() >= expected.items()
+
+
+HOSTILE = """\
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: hostile, namespace: default, annotations: {io.kubernetes.container.restartCount: abc}}
+spec:
+  containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null]}]
+  terminationGracePeriodSeconds: 0
+"""
+
+
+def test_a_pod_whose_annotations_are_named_as_our_labels_harms_nobody(node: SingleNode) -> None:
+    node.kubectl("apply", "-f", "-", stdin=HOSTILE)
+    wait_until(lambda: node.is_ready("hostile"), "the pod")
+    node.agent()
+    node.kubectl("apply", "-f", "-", stdin=HOSTILE.replace("name: hostile", "name: neighbour"))
+    wait_until(lambda: node.is_ready("neighbour"), "others run after a restart of the agent")
+    node.kubectl("delete", "pod", "hostile", "neighbour", "--timeout=30s")
+    huge = ("delete", "pod", "big", f"--grace-period={2**62}", "--wait=false")
+    node.kubectl("apply", "-f", "-", stdin=HOSTILE.replace("name: hostile", "name: big"))
+    wait_until(lambda: node.is_ready("big"), "the pod")
+    assert "deleted" in node.kubectl(*huge)
+    node.kubectl("delete", "pod", "big", "--grace-period=1", "--timeout=30s")

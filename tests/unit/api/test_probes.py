@@ -97,7 +97,7 @@ def test_what_a_probe_leaves_out_is_filled_in_once() -> None:
         ),
         (
             {**HTTP, "terminationGracePeriodSeconds": 0},
-            "livenessProbe.terminationGracePeriodSeconds: is 0; 1 or more seconds are accepted",
+            "livenessProbe.terminationGracePeriodSeconds: is 0; 1 to 2147483647 seconds are accepted",
         ),
         ({**HTTP, "period": 1}, 'livenessProbe.period: is not a field; did you mean "periodSeconds"?'),
     ],

@@ -31,7 +31,7 @@ def test_a_quantity_is_exact(text: str | float, value: int | str) -> None:
     assert quantity.parse(text) == Decimal(value)
 
 
-@pytest.mark.parametrize("text", ["", "x", "1x", "1 Gi", "1KI", "--1", "1e", "1e99", "Mi", "1.2.3"])
+@pytest.mark.parametrize("text", ["", "x", "1x", "1 Gi", "1KI", "--1", "1e", "1e99", "Mi", "1.2.3", "１２Mi"])
 def test_what_is_no_quantity_says_so(text: str) -> None:
     with pytest.raises(quantity.BadQuantity):
         quantity.parse(text)
