@@ -17,7 +17,7 @@ from api.client import Client
 from api.mirror import Mirror
 from api.objects import ObjectMeta, Pod, PodSpec, PodStatus
 from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
-from node_agent import host_ports
+from node_agent import host_ports, reserved
 from node_agent import observed as label
 from node_agent.admission import Rejection
 from node_agent.cgroups import Room
@@ -113,7 +113,8 @@ class Agent:
 
     def _make_tools(self, prober: Prober) -> Tools:
         settings, host = self._settings, _host(self._settings)
-        room, files = Room(host.cpus, host.memory, settings.pod_pids_limit), Cgroups()
+        kept, files = reserved.parse(settings.kube_reserved, settings.system_reserved), Cgroups()
+        room = Room(host.cpus, host.memory - kept.memory, settings.pod_pids_limit, settings.cpu_cfs_quota)
         return Tools(
             docker=self._docker,
             network=self._network,
@@ -351,6 +352,7 @@ def _host(settings: Settings) -> Host:
         resolv_conf=settings.resolv_conf,
         pod_logs_dir=settings.pod_logs_dir,
         seccomp_default=settings.seccomp_default,
+        cpu_cfs_quota=settings.cpu_cfs_quota,
     )
 
 

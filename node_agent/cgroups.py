@@ -40,11 +40,15 @@ class Limits(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What all pods together have: cores and bytes; `pids` is how many processes one of them may have, 0: any."""
+    """What all pods together have: cores and bytes; `pids` is how many processes one of them may have, 0: any.
+
+    `quotas`: limits of CPU hold back.
+    """
 
     cpus: int
     memory: int
     pids: int = 0
+    quotas: bool = True
 
 
 class Value(NamedTuple):
@@ -79,7 +83,7 @@ def limits(pod: Pod, room: Room) -> Limits:
     """What the pod as a whole is promised, and what it may not exceed where every container has a limit."""
     return Limits(
         shares=cpu_shares(needed(pod.spec, requested_cpu)),
-        quota=cpu_quota(allowed(pod.spec, limited_cpu)),
+        quota=cpu_quota(allowed(pod.spec, limited_cpu)) if room.quotas else 0,
         memory=allowed(pod.spec, limited_memory),
         pids=room.pids,
     )

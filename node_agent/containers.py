@@ -70,7 +70,8 @@ class Host:
     """What the host adds: where pods have their directories, its memory in bytes, its lowest OOM score, its cores.
 
     `cluster_dns` are the nameservers of the cluster, `resolv_conf` is the host's own file, `pod_logs_dir` where links
-    lead to logs. `seccomp_default`: who says nothing of seccomp has Docker's profile.
+    lead to logs. `seccomp_default`: who says nothing of seccomp has Docker's profile. `cpu_cfs_quota`: limits of CPU
+    hold back.
     """
 
     pods_dir: str
@@ -82,6 +83,7 @@ class Host:
     resolv_conf: str = "/etc/resolv.conf"
     pod_logs_dir: str = "/var/log/pods"
     seccomp_default: bool = False
+    cpu_cfs_quota: bool = True
 
     @property
     def allocatable(self) -> dict[str, str]:
@@ -190,7 +192,7 @@ def container_spec(
         pid=_pid_mode(pod, sandbox, pid),
         uts="host" if pod.spec.host_network else "",
         cpu_shares=cpu_shares(quantity.milli(requests.get("cpu", 0))),
-        cpu_quota=cpu_quota(quantity.milli(limits.get("cpu", 0))),
+        cpu_quota=cpu_quota(quantity.milli(limits.get("cpu", 0))) if host.cpu_cfs_quota else 0,
         memory=quantity.whole(limits["memory"]) if "memory" in limits else 0,
         oom_score_adj=max(oom_score(pod, container, host.memory), host.least_oom_score),
         tty=container.tty,

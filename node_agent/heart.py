@@ -11,6 +11,7 @@ from pathlib import Path
 
 from api.client import Client, ClientError
 from api.objects import ContainerImage, Node
+from node_agent import reserved
 from node_agent.drivers import host as directories
 from node_agent.drivers.docker import Docker
 from node_agent.eviction import Pressure
@@ -65,6 +66,7 @@ class Heart:
             address=settings.node_ip,
             max_pods=settings.max_pods,
             taints=tuple(map(parse_taint, settings.register_with_taints)),
+            reserved=reserved.parse(settings.kube_reserved, settings.system_reserved),
         )
         self.loop = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
         every = settings.heartbeat_seconds

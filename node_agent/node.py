@@ -26,6 +26,7 @@ from api.objects import (
     Taint,
 )
 from node_agent.eviction import Pressure
+from node_agent.reserved import NOTHING, Reserved
 
 AGENT_PORT = 10250
 NO_PRESSURE = Pressure()
@@ -40,12 +41,16 @@ RENEWALS_PER_LEASE = 4
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Under which name and address the host is a node, how many pods it takes, and what keeps others off it."""
+    """Under which name and address the host is a node, how many pods it takes, and what keeps others off it.
+
+    `reserved` is what pods do not get of it.
+    """
 
     name: str
     address: str
     max_pods: int
     taints: tuple[Taint, ...] = ()
+    reserved: Reserved = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +117,12 @@ def node_status(
         "pods": str(identity.max_pods),
         **{f"hugepages-{size}": str(amount) for size, amount in facts.huge_pages.items()},
     }
-    kept = KEPT_MEMORY + sum(facts.huge_pages.values())
+    kept = KEPT_MEMORY + sum(facts.huge_pages.values()) + identity.reserved.memory
+    cores = max(facts.cpus * 1000 - identity.reserved.cpu, 0)
     allocatable = capacity | {
+        "cpu": f"{cores}m" if cores % 1000 else str(cores // 1000),
         "memory": f"{max(facts.memory - kept, 0) // 1024}Ki",
-        "ephemeral-storage": str(int(facts.disk * (1 - KEPT_DISK))),
+        "ephemeral-storage": str(max(int(facts.disk * (1 - KEPT_DISK)) - identity.reserved.disk, 0)),
     }
     return NodeStatus(
         capacity=capacity,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from node_agent import reserved
 from node_agent.eviction import HARD, BadThreshold, thresholds
 from node_agent.thresholds import soft
 
@@ -40,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         "/opt/cni/bin:/usr/lib/cni"
     )
     sdn_socket: Annotated[str, msgspec.Meta(description="unix socket of the sdn daemon")] = "/run/podlane/sdn.sock"
-    manifest_dir: Annotated[str, msgspec.Meta(description="directory of manifests of static pods")] = (
+    manifest_dir: Annotated[str, msgspec.Meta(description="directory of manifests of static pods, or one file")] = (
         "/etc/podlane/manifests"
     )
     manifest_url: Annotated[
@@ -65,6 +66,13 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     pod_pids_limit: Annotated[
         int, msgspec.Meta(ge=0, description="how many processes and threads a pod may have; 0: any number")
     ] = 0
+    kube_reserved: Annotated[
+        str, msgspec.Meta(description="kept from pods for this agent and Docker: cpu=100m,memory=200Mi")
+    ] = ""
+    system_reserved: Annotated[
+        str, msgspec.Meta(description="kept from pods for all else: cpu=100m,memory=200Mi,ephemeral-storage=1Gi")
+    ] = ""
+    cpu_cfs_quota: Annotated[bool, msgspec.Meta(description="whether limits of CPU hold back a container")] = True
     max_pods: Annotated[int, msgspec.Meta(ge=1, description="how many pods the node takes")] = 110
     register_with_taints: Annotated[
         tuple[Annotated[str, msgspec.Meta(pattern=TAINT)], ...],
@@ -139,6 +147,10 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         if self.image_gc_low_threshold_percent > self.image_gc_high_threshold_percent:
             found = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
             raise ValueError(f"imageGcLowThresholdPercent: found {found}; no more than the high threshold is accepted")
+        try:
+            reserved.parse(self.kube_reserved, self.system_reserved)
+        except reserved.BadReservation as error:
+            raise ValueError(f"kubeReserved, systemReserved: {error}") from None
         try:
             thresholds(self.eviction_hard)
         except BadThreshold as error:

@@ -60,10 +60,13 @@ class Manifests:
 
     async def run(self) -> None:
         """Read, and read again, until cancelled."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        place = self._directory
+        if place.is_file():
+            place = place.parent
+        place.mkdir(parents=True, exist_ok=True)
         await self.read()
         stop = asyncio.Event()
-        changes = awatch(self._directory, stop_event=stop, recursive=False, debounce=100, step=20)
+        changes = awatch(place, stop_event=stop, recursive=False, debounce=100, step=20)
         waiting = asyncio.ensure_future(anext(changes))
         try:
             while True:
@@ -92,7 +95,7 @@ class Manifests:
 
     def _look(self, before: dict[Path, _File]) -> dict[Path, _File]:
         try:
-            entries = sorted(self._directory.iterdir())
+            entries = [self._directory] if self._directory.is_file() else sorted(self._directory.iterdir())
         except FileNotFoundError:
             return {}
         except OSError as error:

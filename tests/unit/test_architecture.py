@@ -126,6 +126,7 @@ PURE = (
     "node_agent/security.py",
     "node_agent/service_variables.py",
     "node_agent/slices.py",
+    "node_agent/reserved.py",
     "node_agent/stages.py",
     "node_agent/probing.py",
     "node_agent/thresholds.py",
