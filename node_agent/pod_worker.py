@@ -158,6 +158,7 @@ class PodWorker:
 
     async def _show(self) -> None:
         self._report(await self._observe())
+        self.sight.blur()  # More is to be done in this pass, and what is done now would not be seen.
 
     async def _observe(self) -> PodContainers:
         seen = await self.sight.look()
