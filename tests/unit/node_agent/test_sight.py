@@ -106,3 +106,11 @@ async def test_a_change_without_an_event_is_found_by_the_relist(tmp_path: Path) 
         finally:
             for task in tasks:
                 task.cancel()
+
+
+async def test_what_is_started_after_a_pull_is_seen_without_any_event(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.docker.images.remove("toolbox")
+        here.docker.pulls["toolbox"] = None
+        here.docker.quiet = True
+        await here.live(pod(), lambda: here.status.phase == "Running")
