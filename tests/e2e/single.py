@@ -148,7 +148,9 @@ class SingleNode:
         names = self.docker("ps", "-a", "--format", "{{.Names}}").split()
         uid = self.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}") if pod else ""
         pods = self.state / "pods"
-        links = [path for path in (self.root / "logs").rglob("*") if path.is_symlink() or path.is_dir()]
+        walked = os.walk(self.root / "logs")  # What goes in the meantime is nothing that is left.
+        links = [Path(place, name) for place, folders, files in walked for name in (*folders, *files)]
+        links = [path for path in links if path.is_symlink() or path.is_dir()]
         folders = {self.root / "logs" / "pods", self.root / "logs" / "containers"}
         found = {
             "containers": names,
