@@ -75,8 +75,9 @@ class Cgroups:
 
     def has_processes(self, path: str) -> bool:
         """Whether anything runs in this group or below it."""
-        lists = (file for top in self._hierarchies() for file in (top / path.lstrip("/")).rglob("cgroup.procs"))
-        return any(_text(file) for file in lists)
+        # A walk does not mind groups that go meanwhile.
+        places = (Path(place) for top in self._hierarchies() for place, _, _ in os.walk(top / path.lstrip("/")))
+        return any(_text(place / "cgroup.procs") for place in places)
 
     def remove_directory(self, path: str) -> None:
         """As `remove`, by its path."""
