@@ -342,6 +342,10 @@ class HostIP(Value, frozen=True):
     ip: str
 
 
+FINAL_PHASES = frozenset(("Succeeded", "Failed"))
+"""A pod in one of these runs nothing any more, and will not again."""
+
+
 class PodStatus(Value, frozen=True):
     observed_generation: int = 0
     phase: str = ""

@@ -16,6 +16,9 @@ from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
 from api.value import Json, Value
 
 SET_OPERATORS, NUMBER_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist"), ("Gt", "Lt")
+NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+MEMORY_PRESSURE = "node.kubernetes.io/memory-pressure"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 NAME_FIELD = "metadata.name"
 _NUMBER = re.compile(r"-?[0-9]{1,18}")

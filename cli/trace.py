@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
 from api.client import Client
-from api.objects import ClusterNetwork, HostSubnet, NetNamespace, Node, Pod
+from api.objects import FINAL_PHASES, ClusterNetwork, HostSubnet, NetNamespace, Node, Pod
 from api.queries import NodeQuerySpec, TraceAnswer, TraceQuestion
 from cli.packet import packet
 from cli.questions import Unanswered, ask
@@ -16,7 +16,6 @@ from cli.walk import End, Hop, Map, onward
 from lab.tables import BOLD, GREEN, RED, coloured, table
 
 VXLAN_PORT = 4789
-ENDED = {"Succeeded", "Failed"}
 
 
 async def show(client: Client, arguments: argparse.Namespace) -> None:
@@ -61,7 +60,10 @@ def pods_with_addresses(pods: Iterable[Pod]) -> tuple[End, ...]:
     return tuple(
         End(IPv4Address(pod.status.pod_ip), _name(pod), pod.metadata.namespace, pod.spec.node_name)
         for pod in pods
-        if pod.spec.node_name and pod.status.pod_ip and not pod.spec.host_network and pod.status.phase not in ENDED
+        if pod.spec.node_name
+        and pod.status.pod_ip
+        and not pod.spec.host_network
+        and pod.status.phase not in FINAL_PHASES
     )
 
 

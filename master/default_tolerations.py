@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from api.objects import Pod
-from api.placement import Toleration
+from api.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, Toleration
 from api.resources import qos_class
 
-TROUBLES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 TOLERATION_SECONDS = 300
-MEMORY_PRESSURE = "node.kubernetes.io/memory-pressure"
 
 
 def with_tolerations(pod: Pod) -> Pod:
@@ -24,7 +22,7 @@ def with_tolerations(pod: Pod) -> Pod:
 
 
 def _missing(pod: Pod) -> Iterator[Toleration]:
-    for key in TROUBLES:
+    for key in (NOT_READY, UNREACHABLE):
         if not _speaks_of(pod, key, "NoExecute"):
             yield Toleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=TOLERATION_SECONDS)
     asks = qos_class((*pod.spec.init_containers, *pod.spec.containers)) != "BestEffort"

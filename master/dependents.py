@@ -11,9 +11,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from api.objects import Object, OwnerReference
+from api.objects import Object, ObjectMeta, OwnerReference
 from master.controllers import Change, End, Write
 from master.writes import FOREGROUND, ORPHAN
+
+
+def controller_of(meta: ObjectMeta) -> OwnerReference | None:
+    """The owner that decides about an object, if it has one."""
+    return next((row for row in meta.owner_references if row.controller), None)
+
+
+def reference_to(owner: Object) -> OwnerReference:
+    """How an object names the owner that made it and decides about it."""
+    return OwnerReference(
+        api_version=owner.API_VERSION,
+        kind=owner.KIND,
+        name=owner.metadata.name,
+        uid=owner.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
 
 
 def passes(objects: Sequence[Object], is_kept: Callable[[OwnerReference], bool]) -> Iterator[Write]:

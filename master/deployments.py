@@ -15,12 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from api.label_selector import LabelSelector, selector
-from api.objects import ObjectMeta, OwnerReference, Pod
+from api.objects import FINAL_PHASES, ObjectMeta, Pod
 from master.controllers import Change, Drop, Make, Write
+from master.dependents import controller_of, reference_to
 from master.kinds.deployment import RECREATE, Deployment
 from master.kinds.replica_set import ReplicaSet, ReplicaSetSpec
 from master.kinds.workload import PodTemplateSpec
-from master.replicas import controller_of
 from master.rollout import REVISION, Rollout, revision_of
 from master.rollout_status import told
 from master.writes import NAME_LETTERS
@@ -63,20 +63,9 @@ def _mine(deployment: Deployment, sets: Iterable[ReplicaSet]) -> tuple[list[Repl
             and not one.metadata.deletion_timestamp
             and not deployment.metadata.deletion_timestamp
         ):
-            owners = (*one.metadata.owner_references, _reference(deployment))
+            owners = (*one.metadata.owner_references, reference_to(deployment))
             adopted.append(Change(replace(one, metadata=replace(one.metadata, owner_references=owners)), one))
     return mine, adopted
-
-
-def _reference(deployment: Deployment) -> OwnerReference:
-    return OwnerReference(
-        api_version=deployment.API_VERSION,
-        kind=deployment.KIND,
-        name=deployment.metadata.name,
-        uid=deployment.metadata.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
 
 
 def _sorted(deployment: Deployment, sets: Iterable[ReplicaSet]) -> Rollout:
@@ -111,7 +100,7 @@ def _may_begin(rollout: Rollout, pods: Iterable[Pod]) -> bool:
     if rollout.deployment.spec.strategy.type != RECREATE:
         return True
     old = {one.metadata.uid for one in rollout.old}
-    owners = (controller_of(pod.metadata) for pod in pods if pod.status.phase not in ("Succeeded", "Failed"))
+    owners = (controller_of(pod.metadata) for pod in pods if pod.status.phase not in FINAL_PHASES)
     return not any(row is not None and row.uid in old for row in owners)
 
 
@@ -220,7 +209,7 @@ def _begun(rollout: Rollout, sets: Iterable[ReplicaSet], size: int) -> Iterator[
             name=name,
             namespace=deployment.metadata.namespace,
             labels=labels,
-            owner_references=(_reference(deployment),),
+            owner_references=(reference_to(deployment),),
         ),
         spec=ReplicaSetSpec(
             replicas=size,

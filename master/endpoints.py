@@ -22,12 +22,12 @@ from api.endpoints import (
     EndpointSlice,
     EndpointSubset,
 )
-from api.objects import Object, ObjectMeta, OwnerReference, Pod
+from api.objects import FINAL_PHASES, Object, ObjectMeta, Pod
 from api.resources import containers_of
 from api.services import EXTERNAL_NAME, Service, ServicePort
 from api.value import ObjectReference
 from master.controllers import Change, Drop, Make, Write
-from master.kinds.pod import ENDED
+from master.dependents import reference_to
 
 WRITER = "endpointslice.kubernetes.io/managed-by"
 ME = "endpointslice-controller.k8s.io"
@@ -79,7 +79,7 @@ def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]
     found: dict[Ports, list[Backend]] = defaultdict(list)
     wanted = service.spec.selector.items()
     for pod in sorted(pods, key=lambda one: one.metadata.name):
-        if wanted <= pod.metadata.labels.items() and pod.status.pod_ip and pod.status.phase not in ENDED:
+        if wanted <= pod.metadata.labels.items() and pod.status.pod_ip and pod.status.phase not in FINAL_PHASES:
             ports = tuple(port for each in service.spec.ports if (port := _port_at(each, pod)) is not None)
             found[ports].append(_backend(service, pod))
     return dict(found)
@@ -132,22 +132,11 @@ def _endpoints(service: Service, found: Mapping[Ports, Sequence[Backend]], known
         name=service.metadata.name, namespace=service.metadata.namespace, labels=labels, annotations=annotations
     )
     if known is None:
-        owners = (_owner(service),)
+        owners = (reference_to(service),)
         yield Make(Endpoints(metadata=replace(meta, owner_references=owners), subsets=tuple(subsets)))
         return
     metadata = replace(known.metadata, labels=labels, annotations=annotations)
     yield from _changed(replace(known, metadata=metadata, subsets=tuple(subsets)), known)
-
-
-def _owner(service: Service) -> OwnerReference:
-    return OwnerReference(
-        api_version=service.API_VERSION,
-        kind=service.KIND,
-        name=service.metadata.name,
-        uid=service.metadata.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
 
 
 def _changed(new: Object, old: Object) -> Iterator[Change]:
@@ -212,7 +201,7 @@ def _made(service: Service, ports: Ports, endpoints: tuple[Endpoint, ...]) -> En
             generate_name=f"{service.metadata.name}-",
             namespace=service.metadata.namespace,
             labels={**service.metadata.labels, SERVICE_LABEL: service.metadata.name, WRITER: ME},
-            owner_references=(_owner(service),),
+            owner_references=(reference_to(service),),
         ),
         address_type="IPv4",
         endpoints=endpoints,

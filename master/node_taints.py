@@ -12,14 +12,13 @@ from enum import Enum
 from msgspec.structs import replace
 
 from api.objects import Condition, Node, Pod, Taint
+from api.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
 from master.controllers import Change
 from master.kinds.kind import show_time
 from master.kinds.node import ready
 
-NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
-UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 PRESSURES: Mapping[str, str] = {
-    "MemoryPressure": "node.kubernetes.io/memory-pressure",
+    "MemoryPressure": MEMORY_PRESSURE,
     "DiskPressure": "node.kubernetes.io/disk-pressure",
     "PIDPressure": "node.kubernetes.io/pid-pressure",
     "NetworkUnavailable": "node.kubernetes.io/network-unavailable",

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from api.objects import Pod
+from api.objects import FINAL_PHASES, Pod
 from api.storage import BOUND, PersistentVolume, PersistentVolumeClaim
 from master.controllers import Change, Drop
 from master.kinds.kind import with_metadata
 from master.kinds.persistent_volume import VOLUME_FINALIZER
 from master.kinds.persistent_volume_claim import CLAIM_FINALIZER
-
-ENDED = frozenset(("Succeeded", "Failed"))
 
 S = TypeVar("S", PersistentVolume, PersistentVolumeClaim)
 
@@ -37,7 +35,7 @@ def releases(
 def _used(pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
     """The claims of pods that have not ended."""
     for pod in pods:
-        if pod.status.phase not in ENDED:
+        if pod.status.phase not in FINAL_PHASES:
             for volume in pod.spec.volumes:
                 if volume.persistent_volume_claim is not None:
                     yield pod.metadata.namespace, volume.persistent_volume_claim.claim_name

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from api.label_selector import LabelSelector, selector
-from api.objects import ObjectMeta, OwnerReference, Pod
+from api.objects import FINAL_PHASES, ObjectMeta, Pod
 from api.selectors import Selector
 from master.controllers import Change, End, Make, Write
+from master.dependents import controller_of, reference_to
 from master.kinds.kind import parse_time
-from master.kinds.pod import ENDED
 from master.kinds.replica_set import ReplicaSet
 from master.kinds.replication_controller import ReplicationController
 from master.kinds.workload import PodTemplateSpec
@@ -32,23 +32,6 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASES = {"Pending": 0, "": 0, "Unknown": 1, "Running": 2}
 
 
-def controller_of(meta: ObjectMeta) -> OwnerReference | None:
-    """The owner that decides about an object, if it has one."""
-    return next((row for row in meta.owner_references if row.controller), None)
-
-
-def reference_to(owner: Owner) -> OwnerReference:
-    """How a pod names the owner that made it."""
-    return OwnerReference(
-        api_version=owner.API_VERSION,
-        kind=owner.KIND,
-        name=owner.metadata.name,
-        uid=owner.metadata.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
-
-
 def selector_of(owner: Owner) -> Selector:
     """Which pods an owner takes for its own."""
     wish = owner.spec.selector
@@ -57,7 +40,7 @@ def selector_of(owner: Owner) -> Selector:
 
 def is_active(pod: Pod) -> bool:
     """Whether a pod counts: it neither ended nor is about to."""
-    return pod.metadata.deletion_timestamp is None and pod.status.phase not in ENDED
+    return pod.metadata.deletion_timestamp is None and pod.status.phase not in FINAL_PHASES
 
 
 def ready_since(pod: Pod) -> datetime.datetime | None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from api import placement, quantity
 from api.capacity import NOTHING, Amount, allocatable, requests
-from api.objects import ContainerPort, Node, Pod
+from api.objects import FINAL_PHASES, ContainerPort, Node, Pod
+from api.placement import NOT_READY, UNREACHABLE, UNSCHEDULABLE
 from api.ports import clash, host_ports
-from master.kinds.pod import ENDED
-from master.node_taints import NOT_READY, UNREACHABLE, UNSCHEDULABLE, standing
+from master.node_taints import standing
 
 SCHEDULER = "default-scheduler"
 """Pods that name another scheduler are left to it."""
@@ -59,7 +59,7 @@ def schedule(nodes: Iterable[Node], pods: Iterable[Pod]) -> Iterator[Placed | Un
     used: dict[str, Amount] = {}
     ports: defaultdict[str, list[ContainerPort]] = defaultdict(list)
     for pod in everything:
-        if pod.spec.node_name and pod.status.phase not in ENDED:
+        if pod.spec.node_name and pod.status.phase not in FINAL_PHASES:
             used[pod.spec.node_name] = used.get(pod.spec.node_name, NOTHING).plus(requests(pod))
             ports[pod.spec.node_name].extend(host_ports(pod))
     named = sorted(((node.metadata.name, node) for node in nodes), key=lambda row: row[0])
@@ -73,7 +73,7 @@ def waits(pod: Pod) -> bool:
     return (
         not pod.spec.node_name
         and not pod.metadata.deletion_timestamp
-        and pod.status.phase not in ENDED
+        and pod.status.phase not in FINAL_PHASES
         and pod.spec.scheduler_name in ("", SCHEDULER)
         and not pod.spec.scheduling_gates
     )

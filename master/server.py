@@ -147,7 +147,7 @@ class Server:
 
     async def _objects_answer(self, http: web.Request, user: User, where: Target) -> web.StreamResponse:
         verb = request.verb(http.method, where, http.query)
-        content_type = http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        content_type = _content_type(http)
         ask = Ask(
             where, http.query, http.headers.get("Accept", ""), content_type, request.owner(http.query, http.headers)
         )
@@ -264,7 +264,7 @@ class Server:
             raise answers.forbidden_path(user.name, http.method.lower(), http.path)
         if http.method != "POST":
             raise answers.not_allowed()
-        document = await _document(http, http.headers.get("Content-Type", "").partition(";")[0].strip().lower())
+        document = await _document(http, _content_type(http))
         review = writes.asked(kind, document, namespace)
         judge = reviews.Judge(self._callers.whose, self._refused)
         answer = reviews.answered(review, user, judge)
@@ -291,6 +291,11 @@ class Server:
         signed = certificates.sign(self._parts.authority, await http.read(), self._parts.clock())
         log.info("certificate issued", extra={"request": signed["metadata"]["name"]})
         return pages.json_answer(signed, 201)
+
+
+def _content_type(http: web.Request) -> str:
+    """The media type of the body, without its parameters."""
+    return http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
 async def _document(http: web.Request, content_type: str) -> Any:

@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from api import placement
 from api.events import NORMAL, EventSource, event, reference
-from api.objects import Condition, Node, Pod, Taint
+from api.objects import FINAL_PHASES, Condition, Node, Pod, Taint
 from api.static_pods import is_mirror
 from master.controllers import End, Make
 from master.kinds.kind import show_time
-from master.kinds.pod import ENDED
 from master.node_taints import EVICTING, NO_EXECUTE
 
 Marks = Mapping[tuple[str, str], float]
@@ -52,7 +51,7 @@ def evictions(
     marked = {node.metadata.name: node for node in nodes if _executing(node)}
     for pod in pods:
         node = marked.get(pod.spec.node_name)
-        if node is None or pod.metadata.deletion_timestamp or pod.status.phase in ENDED or is_mirror(pod):
+        if node is None or pod.metadata.deletion_timestamp or pod.status.phase in FINAL_PHASES or is_mirror(pod):
             continue
         if any(now >= due for due in _ends(pod, node, since)):
             words = f"Marking for deletion Pod {pod.metadata.namespace}/{pod.metadata.name}"

@@ -14,13 +14,12 @@ import msgspec
 
 from api import init_containers
 from api.leases import NODE_LEASES
-from api.objects import Binding, Condition, NamespaceStatus, Node, Object, Pod
+from api.objects import FINAL_PHASES, Binding, Condition, NamespaceStatus, Node, Object, Pod
 from api.schema import FORBIDDEN, UNKNOWN, Problem, shown, without_nulls
 from api.validate import decode, default, immutable
 from master import answers, apply, reviews
 from master.apply import Owner
 from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
-from master.kinds.pod import ENDED
 from master.request import Target
 
 DEFAULT_GRACE = 30
@@ -338,7 +337,7 @@ def _deleted_namespace(kind: AnyKind, item: Any, now: datetime.datetime) -> Any:
 
 def _grace(pod: Pod, options: DeleteOptions, node: Node | None) -> int:
     """Seconds until the pod must have ended; 0 where nobody is there to end it, or nothing is left to end."""
-    if node is None or pod.status.phase in ENDED:
+    if node is None or pod.status.phase in FINAL_PHASES:
         return 0
     asked = options.grace_period_seconds
     if asked is None:

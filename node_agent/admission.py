@@ -18,7 +18,7 @@ from node_agent.eviction import EVICTED, MEMORY, Pressure
 from node_agent.security import forbidden_sysctl
 
 SYSTEM_PRIORITY = 2_000_000_000
-MEMORY_TAINT = Taint(key="node.kubernetes.io/memory-pressure", effect="NoSchedule")
+MEMORY_TAINT = Taint(key=placement.MEMORY_PRESSURE, effect="NoSchedule")
 CLASSES = ("BestEffort", "Burstable", "Guaranteed")
 
 

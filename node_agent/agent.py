@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from api.client import Client
 from api.mirror import Mirror
-from api.objects import ObjectMeta, Pod, PodSpec, PodStatus
+from api.objects import FINAL_PHASES, ObjectMeta, Pod, PodSpec, PodStatus
 from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
 from node_agent import host_ports, reserved
 from node_agent import observed as label
@@ -38,7 +38,6 @@ from node_agent.housekeeping import Housekeeping
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.mirror_pods import Shown
 from node_agent.mirroring import Mirroring
-from node_agent.plan import FINAL_PHASES
 from node_agent.pod_cgroups import PodCgroups
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pod_worker import PodWorker

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from api import times
-from api.objects import Condition, ContainerStatus, Pod
+from api.objects import FINAL_PHASES, Condition, ContainerStatus, Pod
 from node_agent.eviction import DISRUPTION
 from node_agent.observed import PodContainers
-from node_agent.plan import FINAL_PHASES
 from node_agent.stages import has_begun, sidecars
 
 OUR_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")

@@ -7,12 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 
-from api.objects import Node, Pod
+from api.objects import FINAL_PHASES, Node, Pod
 from node_agent.admission import Rejection, admit, is_critical, refused_by_pressure, victims
 from node_agent.containers import Host
 from node_agent.drivers import rejections
 from node_agent.eviction import Pressure
-from node_agent.plan import FINAL_PHASES
 from node_agent.pod_worker import PodWorker
 from reconcile.errors import NotReady
 

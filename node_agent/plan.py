@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from api.objects import FINAL_PHASES, Pod
 from api.objects import Container as Wish
-from api.objects import Pod
 from node_agent.containers import spec_hash
 from node_agent.lost import starts_before
 from node_agent.observed import HASH, SANDBOX_ID, Container, PodContainers
@@ -21,7 +21,6 @@ FIRST_DELAY, LAST_DELAY = timedelta(seconds=10), timedelta(seconds=300)
 GOOD_RUN = timedelta(seconds=600)
 NOT_STARTED = 128
 """Exit code of a container that could not be started, but for want of its program (127) or of rights to it (126)."""
-FINAL_PHASES = frozenset(("Succeeded", "Failed"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from api.objects import Pod
+from api.objects import FINAL_PHASES, Pod
 from node_agent.alarm import Alarm
 from node_agent.clock import EvenClock, steady, wall
 from node_agent.deadline import EXCEEDED, active_until
@@ -21,7 +21,7 @@ from node_agent.images import Images, Missing
 from node_agent.last_words import LastWords
 from node_agent.lifecycle import Lifecycle, Voice
 from node_agent.observed import Container, PodContainers
-from node_agent.plan import FINAL_PHASES, PodActions, Start, is_finished, plan
+from node_agent.plan import PodActions, Start, is_finished, plan
 from node_agent.pod_memory import PodMemory
 from node_agent.pod_network import no_address
 from node_agent.pod_volumes import PodVolumes

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from api.objects import Pod
+from api.objects import FINAL_PHASES, Pod
 from api.static_pods import is_mirror, is_static
-from node_agent.plan import FINAL_PHASES
 from node_agent.pod_worker import PodWorker
 
 

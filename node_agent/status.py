@@ -9,8 +9,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from api import times
-from api.objects import Container as Wish
 from api.objects import (
+    FINAL_PHASES,
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
@@ -21,11 +21,12 @@ from api.objects import (
     PodIP,
     PodStatus,
 )
+from api.objects import Container as Wish
 from node_agent.conditions import OUR_CONDITIONS, TOLD_CONDITIONS, Standing, conditions
 from node_agent.container_rows import resources, user, volume_mounts
 from node_agent.lost import last_end, last_words, starts_before
 from node_agent.observed import Container, PodContainers
-from node_agent.plan import FINAL_PHASES, NOT_STARTED, comes_back, crash_delay, crashes_before, due, exit_code
+from node_agent.plan import NOT_STARTED, comes_back, crash_delay, crashes_before, due, exit_code
 from node_agent.progress import NOTHING, Progress
 from node_agent.stages import ends_before_others, failed_for_good, restart_policy, stage
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import msgspec
 
-from api.objects import ContainerStatus, Pod, PodStatus
+from api.objects import FINAL_PHASES, ContainerStatus, Pod, PodStatus
 from api.resources import is_sidecar
 from master.default_tolerations import with_tolerations
 from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
 
 EPHEMERAL = "ephemeralcontainers"
 """The subresource through which a pod that runs gets more containers."""
-
-ENDED = frozenset(("Succeeded", "Failed"))
 
 
 def _on_create(item: Pod) -> Pod:
@@ -88,7 +86,7 @@ def _init_reason(item: Pod) -> str:
 
 def state(item: Pod) -> str:
     """One word for how the pod is, as `kubectl get pods` shows it."""
-    if item.metadata.deletion_timestamp and item.status.phase not in ENDED:
+    if item.metadata.deletion_timestamp and item.status.phase not in FINAL_PHASES:
         return "Unknown" if item.status.reason == "NodeLost" else "Terminating"
     reason = item.status.reason or item.status.phase
     return _init_reason(item) or _container_reason(item, reason)
