@@ -66,7 +66,7 @@ class Callers:
             return TokenReviewStatus(error=f"the token is for {', '.join(map(str, claims['aud']))}")
         return TokenReviewStatus(authenticated=True, user=info(accounts.user(claims)), audiences=good)
 
-    def give(self, ask: Ask) -> Answer:
+    async def give(self, ask: Ask) -> Answer:
         """POST serviceaccounts/NAME/token."""
         record = self._store.latest(ask.key)
         if record is None:

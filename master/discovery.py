@@ -8,7 +8,6 @@ from typing import Any
 from master import reviews
 from master.kinds import ALL
 from master.kinds.kind import AnyKind
-from master.kinds.pod import EPHEMERAL
 from master.request import accepted
 
 VERSION = {
@@ -25,7 +24,6 @@ VERSION = {
 """The release of Kubernetes whose conventions are followed; clients compare it with their own."""
 
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-STATUS_VERBS = ["get", "patch", "update"]
 
 CERTIFICATES = "certificates.k8s.io"
 
@@ -65,16 +63,9 @@ def _groups() -> list[tuple[str, str, list[AnyKind]]]:
 
 
 def _subresources(kind: AnyKind) -> list[tuple[str, Row, list[str]]]:
-    own = {"group": kind.group, "version": kind.version, "kind": kind.name}
-    rows = [("status", own, STATUS_VERBS)] if kind.with_status is not None else []
-    if kind.scaling is not None:
-        rows.append(("scale", {"group": "autoscaling", "version": "v1", "kind": "Scale"}, STATUS_VERBS))
-    if kind.plural == "serviceaccounts":
-        rows.append(("token", {"group": reviews.AUTHENTICATION, "version": "v1", "kind": "TokenRequest"}, ["create"]))
-    if kind.plural == "pods":
-        rows.append(("binding", {"group": "", "version": "v1", "kind": "Binding"}, ["create"]))
-        rows.append((EPHEMERAL, own, STATUS_VERBS))
-    return rows
+    own = (kind.group, kind.version, kind.name)
+    found = ((one, dict(zip(("group", "version", "kind"), one.body or own, strict=True))) for one in kind.subresources)
+    return [(one.name, body, list(one.verbs)) for one, body in found]
 
 
 # --- the old form -----------------------------------------------------------------------------------------------------

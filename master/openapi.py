@@ -18,7 +18,6 @@ from master import bodies, schemas
 from master.discovery import VERSION
 from master.kinds import ALL
 from master.kinds.kind import AnyKind
-from master.kinds.pod import EPHEMERAL
 from master.scaling import Scale
 from master.schemas import REFERENCE
 from master.writes import DeleteOptions
@@ -122,8 +121,9 @@ def _places(kind: AnyKind) -> Iterator[tuple[str, Row]]:
     yield f"{within}/{{name}}", {"parameters": named, **one, "delete": erased}
     if kind.scaling is not None:
         yield f"{within}/{{name}}/scale", {"parameters": named, **_scale(kind)}
-    for part in (*(("status",) if kind.with_status else ()), *((EPHEMERAL,) if kind.name == "Pod" else ())):
-        yield f"{within}/{{name}}/{part}", {"parameters": named, **one}
+    for subresource in kind.subresources:
+        if subresource.part is not None:
+            yield f"{within}/{{name}}/{subresource.name}", {"parameters": named, **one}
 
 
 def _scale(kind: AnyKind) -> Row:

@@ -16,7 +16,6 @@ from api.selectors import BadSelector, Selector, parse_fields, parse_labels
 from master import answers
 from master.kinds import BY_RESOURCE
 from master.kinds.kind import AnyKind
-from master.kinds.pod import EPHEMERAL
 from master.records import Record
 from master.reviews import KINDS
 
@@ -79,13 +78,6 @@ def review(path: str) -> tuple[type[Object], str] | None:
 def resource(group: str, plural: str) -> AnyKind | None:
     """The kind of a resource, whatever its version."""
     return next((kind for kind in BY_RESOURCE.values() if (kind.group, kind.plural) == (group, plural)), None)
-
-
-def is_kept(where: Target) -> bool:
-    """Whether the subresource is a part of the stored object."""
-    if where.kind.name == "Pod" and where.subresource == EPHEMERAL:
-        return True
-    return where.subresource == "status" and where.kind.with_status is not None
 
 
 VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

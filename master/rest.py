@@ -18,7 +18,6 @@ from master import admission, answers, apply, bodies, patch, request, scaling, t
 from master.apply import Owner
 from master.controllers import Cursor, moved
 from master.kinds.kind import AnyKind, show_time
-from master.kinds.pod import EPHEMERAL
 from master.naming import random_letters
 from master.records import Expired, Key, Put, Record, Remove
 from master.request import Page, Selection, Target, View
@@ -229,10 +228,8 @@ class Objects:
         """`owners` are those after an apply."""
         kind, dry = ask.where.kind, request.dry_run(ask.query)
         body = writes.read(ask.where, document, request.strictness(ask.query))
-        if ask.where.subresource == "status":
-            new = writes.status_updated(kind, body.item, old.object)
-        elif ask.where.subresource == EPHEMERAL:
-            new = writes.debugged(kind, body.item, old.object)
+        if ask.where.subresource:
+            new = writes.part_updated(kind, ask.where.subresource, body.item, old.object)
         else:
             new = writes.updated(kind, body.item, old.object)
             self._admit(new, old.object)

@@ -22,6 +22,7 @@ from api.storage import PersistentVolume, PersistentVolumeClaim
 from master import accounts, answers, bodies, certificates, pages, request, reviews, watch, writes
 from master.authorize import FOR_PODS, MASTERS, Attributes, User, may_read_path, refusal
 from master.callers import Callers
+from master.kinds.kind import SCALE
 from master.kinds.service_account import ServiceAccount
 from master.pki import Authority
 from master.records import Key
@@ -82,6 +83,10 @@ class Server:
         self._store = parts.store
         self._objects = Objects(parts.store, parts.clock)
         self._callers = Callers(parts.store, parts.tokens, parts.clock)
+        self._actions = {
+            ("Pod", "binding"): self._objects.bind,
+            ("ServiceAccount", "token"): self._callers.give,
+        }
         self.watches = watch.Watches(parts.store, parts.clock)
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -167,17 +172,16 @@ class Server:
         return web.Response(status=answer.code, body=answer.body, content_type="application/json", headers=headers)
 
     async def _operate(self, verb: str, ask: Ask) -> Answer:
-        kind, subresource = ask.where.kind, ask.where.subresource
-        if subresource == "binding" and kind.name == "Pod" and verb == "create":
-            return await self._objects.bind(ask)
-        if subresource == "token" and kind.type is ServiceAccount and verb == "create":
-            return self._callers.give(ask)
-        if subresource == "scale" and kind.scaling is not None and verb in ("get", "update", "patch"):
-            return await self._objects.scale(verb, ask)
-        if subresource and not request.is_kept(ask.where):
+        kind, name = ask.where.kind, ask.where.subresource
+        subresource = kind.subresource(name)
+        if name and subresource is None:
             raise answers.no_such_path()
-        if subresource and verb not in ("get", "update", "patch"):
+        if subresource is not None and verb not in subresource.verbs:
             raise answers.not_allowed()
+        if name == SCALE:
+            return await self._objects.scale(verb, ask)
+        if subresource is not None and subresource.part is None:
+            return await self._actions[kind.name, name](ask)
         if verb in ("get", "list"):
             return self._objects.get(ask) if verb == "get" else self._objects.list_all(ask)
         operations = {

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from api import init_containers
 from api.leases import NODE_LEASES
 from api.objects import FINAL_PHASES, Binding, Condition, NamespaceStatus, Node, Object, Pod
 from api.schema import FORBIDDEN, UNKNOWN, Problem, shown, without_nulls
@@ -159,28 +158,26 @@ def updated(kind: AnyKind, new: Any, old: Any) -> Any:
         problems.append(Problem("metadata.finalizers", shown(added), why, FORBIDDEN))
     if problems:
         raise answers.invalid(kind, old.metadata.name, problems)
-    if kind.spec is not None and kind.spec(new) != kind.spec(old):
-        new = with_metadata(new, generation=old.metadata.generation + 1)
-    return new
+    return _counted(kind, new, old)
 
 
-def status_updated(kind: AnyKind, new: Any, old: Any) -> Any:
-    """The object after an update of its status alone."""
-    if kind.with_status is None:
+def _counted(kind: AnyKind, new: Any, old: Any) -> Any:
+    """With the next generation, if what counts has changed."""
+    if kind.spec is None or kind.spec(new) == kind.spec(old):
+        return new
+    return with_metadata(new, generation=old.metadata.generation + 1)
+
+
+def part_updated(kind: AnyKind, name: str, new: Any, old: Any) -> Any:
+    """The object after an update of the part that the subresource of that name is, and of nothing else."""
+    subresource = kind.subresource(name)
+    if subresource is None or subresource.part is None:
         raise answers.no_such_path()
     _check_identity(kind, new, old)
-    return kind.with_status(new, old)
-
-
-def debugged(kind: AnyKind, new: Any, old: Any) -> Any:
-    """The pod after an update of its ephemeral containers alone."""
-    _check_identity(kind, new, old)
-    item, problems = init_containers.added(old, new)
+    item, problems = subresource.part(new, old)
     if problems:
         raise answers.invalid(kind, old.metadata.name, list(problems))
-    if item.spec == old.spec:
-        return item
-    return with_metadata(item, generation=old.metadata.generation + 1)
+    return _counted(kind, item, old)
 
 
 # --- who owns which field ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import msgspec
 
 from api.objects import O, Object, ObjectMeta
 from api.rules import Rules
+from api.schema import Problem
 from api.validate import RULES
 from master.shape import Shape, shape_of
 
@@ -51,6 +52,26 @@ class Scaling(Generic[O]):
     scaled: Callable[[O, int], O]
 
 
+PART_VERBS = ("get", "patch", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class Subresource(Generic[O]):
+    """A path below an object.
+
+    Of one that is a part of the stored object, `part(new, old)` is the old object with this part of the new one, and
+    what speaks against it. Another has a `body` of its own: (group, version, kind).
+    """
+
+    name: str
+    part: Callable[[O, O], tuple[O, tuple[Problem, ...]]] | None = None
+    body: tuple[str, str, str] | None = None
+    verbs: tuple[str, ...] = PART_VERBS
+
+
+SCALE = "scale"
+
+
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[O]):
     """`short` are the short names for users.
@@ -61,7 +82,8 @@ class Kind(Generic[O]):
     `on_create` and `on_update(new, old)` set what the server decides: of a kind with a status, `on_update` keeps the
     old status. `spec(object)` is the part whose change counts up `metadata.generation`; None for kinds that have no
     generation. `held(object)` says whether an object that is being deleted must stay for another reason than its
-    finalizers. `own_rules` are those of a kind that no daemon but the master reads.
+    finalizers. `own_rules` are those of a kind that no daemon but the master reads. `more` are subresources beside
+    `status` and `scale`, which a kind has that has a status or can be scaled.
     """
 
     type: type[O]
@@ -80,6 +102,7 @@ class Kind(Generic[O]):
     held: Callable[[O], bool] = field(default=lambda item: False)
     scaling: Scaling[O] | None = None
     own_rules: Rules[O] | None = None
+    more: tuple[Subresource[O], ...] = ()
 
     @property
     def name(self) -> str:
@@ -110,6 +133,20 @@ class Kind(Generic[O]):
     def version(self) -> str:
         """The version within the group."""
         return self.type.API_VERSION.rpartition("/")[2]
+
+    @property
+    def subresources(self) -> tuple[Subresource[O], ...]:
+        """Every path below an object of this kind."""
+        found: list[Subresource[O]] = []
+        if (with_status := self.with_status) is not None:
+            found.append(Subresource("status", lambda new, old: (with_status(new, old), ())))
+        if self.scaling is not None:
+            found.append(Subresource(SCALE, body=("autoscaling", "v1", "Scale")))
+        return (*found, *self.more)
+
+    def subresource(self, name: str) -> Subresource[O] | None:
+        """The one of that name, if there is one."""
+        return next((one for one in self.subresources if one.name == name), None)
 
     def selectable(self, item: O) -> dict[str, str]:
         """Everything that a field selector can ask for."""
@@ -184,6 +221,7 @@ __all__ = [
     "Column",
     "Kind",
     "Object",
+    "Subresource",
     "age",
     "duration",
     "or_none",

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from api import init_containers
 from api.objects import FINAL_PHASES, ContainerStatus, Pod, PodStatus
 from api.resources import is_sidecar
 from master.default_tolerations import with_tolerations
-from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
+from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, or_none
 
 EPHEMERAL = "ephemeralcontainers"
 """The subresource through which a pod that runs gets more containers."""
@@ -166,4 +167,8 @@ POD = Kind(
     with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
     spec=_spec,
     held=lambda item: bool(item.metadata.deletion_grace_period_seconds),
+    more=(
+        Subresource("binding", body=("", "v1", "Binding"), verbs=("create",)),
+        Subresource(EPHEMERAL, part=lambda new, old: init_containers.added(old, new)),
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Annotated
 from api.objects import Object
 from api.rules import Rules
 from api.value import LocalObjectReference, ObjectReference, by
-from master.kinds.kind import AGE, NAME, Kind, age
+from master.kinds.kind import AGE, NAME, Kind, Subresource, age
 
 
 class ServiceAccount(Object, frozen=True):
@@ -35,4 +35,5 @@ SERVICE_ACCOUNT = Kind(
     columns=(NAME, AGE),
     cells=_cells,
     own_rules=Rules(),
+    more=(Subresource("token", body=("authentication.k8s.io", "v1", "TokenRequest"), verbs=("create",)),),
 )

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from api.objects import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
 from master.answers import Failure
-from master.request import is_kept, target
-from master.writes import created, debugged, read, updated
+from master.kinds.pod import EPHEMERAL
+from master.request import target
+from master.writes import created, part_updated, read, updated
 
 GOOD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
 TWO_UNKNOWN = {**GOOD, "spec": {"contaners": [], "comand": "x", **GOOD["spec"]}}
@@ -57,13 +58,12 @@ def extended(*extras: EphemeralContainer, **other: Any) -> Pod:
 def test_a_pod_gets_ephemeral_containers_and_nothing_else_through_their_subresource() -> None:
     where = target("/api/v1/namespaces/red/pods/web/ephemeralcontainers")
     assert where is not None
-    assert is_kept(where)
-    new = debugged(where.kind, extended(SHELL, host_network=True), POD)
+    new = part_updated(where.kind, EPHEMERAL, extended(SHELL, host_network=True), POD)
     assert new.spec == extended(SHELL).spec
     assert new.metadata.generation == 2
     for changed in ((), (replace(SHELL, image="c"),)):
         with pytest.raises(Failure) as caught:
-            debugged(where.kind, extended(*changed), extended(SHELL))
+            part_updated(where.kind, EPHEMERAL, extended(*changed), extended(SHELL))
         assert "may not be changed or removed" in str(caught.value.status.message)
 
 
