@@ -14,9 +14,10 @@ from typing import Any
 
 from master import pki, service_tokens
 from master.allocators import SubnetPool, SubnetPools
-from master.controller_loop import Controllers, Environment
+from master.controller_loop import Controllers
 from master.controllers import Cursor, NetworkWish
 from master.kinds import TYPES
+from master.look import Environment
 from master.server import Parts, Server, tls
 from master.settings import ClusterNetworkSetting, Settings
 from master.store import Store

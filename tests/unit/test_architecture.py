@@ -87,6 +87,7 @@ PURE = (
     "master/field_sets.py",
     "master/default_tolerations.py",
     "master/node_taints.py",
+    "master/placements.py",
     "master/taint_evictions.py",
     "master/happenings.py",
     "master/lanes.py",

@@ -1,0 +1,144 @@
+"""The controllers of the master, one row for each: what wakes it, and what it wishes of what it sees.
+
+The deciding is in the modules that the rows name; here stands only what each of them looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from api.objects import OwnerReference
+from master import (
+    accounts,
+    claims,
+    controllers,
+    dependents,
+    deployments,
+    endpoints,
+    happenings,
+    lanes,
+    node_taints,
+    placements,
+    protection,
+    replicas,
+    subnets,
+)
+from master.controllers import Outcome
+from master.kinds import ALL, BY_NAME
+from master.look import Look
+
+ROLLOUT_SECONDS = 5.0
+"""Time between two looks for what becomes so by time alone: a pod that has been ready for long enough."""
+
+EXPIRY_SECONDS = 60.0
+"""Time between two looks for what is to be forgotten."""
+
+USUAL_SECONDS = 30.0
+
+REPLICATING = ("ReplicaSet", "ReplicationController")
+OWNED = tuple(kind.name for kind in ALL if kind.name not in ("Event", "Lease", "NodeQuery"))
+"""Kinds whose objects go with their owners."""
+
+CONTENTS = tuple(kind.name for kind in ALL if kind.namespaced and kind.name != "Pod")
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """`kinds`: a change of one of these brings the next pass, at the latest it comes after `resync` seconds.
+
+    `opens`: the server opens when its first pass is done.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    decide: Callable[[Look], Iterable[Outcome]]
+    resync: float = USUAL_SECONDS
+    opens: bool = False
+
+
+def _network(look: Look) -> Iterator[Outcome]:
+    wish, nodes, namespaces = look.env.wish, look.all("Node"), look.all("Namespace")
+    yield from controllers.bootstrap(wish, namespaces, look.one("ClusterNetwork", "default"))
+    yield from subnets.host_subnets(wish, nodes, look.all("HostSubnet"), look.cursor("subnets"))
+    yield from lanes.net_namespaces(wish, namespaces, look.all("NetNamespace"), look.cursor("vnids"))
+
+
+def _claims(look: Look) -> Iterable[Outcome]:
+    """What is bound or set free now is looked at again before anything may go."""
+    volumes, wishes = look.all("PersistentVolume"), look.all("PersistentVolumeClaim")
+    found: list[Outcome] = list(claims.bindings(volumes, wishes))
+    if not found and any(item.metadata.deletion_timestamp for item in (*volumes, *wishes)):
+        found = list(protection.releases(volumes, wishes, look.all("Pod")))
+    return found
+
+
+def _deployments(look: Look) -> Iterable[Outcome]:
+    found = look.all("Deployment")
+    return deployments.passes(found, look.all("ReplicaSet"), look.all("Pod"), look.now) if found else ()
+
+
+def _replicas(look: Look) -> Iterable[Outcome]:
+    owners = [item for kind in REPLICATING for item in look.all(kind)]
+    return replicas.passes(owners, look.all("Pod"), look.now) if owners else ()
+
+
+def _dependents(look: Look) -> Iterable[Outcome]:
+    return dependents.passes([item for kind in OWNED for item in look.all(kind)], _is_kept)
+
+
+def _is_kept(owner: OwnerReference) -> bool:
+    kind = BY_NAME.get(owner.kind)
+    return kind is not None and owner.api_version == kind.type.API_VERSION
+
+
+def _namespaces(look: Look) -> Iterable[Outcome]:
+    namespaces = look.all("Namespace")
+    if not any(item.metadata.deletion_timestamp for item in namespaces):
+        return ()
+    contents = [item for kind in CONTENTS for item in look.all(kind)]
+    return controllers.ending_namespaces(namespaces, look.all("Pod"), contents)
+
+
+def _unready(look: Look) -> Iterator[Outcome]:
+    """Pods of nodes that nobody hears of are not Ready."""
+    for one in node_taints.unready_pods(look.all("Node"), look.all("Pod"), look.now):
+        yield one
+        yield happenings.unready(one.item, look.now)
+
+
+def _expiry(look: Look) -> Iterator[Outcome]:
+    """Nothing waits for it: a look now and then is enough."""
+    yield from controllers.old_queries(look.all("NodeQuery"), look.now)
+    yield from happenings.old_events(look.all("Event"), look.now)
+
+
+def _of_all(passes: Callable[..., Iterable[Outcome]], *kinds: str) -> Callable[[Look], Iterable[Outcome]]:
+    """A controller that sees everything of these kinds, in this order."""
+    return lambda look: passes(*(look.all(kind) for kind in kinds))
+
+
+ENDPOINTS = ("Service", "Pod", "Endpoints", "EndpointSlice")
+
+CONTROLLERS = (
+    Controller("network", ("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"), _network, opens=True),
+    Controller(
+        "accounts",
+        ("Namespace", "ServiceAccount", "ConfigMap"),
+        lambda look: accounts.passes(
+            look.all("Namespace"), look.all("ServiceAccount"), look.all("ConfigMap"), look.env.authority
+        ),
+    ),
+    Controller(
+        "scheduler", ("Pod", "Node"), lambda look: placements.passes(look.all("Node"), look.all("Pod"), look.now)
+    ),
+    Controller("deployments", ("Deployment", "ReplicaSet", "Pod"), _deployments, ROLLOUT_SECONDS),
+    Controller("replicas", (*REPLICATING, "Pod"), _replicas, ROLLOUT_SECONDS),
+    Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),
+    Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "Pod"), _claims),
+    Controller("dependents", OWNED, _dependents),
+    Controller("namespaces", ("Namespace", "Pod"), _namespaces),
+    Controller("taints", ("Node",), lambda look: node_taints.tainted(look.all("Node"), look.now)),
+    Controller("unready", ("Node",), _unready),
+    Controller("expiry", (), _expiry, EXPIRY_SECONDS),
+)

@@ -1,0 +1,58 @@
+"""What a controller sees: the newest state of everything, writes included that are still on their way to the disk."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from api.objects import ObjectMeta
+from master.controllers import Cursor, NetworkWish
+from master.records import Key
+from master.store import Store
+
+Clock = Callable[[], datetime.datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`authority` is the certificate by which pods know this server, as PEM; `grace` the seconds for which a node may
+    be silent.
+
+    `clock` is the time of day; `steady` never jumps (seconds).
+    """
+
+    store: Store
+    wish: NetworkWish
+    authority: str
+    grace: float
+    clock: Clock
+    steady: Callable[[], float] = time.monotonic
+
+
+class Look:
+    """A live view: what a controller asks twice may differ when it has written meanwhile."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.env = environment
+
+    @property
+    def now(self) -> datetime.datetime:
+        """The time of day."""
+        return self.env.clock()
+
+    def all(self, kind: str) -> list[Any]:
+        """Every object of a kind."""
+        return [record.object for record in self.env.store.scan_latest(kind)]
+
+    def one(self, kind: str, name: str, namespace: str = "") -> Any:
+        """An object; None if there is none."""
+        record = self.env.store.latest(Key(kind, namespace, name))
+        return None if record is None else record.object
+
+    def cursor(self, name: str) -> Cursor:
+        """Where an allocator goes on."""
+        found: Cursor | None = self.one(Cursor.KIND, name)
+        return found or Cursor(metadata=ObjectMeta(name=name))
