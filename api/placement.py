@@ -184,7 +184,7 @@ def check(wish: Wish) -> Iterator[Problem]:
     if wish.os is not None and wish.os.name not in {"linux", "windows"}:
         yield Problem("spec.os.name", shown(wish.os.name), "linux and windows are accepted", NOT_SUPPORTED)
     for number, row in enumerate(wish.tolerations):
-        yield from _check_toleration(f"spec.tolerations[{number}]", row)
+        yield from check_toleration(f"spec.tolerations[{number}]", row)
     required = _required(wish)
     if required is None:
         return
@@ -198,7 +198,8 @@ def check(wish: Wish) -> Iterator[Problem]:
             yield from _check_field(f"{path}[{number}].matchFields[{index}]", expression)
 
 
-def _check_toleration(path: str, row: Toleration) -> Iterator[Problem]:
+def check_toleration(path: str, row: Toleration) -> Iterator[Problem]:
+    """Every problem of one toleration."""
     if row.operator not in {"", "Equal", "Exists"}:
         yield Problem(f"{path}.operator", shown(row.operator), "Equal and Exists are accepted", NOT_SUPPORTED)
     if row.effect not in {"", *EFFECTS}:

@@ -123,6 +123,9 @@ ENDPOINTS = ("Service", "Pod", "Endpoints", "EndpointSlice")
 CONTROLLERS = (
     Controller("network", ("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"), _network, opens=True),
     Controller(
+        "priority classes", ("PriorityClass",), _of_all(controllers.priority_classes, "PriorityClass"), opens=True
+    ),
+    Controller(
         "accounts",
         ("Namespace", "ServiceAccount", "ConfigMap"),
         lambda look: accounts.passes(

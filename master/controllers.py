@@ -30,6 +30,7 @@ from api.queries import NodeQuery
 from master.allocators import SubnetPools
 from master.kinds.kind import parse_time, show_time
 from master.kinds.node import ready
+from master.kinds.priority_class import SYSTEM_CLASSES, PriorityClass
 
 GLOBAL_NAMESPACE = "default"
 LASTING_NAMESPACES = (GLOBAL_NAMESPACE, NODE_LEASES)
@@ -133,6 +134,12 @@ def bootstrap(
     )
     if wanted != network:
         yield Change(wanted, network)
+
+
+def priority_classes(found: Iterable[PriorityClass]) -> Iterator[Make]:
+    """The classes that are always there, as far as they are not."""
+    present = {item.metadata.name for item in found}
+    yield from (Make(item) for item in SYSTEM_CLASSES if item.metadata.name not in present)
 
 
 # --- namespaces on their way out --------------------------------------------------------------------------------------

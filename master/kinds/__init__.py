@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from master.kinds.cluster_network import CLUSTER_NETWORK
 from master.kinds.config_map import CONFIG_MAP
+from master.kinds.csi import CSI_DRIVER, CSI_NODE, CSI_STORAGE_CAPACITY
 from master.kinds.deployment import DEPLOYMENT
 from master.kinds.endpoint_slice import ENDPOINT_SLICE
 from master.kinds.endpoints import ENDPOINTS
@@ -18,12 +19,16 @@ from master.kinds.node_query import NODE_QUERY
 from master.kinds.persistent_volume import PERSISTENT_VOLUME
 from master.kinds.persistent_volume_claim import PERSISTENT_VOLUME_CLAIM
 from master.kinds.pod import POD
+from master.kinds.priority_class import PRIORITY_CLASS
 from master.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
 from master.kinds.replica_set import REPLICA_SET
 from master.kinds.replication_controller import REPLICATION_CONTROLLER
+from master.kinds.runtime_class import RUNTIME_CLASS
 from master.kinds.secret import SECRET
 from master.kinds.service import SERVICE
 from master.kinds.service_account import SERVICE_ACCOUNT
+from master.kinds.storage_class import STORAGE_CLASS, VOLUME_ATTRIBUTES_CLASS
+from master.kinds.volume_attachment import VOLUME_ATTACHMENT
 
 ALL: tuple[AnyKind, ...] = (
     NAMESPACE,
@@ -50,6 +55,14 @@ ALL: tuple[AnyKind, ...] = (
     CLUSTER_ROLE,
     ROLE_BINDING,
     CLUSTER_ROLE_BINDING,
+    PRIORITY_CLASS,
+    RUNTIME_CLASS,
+    STORAGE_CLASS,
+    VOLUME_ATTRIBUTES_CLASS,
+    VOLUME_ATTACHMENT,
+    CSI_DRIVER,
+    CSI_NODE,
+    CSI_STORAGE_CAPACITY,
 )
 
 BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}

@@ -25,6 +25,12 @@ def test_what_belongs_to_every_cluster() -> None:
     assert lines(controllers.bootstrap(WISH, always[:1], there)) == ["+ Namespace kube-node-lease"]
 
 
+def test_the_priority_classes_that_are_always_there() -> None:
+    both = list(controllers.priority_classes([]))
+    assert lines(both) == ["+ PriorityClass system-cluster-critical", "+ PriorityClass system-node-critical"]
+    assert lines(controllers.priority_classes([both[0].item])) == lines(both[1:])  # type: ignore[list-item]
+
+
 # --- namespaces that end ----------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,94 @@
+"""PriorityClass: how much a pod matters when there is not enough for all. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from api.objects import Object, ObjectMeta
+from api.rules import Rules
+from api.schema import FORBIDDEN, Problem, choices, shown
+from master.kinds.kind import AGE, NAME, Column, Kind, age
+
+LOWER, NEVER = "PreemptLowerPriority", "Never"
+SYSTEM_PREFIX = "system-"
+HIGHEST_OF_USERS = 1_000_000_000
+LEAST = -(1 << 31)
+
+
+class PriorityClass(Object, frozen=True):
+    """Pods that name it have `value` as their priority; with `globalDefault` also those that name none.
+
+    `preemptionPolicy` is PreemptLowerPriority or Never.
+    """
+
+    API_VERSION = "scheduling.k8s.io/v1"
+    KIND = "PriorityClass"
+
+    value: int = 0
+    global_default: bool = False
+    description: str = ""
+    preemption_policy: str | None = None
+
+
+def _of_the_system(name: str, value: int, description: str) -> PriorityClass:
+    return PriorityClass(metadata=ObjectMeta(name=name), value=value, description=description, preemption_policy=LOWER)
+
+
+SYSTEM_CLASSES = (
+    _of_the_system("system-cluster-critical", 2_000_000_000, "For pods that the cluster needs; they may move."),
+    _of_the_system("system-node-critical", 2_000_001_000, "For pods that their node needs; they stay."),
+)
+"""The classes that are always there."""
+
+
+def _default(item: PriorityClass) -> PriorityClass:
+    return replace(item, preemption_policy=item.preemption_policy or LOWER)
+
+
+def _check(item: PriorityClass) -> Iterator[Problem]:
+    name = item.metadata.name
+    if name.startswith(SYSTEM_PREFIX):
+        known = {row.metadata.name: row.value for row in SYSTEM_CLASSES}
+        if known.get(name) != item.value or item.global_default:
+            why = "priority class names with 'system-' prefix are reserved for system use only"
+            yield Problem("metadata.name", shown(name), why, FORBIDDEN)
+    elif item.value > HIGHEST_OF_USERS:
+        why = f"maximum allowed value of a user defined priority is {HIGHEST_OF_USERS}"
+        yield Problem("value", shown(item.value), why, FORBIDDEN)
+    if item.value < LEAST:
+        yield Problem("value", shown(item.value), f"must be greater than or equal to {LEAST}")
+    yield from choices(("preemptionPolicy", item.preemption_policy or "", (LOWER, NEVER)))
+
+
+def _immutable(old: PriorityClass, new: PriorityClass) -> Iterator[Problem]:
+    if old.value != new.value:
+        yield Problem("value", shown(new.value), "may not be changed in an update.", FORBIDDEN)
+    if old.preemption_policy != new.preemption_policy:
+        yield Problem("preemptionPolicy", shown(new.preemption_policy), "field is immutable")
+
+
+def _cells(item: PriorityClass, now: datetime.datetime) -> tuple[object, ...]:
+    age_now = age(item.metadata.creation_timestamp, now)
+    return item.metadata.name, item.value, item.global_default, age_now, item.preemption_policy
+
+
+PRIORITY_CLASS = Kind(
+    type=PriorityClass,
+    plural="priorityclasses",
+    singular="priorityclass",
+    namespaced=False,
+    short=("pc",),
+    columns=(
+        NAME,
+        Column("Value", "The priority of its pods.", "integer"),
+        Column("Global-Default", "Whether pods that name no class are of this one.", "boolean"),
+        AGE,
+        Column("PreemptionPolicy", "Whether its pods may push others aside."),
+    ),
+    cells=_cells,
+    spec=lambda item: item.value,
+    own_rules=Rules(_default, _check, _immutable),
+)
