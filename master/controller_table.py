@@ -15,6 +15,7 @@ from master import (
     controllers,
     dependents,
     deployments,
+    disruptions,
     endpoints,
     happenings,
     lanes,
@@ -39,6 +40,9 @@ USUAL_SECONDS = 30.0
 REPLICATING = ("ReplicaSet", "ReplicationController")
 OWNED = tuple(kind.name for kind in ALL if kind.name not in ("Event", "Lease", "NodeQuery"))
 """Kinds whose objects go with their owners."""
+
+SCALED = tuple(kind.name for kind in ALL if kind.scaling is not None)
+"""Kinds whose objects say how many pods they want."""
 
 CONTENTS = tuple(kind.name for kind in ALL if kind.namespaced and kind.name != "Pod")
 
@@ -81,6 +85,13 @@ def _deployments(look: Look) -> Iterable[Outcome]:
 def _replicas(look: Look) -> Iterable[Outcome]:
     owners = [item for kind in REPLICATING for item in look.all(kind)]
     return replicas.passes(owners, look.all("Pod"), look.now) if owners else ()
+
+
+def _disruptions(look: Look) -> Iterable[Outcome]:
+    if not (found := look.all("PodDisruptionBudget")):
+        return ()
+    scaled = [item for kind in SCALED for item in look.all(kind)]
+    return disruptions.passes(found, look.all("Pod"), scaled, look.now)
 
 
 def _dependents(look: Look) -> Iterable[Outcome]:
@@ -137,6 +148,7 @@ CONTROLLERS = (
     ),
     Controller("deployments", ("Deployment", "ReplicaSet", "Pod"), _deployments, ROLLOUT_SECONDS),
     Controller("replicas", (*REPLICATING, "Pod"), _replicas, ROLLOUT_SECONDS),
+    Controller("disruptions", ("PodDisruptionBudget", "Pod", *SCALED), _disruptions),
     Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),
     Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "Pod"), _claims),
     Controller("dependents", OWNED, _dependents),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from api.objects import Binding, ClusterNetwork, HostSubnet, Namespace, NetNamespace, Object, ObjectMeta, Pod
+from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Object, ObjectMeta, Pod
 from api.schema import without_nulls
 from api.services import Service
 from master import admission, answers, apply, bodies, patch, request, scaling, tables, writes
@@ -267,18 +267,6 @@ class Objects:
         new = writes.owned(new, owners)
         item = new if request.dry_run(ask.query) else await self._put(kind, new, old)
         return Answer(200, msgspec.json.encode(scaling.scale_of(kind.scaling, item)))
-
-    async def bind(self, ask: Ask) -> Answer:
-        """POST pods/NAME/binding."""
-        old, kind = self._old(ask), ask.where.kind
-        try:
-            binding = msgspec.convert(ask.document, Binding)
-        except msgspec.ValidationError as error:
-            raise answers.bad_request(f"the body is not a Binding: {error}") from error
-        pod = writes.bound(kind, old.object, binding, self._clock())
-        if not request.dry_run(ask.query):
-            await self._store.write(Put(pod, expect=old.revision))
-        return Answer(201, answers.encode(answers.success(code=201)))
 
     # --- deleting --------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from master.callers import Callers
 from master.kinds.kind import SCALE
 from master.kinds.service_account import ServiceAccount
 from master.pki import Authority
+from master.pod_actions import PodActions
 from master.records import Key
 from master.request import Target
 from master.rest import Answer, Ask, Clock, Objects
@@ -83,8 +84,10 @@ class Server:
         self._store = parts.store
         self._objects = Objects(parts.store, parts.clock)
         self._callers = Callers(parts.store, parts.tokens, parts.clock)
+        on_pods = PodActions(parts.store, parts.clock)
         self._actions = {
-            ("Pod", "binding"): self._objects.bind,
+            ("Pod", "binding"): on_pods.bind,
+            ("Pod", "eviction"): on_pods.evict,
             ("ServiceAccount", "token"): self._callers.give,
         }
         self.watches = watch.Watches(parts.store, parts.clock)

@@ -19,6 +19,7 @@ from master.kinds.node_query import NODE_QUERY
 from master.kinds.persistent_volume import PERSISTENT_VOLUME
 from master.kinds.persistent_volume_claim import PERSISTENT_VOLUME_CLAIM
 from master.kinds.pod import POD
+from master.kinds.pod_disruption_budget import POD_DISRUPTION_BUDGET
 from master.kinds.priority_class import PRIORITY_CLASS
 from master.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
 from master.kinds.replica_set import REPLICA_SET
@@ -51,6 +52,7 @@ ALL: tuple[AnyKind, ...] = (
     REPLICATION_CONTROLLER,
     REPLICA_SET,
     DEPLOYMENT,
+    POD_DISRUPTION_BUDGET,
     ROLE,
     CLUSTER_ROLE,
     ROLE_BINDING,

@@ -169,6 +169,7 @@ POD = Kind(
     held=lambda item: bool(item.metadata.deletion_grace_period_seconds),
     more=(
         Subresource("binding", body=("", "v1", "Binding"), verbs=("create",)),
+        Subresource("eviction", body=("policy", "v1", "Eviction"), verbs=("create",)),
         Subresource(EPHEMERAL, part=lambda new, old: init_containers.added(old, new)),
     ),
 )

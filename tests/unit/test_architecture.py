@@ -83,6 +83,8 @@ PURE = (
     "master/controllers.py",
     "master/dependents.py",
     "master/deployments.py",
+    "master/disruptions.py",
+    "master/evictions.py",
     "master/endpoints.py",
     "master/field_sets.py",
     "master/default_tolerations.py",
