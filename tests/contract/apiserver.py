@@ -23,9 +23,8 @@ class ApiServer:
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Until it serves; a second time on the same port, so that the kubeconfig stays true."""
-        begin = self._log.stat().st_size if self._log.exists() else 0
+    def launch(self) -> None:
+        """Only that; it does not serve yet."""
         command = (
             Path(sys.executable).with_name("podlane-master"),
             *("--config", "/dev/null", "--listen-address", "127.0.0.1", "--advertise-address", "127.0.0.1"),
@@ -33,6 +32,12 @@ class ApiServer:
         )
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([*command, *self._flags], stdout=log, stderr=log)
+
+    def start(self) -> None:
+        """Until it serves; a second time on the same port, so that the kubeconfig stays true."""
+        begin = self._log.stat().st_size if self._log.exists() else 0
+        self.launch()
+        assert self._process is not None
         deadline = time.monotonic() + SECONDS
         while (found := re.search(r"https://127\.0\.0\.1:(\d+)", self._log.read_bytes()[begin:].decode())) is None:
             assert self._process.poll() is None, self._log.read_text()

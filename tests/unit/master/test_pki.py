@@ -1,0 +1,57 @@
+"""The master's authority and keys, made by a process that is killed before any of the things it does to files."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from pathlib import Path
+
+import pytest
+
+from api.kubeconfig import Kubeconfig
+from master import pki, service_tokens
+from tests.fakes import AgentKilled
+from tests.killer import KILLER
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+SERVER = "https://127.0.0.1:8443"
+
+
+def _start(root: Path) -> None:
+    authority = pki.authority(root / "pki", NOW)
+    service_tokens.issuer(root / "pki")
+    pki.server_certificate(authority, root / "pki", ["127.0.0.1"], NOW)
+    pki.admin_kubeconfig(authority, root / "admin.kubeconfig", SERVER, NOW)
+
+
+def _acts(root: Path) -> int:
+    with KILLER.after(10_000):
+        _start(root)
+    return KILLER.acts
+
+
+def test_a_start_killed_anywhere_is_made_whole_by_the_next(tmp_path: Path) -> None:
+    _start(tmp_path / "first")  # so that nothing is imported while acts are counted
+    acts = _acts(tmp_path / "whole")
+    assert acts > 10
+    for number in range(acts):
+        root = tmp_path / str(number)
+        with pytest.raises(AgentKilled), KILLER.after(number):
+            _start(root)
+        # Killed once more, at another place, before a start gets through.
+        with contextlib.suppress(AgentKilled), KILLER.after(acts - number):
+            _start(root)
+        _start(root)
+        authority = pki.authority(root / "pki", NOW)
+        kubeconfig = Kubeconfig.load(root / "admin.kubeconfig")
+        assert kubeconfig.ca == authority.pem == (root / "pki" / "ca.crt").read_bytes()
+        kubeconfig.ssl_context()
+        assert not list(root.rglob("*.new"))
+
+
+def test_what_was_made_stays(tmp_path: Path) -> None:
+    _start(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    _start(tmp_path)
+    changed = {path.name for path, data in before.items() if path.read_bytes() != data}
+    assert changed == {"server.pem"}

@@ -1,0 +1,277 @@
+"""The judge of watches, judged: it finds nothing in a true history, and every way of spoiling one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.watch_history import (
+    BOOKMARK,
+    Acknowledged,
+    Change,
+    Evidence,
+    Item,
+    Seen,
+    Selection,
+    Session,
+    Snapshot,
+    State,
+    problems,
+    shown,
+)
+
+COLORS = ("red", "blue")
+SELECTIONS = (Selection(), Selection(color="red"), Selection("one"), Selection("two", "blue"))
+SEEDS = range(12)
+
+
+def _story(dice: random.Random, length: int) -> list[Change]:
+    """What happens to a few objects; revisions of other kinds lie between."""
+    now: dict[str, State] = {}
+    story: list[Change] = []
+    revision = 10
+    for number in range(length):
+        revision += dice.choice((1, 1, 1, 3))
+        name = f"{dice.choice(('one', 'two'))}/{dice.randrange(4)}"
+        before, color = now.get(name), dice.choice(COLORS)
+        if before is None:
+            seen = Seen("ADDED", revision, name, State(f"uid-{number}", 0, f"w{number}", color))
+        elif before.ending or dice.random() < 0.2:
+            seen = Seen("DELETED", revision, name, before)
+        elif dice.random() < 0.1:
+            seen = Seen("MODIFIED", revision, name, before._replace(ending=True))
+        else:
+            after = before._replace(step=before.step + 1, by=f"w{number}", color=color)
+            seen = Seen("MODIFIED", revision, name, after)
+        story.append(Change(seen, before))
+        now.pop(name, None)
+        if seen.state is not None and seen.type != "DELETED":
+            now[name] = seen.state
+    return story
+
+
+def _snapshot(story: list[Change], selection: Selection, revision: int) -> Snapshot:
+    now: dict[str, Item] = {}
+    for (kind, at, name, state), _ in story:
+        if at <= revision:
+            now.pop(name, None)
+            if kind != "DELETED" and state is not None and selection.takes(name, state):
+                now[name] = Item(name, at, state)
+    return Snapshot(selection, revision, frozenset(now.values()))
+
+
+def _session(dice: random.Random, story: list[Change], selection: Selection, after: int, until: int) -> Session:
+    seen: list[Seen] = []
+    for change in story:
+        if after < change.seen.revision <= until:
+            entry = shown(change, selection)
+            if entry is not None:
+                seen.append(entry)
+            if dice.random() < 0.1:
+                seen.append(Seen(BOOKMARK, change.seen.revision))
+    return Session(selection, after, (*seen, Seen(BOOKMARK, until)))
+
+
+def _evidence(seed: int) -> Evidence:
+    dice = random.Random(seed)
+    story = _story(dice, 80)
+    last = story[-1].seen.revision
+    sessions, snapshots = [], []
+    for selection in SELECTIONS:
+        cuts = [10, *sorted(dice.sample(range(11, last), 3)), last]
+        sessions += [_session(dice, story, selection, a, b) for a, b in pairwise(cuts)]
+        back = dice.randrange(11, last)
+        sessions.append(_session(dice, story, selection, back, last))
+        snapshots += [_snapshot(story, selection, cut) for cut in cuts[1:]]
+    # Of a removal, the answer tells no revision.
+    acknowledged = [
+        Acknowledged(kind, 0 if kind == "DELETED" else revision, name, state)
+        for (kind, revision, name, state), _ in story
+        if state is not None and dice.random() < 0.9
+    ]
+    return Evidence(Snapshot(Selection(), 10, frozenset()), sessions, snapshots, acknowledged)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_found_in_what_is_true(seed: int) -> None:
+    assert problems(_evidence(seed)) == []
+
+
+# --- spoiling ---------------------------------------------------------------------------------------------------------
+
+
+Spoil = Callable[[random.Random, list[Seen]], list[Seen]]
+
+
+def _events(seen: list[Seen], *types: str) -> list[int]:
+    return [place for place, one in enumerate(seen) if one.type in (types or ("ADDED", "MODIFIED", "DELETED"))]
+
+
+def _lost(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    place = dice.choice(_events(seen))
+    return seen[:place] + seen[place + 1 :]
+
+
+def _doubled(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    place = dice.choice(_events(seen))
+    return seen[: place + 1] + seen[place:]
+
+
+def _swapped(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    places = _events(seen)
+    index = dice.randrange(len(places) - 1)
+    one, other = places[index], places[index + 1]
+    spoiled = list(seen)
+    spoiled[one], spoiled[other] = seen[other], seen[one]
+    return spoiled
+
+
+def _changed(dice: random.Random, seen: list[Seen], *types: str, **fields: Any) -> list[Seen]:
+    place = dice.choice(_events(seen, *types))
+    return [*seen[:place], seen[place]._replace(**fields), *seen[place + 1 :]]
+
+
+def _wrong_revision(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    place = dice.choice(_events(seen))
+    return [*seen[:place], seen[place]._replace(revision=seen[place].revision - 1), *seen[place + 1 :]]
+
+
+def _old_revision_of_a_removal(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    place = dice.choice(_events(seen, "DELETED"))
+    return [*seen[:place], seen[place]._replace(revision=seen[place].revision - 3), *seen[place + 1 :]]
+
+
+def _stale(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    places = [place for place in _events(seen) if (state := seen[place].state) is not None and state.step > 0]
+    place = dice.choice(places)
+    state = seen[place].state
+    assert state is not None
+    old = seen[place]._replace(state=state._replace(step=state.step - 1))
+    return [*seen[:place], old, *seen[place + 1 :]]
+
+
+def _invented(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    place = dice.randrange(len(seen))
+    extra = Seen("ADDED", seen[place].revision, "one/ghost", State("ghost", 0, "nobody", "red"))
+    return [*seen[:place], extra, *seen[place:]]
+
+
+def _bookmark_ahead(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    place = dice.choice(_events(seen))
+    return [*seen[:place], Seen(BOOKMARK, seen[place].revision), *seen[place:]]
+
+
+def _bookmark_behind(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    place = dice.choice(_events(seen))
+    return [*seen[: place + 1], Seen(BOOKMARK, seen[place].revision - 1), *seen[place + 1 :]]
+
+
+def _entering_as_a_change(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    return _changed(dice, seen, "ADDED", type="MODIFIED")
+
+
+def _leaving_as_a_change(dice: random.Random, seen: list[Seen]) -> list[Seen]:
+    return _changed(dice, seen, "DELETED", type="MODIFIED")
+
+
+SPOILS: tuple[Spoil, ...] = (
+    _lost,
+    _doubled,
+    _swapped,
+    _wrong_revision,
+    _old_revision_of_a_removal,
+    _stale,
+    _invented,
+    _bookmark_ahead,
+    _bookmark_behind,
+    _entering_as_a_change,
+    _leaving_as_a_change,
+)
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=str)
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_what_one_watch_gets_wrong_is_found(spoil: Spoil, selection: Selection) -> None:
+    spoiled = 0
+    for seed in SEEDS:
+        dice, true = random.Random(seed), _evidence(seed)
+        candidates = [
+            place
+            for place, session in enumerate(true.sessions)
+            if session.selection == selection
+            and len(_events(list(session.seen))) > 1
+            and _events(list(session.seen), "ADDED")
+            and _events(list(session.seen), "DELETED")
+            and any(one.state is not None and one.state.step > 0 for one in session.seen)
+        ]
+        for place in candidates[:1]:
+            session = true.sessions[place]
+            wrong = session._replace(seen=tuple(spoil(dice, list(session.seen))))
+            sessions = [*true.sessions[:place], wrong, *true.sessions[place + 1 :]]
+            assert problems(replace(true, sessions=sessions)), f"seed {seed}"
+            spoiled += 1
+    assert spoiled > 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_all_watches_lose_is_found(seed: int) -> None:
+    """Whoever is told the next change of the object, or its removal, misses the one before."""
+    dice, true = random.Random(seed), _evidence(seed)
+    whole = [one for session in true.sessions if session.selection == Selection() for one in session.seen]
+    middle = [
+        one
+        for one in whole
+        if one.type == "MODIFIED"
+        and any(later.name == one.name and later.revision > one.revision for later in whole)
+        and any(earlier.name == one.name and earlier.revision < one.revision for earlier in whole)
+    ]
+    lost = dice.choice(middle).revision
+    sessions = [
+        session._replace(seen=tuple(one for one in session.seen if one.revision != lost)) for session in true.sessions
+    ]
+    assert problems(replace(true, sessions=sessions, acknowledged=[]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_acknowledged_write_that_nobody_saw_is_found(seed: int) -> None:
+    true = _evidence(seed)
+    last = max(one.revision for session in true.sessions for one in session.seen)
+    ghost = State("ghost", 0, "nobody", "red")
+    for lost in (Acknowledged("ADDED", last + 1, "one/ghost", ghost), Acknowledged("DELETED", 0, "one/ghost", ghost)):
+        assert problems(replace(true, acknowledged=[*true.acknowledged, lost]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_write_acknowledged_twice_is_found(seed: int) -> None:
+    """Two writers, each told that its own change followed the same state."""
+    true = _evidence(seed)
+    one = next(write for write in true.acknowledged if write.revision)
+    twin = one._replace(state=one.state._replace(by="another"))
+    assert problems(replace(true, acknowledged=[*true.acknowledged, twin]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_list_that_is_wrong_is_found(seed: int) -> None:
+    dice, true = random.Random(seed), _evidence(seed)
+    place, snapshot = next((p, one) for p, one in enumerate(true.snapshots) if one.items)
+    item = dice.choice(sorted(snapshot.items))
+    others = snapshot.items - {item}
+    for items in (
+        others,
+        others | {item._replace(revision=item.revision - 1)},
+        others | {item._replace(state=item.state._replace(by="another"))},
+        snapshot.items | {item._replace(name=f"{item.name}-ghost")},
+    ):
+        wrong = [*true.snapshots[:place], snapshot._replace(items=items), *true.snapshots[place + 1 :]]
+        assert problems(replace(true, snapshots=wrong))
+
+
+def test_where_nobody_looked_nothing_is_called_good() -> None:
+    true = _evidence(0)
+    partial = [session for session in true.sessions if session.selection != Selection()]
+    assert "nobody watched everything" in problems(replace(true, sessions=partial))[0]
