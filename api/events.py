@@ -8,7 +8,7 @@ from datetime import datetime
 from api import times
 from api.objects import Object, ObjectMeta
 from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
-from api.value import Json, ObjectReference, Value
+from api.value import ObjectReference, Value
 
 NORMAL, WARNING = "Normal", "Warning"
 CLUSTER_NAMESPACE = "default"
@@ -22,6 +22,13 @@ class EventSource(Value, frozen=True):
 
     component: str = ""
     host: str = ""
+
+
+class EventSeries(Value, frozen=True):
+    """It goes on: `count` times so far, last at `last_observed_time`."""
+
+    count: int = 0
+    last_observed_time: str | None = None
 
 
 class Event(Object, frozen=True):
@@ -39,9 +46,9 @@ class Event(Object, frozen=True):
     count: int = 0
     type: str = ""
     event_time: str | None = None
-    series: Json = None
+    series: EventSeries | None = None
     action: str = ""
-    related: Json = None
+    related: ObjectReference | None = None
     reporting_component: str = ""
     reporting_instance: str = ""
 

@@ -26,7 +26,7 @@ from master import (
     subnets,
 )
 from master.controllers import Outcome
-from master.kinds import ALL, BY_NAME
+from master.kinds import BY_NAME, STORED
 from master.look import Look
 
 ROLLOUT_SECONDS = 5.0
@@ -38,13 +38,13 @@ EXPIRY_SECONDS = 60.0
 USUAL_SECONDS = 30.0
 
 REPLICATING = ("ReplicaSet", "ReplicationController")
-OWNED = tuple(kind.name for kind in ALL if kind.name not in ("Event", "Lease", "NodeQuery"))
+OWNED = tuple(kind.name for kind in STORED if kind.name not in ("Event", "Lease", "NodeQuery"))
 """Kinds whose objects go with their owners."""
 
-SCALED = tuple(kind.name for kind in ALL if kind.scaling is not None)
+SCALED = tuple(kind.name for kind in STORED if kind.scaling is not None)
 """Kinds whose objects say how many pods they want."""
 
-CONTENTS = tuple(kind.name for kind in ALL if kind.namespaced and kind.name != "Pod")
+CONTENTS = tuple(kind.name for kind in STORED if kind.namespaced and kind.name != "Pod")
 
 
 @dataclass(frozen=True, slots=True)

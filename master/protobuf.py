@@ -67,6 +67,9 @@ message FieldsV1 {
 }
 """
 
+_SECOND = {("events.k8s.io/v1", "Event"): "EventV1"}
+"""(apiVersion, kind) → the message of a kind whose name another one has, too."""
+
 _FIELD = re.compile(r"(?:(repeated) )?(?:map<string, (?P<map>\w+)>|(?P<type>\w+)) (\w+) = (\d+);(\s+// inline)?")
 
 
@@ -91,9 +94,10 @@ def document(body: bytes) -> dict[str, Any]:
         raise Unreadable("the body does not begin with the protobuf envelope of Kubernetes")
     envelope: Any = _parsed("Unknown", body[len(MAGIC) :])
     kind, version = envelope.typeMeta.kind, envelope.typeMeta.apiVersion
-    if kind not in _messages() or kind in ("Unknown", "TypeMeta"):
+    name = _SECOND.get((version, kind), kind)
+    if name not in _messages() or name in ("Unknown", "TypeMeta"):
         raise Unreadable(f"{kind or 'this kind'} is accepted as application/json only")
-    return {"apiVersion": version, "kind": kind, **_struct(_parsed(kind, envelope.raw))}
+    return {"apiVersion": version, "kind": kind, **_struct(_parsed(name, envelope.raw))}
 
 
 def _parsed(name: str, content: bytes) -> Message:

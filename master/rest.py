@@ -17,6 +17,7 @@ from api.services import Service
 from master import admission, answers, apply, bodies, patch, request, scaling, tables, writes
 from master.apply import Owner
 from master.controllers import Cursor, moved
+from master.conversions import seen
 from master.kinds.kind import AnyKind, show_time
 from master.naming import random_letters
 from master.records import Expired, Key, Put, Record, Remove
@@ -46,7 +47,7 @@ class Ask:
     @property
     def key(self) -> Key:
         """The object that is asked for."""
-        return Key(self.where.kind.name, self.where.namespace, self.where.name)
+        return Key(self.where.kind.stored, self.where.namespace, self.where.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Objects:
         record = self._store.get(ask.key)
         if record is None:
             raise answers.not_found(ask.where.kind, ask.where.name)
+        record = seen(ask.where.kind, record)
         if view is View.OBJECT:
             return Answer(200, record.data)
         return self._answer(200, ask, record.object)
@@ -98,9 +100,10 @@ class Objects:
 
     def _scan(self, selection: Selection, revision: int) -> list[Record]:
         try:
-            return self._store.scan_at(selection.kind.name, selection.namespace, revision)
+            records = self._store.scan_at(selection.kind.stored, selection.namespace, revision)
         except Expired as error:
             raise answers.expired(f"The provided continue parameter is too old: {error}; list again") from error
+        return [seen(selection.kind, record) for record in records]
 
     def _revision(self, query: Mapping[str, str], *, paged: bool) -> int:
         """The revision that a list shows. Raises Failure."""
@@ -146,7 +149,7 @@ class Objects:
         for _ in range(GENERATED_NAME_TRIES):
             body = writes.read(where, document, strictness, random_letters)
             name = body.item.metadata.name
-            if self._store.latest(Key(where.kind.name, where.namespace, name)) is None:
+            if self._store.latest(Key(where.kind.stored, where.namespace, name)) is None:
                 break
             if not body.item.metadata.generate_name or document["metadata"].get("name"):
                 raise await self._when_durable(answers.already_exists(where.kind, name))
@@ -155,11 +158,12 @@ class Objects:
         if where.kind.namespaced:
             namespace = self._latest_object(Key(Namespace.KIND, "", where.namespace))
             admission.check_namespace(where.kind, name, where.namespace, namespace)
-        self._admit(body.item)
+        self._admit(where.kind.kept(body.item))
         item = writes.owned(writes.created(where.kind, body.item, str(uuid.uuid4()), self._clock()), owners)
         item, cursors = self._assigned(item)
         if not dry:
-            item, *_ = await self._store.write(Put(item, expect=0), *cursors)
+            kept, *_ = await self._store.write(Put(where.kind.kept(item), expect=0), *cursors)
+            item = where.kind.seen(kept)
         return self._answer(201, ask, item, body.warnings)
 
     def _admit(self, new: Any, old: Any = None) -> None:
@@ -207,7 +211,7 @@ class Objects:
 
     async def _apply(self, ask: Ask) -> Answer:
         """The fields of the body are as it says, and belong to who applies it; the object is made if there is none."""
-        kind, record = ask.where.kind, self._store.latest(ask.key)
+        kind, record = ask.where.kind, self._latest(ask.where.kind, ask.key)
         if record is None and ask.where.subresource:
             raise answers.not_found(kind, ask.where.name)
         wish = writes.applicable(ask.where, ask.document, ask.query.get("fieldManager", ""))
@@ -232,7 +236,7 @@ class Objects:
             new = writes.part_updated(kind, ask.where.subresource, body.item, old.object)
         else:
             new = writes.updated(kind, body.item, old.object)
-            self._admit(new, old.object)
+            self._admit(kind.kept(new), kind.kept(old.object))
         if owners is None:
             owners = writes.owners_after(kind, old.object, new, document, self._owner(ask, apply.UPDATE))
         new, cursors = self._assigned(writes.owned(new, owners))
@@ -244,10 +248,10 @@ class Objects:
             await self._store.write()
             return old.object
         if writes.may_go(kind, new):
-            (item,) = await self._store.write(Remove(new, expect=old.revision))
+            (kept,) = await self._store.write(Remove(kind.kept(new), expect=old.revision))
         else:
-            item, *_ = await self._store.write(Put(new, expect=old.revision), *beside)
-        return item
+            kept, *_ = await self._store.write(Put(kind.kept(new), expect=old.revision), *beside)
+        return kind.seen(kept)
 
     async def scale(self, verb: str, ask: Ask) -> Answer:
         """GET, PUT and PATCH of the subresource scale."""
@@ -285,10 +289,11 @@ class Objects:
         """All objects that are selected go."""
         selection, options = request.selection(ask.where, ask.query), self._options(ask)
         kind, dry = ask.where.kind, request.dry_run(ask.query) or bool(options.dry_run)
-        records = [r for r in self._store.scan_latest(kind.name, ask.where.namespace) if selection.takes(r)]
+        found = (seen(kind, record) for record in self._store.scan_latest(kind.stored, ask.where.namespace))
+        records = [record for record in found if selection.takes(record)]
         items = []
         for record in records:
-            newest = self._store.latest(record.key)
+            newest = self._latest(kind, record.key)
             if newest is not None:
                 item, _ = await self._delete(kind, newest, options, dry=dry)
                 items.append(Record(record.key, newest.revision, msgspec.json.encode(item), kind.type, item))
@@ -304,8 +309,8 @@ class Objects:
         if dry:
             return (item if left is None else left), left is None
         if left is None:
-            (item,) = await self._store.write(Remove(item, expect=old.revision))
-            return item, True
+            (kept,) = await self._store.write(Remove(kind.kept(item), expect=old.revision))
+            return kind.seen(kept), True
         return await self._put(kind, left, old), False
 
     def _options(self, ask: Ask) -> DeleteOptions:
@@ -348,10 +353,15 @@ class Objects:
             return None
 
     def _old(self, ask: Ask) -> Record:
-        record = self._store.latest(ask.key)
+        record = self._latest(ask.where.kind, ask.key)
         if record is None:
             raise answers.not_found(ask.where.kind, ask.where.name)
         return record
+
+    def _latest(self, kind: AnyKind, key: Key) -> Record | None:
+        """The newest revision in the form of that kind."""
+        record = self._store.latest(key)
+        return None if record is None else seen(kind, record)
 
     def _latest_object(self, key: Key) -> Any:
         record = self._store.latest(key)

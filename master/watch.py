@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from master import answers, request, tables
+from master.conversions import seen_event
 from master.kinds.kind import with_metadata
 from master.records import Event, Expired
 from master.request import Selection, View
@@ -104,7 +105,8 @@ class Watches:
         self._store = store
         self._clock = clock
         self._worded: Event | None = None
-        self._words: dict[tuple[str, Form], bytes] = {}
+        self._words: dict[tuple[str, str, Form], bytes] = {}
+        self._seen: dict[str, Event] = {}
         self._open: set[_Stream] = set()
 
     @property
@@ -139,7 +141,7 @@ class Watches:
         return response
 
     async def _run(self, stream: _Stream, wanted: Wish, response: web.StreamResponse) -> None:
-        kind = wanted.selection.kind.name
+        kind = wanted.selection.kind.stored
         try:
             # From here to the registration nothing waits, so no event falls between the beginning and what follows.
             beginning = self._beginning(wanted)
@@ -160,21 +162,25 @@ class Watches:
     def _beginning(self, wanted: Wish) -> list[Event]:
         selection = wanted.selection
         if wanted.existing:
-            records = self._store.scan(selection.kind.name, selection.namespace)
+            records = self._store.scan(selection.kind.stored, selection.namespace)
             return [Event("ADDED", record, None) for record in records]
-        return self._store.since(selection.kind.name, wanted.revision) if wanted.revision else []
+        return self._store.since(selection.kind.stored, wanted.revision) if wanted.revision else []
 
     def words(self, selection: Selection, form: Form, event: Event) -> bytes:
         """The event as a chunk of HTTP for one selection and form; empty if it is nothing to them."""
-        what = change(selection, event)
+        if self._worded is not event:
+            self._worded, self._words, self._seen = event, {}, {}
+        version = selection.kind.type.API_VERSION
+        if version not in self._seen:
+            self._seen[version] = seen_event(selection.kind, event)
+        told = self._seen[version]
+        what = change(selection, told)
         if not what:
             return b""
-        if self._worded is not event:
-            self._worded, self._words = event, {}
         left = what == "DELETED" and event.type != "DELETED"
-        key = ("LEFT" if left else what, form)
+        key = ("LEFT" if left else what, version, form)
         if key not in self._words:
-            self._words[key] = _framed(what, self._shown(selection, form, event, left=left))
+            self._words[key] = _framed(what, self._shown(selection, form, told, left=left))
         return self._words[key]
 
     def _shown(self, selection: Selection, form: Form, event: Event, *, left: bool) -> bytes:

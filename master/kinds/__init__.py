@@ -9,6 +9,7 @@ from master.kinds.deployment import DEPLOYMENT
 from master.kinds.endpoint_slice import ENDPOINT_SLICE
 from master.kinds.endpoints import ENDPOINTS
 from master.kinds.event import EVENT
+from master.kinds.event_v1 import EVENT_V1
 from master.kinds.host_subnet import HOST_SUBNET
 from master.kinds.kind import AnyKind
 from master.kinds.lease import LEASE
@@ -40,6 +41,7 @@ ALL: tuple[AnyKind, ...] = (
     NET_NAMESPACE,
     NODE_QUERY,
     EVENT,
+    EVENT_V1,
     LEASE,
     CONFIG_MAP,
     SECRET,
@@ -67,6 +69,9 @@ ALL: tuple[AnyKind, ...] = (
     CSI_STORAGE_CAPACITY,
 )
 
+STORED: tuple[AnyKind, ...] = tuple(kind for kind in ALL if kind.conversion is None)
+"""Without those that are another form of one of these."""
+
 BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
-TYPES = tuple(kind.type for kind in ALL)
-BY_NAME = {kind.name: kind for kind in ALL}
+TYPES = tuple(kind.type for kind in STORED)
+BY_NAME = {kind.name: kind for kind in STORED}

@@ -8,17 +8,12 @@ from api.events import Event
 from master.kinds.kind import Column, Kind, age
 
 
-def _series(item: Event, name: str) -> object:
-    return item.series.get(name) if isinstance(item.series, dict) else None
-
-
 def _first(item: Event, now: datetime.datetime) -> str:
     return age(item.first_timestamp or item.event_time, now)
 
 
 def _last(item: Event, now: datetime.datetime) -> str:
-    observed = _series(item, "lastObservedTime")
-    latest = observed if isinstance(observed, str) else item.last_timestamp
+    latest = (item.series and item.series.last_observed_time) or item.last_timestamp
     return age(latest, now) if latest else _first(item, now)
 
 
@@ -27,7 +22,8 @@ def _source(item: Event) -> str:
     return ", ".join(part for part in (component, item.source.host or item.reporting_instance) if part)
 
 
-def _cells(item: Event, now: datetime.datetime) -> tuple[object, ...]:
+def cells(item: Event, now: datetime.datetime) -> tuple[object, ...]:
+    """The values for COLUMNS."""
     about = item.involved_object
     return (
         _last(item, now),
@@ -38,7 +34,7 @@ def _cells(item: Event, now: datetime.datetime) -> tuple[object, ...]:
         _source(item),
         item.message.strip(),
         _first(item, now),
-        _series(item, "count") or item.count or 1,
+        (item.series and item.series.count) or item.count or 1,
         item.metadata.name,
     )
 
@@ -60,24 +56,26 @@ def _fields(item: Event) -> dict[str, str]:
     }
 
 
+COLUMNS = (
+    Column("Last Seen", "Time since it happened last."),
+    Column("Type", "Normal, or Warning for what somebody should look at."),
+    Column("Reason", "What happened, in one word."),
+    Column("Object", "To what it happened."),
+    Column("Subobject", "To which part of the object.", wide=True),
+    Column("Source", "Who tells, and on which node.", wide=True),
+    Column("Message", "What happened, in a sentence."),
+    Column("First Seen", "Time since it happened first.", wide=True),
+    Column("Count", "How often it happened.", wide=True),
+    Column("Name", "Name of the event.", format="name", wide=True),
+)
+
 EVENT = Kind(
     type=Event,
     plural="events",
     singular="event",
     namespaced=True,
     short=("ev",),
-    columns=(
-        Column("Last Seen", "Time since it happened last."),
-        Column("Type", "Normal, or Warning for what somebody should look at."),
-        Column("Reason", "What happened, in one word."),
-        Column("Object", "To what it happened."),
-        Column("Subobject", "To which part of the object.", wide=True),
-        Column("Source", "Who tells, and on which node.", wide=True),
-        Column("Message", "What happened, in a sentence."),
-        Column("First Seen", "Time since it happened first.", wide=True),
-        Column("Count", "How often it happened.", wide=True),
-        Column("Name", "Name of the event.", format="name", wide=True),
-    ),
-    cells=_cells,
+    columns=COLUMNS,
+    cells=cells,
     fields=_fields,
 )

@@ -52,6 +52,18 @@ class Scaling(Generic[O]):
     scaled: Callable[[O, int], O]
 
 
+@dataclass(frozen=True, slots=True)
+class Conversion(Generic[O]):
+    """Of a kind whose objects are kept as those of another kind, `stored`: how such a one is seen, and how it is kept.
+
+    Nothing may be lost on the way there and back.
+    """
+
+    stored: AnyKind
+    seen: Callable[[Any], O]
+    kept: Callable[[O], Any]
+
+
 PART_VERBS = ("get", "patch", "update")
 
 
@@ -83,7 +95,8 @@ class Kind(Generic[O]):
     old status. `spec(object)` is the part whose change counts up `metadata.generation`; None for kinds that have no
     generation. `held(object)` says whether an object that is being deleted must stay for another reason than its
     finalizers. `own_rules` are those of a kind that no daemon but the master reads. `more` are subresources beside
-    `status` and `scale`, which a kind has that has a status or can be scaled.
+    `status` and `scale`, which a kind has that has a status or can be scaled. `conversion` is that of a kind which is
+    another form of a kind that is stored.
     """
 
     type: type[O]
@@ -103,11 +116,28 @@ class Kind(Generic[O]):
     scaling: Scaling[O] | None = None
     own_rules: Rules[O] | None = None
     more: tuple[Subresource[O], ...] = ()
+    conversion: Conversion[O] | None = None
 
     @property
     def name(self) -> str:
         """The kind as objects name it, such as Pod."""
         return self.type.KIND
+
+    @property
+    def stored(self) -> str:
+        """The name of the kind as which its objects are kept."""
+        return self.name if self.conversion is None else self.conversion.stored.name
+
+    def seen(self, item: Any) -> O:
+        """An object as it is kept, in the form of this kind."""
+        if self.conversion is None:
+            return item  # type: ignore[no-any-return]
+        found = self.conversion.seen(item)
+        return msgspec.structs.replace(found, api_version=self.type.API_VERSION, kind=self.name)
+
+    def kept(self, item: O) -> Any:
+        """An object of this kind as it is kept."""
+        return item if self.conversion is None else self.conversion.kept(item)
 
     @property
     def group(self) -> str:

@@ -81,6 +81,7 @@ PURE = (
     "master/claims.py",
     "master/protection.py",
     "master/controllers.py",
+    "master/conversions.py",
     "master/dependents.py",
     "master/deployments.py",
     "master/disruptions.py",

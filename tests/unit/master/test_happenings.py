@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from api.events import Event, EventSource, event, reference
+from api.events import Event, EventSeries, EventSource, event, reference
 from api.objects import Namespace
 from api.validate import check, immutable
 from master import happenings
@@ -45,7 +45,7 @@ def test_the_row_of_an_event() -> None:
         "2m21s", "Normal", "Pulled", "pod/web", "spec.containers{main}", "podlane-node-agent, n1", "there", "2m21s", 1,
         PULLED.metadata.name,
     )  # fmt: skip
-    series = {"count": 7, "lastObservedTime": "2026-01-01T12:02:00.000000Z"}
+    series = EventSeries(count=7, last_observed_time="2026-01-01T12:02:00.000000Z")
     modern = replace(
         PULLED, first_timestamp=None, last_timestamp=None, event_time="2026-01-01T12:00:00.000000Z", series=series
     )

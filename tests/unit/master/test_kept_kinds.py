@@ -21,6 +21,9 @@ SC = {"provisioner": "example.org/nfs"}
 VAC = {"driverName": "csi.example.org", "parameters": {"iops": "3"}}
 NODE = {"spec": {"drivers": [{"name": "csi.example.org", "nodeID": "n-1", "topologyKeys": ["zone"]}]}}
 PLACE = {"attacher": "csi.example.org", "nodeName": "n", "source": {"persistentVolumeName": "pv"}}
+POD = {"kind": "Pod", "name": "web", "namespace": "red"}
+TOLD = {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "example.org/c", "reportingInstance": "c-1",
+        "action": "Binding", "reason": "Scheduled", "type": "Normal", "regarding": POD}  # fmt: skip
 
 GOOD: list[tuple[str, dict[str, Any]]] = [
     ("priorityclasses", {"value": 1000, "globalDefault": True, "description": "much"}),
@@ -34,6 +37,9 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("csistoragecapacities", {"storageClassName": "fast", "capacity": "3Gi",
                               "nodeTopology": {"matchLabels": {"a": "b"}}}),
     ("volumeattachments", {"spec": PLACE}),
+    ("events", {**TOLD, "note": "x", "series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}),
+    ("events", {"regarding": POD, "deprecatedFirstTimestamp": "2026-01-01T00:00:00Z", "deprecatedCount": 3,
+                "deprecatedSource": {"component": "kubelet", "host": "n"}}),
 ]  # fmt: skip
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
@@ -79,6 +85,16 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
      "spec.source"),
     ("volumeattachments", {"spec": {**PLACE, "attacher": ""}}, "spec.attacher"),
     ("volumeattachments", {"spec": {**PLACE, "nodeName": "A"}}, "spec.nodeName"),
+    *(("events", {key: value for key, value in TOLD.items() if key != missing}, missing)
+      for missing in ("eventTime", "reportingController", "reportingInstance", "action", "reason", "type")),
+    ("events", {**TOLD, "regarding": {**POD, "namespace": "blue"}}, "regarding.namespace"),
+    ("events", {**TOLD, "eventTime": "yesterday"}, "eventTime"),
+    ("events", {**TOLD, "reportingController": "a b"}, "reportingController"),
+    ("events", {**TOLD, "action": "a" * 129}, "action"),
+    ("events", {**TOLD, "note": "a" * 1025}, "note"),
+    ("events", {**TOLD, "type": "Loud"}, "type"),
+    ("events", {**TOLD, "series": {"count": 1, "lastObservedTime": "2026-01-01T00:01:00Z"}}, "series.count"),
+    ("events", {**TOLD, "series": {"count": 2}}, "series.lastObservedTime"),
 ]  # fmt: skip
 
 FIXED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
@@ -95,6 +111,11 @@ FIXED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("csinodes", NODE, {"spec": {"drivers": [{"name": "csi.example.org", "nodeID": "n-2"}]}}, "spec.drivers[0]"),
     ("csistoragecapacities", {"storageClassName": "a"}, {"storageClassName": "b"}, "storageClassName"),
     ("volumeattachments", {"spec": PLACE}, {"spec": {**PLACE, "nodeName": "m"}}, "spec"),
+    *(
+        ("events", TOLD, {**TOLD, key: "Other"}, key)
+        for key in ("reason", "action", "reportingController", "reportingInstance", "note")
+    ),
+    ("events", TOLD, {**TOLD, "regarding": {**POD, "uid": "u"}}, "regarding"),
 ]
 
 ROWS: list[tuple[str, dict[str, Any], list[object]]] = [

@@ -1,0 +1,157 @@
+"""Event of events.k8s.io: the events of the core in their newer form; both show, and write, the same objects. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from api import names
+from api.events import NORMAL, WARNING, EventSeries, EventSource
+from api.events import Event as CoreEvent
+from api.events import check as check_core
+from api.objects import Object
+from api.rules import Rules
+from api.schema import MISSING, Problem, shown
+from api.value import ObjectReference
+from master.kinds import event
+from master.kinds.checks import given, unchanged
+from master.kinds.kind import Conversion, Kind, parse_time
+
+LONGEST_WORD, LONGEST_NOTE = 128, 1024
+
+NAMES = {
+    "series": "series",
+    "action": "action",
+    "reason": "reason",
+    "related": "related",
+    "type": "type",
+    "event_time": "event_time",
+    "reporting_instance": "reporting_instance",
+    "reporting_controller": "reporting_component",
+    "regarding": "involved_object",
+    "note": "message",
+    "deprecated_source": "source",
+    "deprecated_first_timestamp": "first_timestamp",
+    "deprecated_last_timestamp": "last_timestamp",
+    "deprecated_count": "count",
+}
+"""Field here → field of the core."""
+
+
+class Event(Object, frozen=True):
+    """Something that happened to `regarding` at `eventTime`, told by `reportingController`; `series` if it goes on.
+
+    The fields `deprecated...` are those of events that were written in the form of the core.
+    """
+
+    API_VERSION = "events.k8s.io/v1"
+    KIND = "Event"
+
+    event_time: str | None = None
+    series: EventSeries | None = None
+    reporting_controller: str = ""
+    reporting_instance: str = ""
+    action: str = ""
+    reason: str = ""
+    regarding: ObjectReference = ObjectReference()
+    related: ObjectReference | None = None
+    note: str = ""
+    type: str = ""
+    deprecated_source: EventSource = EventSource()
+    deprecated_first_timestamp: str | None = None
+    deprecated_last_timestamp: str | None = None
+    deprecated_count: int = 0
+
+
+def _seen(item: CoreEvent) -> Event:
+    return Event(metadata=item.metadata, **{here: getattr(item, there) for here, there in NAMES.items()})
+
+
+def _kept(item: Event) -> CoreEvent:
+    return CoreEvent(metadata=item.metadata, **{there: getattr(item, here) for here, there in NAMES.items()})
+
+
+def _word(text: str) -> str:
+    return "" if len(text) <= LONGEST_WORD else f"can have at most {LONGEST_WORD} characters"
+
+
+def _check(item: Event) -> Iterator[Problem]:
+    """An event of the core may be shown here and written again as it is, so it has to be good as one of those only."""
+    for problem in check_core(_kept(item)):
+        yield problem._replace(path=problem.path.replace("involvedObject", "regarding"))
+    if len(item.note) > LONGEST_NOTE:
+        yield Problem("note", shown(item.note), f"can have at most {LONGEST_NOTE} characters")
+    if item.event_time is None and item.deprecated_first_timestamp is not None:
+        return
+    if item.event_time is None:
+        yield Problem("eventTime", "null", "a time is required", MISSING)
+    elif parse_time(item.event_time) is None:
+        yield Problem("eventTime", shown(item.event_time), "a time of RFC 3339 is accepted")
+    yield from given("reportingController", item.reporting_controller, names.label_key)
+    yield from given("reportingInstance", item.reporting_instance, _word)
+    yield from given("action", item.action, _word)
+    yield from given("reason", item.reason, _word)
+    if not item.type:
+        yield Problem("type", '""', f"{NORMAL} or {WARNING} is required", MISSING)
+    yield from _check_series(item.series)
+
+
+def _check_series(series: EventSeries | None) -> Iterator[Problem]:
+    if series is None:
+        return
+    if series.count < 2:
+        yield Problem("series.count", shown(series.count), "should be at least 2")
+    if parse_time(series.last_observed_time) is None:
+        yield Problem("series.lastObservedTime", shown(series.last_observed_time), "a time is required", MISSING)
+
+
+def _immutable(old: Event, new: Event) -> Iterator[Problem]:
+    yield from unchanged(
+        ("regarding", old.regarding, new.regarding),
+        ("reason", old.reason, new.reason),
+        ("note", old.note, new.note),
+        ("type", old.type, new.type),
+        ("action", old.action, new.action),
+        ("eventTime", old.event_time, new.event_time),
+        ("related", old.related, new.related),
+        ("reportingController", old.reporting_controller, new.reporting_controller),
+        ("reportingInstance", old.reporting_instance, new.reporting_instance),
+        ("deprecatedSource", old.deprecated_source, new.deprecated_source),
+        ("deprecatedFirstTimestamp", old.deprecated_first_timestamp, new.deprecated_first_timestamp),
+        ("deprecatedLastTimestamp", old.deprecated_last_timestamp, new.deprecated_last_timestamp),
+        ("deprecatedCount", old.deprecated_count, new.deprecated_count),
+    )
+
+
+def _cells(item: Event, now: datetime.datetime) -> tuple[object, ...]:
+    return event.cells(_kept(item), now)
+
+
+def _fields(item: Event) -> dict[str, str]:
+    about = item.regarding
+    return {
+        "regarding.kind": about.kind,
+        "regarding.name": about.name,
+        "regarding.namespace": about.namespace,
+        "regarding.uid": about.uid,
+        "regarding.apiVersion": about.api_version,
+        "regarding.resourceVersion": about.resource_version,
+        "regarding.fieldPath": about.field_path,
+        "reason": item.reason,
+        "reportingController": item.reporting_controller,
+        "type": item.type,
+    }
+
+
+EVENT_V1 = Kind(
+    type=Event,
+    plural="events",
+    singular="event",
+    namespaced=True,
+    short=("ev",),
+    columns=event.COLUMNS,
+    cells=_cells,
+    fields=_fields,
+    own_rules=Rules(check=_check, immutable=_immutable),
+    conversion=Conversion(event.EVENT, _seen, _kept),
+)

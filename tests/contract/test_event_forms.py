@@ -1,0 +1,81 @@
+"""Events of the core and of events.k8s.io: one object in two forms, at the door of a real master."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from api.client import Client
+from api.kubeconfig import Kubeconfig
+from tests.contract.apiserver import ApiServer
+from tests.contract.door import Door
+from tests.contract.wire import Wire
+
+CORE = "/api/v1/namespaces/default/events"
+NEWER = "/apis/events.k8s.io/v1/namespaces/default/events"
+NODE = {"kind": "Node", "name": "n", "uid": "n"}
+TOLD = {
+    "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "kube-proxy", "reportingInstance": "on-n",
+    "action": "StartKubeProxy", "reason": "Starting", "type": "Normal", "regarding": NODE, "note": "it starts",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path_factory.mktemp("master"))
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+async def client(server: ApiServer) -> AsyncIterator[Client]:
+    async with Client(Kubeconfig.load(server.kubeconfig)) as one:
+        yield one
+
+
+@pytest.fixture
+async def wire(server: ApiServer) -> AsyncIterator[Wire]:
+    async with Wire(server.kubeconfig) as one:
+        yield one
+
+
+async def test_what_is_written_in_one_form_is_seen_and_changed_in_the_other(client: Client) -> None:
+    door = Door(client)
+    made = await door.make(NEWER, name="a", **TOLD)
+    assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "it starts")
+    core = await door.ask("GET", f"{CORE}/a")
+    assert (core["apiVersion"], core["message"], core["involvedObject"]) == ("v1", "it starts", NODE)
+    assert core["reportingComponent"] == "kube-proxy"
+    assert core["metadata"] == made["metadata"]
+
+    series = {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}
+    again = await door.ask("PATCH", f"{NEWER}/a", {"series": series})
+    assert again["series"] == series
+    older = await door.ask("PATCH", f"{CORE}/a", {"metadata": {"labels": {"seen": "yes"}}})
+    assert older["series"] == series
+    found = await door.ask("GET", NEWER, fieldSelector="regarding.name=n,reason=Starting")
+    assert [item["metadata"]["labels"] for item in found["items"]] == [{"seen": "yes"}]
+    assert found["kind"] == "EventList"
+    assert found["metadata"]["resourceVersion"] == older["metadata"]["resourceVersion"]
+    assert (await door.ask("POST", CORE, {"metadata": {"name": "a"}, "involvedObject": NODE}))["code"] == 409
+    refused = await door.ask("PATCH", f"{NEWER}/a", {"note": "other"})
+    assert (refused["code"], refused["causes"]) == (422, ['Invalid value: "other": field is immutable'])
+
+    assert (await door.ask("DELETE", f"{NEWER}/a"))["status"] == "Success"
+    assert (await door.ask("GET", f"{CORE}/a"))["code"] == 404
+
+
+async def test_both_forms_can_be_watched(client: Client, wire: Wire) -> None:
+    door = Door(client)
+    revision = (await door.ask("GET", CORE))["metadata"]["resourceVersion"]
+    await door.make(NEWER, name="b", **TOLD)
+    await door.make(CORE, name="c", involvedObject=NODE, message="by the core", source={"component": "kubelet"})
+    await door.ask("DELETE", NEWER, fieldSelector="metadata.name=b")
+
+    told = [("ADDED", "it starts"), ("ADDED", "by the core"), ("DELETED", "it starts")]
+    for path, version, field in ((NEWER, "events.k8s.io/v1", "note"), (CORE, "v1", "message")):
+        events = await wire.watch(path, lambda found: len(found) == 3, resourceVersion=revision)
+        assert [(one["type"], one["object"][field]) for one in events] == told
+        assert {one["object"]["apiVersion"] for one in events} == {version}
