@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Generic, TypeVar
 import msgspec
 
 from api.placement import Affinity, PodOS, Toleration
+from api.pod_affinity import Spread
 from api.pod_network import HostAlias, PodDNSConfig
 from api.probes import Lifecycle, Probe
 from api.security import PodSecurityContext, SecurityContext
@@ -229,6 +230,12 @@ class ReadinessGate(Value, frozen=True):
     condition_type: str
 
 
+class PodSchedulingGate(Value, frozen=True):
+    """Keeps the pod waiting for a node until somebody takes it away."""
+
+    name: str = ""
+
+
 class PodSpec(Value, frozen=True):
     volumes: Annotated[tuple[Volume, ...], by("name")] = ()
     init_containers: Annotated[tuple[Container, ...], by("name")] = ()
@@ -264,10 +271,10 @@ class PodSpec(Value, frozen=True):
     enable_service_links: bool | None = None
     preemption_policy: str | None = None
     overhead: Json = None
-    topology_spread_constraints: Annotated[Json, by("topologyKey", "whenUnsatisfiable")] = None
+    topology_spread_constraints: Spread = ()
     set_hostname_as_fqdn: bool | None = msgspec.field(default=None, name="setHostnameAsFQDN")
     os: PodOS | None = None
-    scheduling_gates: Annotated[Json, by("name")] = None
+    scheduling_gates: Annotated[tuple[PodSchedulingGate, ...], by("name")] = ()
     resource_claims: Annotated[Json, by("name")] = None
     resources: Json = None
 

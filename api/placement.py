@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-import msgspec
-
 from api import names
+from api.pod_affinity import PodAffinity, PodAntiAffinity, check_affinity, check_weight
 from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
-from api.value import Json, Value
+from api.value import Value
 
 SET_OPERATORS, NUMBER_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist"), ("Gt", "Lt")
 NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
@@ -45,19 +44,26 @@ class NodeSelector(Value, frozen=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
+class PreferredSchedulingTerm(Value, frozen=True):
+    """A preference; `weight` is 1 to 100."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
 class NodeAffinity(Value, frozen=True):
-    """Preferences are kept, but nobody acts on them."""
+    """Nodes that the pod requires, and those that it prefers among them."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-    preferred_during_scheduling_ignored_during_execution: Json = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
 class Affinity(Value, frozen=True):
-    """Affinity to other pods is kept, but nobody acts on it."""
+    """To nodes, to pods, and against pods."""
 
     node_affinity: NodeAffinity | None = None
-    pod_affinity: Json = None
-    pod_anti_affinity: Json = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAntiAffinity | None = None
 
 
 class Toleration(Value, frozen=True):
@@ -125,6 +131,13 @@ def suits(wish: Wish, name: str, labels: Mapping[str, str]) -> bool:
     return any(_matches(term, name, labels) for term in required.node_selector_terms)
 
 
+def preference(wish: Wish, name: str, labels: Mapping[str, str]) -> int:
+    """How much the pod would like such a node: the sum of the weights of what it prefers."""
+    affinity = wish.affinity.node_affinity if wish.affinity is not None else None
+    rows = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else ()
+    return sum(row.weight for row in rows if _matches(row.preference, name, labels))
+
+
 def untolerated(wish: Wish, taints: Iterable[Mark], effects: Iterable[str]) -> Mark | None:
     """The first taint with one of these effects that keeps the pod away."""
     feared = set(effects)
@@ -185,6 +198,10 @@ def check(wish: Wish) -> Iterator[Problem]:
         yield Problem("spec.os.name", shown(wish.os.name), "linux and windows are accepted", NOT_SUPPORTED)
     for number, row in enumerate(wish.tolerations):
         yield from check_toleration(f"spec.tolerations[{number}]", row)
+    if wish.affinity is not None:
+        yield from _check_preferences(wish.affinity.node_affinity)
+        yield from check_affinity("spec.affinity.podAffinity", wish.affinity.pod_affinity)
+        yield from check_affinity("spec.affinity.podAntiAffinity", wish.affinity.pod_anti_affinity)
     required = _required(wish)
     if required is None:
         return
@@ -192,10 +209,21 @@ def check(wish: Wish) -> Iterator[Problem]:
     if not required.node_selector_terms:
         yield Problem(path, "[]", "at least one term is required", MISSING)
     for number, term in enumerate(required.node_selector_terms):
-        for index, expression in enumerate(term.match_expressions):
-            yield from _check_expression(f"{path}[{number}].matchExpressions[{index}]", expression)
-        for index, expression in enumerate(term.match_fields):
-            yield from _check_field(f"{path}[{number}].matchFields[{index}]", expression)
+        yield from _check_term(f"{path}[{number}]", term)
+
+
+def _check_preferences(affinity: NodeAffinity | None) -> Iterator[Problem]:
+    for number, row in enumerate(affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()):
+        path = f"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[{number}]"
+        yield from check_weight(path, row.weight)
+        yield from _check_term(f"{path}.preference", row.preference)
+
+
+def _check_term(path: str, term: NodeSelectorTerm) -> Iterator[Problem]:
+    for index, expression in enumerate(term.match_expressions):
+        yield from _check_expression(f"{path}.matchExpressions[{index}]", expression)
+    for index, expression in enumerate(term.match_fields):
+        yield from _check_field(f"{path}.matchFields[{index}]", expression)
 
 
 def check_toleration(path: str, row: Toleration) -> Iterator[Problem]:
@@ -233,16 +261,3 @@ def _check_field(path: str, row: NodeSelectorRequirement) -> Iterator[Problem]:
         yield Problem(f"{path}.operator", shown(row.operator), "In and NotIn are accepted", NOT_SUPPORTED)
     elif len(row.values) != 1:
         yield Problem(f"{path}.values", shown(list(row.values)), "exactly one node is required", MISSING)
-
-
-def warnings(wish: Wish) -> Iterator[str]:
-    """What is kept although nobody acts on it."""
-    held = msgspec.to_builtins(wish.affinity) if wish.affinity is not None else {}
-    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
-    for path, idle in (
-        (f"nodeAffinity.{preferred}", held.get("nodeAffinity", {}).get(preferred)),
-        ("podAffinity", held.get("podAffinity")),
-        ("podAntiAffinity", held.get("podAntiAffinity")),
-    ):
-        if idle:
-            yield f"spec.affinity.{path}: kept, but this version does not act on it"

@@ -26,6 +26,7 @@ from api.objects import (
     PodSpec,
     ResourceRequirements,
 )
+from api.pod_affinity import check_spread
 from api.schema import FORBIDDEN, MISSING, Problem, shown
 from api.schema import choices as _choices
 from api.schema import duplicates as _duplicates
@@ -37,14 +38,11 @@ DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 MOST_SECONDS = 2**31 - 1
 
-UNMET_IN_SPEC = ("resource_claims", "scheduling_gates")
+UNMET_IN_SPEC = ("resource_claims",)
 UNMET_IN_CONTAINER = ("volume_devices",)
 """Without these the pod could not run as it is meant to, so it is refused."""
 
-IDLE_IN_SPEC = (
-    "overhead",
-    "topology_spread_constraints",
-)  # fmt: skip
+IDLE_IN_SPEC = ("overhead",)
 IDLE_IN_CONTAINER = ("resize_policy",)
 
 
@@ -68,6 +66,8 @@ def check(pod: Pod) -> Iterator[Problem]:
         if seconds is not None and not least <= seconds <= MOST_SECONDS:
             yield Problem(path, shown(seconds), f"{least} to {MOST_SECONDS} seconds are accepted")
     yield from placement.check(spec)
+    yield from _gates(spec)
+    yield from check_spread("spec.topologySpreadConstraints", spec.topology_spread_constraints)
     for path, name, syntax in (
         ("spec.nodeName", spec.node_name, names.dns_subdomain),
         ("spec.hostname", spec.hostname, names.dns_label),
@@ -84,6 +84,16 @@ def check(pod: Pod) -> Iterator[Problem]:
             path = f"spec.readinessGates[{number}].conditionType"
             yield Problem(path, shown(gate.condition_type), names.label_key(gate.condition_type))
     yield from _containers(spec)
+
+
+def _gates(spec: PodSpec) -> Iterator[Problem]:
+    for number, gate in enumerate(spec.scheduling_gates):
+        if names.label_key(gate.name):
+            yield Problem(f"spec.schedulingGates[{number}].name", shown(gate.name), names.label_key(gate.name))
+    yield from _duplicates("spec.schedulingGates[{}].name", [gate.name for gate in spec.scheduling_gates])
+    if spec.node_name and spec.scheduling_gates:
+        why = "cannot be set until all schedulingGates have been cleared"
+        yield Problem("spec.nodeName", shown(spec.node_name), why, FORBIDDEN)
 
 
 def _containers(spec: PodSpec) -> Iterator[Problem]:
@@ -173,7 +183,6 @@ def warnings(pod: Pod) -> Iterator[str]:
         for field in idle:
             if held[field]:
                 yield f"{path}.{_wire(field)}: kept, but this version does not act on it"
-    yield from placement.warnings(pod.spec)
 
 
 def immutable(old: Pod, new: Pod) -> Iterator[Problem]:
@@ -181,6 +190,10 @@ def immutable(old: Pod, new: Pod) -> Iterator[Problem]:
     before, after = old.spec.active_deadline_seconds, new.spec.active_deadline_seconds
     if before is not None and (after is None or after > before):
         yield Problem("spec.activeDeadlineSeconds", shown(after), f"{before} or less is accepted", FORBIDDEN)
+    added = [gate.name for gate in new.spec.scheduling_gates if gate not in old.spec.scheduling_gates]
+    if added:
+        why = "only deletion is allowed, but found new scheduling gate"
+        yield Problem("spec.schedulingGates", shown(added), why, FORBIDDEN)
     if _frozen_part(old.spec) != _frozen_part(new.spec):
         yield Problem(
             "spec",
@@ -199,6 +212,7 @@ def _frozen_part(spec: PodSpec) -> PodSpec:
         containers=tuple(replace(container, image="") for container in spec.containers),
         active_deadline_seconds=None,
         tolerations=(),
+        scheduling_gates=(),
         termination_grace_period_seconds=None,
     )
 

@@ -7,19 +7,21 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.objects import Condition, Node, Pod
+from api.objects import Condition, Namespace, Node, Pod
 from master import happenings, writes
 from master.controllers import Change, Outcome
 from master.kinds.kind import show_time
 from master.scheduler import Placed, Unplaced, schedule, waits
 
 
-def passes(nodes: Iterable[Node], pods: Iterable[Pod], now: datetime.datetime) -> Iterator[Outcome]:
+def passes(
+    nodes: Iterable[Node], pods: Iterable[Pod], namespaces: Iterable[Namespace], now: datetime.datetime
+) -> Iterator[Outcome]:
     """Everything that is to be written for pods that wait for a node."""
     everything = tuple(pods)
     if not any(waits(pod) for pod in everything):
         return
-    for answer in schedule(nodes, everything):
+    for answer in schedule(nodes, everything, namespaces):
         if isinstance(answer, Placed):
             yield Change(writes.placed(answer.pod, answer.node, now), answer.pod)
             yield happenings.scheduled(answer.pod, answer.node, now)

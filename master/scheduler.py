@@ -1,30 +1,35 @@
-"""Which pod goes to which node: spread, fewest pods first. Pure.
+"""Which pod goes to which node. Pure.
 
 A node takes a pod when it has the labels that the pod's nodeSelector and node affinity require and no taint that the
-pod does not tolerate, when what the pod requests fits into what is left of its allocatable, and when the pod's host
-ports are free there; that it is not Ready, or cordoned, or short of something is a taint, too. Among those the one with
-the fewest pods is taken, then the one with most CPU left, then the first by name; so the same snapshot always gives the
-same answer.
+pod does not tolerate, when what the pod requests fits into what is left of its allocatable, when the pod's host ports
+are free there, and when its neighbours are such as the pod demands, and they bear it; that it is not Ready, cordoned or
+short of something is a taint, too. Among those nodes the pod's preferences count first, then how many pods of the same
+owner there are, how many pods, and how much CPU is left; at last the name, so that the same snapshot always gives the
+same answer. The more important pod is placed first, then the older one.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from api import placement, quantity
 from api.capacity import NOTHING, Amount, allocatable, requests
-from api.objects import FINAL_PHASES, ContainerPort, Node, Pod
-from api.placement import NOT_READY, UNREACHABLE, UNSCHEDULABLE
+from api.objects import FINAL_PHASES, ContainerPort, Namespace, Node, Pod, Taint
+from api.placement import UNSCHEDULABLE
 from api.ports import clash, host_ports
+from master.dependents import controller_of
+from master.neighbours import Demands, Neighbours
 from master.node_taints import standing
 
 SCHEDULER = "default-scheduler"
 """Pods that name another scheduler are left to it."""
 
-KNOWN_TAINTS = {NOT_READY: "not Ready", UNREACHABLE: "not Ready", UNSCHEDULABLE: "unschedulable (cordoned)"}
-"""Key of a taint → what it says of the node."""
+CORDONED = "node(s) were unschedulable"
+UNSUITED = "node(s) didn't match Pod's node affinity/selector"
+PORTS = "node(s) didn't have free ports for the requested pod ports"
+CROWDED = "Too many pods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +50,48 @@ class Unplaced:
 
 @dataclass
 class _Seat:
-    """A node with what is in use of it, in the course of one pass."""
+    """A node with what is in use of it, in the course of one pass; `broods` counts its pods by their owner's uid."""
 
     node: Node
     room: Amount
-    used: Amount
-    ports: list[ContainerPort]
+    taints: tuple[Taint, ...]
+    used: Amount = NOTHING
+    ports: list[ContainerPort] = field(default_factory=list)
+    broods: Counter[str] = field(default_factory=Counter)
+
+    def take(self, pod: Pod) -> None:
+        self.used = self.used.plus(requests(pod))
+        self.ports.extend(host_ports(pod))
+        self.broods[_owner(pod)] += 1
 
 
-def schedule(nodes: Iterable[Node], pods: Iterable[Pod]) -> Iterator[Placed | Unplaced]:
-    """An answer for every pod that waits for a node, oldest first."""
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a pod needs, worked out once for all nodes."""
+
+    pod: Pod
+    wanted: Amount
+    ports: tuple[ContainerPort, ...]
+    demands: Demands
+
+
+def schedule(
+    nodes: Iterable[Node], pods: Iterable[Pod], namespaces: Iterable[Namespace] = ()
+) -> Iterator[Placed | Unplaced]:
+    """An answer for every pod that waits for a node."""
     everything = tuple(pods)
-    used: dict[str, Amount] = {}
-    ports: defaultdict[str, list[ContainerPort]] = defaultdict(list)
-    for pod in everything:
-        if pod.spec.node_name and pod.status.phase not in FINAL_PHASES:
-            used[pod.spec.node_name] = used.get(pod.spec.node_name, NOTHING).plus(requests(pod))
-            ports[pod.spec.node_name].extend(host_ports(pod))
-    named = sorted(((node.metadata.name, node) for node in nodes), key=lambda row: row[0])
-    seats = [_Seat(node, allocatable(node), used.get(name, NOTHING), ports[name]) for name, node in named]
-    for pod in sorted(filter(waits, everything), key=_age):
-        yield _place(pod, seats)
+    ordered = sorted(nodes, key=lambda node: node.metadata.name)
+    seats = {node.metadata.name: _Seat(node, allocatable(node), standing(node)) for node in ordered}
+    there = [pod for pod in everything if pod.spec.node_name in seats and pod.status.phase not in FINAL_PHASES]
+    for pod in there:
+        seats[pod.spec.node_name].take(pod)
+    neighbours = Neighbours(ordered, there, {one.metadata.name: one.metadata.labels for one in namespaces})
+    for pod in sorted(filter(waits, everything), key=_rank):
+        answer = _place(pod, tuple(seats.values()), neighbours.demands(pod))
+        if isinstance(answer, Placed):
+            seats[answer.node].take(pod)
+            neighbours.add(pod, answer.node)
+        yield answer
 
 
 def waits(pod: Pod) -> bool:
@@ -79,51 +105,65 @@ def waits(pod: Pod) -> bool:
     )
 
 
-def _age(pod: Pod) -> tuple[str, str, str]:
-    return pod.metadata.creation_timestamp or "", pod.metadata.namespace, pod.metadata.name
+def _rank(pod: Pod) -> tuple[int, str, str, str]:
+    meta = pod.metadata
+    return -(pod.spec.priority or 0), meta.creation_timestamp or "", meta.namespace, meta.name
 
 
-def _place(pod: Pod, seats: list[_Seat]) -> Placed | Unplaced:
-    wanted = requests(pod)
-    reasons: Counter[str] = Counter()
-    fitting: list[_Seat] = []
+def _owner(pod: Pod) -> str:
+    owner = controller_of(pod.metadata)
+    return "" if owner is None else owner.uid
+
+
+def _place(pod: Pod, seats: Sequence[_Seat], demands: Demands) -> Placed | Unplaced:
+    wish = _Wish(pod, requests(pod), tuple(host_ports(pod)), demands)
+    reasons, fitting = Counter[str](), list[_Seat]()
     for seat in seats:
-        reason = _reason_against(pod, wanted, seat)
-        if reason:
-            reasons[reason] += 1
+        if found := _reasons_against(wish, seat):
+            reasons.update(found)
         else:
             fitting.append(seat)
     if not fitting:
         return Unplaced(pod, _sentence(len(seats), reasons))
-    best = min(fitting, key=lambda seat: (seat.used.pods, seat.used.cpu - seat.room.cpu, seat.node.metadata.name))
-    best.used = best.used.plus(wanted)
-    best.ports.extend(host_ports(pod))
+    best = min(fitting, key=lambda seat: _cost(pod, seat, demands))
     return Placed(pod, best.node.metadata.name)
 
 
-def _reason_against(pod: Pod, wanted: Amount, seat: _Seat) -> str:
-    node, after = seat.node, seat.used.plus(wanted)
-    taint = placement.untolerated(pod.spec, standing(node), ("NoSchedule", "NoExecute"))
-    key = taint.key if taint is not None else ""
-    checks = (
-        (key in KNOWN_TAINTS, KNOWN_TAINTS.get(key, "")),
-        (
-            not placement.suits(pod.spec, node.metadata.name, node.metadata.labels),
-            "without what the pod's nodeSelector or node affinity requires",
-        ),
-        (taint is not None, f"tainted in a way that the pod does not tolerate ({key})"),
-        (
-            wanted.cpu > 0 and after.cpu > seat.room.cpu,
-            f"short of cpu (the pod requests {quantity.of_milli(wanted.cpu)})",
-        ),
-        (
-            wanted.memory > 0 and after.memory > seat.room.memory,
-            f"short of memory (the pod requests {wanted.memory} bytes)",
-        ),
-        (after.pods > seat.room.pods, "full (no more pods)"),
-        (clash(host_ports(pod), seat.ports), "without free ports for the host ports of the pod"),
+def _cost(pod: Pod, seat: _Seat, demands: Demands) -> tuple[object, ...]:
+    meta, owner = seat.node.metadata, _owner(pod)
+    return (
+        placement.untolerated(pod.spec, seat.node.spec.taints, ("PreferNoSchedule",)) is not None,
+        -placement.preference(pod.spec, meta.name, meta.labels) - demands.liking(meta.labels),
+        demands.crowding(meta.labels),
+        seat.broods[owner] if owner else 0,
+        seat.used.pods,
+        seat.used.cpu - seat.room.cpu,
+        meta.name,
     )
-    return next((reason for against, reason in checks if against), "")
+
+
+def _reasons_against(wish: _Wish, seat: _Seat) -> list[str]:
+    """In the words of Kubernetes: the first thing that speaks against the node; everything of which it is short."""
+    meta, spec = seat.node.metadata, wish.pod.spec
+    if seat.taints and (taint := placement.untolerated(spec, seat.taints, ("NoSchedule", "NoExecute"))) is not None:
+        words = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        return [CORDONED if taint.key == UNSCHEDULABLE else words]
+    if not placement.suits(spec, meta.name, meta.labels):
+        return [UNSUITED]
+    if wish.ports and clash(wish.ports, seat.ports):
+        return [PORTS]
+    reason = wish.demands.against(meta.labels)
+    return list(_shortages(wish.wanted, seat)) or ([reason] if reason else [])
+
+
+def _shortages(wanted: Amount, seat: _Seat) -> Iterator[str]:
+    after = seat.used.plus(wanted)
+    if after.pods > seat.room.pods:
+        yield CROWDED
+    if wanted.cpu > 0 and after.cpu > seat.room.cpu:
+        yield f"Insufficient cpu (the pod requests {quantity.of_milli(wanted.cpu)})"
+    if wanted.memory > 0 and after.memory > seat.room.memory:
+        yield f"Insufficient memory (the pod requests {wanted.memory} bytes)"
 
 
 def _sentence(total: int, reasons: Counter[str]) -> str:

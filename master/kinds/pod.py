@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from api import init_containers
-from api.objects import FINAL_PHASES, ContainerStatus, Pod, PodStatus
+from api.objects import FINAL_PHASES, Condition, ContainerStatus, Pod, PodStatus
 from api.resources import is_sidecar
 from master.default_tolerations import with_tolerations
 from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, or_none
@@ -16,10 +16,18 @@ from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, or_none
 EPHEMERAL = "ephemeralcontainers"
 """The subresource through which a pod that runs gets more containers."""
 
+GATED = Condition(
+    type="PodScheduled",
+    status="False",
+    reason="SchedulingGated",
+    message="Scheduling is blocked due to non-empty scheduling gates",
+)
+
 
 def _on_create(item: Pod) -> Pod:
-    begun = msgspec.structs.replace(item, status=PodStatus(phase="Pending", qos_class=item.status.qos_class))
-    return with_tolerations(begun)
+    conditions = (GATED,) if item.spec.scheduling_gates else ()
+    status = PodStatus(phase="Pending", qos_class=item.status.qos_class, conditions=conditions)
+    return with_tolerations(msgspec.structs.replace(item, status=status))
 
 
 def _on_update(new: Pod, old: Pod) -> Pod:
@@ -89,7 +97,7 @@ def state(item: Pod) -> str:
     """One word for how the pod is, as `kubectl get pods` shows it."""
     if item.metadata.deletion_timestamp and item.status.phase not in FINAL_PHASES:
         return "Unknown" if item.status.reason == "NodeLost" else "Terminating"
-    reason = item.status.reason or item.status.phase
+    reason = GATED.reason if GATED in item.status.conditions else item.status.reason or item.status.phase
     return _init_reason(item) or _container_reason(item, reason)
 
 

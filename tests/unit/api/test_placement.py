@@ -65,16 +65,59 @@ def test_one_problem_has_one_path(spec: dict[str, Any], path: str) -> None:
     assert [problem.path for problem in decode(Pod, pod(**spec))[1]] == ([path] if path else [])
 
 
-def test_what_nobody_acts_on_is_told() -> None:
-    preferred = [{"weight": 1, "preference": {}}]
-    affinity = {
-        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred},
-        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]},
-    }
-    assert [warning.partition(":")[0] for warning in decode(Pod, pod(affinity=affinity))[2]] == [
-        "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
-        "spec.affinity.podAntiAffinity",
-    ]
+REQUIRED, PREFERRED = (f"{how}DuringSchedulingIgnoredDuringExecution" for how in ("required", "preferred"))
+ZONE: dict[str, Any] = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}
+EVEN: dict[str, Any] = {**ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+
+
+@pytest.mark.parametrize("half", ["podAffinity", "podAntiAffinity"])
+@pytest.mark.parametrize(
+    ("term", "path"),
+    [
+        (ZONE, ""),
+        ({**ZONE, "topologyKey": ""}, ".topologyKey"),
+        ({**ZONE, "topologyKey": "a b"}, ".topologyKey"),
+        ({**ZONE, "labelSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, ".labelSelector.matchExp"),
+        ({**ZONE, "namespaceSelector": {"matchLabels": {"a b": ""}}}, ".namespaceSelector.matchLabels"),
+        ({**ZONE, "namespaces": ["A"]}, ".namespaces[0]"),
+        ({**ZONE, "matchLabelKeys": ["a b"]}, ".matchLabelKeys[0]"),
+        ({"topologyKey": "zone", "mismatchLabelKeys": ["a"]}, ".mismatchLabelKeys"),
+    ],
+)
+def test_affinity_to_pods_is_checked(half: str, term: dict[str, Any], path: str) -> None:
+    weighted = {"weight": 1, "podAffinityTerm": term}
+    for how, row, inside in ((REQUIRED, term, ""), (PREFERRED, weighted, ".podAffinityTerm")):
+        problems = [one.path for one in decode(Pod, pod(affinity={half: {how: [row]}}))[1]]
+        assert len(problems) == bool(path)
+        assert not path or problems[0].startswith(f"spec.affinity.{half}.{how}[0]{inside}{path}")
+    light = decode(Pod, pod(affinity={half: {PREFERRED: [{**weighted, "weight": 0}]}}))[1]
+    assert [one.path for one in light][:1] == [f"spec.affinity.{half}.{PREFERRED}[0].weight"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "paths"),
+    [
+        ([EVEN], []),
+        ([{**EVEN, "maxSkew": 0}], ["[0].maxSkew"]),
+        ([{**EVEN, "whenUnsatisfiable": "Never"}], ["[0].whenUnsatisfiable"]),
+        ([{**EVEN, "minDomains": 0}], ["[0].minDomains"]),
+        ([{**EVEN, "minDomains": 2}], []),
+        ([{**EVEN, "minDomains": 2, "whenUnsatisfiable": "ScheduleAnyway"}], ["[0].minDomains"]),
+        ([{**EVEN, "nodeAffinityPolicy": "Maybe"}], ["[0].nodeAffinityPolicy"]),
+        ([{**EVEN, "matchLabelKeys": ["a b"]}], ["[0].matchLabelKeys[0]"]),
+        ([EVEN, EVEN], ["[1].{topologyKey, whenUnsatisfiable}"]),
+    ],
+)
+def test_even_spreading_is_checked(rows: list[dict[str, Any]], paths: list[str]) -> None:
+    problems = decode(Pod, pod(topologySpreadConstraints=rows))[1]
+    assert [one.path for one in problems] == [f"spec.topologySpreadConstraints{path}" for path in paths]
+
+
+def test_preferences_for_nodes_are_checked() -> None:
+    bad = {"weight": 101, "preference": {"matchExpressions": [{"key": "a", "operator": "In"}]}}
+    problems = decode(Pod, pod(affinity={"nodeAffinity": {PREFERRED: [bad]}}))[1]
+    path = f"spec.affinity.nodeAffinity.{PREFERRED}[0]"
+    assert [one.path for one in problems] == [f"{path}.weight", f"{path}.preference.matchExpressions[0].values"]
 
 
 @pytest.mark.parametrize(

@@ -206,8 +206,8 @@ def test_the_scheduler_heeds_what_a_node_is_about_to_be_tainted_with() -> None:
     (answer,) = schedule([tired, node("b", ready="False")], [with_tolerations(pod("p"))])
     assert isinstance(answer, Unplaced)
     assert answer.sentence == (
-        "0/2 nodes are available: 1 not Ready, 1 tainted in a way that the pod does not tolerate "
-        "(node.kubernetes.io/memory-pressure)."
+        "0/2 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/memory-pressure: }, "
+        "1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }."
     )
     (answer,) = schedule([tired], [with_tolerations(pod("p", requests={"cpu": "1m"}))])
     assert isinstance(answer, Placed)

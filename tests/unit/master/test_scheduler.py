@@ -42,7 +42,7 @@ def test_older_pods_are_placed_first() -> None:
     nodes = [node("a", capacity={"pods": "1"})]
     pods = [pod("young", created="2026-01-02T00:00:00Z"), pod("old", created="2026-01-01T00:00:00Z")]
     assert answers(nodes, pods)["old"] == "a"
-    assert answers(nodes, pods)["young"] == "0/1 nodes are available: 1 full (no more pods)."
+    assert answers(nodes, pods)["young"] == "0/1 nodes are available: 1 Too many pods."
 
 
 def test_node_selector_readiness_and_cordon() -> None:
@@ -53,8 +53,8 @@ def test_node_selector_readiness_and_cordon() -> None:
     ]
     wanted = pod("p", selector={"disk": "ssd"})
     assert answers(nodes, [wanted]) == {
-        "p": "0/3 nodes are available: 1 not Ready, 1 unschedulable (cordoned), "
-        "1 without what the pod's nodeSelector or node affinity requires."
+        "p": "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
+        "1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, 1 node(s) were unschedulable."
     }
     assert answers([*nodes, node("d", labels={"disk": "ssd"})], [wanted]) == {"p": "d"}
 
@@ -63,7 +63,7 @@ def test_requests_must_fit_into_what_is_left() -> None:
     nodes = [node("a", capacity={"cpu": "1", "memory": "1Gi"}), node("b", capacity={"cpu": "500m", "memory": "1Gi"})]
     pods = [pod("p1", requests={"cpu": "600m"}), pod("p2", requests={"cpu": "500m"}), pod("p3", requests={"cpu": "1m"})]
     assert answers(nodes, pods) == {"p1": "a", "p2": "b", "p3": "a"}
-    assert "short of memory" in answers(nodes, [pod("big", requests={"memory": "2Gi"})])["big"]
+    assert "Insufficient memory" in answers(nodes, [pod("big", requests={"memory": "2Gi"})])["big"]
 
 
 def test_no_node_at_all_is_said() -> None:
@@ -89,8 +89,8 @@ def test_affinity_and_taints_keep_a_pod_away() -> None:
     wanted = replace(wanted, spec=replace(wanted.spec, affinity=affinity))
     tainted = replace(node("b"), spec=NodeSpec(taints=(Taint(key="gpu", effect="NoSchedule"),)))
     assert answers([node("a"), tainted], [wanted]) == {
-        "p": "0/2 nodes are available: 1 tainted in a way that the pod does not tolerate (gpu), "
-        "1 without what the pod's nodeSelector or node affinity requires."
+        "p": "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
+        "1 node(s) had untolerated taint {gpu: }."
     }
     tolerant = replace(wanted, spec=replace(wanted.spec, tolerations=(Toleration(key="gpu", operator="Exists"),)))
     assert answers([node("a"), tainted], [tolerant]) == {"p": "b"}
@@ -101,7 +101,7 @@ def test_pods_with_the_same_host_port_go_to_different_nodes() -> None:
     served = [with_port(pod(f"p{number}"), port) for number in range(3)]
     found = answers([node("a"), node("b")], served)
     assert sorted(found[name] for name in ("p0", "p1")) == ["a", "b"]
-    assert found["p2"] == "0/2 nodes are available: 2 without free ports for the host ports of the pod."
+    assert found["p2"] == "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports."
     there = with_port(pod("there", node="a", phase="Running"), port)
     assert answers([node("a")], [there, with_port(pod("p"), replace(port, protocol="UDP"))]) == {"p": "a"}
 
