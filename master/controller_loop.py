@@ -16,7 +16,7 @@ import msgspec
 
 from api.objects import Object, Pod
 from api.validate import default
-from master import writes
+from master import happenings, writes
 from master.controller_table import CONTROLLERS, Controller
 from master.controllers import Change, Cursor, Drop, End, Make, Notice, Outcome
 from master.kinds import BY_NAME
@@ -80,7 +80,10 @@ class Controllers:
     def _as_written(self, outcome: Make | Change | Drop | End) -> Iterator[Put | Remove]:
         clock = self._clock
         if isinstance(outcome, Make):
-            yield Put(self._begun(outcome.item))
+            item = self._begun(outcome.item)
+            yield Put(item)
+            if outcome.by:
+                yield Put(self._begun(happenings.made(item, outcome.by, clock()).item))
         elif isinstance(outcome, Change):
             revision = _revision(outcome.before)
             gone = writes.may_go(BY_NAME[outcome.item.KIND], outcome.item) if outcome.item.KIND in BY_NAME else False

@@ -18,6 +18,7 @@ from master import (
     disruptions,
     endpoints,
     happenings,
+    jobs,
     lanes,
     node_taints,
     placements,
@@ -31,6 +32,9 @@ from master.look import Look
 
 ROLLOUT_SECONDS = 5.0
 """Time between two looks for what becomes so by time alone: a pod that has been ready for long enough."""
+
+JOB_SECONDS = 1.0
+"""Time between two looks for deadlines of jobs and for retries that are due."""
 
 EXPIRY_SECONDS = 60.0
 """Time between two looks for what is to be forgotten."""
@@ -94,6 +98,10 @@ def _disruptions(look: Look) -> Iterable[Outcome]:
     return disruptions.passes(found, look.all("Pod"), scaled, look.now)
 
 
+def _jobs(look: Look) -> Iterable[Outcome]:
+    return jobs.passes(look.all("Job"), look.all("Pod"), look.now)
+
+
 def _dependents(look: Look) -> Iterable[Outcome]:
     return dependents.passes([item for kind in OWNED for item in look.all(kind)], _is_kept)
 
@@ -151,6 +159,7 @@ CONTROLLERS = (
     Controller("deployments", ("Deployment", "ReplicaSet", "Pod"), _deployments, ROLLOUT_SECONDS),
     Controller("replicas", (*REPLICATING, "Pod"), _replicas, ROLLOUT_SECONDS),
     Controller("disruptions", ("PodDisruptionBudget", "Pod", *SCALED), _disruptions),
+    Controller("jobs", ("Job", "Pod"), _jobs, JOB_SECONDS),
     Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),
     Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "Pod"), _claims),
     Controller("dependents", OWNED, _dependents),

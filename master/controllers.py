@@ -49,9 +49,10 @@ class Cursor(Object, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """A new object."""
+    """A new object; `by`, if anybody, tells its owner in an event that it was made."""
 
     item: Object
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from api.events import NORMAL, WARNING, Event, EventSource, event, reference
-from api.objects import Object, Pod
+from api.objects import Object, ObjectMeta, Pod
+from api.value import ObjectReference
 from master.controllers import Drop, Make
+from master.dependents import controller_of
 from master.kinds.kind import parse_time
 from master.scheduler import SCHEDULER
 
@@ -38,6 +40,34 @@ def unready(pod: Object, now: datetime.datetime) -> Make:
     """Nothing is heard of the node of the pod."""
     source = EventSource(component="node-controller")
     return Make(event(reference(pod), WARNING, "NodeNotReady", "Node is not ready", source, now))
+
+
+def told(about: ObjectReference, kind: str, reason: str, words: str, by: str, now: datetime.datetime) -> Make:
+    """Something of which there may be many at one time; the letters of its name keep them apart."""
+    made = event(about, kind, reason, words, EventSource(component=by), now)
+    meta = ObjectMeta(generate_name=f"{about.name}.", namespace=made.metadata.namespace)
+    return Make(msgspec.structs.replace(made, metadata=meta))
+
+
+def made(item: Object, by: str, now: datetime.datetime) -> Make:
+    """The owner of an object has got it."""
+    owner = controller_of(item.metadata)
+    assert owner is not None
+    about = ObjectReference(
+        api_version=owner.api_version,
+        kind=owner.kind,
+        namespace=item.metadata.namespace,
+        name=owner.name,
+        uid=owner.uid,
+    )
+    words = f"Created {item.KIND.lower()}: {item.metadata.name}"
+    return told(about, NORMAL, "SuccessfulCreate", words, by, now)
+
+
+def ended(owner: Object, item: Object, by: str, now: datetime.datetime) -> Make:
+    """The owner of an object has had it deleted."""
+    words = f"Deleted {item.KIND.lower()}: {item.metadata.name}"
+    return told(reference(owner), NORMAL, "SuccessfulDelete", words, by, now)
 
 
 def old_events(events: Iterable[Event], wall: datetime.datetime) -> Iterator[Drop]:

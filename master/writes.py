@@ -135,8 +135,7 @@ def created(kind: AnyKind, item: Any, uid: str, now: datetime.datetime) -> Any:
     if isinstance(item, Pod) and item.spec.ephemeral_containers:
         why = "they are added to a pod that there is, through its subresource ephemeralcontainers"
         raise answers.invalid(kind, item.metadata.name, [Problem("spec.ephemeralContainers", "given", why, FORBIDDEN)])
-    item = kind.on_create(item)
-    return with_metadata(
+    begun = with_metadata(
         item,
         uid=uid,
         resource_version="",
@@ -145,6 +144,7 @@ def created(kind: AnyKind, item: Any, uid: str, now: datetime.datetime) -> Any:
         deletion_timestamp=None,
         deletion_grace_period_seconds=None,
     )
+    return kind.on_create(begun)
 
 
 def updated(kind: AnyKind, new: Any, old: Any) -> Any:

@@ -11,6 +11,7 @@ from master.kinds.endpoints import ENDPOINTS
 from master.kinds.event import EVENT
 from master.kinds.event_v1 import EVENT_V1
 from master.kinds.host_subnet import HOST_SUBNET
+from master.kinds.job import JOB
 from master.kinds.kind import AnyKind
 from master.kinds.lease import LEASE
 from master.kinds.namespace import NAMESPACE
@@ -55,6 +56,7 @@ ALL: tuple[AnyKind, ...] = (
     REPLICA_SET,
     DEPLOYMENT,
     POD_DISRUPTION_BUDGET,
+    JOB,
     ROLE,
     CLUSTER_ROLE,
     ROLE_BINDING,

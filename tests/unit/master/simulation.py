@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from api.objects import Condition, Object, Pod
+from api.objects import Condition, Node, Object, Pod
 from api.validate import default
-from master import dependents, deployments, replicas
+from master import dependents, deployments, jobs, replicas, writes
 from master.controllers import Change, Drop, End, Make
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
@@ -39,7 +39,8 @@ class Simulation:
         name = meta.name or f"{meta.generate_name}{number:05d}"
         begun = {"generation": 1, "resource_version": "1", "creation_timestamp": show_time(self.now)}
         meta = replace(meta, name=name, uid=f"uid-{number}", **begun)
-        made = replace(default(item, BY_NAME[item.KIND].rules), metadata=meta)
+        kind = BY_NAME[item.KIND]
+        made = kind.on_create(replace(default(item, kind.rules), metadata=meta))
         assert (item.KIND, name) not in self.objects
         self.objects[(item.KIND, name)] = made
         return made
@@ -64,10 +65,29 @@ class Simulation:
             elif isinstance(write, Change):
                 key = (write.item.KIND, write.item.metadata.name)
                 assert self.objects[key] == write.before, "two writes of one object in a pass"
-                self.objects[key] = write.item
-            elif isinstance(write, End | Drop):
+                self._keep(write.item)
+            elif isinstance(write, End):
+                self.end(write.item)
+            elif isinstance(write, Drop):
                 self.drop(write.item)
         return bool(writes)
+
+    def end(self, item: Any, grace: int | None = None) -> None:
+        """As somebody deletes it: a pod that has a node is marked, and goes when the node lets it go."""
+        node = Node() if item.KIND == "Pod" and item.spec.node_name else None
+        left = writes.deleted(
+            BY_NAME[item.KIND], item, writes.DeleteOptions(grace_period_seconds=grace), self.now, node
+        )
+        if left is None:
+            self.drop(item)
+        else:
+            self._keep(left)
+
+    def _keep(self, item: Any) -> None:
+        key = (item.KIND, item.metadata.name)
+        self.objects[key] = item
+        if writes.may_go(BY_NAME[item.KIND], item):
+            del self.objects[key]
 
     def step(self) -> bool:
         """One pass of every controller."""
@@ -75,6 +95,7 @@ class Simulation:
         busy = self.carry_out(deployments.passes(self.all("Deployment"), sets, pods, self.now))
         owners = [*self.all("ReplicaSet"), *self.all("ReplicationController")]
         busy |= self.carry_out(replicas.passes(owners, self.pods(), self.now))
+        busy |= self.carry_out(jobs.passes(self.all("Job"), self.pods(), self.now))
         busy |= self.carry_out(dependents.passes(list(self.objects.values()), lambda row: row.kind in BY_NAME))
         return busy
 

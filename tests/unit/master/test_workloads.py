@@ -13,7 +13,7 @@ from master.deployments import template_hash
 from master.kinds.deployment import DEPLOYMENT, Deployment, share
 from master.kinds.replica_set import REPLICA_SET, ReplicaSet
 from master.kinds.replication_controller import REPLICATION_CONTROLLER, ReplicationController
-from master.replicas import is_active, ready_since
+from master.own_pods import is_active, ready_since
 from tests.unit.master.simulation import Simulation
 
 KINDS: dict[str, Any] = {kind.name: kind for kind in (DEPLOYMENT, REPLICA_SET, REPLICATION_CONTROLLER)}

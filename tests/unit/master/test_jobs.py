@@ -1,0 +1,558 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.objects import Condition, ContainerState, ContainerStateTerminated, ContainerStatus, Pod
+from api.validate import decode
+from master import job_indexes, jobs, writes
+from master.answers import Failure
+from master.controllers import Change, End, Make
+from master.job_counts import MARK, backoff, is_marked
+from master.job_indexes import index_of
+from master.kinds.job import JOB, Job, has, is_finished
+from master.kinds.kind import show_time
+from master.own_pods import is_active
+from tests.unit.master.simulation import START, Simulation
+
+TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}}
+
+
+def job(**spec: Any) -> Job:
+    document = {"metadata": {"name": "work", "namespace": "p"}, "spec": {"template": TEMPLATE, **spec}}
+    item, problems, _ = decode(Job, document, JOB.rules)
+    assert not problems, problems
+    assert item is not None
+    return item
+
+
+class Work(Simulation):
+    """A simulation with one job in it, whose pods end as they are told to."""
+
+    def __init__(self, **spec: Any) -> None:
+        super().__init__()
+        self.put(job(**spec))
+
+    @property
+    def job(self) -> Job:
+        found: Job = self.all("Job")[0]
+        return found
+
+    def active(self) -> list[Pod]:
+        return [pod for pod in self.pods() if is_active(pod)]
+
+    def respec(self, **changes: Any) -> None:
+        self.change(replace(self.job, spec=replace(self.job.spec, **changes)))
+
+    def run(self, pod: Pod) -> None:
+        self.ready(replace(pod, spec=replace(pod.spec, node_name="n")))
+
+    def finish(self, pod: Pod, code: int = 0) -> None:
+        ended = ContainerStateTerminated(exit_code=code, finished_at=show_time(self.now))
+        row = ContainerStatus(name="main", state=ContainerState(terminated=ended))
+        status = replace(pod.status, phase="Failed" if code else "Succeeded", container_statuses=(row,), conditions=())
+        self.change(replace(pod, spec=replace(pod.spec, node_name="n"), status=status))
+
+    def finish_all(self, code: int = 0) -> None:
+        for pod in self.active():
+            self.finish(pod, code)
+        self.settle()
+
+    def let_go(self, pod: Pod) -> None:
+        """What the node does with a pod that is being deleted, when it has ended."""
+        if pod.metadata.deletion_timestamp:
+            self.end(pod, grace=0)
+
+    def wait(self, seconds: float) -> None:
+        self.now += datetime.timedelta(seconds=seconds)
+        self.settle()
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        status = self.job.status
+        return status.active, status.succeeded, status.failed
+
+    @property
+    def began(self) -> str | None:
+        return self.job.status.start_time
+
+    @property
+    def conditions(self) -> dict[str, tuple[str, str]]:
+        return {row.type: (row.status, row.reason) for row in self.job.status.conditions}
+
+
+def test_a_job_runs_one_pod_to_its_end() -> None:
+    work = Work()
+    work.settle()
+    (pod,) = work.pods()
+    uid = work.job.metadata.uid
+    assert pod.metadata.finalizers == (MARK,)
+    assert pod.metadata.labels == {
+        "batch.kubernetes.io/controller-uid": uid,
+        "batch.kubernetes.io/job-name": "work",
+        "controller-uid": uid,
+        "job-name": "work",
+    }
+    assert work.numbers == (1, 0, 0)
+    assert JOB.cells(work.job, work.now)[:5] == ("work", "Running", "0/1", "0s", "0s")
+    work.run(pod)
+    work.settle()
+    assert work.job.status.ready == 1
+    work.now += datetime.timedelta(seconds=3)
+    work.finish_all()
+    assert work.numbers == (0, 1, 0)
+    assert work.began == show_time(START)
+    assert work.job.status.completion_time == show_time(work.now)
+    both = ("True", "CompletionsReached")
+    assert work.conditions == {"SuccessCriteriaMet": both, "Complete": both}
+    assert JOB.cells(work.job, work.now + datetime.timedelta(60))[1:4] == ("Complete", "1/1", "3s")
+    assert [event.reason for event in work.all("Event")] == ["Completed"]
+    (kept,) = work.pods()
+    assert not is_marked(kept), "a pod that has been counted can be deleted"
+
+
+def test_as_many_at_a_time_as_the_parallelism_and_as_many_as_are_left() -> None:
+    work = Work(completions=5, parallelism=2)
+    work.settle()
+    seen = []
+    while not is_finished(work.job):
+        seen.append(len(work.active()))
+        work.finish_all()
+    assert seen == [2, 2, 1]
+    assert work.job.status.succeeded == 5
+
+
+def test_without_a_number_of_completions_the_first_that_ends_well_is_the_last_to_be_made() -> None:
+    work = Work(parallelism=3)
+    work.settle()
+    first, *others = work.active()
+    work.finish(first)
+    work.settle()
+    assert len(work.active()) == 2
+    assert JOB.cells(work.job, work.now)[2] == "1/1 of 3"
+    assert not is_finished(work.job)
+    for pod in others:
+        work.finish(pod)
+    work.settle()
+    assert has(work.job, "Complete")
+
+
+def test_failures_are_retried_later_each_time_until_the_limit() -> None:
+    work = Work(backoffLimit=2)
+    work.settle()
+    made = []
+    for _ in range(3):
+        work.finish_all(code=1)
+        begun = work.now
+        while not work.active() and not is_finished(work.job):
+            work.wait(1)
+        made.append((work.now - begun).total_seconds())
+    assert made == [10, 20, 0]
+    assert work.numbers == (0, 0, 3)
+    why = ("True", "BackoffLimitExceeded")
+    assert work.conditions == {"FailureTarget": why, "Failed": why}
+    assert JOB.cells(work.job, work.now)[1] == "Failed"
+    assert [backoff(count) for count in (0, 1, 2, 7, 100)] == [0, 10, 20, 600, 600]
+
+
+def test_a_success_ends_the_waiting() -> None:
+    work = Work(completions=3, parallelism=2, backoffLimit=9)
+    work.settle()
+    first, second = work.active()
+    work.finish(first, 1)
+    work.settle()
+    assert len(work.active()) == 1
+    work.now += datetime.timedelta(seconds=1)
+    work.finish(second)
+    work.settle()
+    assert len(work.active()) == 2
+
+
+def test_the_pods_of_a_job_that_fails_end_and_count_as_failed() -> None:
+    work = Work(completions=3, parallelism=3, backoffLimit=0)
+    work.settle()
+    first, second, _ = work.active()
+    work.run(second)
+    work.finish(first, 1)
+    work.settle()
+    assert work.conditions == {"FailureTarget": ("True", "BackoffLimitExceeded")}
+    assert JOB.cells(work.job, work.now)[1] == "FailureTarget"
+    assert work.job.status.terminating == 1
+    for pod in work.pods():
+        work.let_go(pod)
+    work.settle()
+    assert has(work.job, "Failed")
+    assert work.numbers == (0, 0, 3)
+
+
+def test_a_deadline_fails_the_job() -> None:
+    work = Work(activeDeadlineSeconds=30, backoffLimit=9)
+    work.settle()
+    work.wait(29)
+    assert not work.conditions
+    work.wait(1)
+    assert work.conditions["Failed"] == ("True", "DeadlineExceeded")
+    assert not work.pods(), "none was on a node"
+
+
+def test_restarts_of_containers_count_towards_the_limit() -> None:
+    template = {"spec": {**TEMPLATE["spec"], "restartPolicy": "OnFailure"}}
+    work = Work(backoffLimit=2, template=template)
+    work.settle()
+    for count in (1, 2):
+        (pod,) = work.active()
+        row = ContainerStatus(name="main", restart_count=count)
+        work.change(replace(pod, status=replace(pod.status, phase="Running", container_statuses=(row,))))
+        work.settle()
+        assert ("FailureTarget" in work.conditions) == (count == 2)
+
+
+def test_a_job_that_has_finished_is_forgotten_in_its_time() -> None:
+    work = Work(ttlSecondsAfterFinished=60)
+    work.settle()
+    work.finish_all()
+    work.wait(59)
+    assert work.all("Job")
+    work.wait(1)
+    assert not [*work.all("Job"), *work.pods()]
+
+
+def test_a_suspended_job_has_no_pods_and_no_failures() -> None:
+    work = Work(completions=2, parallelism=2, activeDeadlineSeconds=50)
+    work.settle()
+    work.run(work.active()[0])
+    work.respec(suspend=True)
+    work.settle()
+    assert work.conditions == {"Suspended": ("True", "JobSuspended")}
+    assert not work.began
+    assert (work.numbers, work.job.status.terminating) == ((0, 0, 0), 1)
+    assert JOB.cells(work.job, work.now)[1:4] == ("Suspended", "0/2", "")
+    for pod in work.pods():
+        work.let_go(pod)
+    work.wait(100)
+    assert not work.pods()
+    work.respec(suspend=False)
+    work.settle()
+    assert work.conditions == {"Suspended": ("False", "JobResumed")}
+    assert work.began == show_time(work.now)
+    assert len(work.active()) == 2
+    work.finish_all()
+    assert work.numbers == (0, 2, 0)
+
+
+def test_less_parallelism_ends_pods_and_more_makes_some() -> None:
+    work = Work(completions=9, parallelism=4)
+    work.settle()
+    work.respec(parallelism=1)
+    work.settle()
+    assert work.numbers == (1, 0, 0)
+    work.respec(parallelism=3)
+    work.settle()
+    assert work.numbers == (3, 0, 0)
+
+
+@pytest.mark.parametrize(("policy", "at_once"), [("TerminatingOrFailed", True), ("Failed", False)])
+def test_when_a_pod_that_was_deleted_is_replaced(policy: str, at_once: bool) -> None:
+    work = Work(podReplacementPolicy=policy)
+    work.settle()
+    work.run(work.active()[0])
+    work.end(work.active()[0])
+    work.settle()
+    assert (len(work.active()), work.job.status.failed) == ((1, 1) if at_once else (0, 0))
+    assert work.job.status.terminating == 1
+    for pod in work.pods():
+        work.let_go(pod)
+    work.settle()
+    assert (len(work.active()), work.job.status.failed) == (1, 1)
+
+
+# --- indexes ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_index_has_a_pod_that_knows_it() -> None:
+    work = Work(completions=4, parallelism=3, completionMode="Indexed")
+    work.settle()
+    assert sorted(pod.spec.hostname for pod in work.active()) == ["work-0", "work-1", "work-2"]
+    pod = next(pod for pod in work.active() if index_of(pod) == 1)
+    assert pod.metadata.name.startswith("work-1-")
+    assert pod.metadata.labels["batch.kubernetes.io/job-completion-index"] == "1"
+    (variable,) = pod.spec.containers[0].env
+    assert variable.name == "JOB_COMPLETION_INDEX"
+    assert variable.value_from is not None
+    assert variable.value_from.field_ref is not None
+    assert variable.value_from.field_ref.field_path == "metadata.labels['batch.kubernetes.io/job-completion-index']"
+    for pod in work.active():
+        if index_of(pod) != 1:
+            work.finish(pod)
+    work.settle()
+    assert work.job.status.completed_indexes == "0,2"
+    assert sorted(map(str, map(index_of, work.active()))) == ["1", "3"]
+    work.finish_all()
+    assert work.job.status.completed_indexes == "0-3"
+    assert has(work.job, "Complete")
+
+
+def test_an_indexed_job_may_grow_and_shrink() -> None:
+    work = Work(completions=2, parallelism=2, completionMode="Indexed")
+    work.settle()
+    work.respec(completions=4, parallelism=4)
+    work.settle()
+    assert len(work.active()) == 4
+    work.respec(completions=1, parallelism=1)
+    work.settle()
+    assert list(map(index_of, work.active())) == [0]
+
+
+def test_an_index_is_given_up_alone() -> None:
+    work = Work(completions=2, parallelism=2, completionMode="Indexed", backoffLimitPerIndex=1)
+    work.settle()
+    for attempt in range(2):
+        (pod,) = (pod for pod in work.active() if index_of(pod) == 0)
+        assert pod.metadata.annotations["batch.kubernetes.io/job-index-failure-count"] == str(attempt)
+        work.finish(pod, 1)
+        work.settle()
+        assert len(work.active()) == 1, "the other index goes on"
+        work.wait(10)
+    assert work.job.status.failed_indexes == "0"
+    assert not is_finished(work.job)
+    work.finish_all()
+    assert work.conditions["Failed"] == ("True", "FailedIndexes")
+    assert work.numbers == (0, 1, 2)
+    assert not any(map(is_marked, work.pods()))
+
+
+def test_too_many_lost_indexes_end_the_job() -> None:
+    work = Work(completions=3, parallelism=3, completionMode="Indexed", backoffLimitPerIndex=0, maxFailedIndexes=1)
+    work.settle()
+    first, second, _ = work.active()
+    work.finish(first, 1)
+    work.settle()
+    assert not work.conditions
+    work.finish(second, 1)
+    work.settle()
+    assert work.conditions["Failed"] == ("True", "MaxFailedIndexesExceeded")
+
+
+INDEXES = [("", []), ("0", [0]), ("0,1", [0, 1]), ("0-2", [0, 1, 2]), ("0,2-4,7", [0, 2, 3, 4, 7])]
+
+
+@pytest.mark.parametrize(("text", "indexes"), INDEXES)
+def test_indexes_as_text(text: str, indexes: list[int]) -> None:
+    assert job_indexes.shown(indexes) == text
+    assert job_indexes.read(text, 100) == frozenset(indexes)
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_indexes_are_read_as_they_were_shown(indexes: set[int]) -> None:
+    assert job_indexes.read(job_indexes.shown(indexes), 41) == indexes
+    assert job_indexes.read(job_indexes.shown(indexes), 7) == {index for index in indexes if index < 7}
+
+
+@given(st.text("0123456789,-x"))
+def test_what_is_no_index_is_left_out(text: str) -> None:
+    assert all(0 <= index < 5 for index in job_indexes.read(text, 5))
+
+
+# --- what a failure means ---------------------------------------------------------------------------------------------
+
+RULES = [
+    {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": [3, 42]}},
+    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+    {"action": "Count", "onExitCodes": {"operator": "NotIn", "values": [7]}},
+]
+
+
+def test_an_exit_code_may_fail_the_job_at_once() -> None:
+    work = Work(podFailurePolicy={"rules": RULES})
+    work.settle()
+    (pod,) = work.active()
+    work.finish_all(code=42)
+    assert work.conditions["Failed"] == ("True", "PodFailurePolicy")
+    (message,) = {row.message for row in work.job.status.conditions}
+    assert message == (
+        f"Container main for pod p/{pod.metadata.name} failed with exit code 42 matching FailJob rule at index 0"
+    )
+
+
+def test_a_disturbance_may_be_ignored() -> None:
+    work = Work(podFailurePolicy={"rules": RULES}, backoffLimit=0)
+    work.settle()
+    (pod,) = work.active()
+    row = Condition(type="DisruptionTarget", status="True")
+    work.change(replace(pod, status=replace(pod.status, phase="Failed", conditions=(row,))))
+    work.settle()
+    assert work.numbers == (1, 0, 0)
+    work.finish_all(code=1)
+    assert work.conditions["Failed"] == ("True", "BackoffLimitExceeded")
+
+
+# --- chance -----------------------------------------------------------------------------------------------------------
+
+
+def check_bounds(work: Work) -> None:
+    spec, status = work.job.spec, work.job.status
+    assert len(work.active()) <= (spec.parallelism or 0)
+    assert status.succeeded <= (spec.completions or 0)
+    if status.failed > (spec.backoff_limit or 0):
+        assert "FailureTarget" in work.conditions
+
+
+def one_pass(work: Work, killed: int | None, withdrawn: list[str]) -> None:
+    """One pass of the controller; `killed`: it dies when so many of its pods were made or ended, before or after it has
+    counted, which is one transaction.
+    """
+    made = list(jobs.passes(work.all("Job"), work.pods(), work.now))
+    moves = [write for write in made if isinstance(write, Make | End) and isinstance(write.item, Pod)]
+    counting = [write for write in made if isinstance(write, Change)]
+    if killed is not None:
+        moves, counting = moves[: killed // 2], counting if killed % 2 else []
+    withdrawn += [w.item.metadata.name for w in moves if isinstance(w, End) and not is_marked(w.item)]  # type: ignore[arg-type]
+    before = work.job.status
+    work.carry_out([*moves, *counting])
+    after = work.job.status
+    assert after.succeeded >= before.succeeded
+    assert after.failed >= before.failed
+
+
+EVENTS = st.tuples(
+    st.sampled_from(["run", "succeed", "fail", "delete", "let go", "force", "pass", "pass", "killed", "wait"]),
+    st.integers(0, 9),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(0, 5),
+    st.integers(0, 4),
+    st.sampled_from(["TerminatingOrFailed", "Failed"]),
+    st.sampled_from(["Indexed", "NonIndexed"]),
+    st.lists(EVENTS, max_size=60),
+)
+def test_every_pod_is_counted_once_whatever_happens(
+    parallelism: int, completions: int, limit: int, policy: str, mode: str, events: list[tuple[str, int]]
+) -> None:
+    work = Work(
+        parallelism=parallelism,
+        completions=completions,
+        backoffLimit=limit,
+        podReplacementPolicy=policy,
+        completionMode=mode,
+    )
+    withdrawn: list[str] = []
+    seen: set[str] = set()
+    for what, number in events:
+        happen(work, what, number, withdrawn)
+        seen |= {pod.metadata.name for pod in work.pods()}
+        check_bounds(work)
+    for _ in range(100):
+        for pod in work.pods():
+            work.let_go(pod)
+        for pod in work.active():
+            work.finish(pod)
+        for _ in range(3):
+            one_pass(work, None, withdrawn)
+            seen |= {pod.metadata.name for pod in work.pods()}
+            check_bounds(work)
+        if is_finished(work.job):
+            break
+        work.now += datetime.timedelta(seconds=600)
+    work.settle()
+    status = work.job.status
+    assert is_finished(work.job)
+    assert not any(map(is_marked, work.pods()))
+    assert not work.active()
+    assert has(work.job, "Complete") == (status.succeeded == completions and status.failed <= limit)
+    if mode == "NonIndexed":
+        assert status.succeeded + status.failed == len(seen - set(withdrawn))
+
+
+def happen(work: Work, what: str, number: int, withdrawn: list[str]) -> None:
+    if what == "wait":
+        work.now += datetime.timedelta(seconds=5 * number)
+    elif what in ("pass", "killed"):
+        one_pass(work, number if what == "killed" else None, withdrawn)
+    elif work.pods():
+        pod = work.pods()[number % len(work.pods())]
+        if what == "let go":
+            work.let_go(pod)
+        elif what == "force":
+            work.end(pod, grace=0)
+        elif what == "delete":
+            work.end(pod)
+        elif pod.status.phase not in ("Succeeded", "Failed"):
+            work.run(pod) if what == "run" else work.finish(pod, int(what == "fail"))
+
+
+# --- the door ---------------------------------------------------------------------------------------------------------
+
+ALWAYS = {"spec": {**TEMPLATE["spec"], "restartPolicy": "Always"}}
+WRONG = [
+    ({"template": ALWAYS}, ["spec.template.spec.restartPolicy"]),
+    ({"template": {"spec": {"containers": TEMPLATE["spec"]["containers"]}}}, ["spec.template.spec.restartPolicy"]),
+    ({"completions": -1, "parallelism": -1}, ["spec.parallelism", "spec.completions"]),
+    ({"backoffLimit": -1, "activeDeadlineSeconds": -1}, ["spec.activeDeadlineSeconds", "spec.backoffLimit"]),
+    ({"ttlSecondsAfterFinished": -1}, ["spec.ttlSecondsAfterFinished"]),
+    ({"completionMode": "Sorted"}, ["spec.completionMode"]),
+    ({"completionMode": "Indexed"}, ["spec.completions"]),
+    ({"backoffLimitPerIndex": 1}, ["spec.backoffLimitPerIndex"]),
+    ({"selector": {"matchLabels": {"a": "b"}}}, ["spec.selector"]),
+    ({"manualSelector": True}, ["spec.selector"]),
+    ({"manualSelector": True, "selector": {"matchLabels": {"a": "b"}}}, ["spec.template.metadata.labels"]),
+    ({"podReplacementPolicy": "Never"}, ["spec.podReplacementPolicy"]),
+    (
+        {"podFailurePolicy": {"rules": RULES}, "podReplacementPolicy": "TerminatingOrFailed"},
+        ["spec.podReplacementPolicy"],
+    ),
+    ({"podFailurePolicy": {"rules": [{"action": "Hide"}]}}, [*["spec.podFailurePolicy.rules[0]"]]),
+    (
+        {"podFailurePolicy": {"rules": [{"action": "Count", "onExitCodes": {"operator": "In", "values": [0]}}]}},
+        ["spec.podFailurePolicy.rules[0].onExitCodes.values"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
+def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
+    document = {"metadata": {"name": "work"}, "spec": {"template": TEMPLATE, **spec}}
+    _, problems, _ = decode(Job, document, JOB.rules)
+    assert [row.path for row in problems if not row.path.endswith(".action")] == paths
+
+
+def updated(old: Job, **spec: Any) -> Job:
+    found: Job = writes.updated(JOB, replace(old, spec=replace(old.spec, **spec)), old)
+    return found
+
+
+def test_what_a_job_runs_does_not_change() -> None:
+    work = Work(completions=2)
+    work.settle()
+    old = work.job
+    assert updated(old, parallelism=4, backoff_limit=1, suspend=True, ttl_seconds_after_finished=1)
+    for change in ({"completions": 3}, {"selector": None}, {"template": job(template=TEMPLATE).spec.template}):
+        with pytest.raises(Failure, match="field is immutable"):
+            updated(old, **change)
+
+
+def test_where_the_pods_of_a_suspended_job_run_may_be_decided_before_it_begins() -> None:
+    work = Work(suspend=True)
+    work.settle()
+    template = work.job.spec.template
+    chosen = replace(template, spec=replace(template.spec, node_selector={"a": "b"}))
+    assert updated(work.job, template=chosen)
+    with pytest.raises(Failure, match="field is immutable"):
+        updated(work.job, template=replace(template, spec=replace(template.spec, containers=())))
+
+
+def test_a_copy_of_a_job_has_pods_of_its_own() -> None:
+    work = Work()
+    copy = replace(work.job, metadata=replace(work.job.metadata, name="copy"))
+    second = work.put(copy)
+    assert second.spec.selector.match_labels == {"batch.kubernetes.io/controller-uid": second.metadata.uid}
+    work.settle()
+    assert len(work.pods()) == 2
