@@ -10,6 +10,7 @@ from api import schema
 from api.objects import ListMeta, Status, StatusCause, StatusDetails
 from api.schema import Problem
 from master.apply import UPDATE, Conflict, Owner
+from master.authorize import Attributes, PathAttributes
 from master.field_sets import shown_path
 from master.kinds.kind import AnyKind
 
@@ -53,9 +54,14 @@ def forbidden(kind: AnyKind, name: str, why: str, causes: Iterable[StatusCause] 
     return failure(403, "Forbidden", f"{subject} is forbidden: {why}", about(kind, name, causes=causes))
 
 
-def forbidden_path(user: str, verb: str, path: str) -> Failure:
-    """403: a path that is no object's."""
-    return failure(403, "Forbidden", f'forbidden: User "{user}" cannot {verb} path "{path}"', StatusDetails())
+def forbidden_access(asked: Attributes | PathAttributes, why: str) -> Failure:
+    """403: of what is no object that is kept."""
+    if isinstance(asked, PathAttributes):
+        return failure(403, "Forbidden", f"forbidden: {why}", StatusDetails())
+    plural = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
+    subject = f'{plural} "{asked.name}"' if asked.name else plural
+    details = StatusDetails(name=asked.name, group=asked.group, kind=asked.resource)
+    return failure(403, "Forbidden", f"{subject} is forbidden: {why}", details)
 
 
 def no_such_path() -> Failure:

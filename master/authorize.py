@@ -1,11 +1,12 @@
-"""Who may do what. Pure.
+"""Who asks for what, and what a node may do. Pure.
 
-Three kinds of callers are known: members of `system:masters` may do everything; a node, by its certificate
-`system:node:NAME` in `system:nodes`, may do what a node needs and no more; everybody else may ask how the server is.
+Members of `system:masters` may do everything; a node, by its certificate `system:node:NAME` in `system:nodes`, may do
+what a node needs; everybody may do what roles allow (`master.rbac`), a node only beside the resources it has rules for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from api.leases import NODE_LEASES
@@ -14,9 +15,9 @@ from api.static_pods import creation_refusal
 
 MASTERS = "system:masters"
 NODES = "system:nodes"
+AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
+ANONYMOUS = "system:anonymous"
 NODE_PREFIX = "system:node:"
-
-ANYBODY_READS = frozenset(("/healthz", "/livez", "/openid/v1/jwks", "/readyz", "/version"))
 
 SHARED_WITH_NODES = frozenset(
     (
@@ -38,10 +39,15 @@ READS = frozenset(("get", "list", "watch"))
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks: the names in the client certificate; without one `system:anonymous`."""
+    """Who asks: the names in the client certificate or the token; without one `system:anonymous`.
 
-    name: str = "system:anonymous"
-    groups: frozenset[str] = frozenset(("system:unauthenticated",))
+    `extra` is what else is known: (key, values).
+    """
+
+    name: str = ANONYMOUS
+    groups: frozenset[str] = frozenset((UNAUTHENTICATED,))
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def node(self) -> str:
@@ -78,25 +84,41 @@ class Attributes:
     node_uid: str = ""
 
 
-def may_read_path(user: User, path: str) -> bool:
-    """Whether a path that names no resource may be read."""
-    if path in ANYBODY_READS or MASTERS in user.groups:
-        return True
-    discovery = path in ("/api", "/apis", "/") or path.startswith(("/api/", "/apis/", "/openapi/"))
-    return bool(user.node) and discovery
+@dataclass(frozen=True, slots=True)
+class PathAttributes:
+    """A path that names no object; the verb is the method in small letters."""
+
+    verb: str
+    path: str
 
 
-def refusal(user: User, asked: Attributes) -> str | None:
-    """Why the user may not do that: a sentence, or None when it is allowed."""
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether something is allowed; `reason` says by what, or why not where there is more to say than who and what."""
+
+    allowed: bool
+    reason: str = ""
+
+
+ALLOWED = Decision(True)
+
+
+def decision(
+    user: User, asked: Attributes | PathAttributes, by_roles: Callable[[Attributes | PathAttributes], Decision]
+) -> Decision:
+    """Whether the user may do that. `by_roles` says what roles allow."""
     if MASTERS in user.groups:
-        return None
-    if user.node:
+        return ALLOWED
+    if user.node and isinstance(asked, Attributes) and (asked.group, asked.resource) in OF_NODES:
         reason = _node_refusal(user.node, asked)
-        return None if reason is None else f"{_who_cannot(user, asked)}: {reason}"
-    return _who_cannot(user, asked)
+        return ALLOWED if reason is None else Decision(False, reason)
+    return by_roles(asked)
 
 
-def _who_cannot(user: User, asked: Attributes) -> str:
+def who_cannot(user: User, asked: Attributes | PathAttributes) -> str:
+    """The sentence of a refusal: who, what, where."""
+    if isinstance(asked, PathAttributes):
+        return f'User "{user.name}" cannot {asked.verb} path "{asked.path}"'
     what = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
     where = f' in the namespace "{asked.namespace}"' if asked.namespace else " at the cluster scope"
     return f'User "{user.name}" cannot {asked.verb} resource "{what}" in API group "{asked.group}"{where}'
@@ -108,15 +130,7 @@ def _node_refusal(node: str, asked: Attributes) -> str | None:
         return None
     if resource in FOR_PODS:
         return _referred_refusal(node, asked)
-    rules = {
-        ("", "nodes"): _own_node_refusal,
-        ("", "serviceaccounts"): _token_refusal,
-        ("", "pods"): _own_pod_refusal,
-        ("podlane.io", "nodequeries"): _own_query_refusal,
-        ("", "events"): _own_event_refusal,
-        ("coordination.k8s.io", "leases"): _own_lease_refusal,
-    }
-    return rules[resource](node, asked) if resource in rules else "a node may not do this"
+    return _NODE_RULES[resource](node, asked) if resource in _NODE_RULES else "a node may not do this"
 
 
 def _own_node_refusal(node: str, asked: Attributes) -> str | None:
@@ -196,3 +210,25 @@ def _mirror_refusal(node: str, asked: Attributes) -> str | None:
     if not asked.node_uid:
         return f"node {node} has not registered"
     return "the body is no Pod" if asked.pod is None else creation_refusal(asked.pod, node, asked.node_uid)
+
+
+def _review_refusal(node: str, asked: Attributes) -> str | None:
+    """A node asks who its callers are, and what they may do."""
+    del node
+    return None if asked.verb == "create" else "a node may only ask for reviews"
+
+
+_NODE_RULES: Mapping[tuple[str, str], Callable[[str, Attributes], str | None]] = {
+    ("", "nodes"): _own_node_refusal,
+    ("", "serviceaccounts"): _token_refusal,
+    ("", "pods"): _own_pod_refusal,
+    ("podlane.io", "nodequeries"): _own_query_refusal,
+    ("", "events"): _own_event_refusal,
+    ("coordination.k8s.io", "leases"): _own_lease_refusal,
+    ("authentication.k8s.io", "tokenreviews"): _review_refusal,
+    ("authorization.k8s.io", "subjectaccessreviews"): _review_refusal,
+    ("authorization.k8s.io", "localsubjectaccessreviews"): _review_refusal,
+}
+
+OF_NODES = frozenset((*_NODE_RULES, *SHARED_WITH_NODES, *FOR_PODS))
+"""(group, plural) of what a node has rules of its own for; of these, roles give it nothing more."""

@@ -24,6 +24,7 @@ from master import (
     placements,
     protection,
     replicas,
+    roles,
     subnets,
 )
 from master.controllers import Outcome
@@ -150,6 +151,12 @@ CONTROLLERS = (
         lambda look: accounts.passes(
             look.all("Namespace"), look.all("ServiceAccount"), look.all("ConfigMap"), look.env.authority
         ),
+    ),
+    Controller(
+        "roles",
+        ("ClusterRole", "ClusterRoleBinding"),
+        _of_all(roles.passes, "ClusterRole", "ClusterRoleBinding"),
+        opens=True,
     ),
     Controller(
         "scheduler",

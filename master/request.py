@@ -93,6 +93,11 @@ def verb(method: str, where: Target, query: Mapping[str, str]) -> str:
     return name
 
 
+def path_verb(method: str) -> str:
+    """The verb for a path that names no object."""
+    return "get" if method == "HEAD" else method.lower()
+
+
 def flag(query: Mapping[str, str], name: str) -> bool:
     """A parameter that is on or off. Raises Failure."""
     text = query.get(name, "")

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Object, ObjectMeta, Pod
-from api.schema import without_nulls
 from api.services import Service
 from master import admission, answers, apply, bodies, patch, request, scaling, tables, writes
 from master.apply import Owner
+from master.authorize import User
 from master.controllers import Cursor, moved
 from master.conversions import seen
 from master.kinds.kind import AnyKind, show_time
@@ -30,18 +30,25 @@ from master.writes import DeleteOptions
 
 Clock = Callable[[], datetime.datetime]
 
+Guard = Callable[[AnyKind, Any, Any, User], None]
+"""Raises Failure if the user may not make (old is None) or change an object so, beyond what the path says."""
+
 GENERATED_NAME_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for objects, with its body read; `manager` is the name under which the client owns fields."""
+    """A request for objects, with its body read.
+
+    `user` is who sent it, `manager` the name under which the client owns fields.
+    """
 
     where: Target
     query: Mapping[str, str]
     accept: str = ""
     content_type: str = ""
     manager: str = ""
+    user: User = User()  # noqa: RUF009
     document: Any = None
 
     @property
@@ -62,9 +69,10 @@ class Answer:
 class Objects:
     """All operations on objects. Raises `answers.Failure`, and NotReady when the store refuses."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, guard: Guard) -> None:
         self._store = store
         self._clock = clock
+        self._guard = guard
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -158,6 +166,7 @@ class Objects:
         if where.kind.namespaced:
             namespace = self._latest_object(Key(Namespace.KIND, "", where.namespace))
             admission.check_namespace(where.kind, name, where.namespace, namespace)
+        self._guard(where.kind, body.item, None, ask.user)
         self._admit(where.kind.kept(body.item))
         item = writes.owned(writes.created(where.kind, body.item, str(uuid.uuid4()), self._clock()), owners)
         item, cursors = self._assigned(item)
@@ -236,6 +245,7 @@ class Objects:
             new = writes.part_updated(kind, ask.where.subresource, body.item, old.object)
         else:
             new = writes.updated(kind, body.item, old.object)
+            self._guard(kind, new, old.object, ask.user)
             self._admit(kind.kept(new), kind.kept(old.object))
         if owners is None:
             owners = writes.owners_after(kind, old.object, new, document, self._owner(ask, apply.UPDATE))
@@ -276,7 +286,7 @@ class Objects:
 
     async def delete(self, ask: Ask) -> Answer:
         """The object goes, at once or in its time."""
-        options, dry = self._options(ask), request.dry_run(ask.query)
+        options, dry = delete_options(ask), request.dry_run(ask.query)
         old, kind = self._old(ask), ask.where.kind
         writes.check_preconditions(kind, old.object, options)
         item, gone = await self._delete(kind, old, options, dry=dry or bool(options.dry_run))
@@ -287,7 +297,7 @@ class Objects:
 
     async def delete_all(self, ask: Ask) -> Answer:
         """All objects that are selected go."""
-        selection, options = request.selection(ask.where, ask.query), self._options(ask)
+        selection, options = request.selection(ask.where, ask.query), delete_options(ask)
         kind, dry = ask.where.kind, request.dry_run(ask.query) or bool(options.dry_run)
         found = (seen(kind, record) for record in self._store.scan_latest(kind.stored, ask.where.namespace))
         records = [record for record in found if selection.takes(record)]
@@ -313,44 +323,7 @@ class Objects:
             return kind.seen(kept), True
         return await self._put(kind, left, old), False
 
-    def _options(self, ask: Ask) -> DeleteOptions:
-        try:
-            options = msgspec.convert({} if ask.document is None else ask.document, DeleteOptions)
-        except msgspec.ValidationError as error:
-            raise answers.bad_request(f"the body is not a DeleteOptions: {error}") from error
-        seconds, policy = request.number(ask.query, "gracePeriodSeconds"), ask.query.get("propagationPolicy", "")
-        return msgspec.structs.replace(
-            options,
-            grace_period_seconds=options.grace_period_seconds if seconds is None else seconds,
-            propagation_policy=policy or options.propagation_policy,
-        )
-
     # --- parts -----------------------------------------------------------------------------------------------------
-
-    def grace(self, ask: Ask) -> int | None:
-        """The grace period that a delete asks for."""
-        return self._options(ask).grace_period_seconds
-
-    def body_name(self, ask: Ask) -> str:
-        """The name in the body of a create; empty if there is none."""
-        return self._in_body(ask, "metadata", "name")
-
-    def body_host(self, ask: Ask) -> str:
-        """The node that tells the Event in the body of a create; empty if there is none."""
-        return self._in_body(ask, "source", "host")
-
-    def _in_body(self, ask: Ask, part: str, field: str) -> str:
-        document = ask.document
-        held = document.get(part) if isinstance(document, dict) else None
-        found = held.get(field) if isinstance(held, dict) else None
-        return found if isinstance(found, str) else ""
-
-    def body_pod(self, ask: Ask) -> Pod | None:
-        """The Pod in the body of a create; None if it has not the shape of one."""
-        try:
-            return msgspec.convert(without_nulls(ask.document), Pod)
-        except msgspec.ValidationError:
-            return None
 
     def _old(self, ask: Ask) -> Record:
         record = self._latest(ask.where.kind, ask.key)
@@ -375,6 +348,20 @@ class Objects:
         """An answer that rests on writes still on their way is given when they are on disk."""
         await self._store.write()
         return failure
+
+
+def delete_options(ask: Ask) -> DeleteOptions:
+    """The body of a delete, and what its parameters say instead. Raises Failure."""
+    try:
+        options = msgspec.convert({} if ask.document is None else ask.document, DeleteOptions)
+    except msgspec.ValidationError as error:
+        raise answers.bad_request(f"the body is not a DeleteOptions: {error}") from error
+    seconds, policy = request.number(ask.query, "gracePeriodSeconds"), ask.query.get("propagationPolicy", "")
+    return msgspec.structs.replace(
+        options,
+        grace_period_seconds=options.grace_period_seconds if seconds is None else seconds,
+        propagation_policy=policy or options.propagation_policy,
+    )
 
 
 def _patched(ask: Ask, before: Any, shape: Shape) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -12,7 +11,8 @@ from msgspec.structs import replace
 from api.objects import Object
 from api.schema import MISSING, Problem
 from api.value import Json, Value
-from master.authorize import MASTERS, User
+from master.authorize import Decision, User
+from master.kinds.rbac import PolicyRule
 
 AUTHENTICATION, AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
 
@@ -100,9 +100,9 @@ class AccessSpec(Value, frozen=True):
 
 
 class AccessStatus(Value, frozen=True):
-    """The answer."""
+    """The answer; `allowed` is None before there is one."""
 
-    allowed: bool = False
+    allowed: bool | None = None
     denied: bool = False
     reason: str = ""
     evaluation_error: str = ""
@@ -172,10 +172,13 @@ class SelfSubjectRulesReview(Object, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """How the server answers: `whose(token, audiences)` and `refused(user, access)`, which says why, or None."""
+    """How the server answers: `whose(token, audiences)`, `decision(user, access)`, and everything that roles allow
+    somebody in a namespace: `rules(user, namespace)`.
+    """
 
     whose: Callable[[str, tuple[str, ...]], TokenReviewStatus]
-    refused: Callable[[User, ResourceAttributes | NonResourceAttributes], str | None]
+    decision: Callable[[User, ResourceAttributes | NonResourceAttributes], Decision]
+    rules: Callable[[User, str], Iterable[PolicyRule]]
 
 
 ABOUT_ONESELF = frozenset(("SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview"))
@@ -191,6 +194,8 @@ KINDS: Mapping[tuple[str, str], type[Object]] = {
 }
 """(group, plural) of every review."""
 
+PLACES = {kind: place for place, kind in KINDS.items()}
+
 
 def problems(review: Object) -> list[Problem]:
     """What keeps a review from being answered."""
@@ -201,6 +206,8 @@ def problems(review: Object) -> list[Problem]:
         if (spec.resource_attributes is None) == (spec.non_resource_attributes is None):
             why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
             found.append(Problem("spec", "given", why))
+        if isinstance(review, LocalSubjectAccessReview) and spec.non_resource_attributes is not None:
+            found.append(Problem("spec.nonResourceAttributes", "given", "disallowed on this kind of request"))
         if review.KIND not in ABOUT_ONESELF and not spec.user and not spec.groups:
             found.append(Problem("spec.user", '""', "at least one of user or group must be specified", MISSING))
         return found
@@ -214,26 +221,37 @@ def answered(review: Object, asker: User, judge: Judge) -> Object:
     if isinstance(review, SelfSubjectReview):
         return replace(review, status=SelfSubjectReviewStatus(user_info=info(asker)))
     if isinstance(review, SelfSubjectRulesReview):
-        return replace(review, status=_rules(asker))
+        return replace(review, status=_rules(asker, judge.rules(asker, review.spec.namespace)))
     assert isinstance(review, SelfSubjectAccessReview)
     who, spec = asker, review.spec
     if review.KIND not in ABOUT_ONESELF:
-        who = User(spec.user, frozenset(spec.groups))
+        who = User(spec.user, frozenset(spec.groups), spec.uid)
     access = spec.resource_attributes or spec.non_resource_attributes
     assert access is not None
-    return replace(review, status=AccessStatus(allowed=judge.refused(who, access) is None))
+    found = judge.decision(who, access)
+    return replace(review, status=AccessStatus(allowed=found.allowed, reason=found.reason))
 
 
 def info(user: User) -> UserInfo:
     """The user as reviews show it."""
-    return UserInfo(username=user.name, groups=tuple(sorted(user.groups)))
+    extra = {key: list(values) for key, values in user.extra}
+    return UserInfo(username=user.name, uid=user.uid, groups=tuple(sorted(user.groups)), extra=extra or None)
 
 
-def _rules(user: User) -> RulesStatus:
-    everything: Any = ("*",)
-    if MASTERS in user.groups:
-        return RulesStatus(
-            resource_rules=(ResourceRule(verbs=everything, api_groups=everything, resources=everything),),
-            non_resource_rules=(NonResourceRule(verbs=everything, non_resource_urls=everything),),
-        )
-    return RulesStatus(incomplete=bool(user.node))
+def _rules(user: User, rules: Iterable[PolicyRule]) -> RulesStatus:
+    found = tuple(rules)
+    return RulesStatus(
+        resource_rules=tuple(
+            ResourceRule(
+                verbs=one.verbs, api_groups=one.api_groups, resources=one.resources, resource_names=one.resource_names
+            )
+            for one in found
+            if not one.non_resource_urls
+        ),
+        non_resource_rules=tuple(
+            NonResourceRule(verbs=one.verbs, non_resource_urls=one.non_resource_urls)
+            for one in found
+            if one.non_resource_urls
+        ),
+        incomplete=bool(user.node),
+    )

@@ -124,6 +124,10 @@ def asked(kind: type[Object], document: object, namespace: str) -> Object:
         raise answers.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
+    if isinstance(review, reviews.LocalSubjectAccessReview):
+        access = review.spec.resource_attributes
+        if access is not None and access.namespace != namespace:
+            raise answers.bad_request(f"spec.resourceAttributes.namespace must match namespace: {namespace}")
     return review
 
 

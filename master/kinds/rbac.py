@@ -1,4 +1,4 @@
-"""Role, ClusterRole, RoleBinding and ClusterRoleBinding: kept and served; nothing is decided by them yet. Pure."""
+"""Role, ClusterRole, RoleBinding and ClusterRoleBinding: who may do what. Pure."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _check_binding(item: RoleBinding | ClusterRoleBinding) -> Iterator[Problem]:
         if subject.kind not in ("User", "Group", "ServiceAccount"):
             accepted = "User, Group, ServiceAccount are accepted"
             yield Problem(f"{path}.kind", shown(subject.kind), accepted, NOT_SUPPORTED)
-        if subject.kind == "ServiceAccount" and not subject.namespace:
+        if subject.kind == "ServiceAccount" and not subject.namespace and isinstance(item, ClusterRoleBinding):
             yield Problem(f"{path}.namespace", '""', "a namespace is required", MISSING)
 
 

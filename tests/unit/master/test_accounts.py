@@ -13,8 +13,9 @@ from api.configuration import ConfigMap
 from api.tokens import BoundObjectReference, TokenRequest, TokenRequestSpec
 from master import accounts
 from master.answers import Failure
-from master.authorize import Attributes, User, refusal
+from master.authorize import Attributes, Decision, User, decision
 from master.controllers import Change, Make
+from master.kinds.rbac import PolicyRule
 from master.kinds.service_account import ServiceAccount
 from master.reviews import (
     AccessSpec,
@@ -23,6 +24,7 @@ from master.reviews import (
     ResourceAttributes,
     SelfSubjectAccessReview,
     SelfSubjectReview,
+    SelfSubjectRulesReview,
     SubjectAccessReview,
     TokenReview,
     TokenReviewStatus,
@@ -115,12 +117,21 @@ def test_each_project_has_an_account_and_the_authority_from_the_start() -> None:
 # --- reviews ----------------------------------------------------------------------------------------------------------
 
 
-def refused(user: User, access: ResourceAttributes | NonResourceAttributes) -> str | None:
+HELD = (
+    PolicyRule(verbs=("get",), api_groups=("",), resources=("pods",)),
+    PolicyRule(verbs=("get",), non_resource_urls=("/version",)),
+)
+
+
+def decided(user: User, access: ResourceAttributes | NonResourceAttributes) -> Decision:
     assert isinstance(access, ResourceAttributes)
-    return refusal(user, Attributes(access.verb, access.group, access.resource))
+    asked = Attributes(access.verb, access.group, access.resource)
+    return decision(user, asked, lambda _: Decision(False, "RBAC: a role is missing"))
 
 
-JUDGE = Judge(lambda token, audiences: TokenReviewStatus(authenticated=token == "good"), refused)
+JUDGE = Judge(
+    lambda token, audiences: TokenReviewStatus(authenticated=token == "good"), decided, lambda user, namespace: HELD
+)
 ADMIN = User("admin", frozenset(("system:masters",)))
 PODS = AccessSpec(resource_attributes=ResourceAttributes(verb="list", resource="pods"))
 
@@ -129,12 +140,19 @@ def test_reviews_are_answered() -> None:
     def allowed(review: SelfSubjectAccessReview, asker: User) -> bool:
         done = answered(review, asker, JUDGE)
         assert isinstance(done, SelfSubjectAccessReview)
-        return done.status.allowed
+        return bool(done.status.allowed)
 
     assert allowed(SelfSubjectAccessReview(spec=PODS), ADMIN)
     assert not allowed(SelfSubjectAccessReview(spec=PODS), User("somebody"))
     assert not allowed(SubjectAccessReview(spec=replace(PODS, user="somebody")), ADMIN)
     assert allowed(SubjectAccessReview(spec=replace(PODS, groups=("system:masters",))), ADMIN)
+    denied = answered(SelfSubjectAccessReview(spec=PODS), User("somebody"), JUDGE)
+    assert isinstance(denied, SelfSubjectAccessReview)
+    assert denied.status.reason == "RBAC: a role is missing"
+    rules = answered(SelfSubjectRulesReview(), User("somebody"), JUDGE)
+    assert isinstance(rules, SelfSubjectRulesReview)
+    assert [row.resources for row in rules.status.resource_rules] == [("pods",)]
+    assert [row.non_resource_urls for row in rules.status.non_resource_rules] == [("/version",)]
     who = answered(SelfSubjectReview(), ADMIN, JUDGE)
     assert isinstance(who, SelfSubjectReview)
     assert who.status.user_info.username == "admin"

@@ -1,0 +1,195 @@
+"""What rules allow, what they cover, and who has them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.objects import ObjectMeta
+from master.authorize import Attributes, PathAttributes, User
+from master.grants import Grants
+from master.kinds.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject
+from master.rbac import EVERYTHING, Grant, decision, shown_rule, uncovered
+from master.records import Put, Remove
+from master.store import Store
+
+BINDING = ClusterRoleBinding(metadata=ObjectMeta(name="x"), role_ref=RoleRef(kind="ClusterRole", name="y"))
+LOCAL = RoleBinding(metadata=ObjectMeta(name="x", namespace="red"), role_ref=RoleRef(kind="Role", name="y"))
+BOB = Subject(kind="User", name="bob")
+ROBOT = Subject(kind="ServiceAccount", name="robot", namespace="blue")
+
+
+def rule(verbs: str, groups: str = "core", resources: str = "", names: str = "", paths: str = "") -> PolicyRule:
+    return PolicyRule(
+        verbs=tuple(verbs.split()),
+        api_groups=() if paths else tuple("" if one == "core" else one for one in groups.split()),
+        resources=tuple(resources.split()),
+        resource_names=tuple(names.split()),
+        non_resource_urls=tuple(paths.split()),
+    )
+
+
+def allows(one: PolicyRule, asked: Attributes | PathAttributes) -> bool:
+    return decision(asked, [Grant(BINDING, BOB, (one,))]).allowed
+
+
+LOG = Attributes("get", resource="pods", subresource="log", namespace="red", name="p")
+SCALE = Attributes("update", "apps", "deployments", "scale", "red", "d")
+
+ALLOWING = [
+    (rule("get list", resources="pods"), Attributes("list", resource="pods")),
+    (rule("*", "*", "*"), SCALE),
+    (rule("get", resources="pods/log"), LOG),
+    (rule("get", resources="*/log"), LOG),
+    (rule("update", "apps", "*/scale"), SCALE),
+    (rule("get", resources="pods", names="p q"), Attributes("get", resource="pods", name="q")),
+    (rule("get", paths="/apis/*"), PathAttributes("get", "/apis/apps/v1")),
+    (rule("get", paths="/healthz*"), PathAttributes("get", "/healthz/ping")),
+    (rule("*", paths="*"), PathAttributes("post", "/anything")),
+]
+REFUSING = [
+    (rule("get", resources="pods"), Attributes("list", resource="pods")),
+    (rule("get", resources="pods"), LOG),
+    (rule("get", resources="pods/*"), LOG),
+    (rule("get", resources="log"), LOG),
+    (rule("get", resources="*/log"), Attributes("get", resource="pods", name="p")),
+    (rule("update", resources="*/scale"), SCALE),
+    (rule("get", resources="pods", names="p"), Attributes("get", resource="pods", name="q")),
+    (rule("list", resources="pods", names="p"), Attributes("list", resource="pods")),
+    (rule("get", paths="/apis"), PathAttributes("get", "/apis/")),
+    (rule("get", paths="/a*c"), PathAttributes("get", "/abc")),
+    (rule("get", paths="*"), PathAttributes("post", "/apis")),
+    (rule("*", "*", "*"), PathAttributes("get", "/apis")),
+    (rule("*", paths="*"), Attributes("get", resource="pods")),
+]
+
+
+@pytest.mark.parametrize(("one", "asked"), ALLOWING)
+def test_a_rule_allows(one: PolicyRule, asked: Attributes | PathAttributes) -> None:
+    assert allows(one, asked)
+
+
+@pytest.mark.parametrize(("one", "asked"), REFUSING)
+def test_a_rule_does_not_allow(one: PolicyRule, asked: Attributes | PathAttributes) -> None:
+    assert not allows(one, asked)
+
+
+def test_the_reason_says_which_binding_of_which_role_to_whom() -> None:
+    rules = (rule("get", resources="pods"),)
+    asked = Attributes("get", resource="pods")
+    assert decision(asked, [Grant(BINDING, BOB, rules)]).reason == (
+        'RBAC: allowed by ClusterRoleBinding "x" of ClusterRole "y" to User "bob"'
+    )
+    assert decision(asked, [Grant(LOCAL, ROBOT, rules)]).reason == (
+        'RBAC: allowed by RoleBinding "x/red" of Role "y" to ServiceAccount "robot/blue"'
+    )
+    assert decision(asked, []).reason == ""
+    assert decision(asked, [Grant(LOCAL, BOB, None)]).reason == 'RBAC: role.rbac.authorization.k8s.io "y" not found'
+    both = decision(asked, [Grant(LOCAL, BOB, None), Grant(BINDING, BOB, None)])
+    assert both.reason.startswith("RBAC: [role.rbac")
+
+
+# --- rules against rules ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_said_in_one_rule_for_each_thing() -> None:
+    held = [rule("get", resources="pods"), rule("update", "apps", "*/scale"), rule("get", paths="/apis/*")]
+    wanted = [
+        rule("get list watch", resources="pods secrets"),
+        rule("update", "apps", "deployments/scale"),
+        rule("get", paths="/apis/apps /metrics"),
+    ]
+    assert [shown_rule(one) for one in uncovered(held, wanted)] == [
+        '{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list" "watch"]}',
+        '{APIGroups:[""], Resources:["pods"], Verbs:["list" "watch"]}',
+        '{NonResourceURLs:["/metrics"], Verbs:["get"]}',
+    ]
+
+
+def test_a_rule_for_names_does_not_cover_one_for_all() -> None:
+    named = rule("get", resources="pods", names="p")
+    assert uncovered([named], [rule("get", resources="pods")])
+    assert uncovered([named], [rule("get", resources="pods", names="q")])
+    assert not uncovered([rule("get", resources="pods")], [named])
+    assert not uncovered([named], [named])
+
+
+words = st.lists(st.sampled_from(["*", "a", "b"]), min_size=1, max_size=2, unique=True).map(" ".join)
+resources = st.lists(st.sampled_from(["*", "p", "p/s", "*/s", "q"]), min_size=1, max_size=2, unique=True).map(" ".join)
+named = st.sampled_from(["", "n", "m n"])
+rules = st.builds(rule, words, words, resources, named) | st.builds(
+    lambda verbs, path: rule(verbs, paths=path), words, st.sampled_from(["*", "/a", "/a/*", "/a/b"])
+)
+requests = st.builds(
+    Attributes,
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(["p", "q", "r"]),
+    st.sampled_from(["", "s", "t"]),
+    name=st.sampled_from(["", "n", "m", "o"]),
+) | st.builds(PathAttributes, st.sampled_from(["a", "b", "c"]), st.sampled_from(["/a", "/a/b", "/a/c", "/d"]))
+
+
+@given(st.lists(rules, max_size=4), rules, requests)
+def test_what_is_covered_allows_nothing_new(
+    held: list[PolicyRule], wanted: PolicyRule, asked: Attributes | PathAttributes
+) -> None:
+    missing = uncovered(held, [wanted])
+    if allows(wanted, asked):
+        assert any(allows(one, asked) for one in (*held, *missing))
+    assert not uncovered(EVERYTHING, [wanted])
+    assert not uncovered([*held, *missing], [wanted])
+
+
+# --- who has them -----------------------------------------------------------------------------------------------------
+
+READER = ClusterRole(metadata=ObjectMeta(name="reader"), rules=(rule("get", resources="pods"),))
+WRITER = Role(metadata=ObjectMeta(name="writer", namespace="red"), rules=(rule("create", resources="pods"),))
+
+
+def bound(name: str, *subjects: Subject, namespace: str = "", role: str = "ClusterRole/reader") -> RoleBinding:
+    kind, _, of = role.partition("/")
+    made = RoleBinding if namespace else ClusterRoleBinding
+    return made(  # type: ignore[return-value]
+        metadata=ObjectMeta(name=name, namespace=namespace), subjects=subjects, role_ref=RoleRef(kind=kind, name=of)
+    )
+
+
+def held(grants: Grants, user: User, namespace: str) -> list[str]:
+    found = ((one.binding.metadata.name, one.rules) for one in grants.of(user, namespace))
+    return [f"{name}:{'?' if rules is None else len(rules)}" for name, rules in found]
+
+
+async def test_bindings_are_followed(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path / "db", (Role, ClusterRole, RoleBinding, ClusterRoleBinding))
+    try:
+        (first,) = await store.write(Put(bound("first", BOB)))
+        grants = Grants(store)
+        bob, robot = User("bob", frozenset(("dev",))), User("system:serviceaccount:red:robot", frozenset())
+        assert held(grants, bob, "") == ["first:?"]
+        await store.write(Put(READER), Put(WRITER))
+        assert held(grants, bob, "") == ["first:1"]
+        dev = Subject(kind="Group", name="dev")
+        local = Subject(kind="ServiceAccount", name="robot")
+        await store.write(
+            Put(bound("devs", dev, BOB, namespace="red", role="Role/writer")),
+            Put(bound("robots", local, namespace="red")),
+            Put(bound("elsewhere", local, namespace="blue")),
+        )
+        assert held(grants, bob, "red") == ["first:1", "devs:1", "devs:1"]
+        assert held(grants, bob, "blue") == ["first:1"]
+        assert held(grants, robot, "red") == ["robots:1"]
+        assert held(grants, robot, "blue") == []
+        await store.write(Put(replace(first, subjects=(dev,))))
+        assert held(grants, User("bob", frozenset()), "") == []
+        assert held(grants, bob, "") == ["first:1"]
+        await store.write(Remove(first))
+        assert held(grants, bob, "") == []
+        assert held(Grants(store), bob, "red") == held(grants, bob, "red") == ["devs:1", "devs:1"]
+    finally:
+        await asyncio.shield(store.close())

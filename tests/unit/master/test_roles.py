@@ -1,0 +1,234 @@
+"""Roles of every cluster, roles made of others, and who may give roles away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+
+from api.label_selector import LabelSelector
+from api.objects import Object, ObjectMeta
+from master import escalation, impersonation
+from master.answers import Failure
+from master.authorize import Attributes, User
+from master.bootstrap_roles import AUTO_UPDATE, BINDINGS, ROLES
+from master.controllers import Change, Drop, Make
+from master.kinds import BY_NAME, BY_RESOURCE
+from master.kinds.kind import with_metadata
+from master.kinds.rbac import (
+    AggregationRule,
+    ClusterRole,
+    ClusterRoleBinding,
+    PolicyRule,
+    RoleBinding,
+    RoleRef,
+    Subject,
+)
+from master.rbac import EVERYTHING, uncovered
+from master.roles import passes
+
+PODS = PolicyRule(verbs=("get",), api_groups=("",), resources=("pods",))
+SECRETS = PolicyRule(verbs=("get",), api_groups=("",), resources=("secrets",))
+
+
+def settled(
+    roles: Iterable[ClusterRole], bindings: Iterable[ClusterRoleBinding]
+) -> tuple[dict[str, ClusterRole], dict[str, ClusterRoleBinding]]:
+    """What a pass leaves; the next one finds nothing to do."""
+    found: dict[tuple[str, str], Object] = {(item.KIND, item.metadata.name): item for item in (*roles, *bindings)}
+    for write in passes(list(roles), list(bindings)):
+        if isinstance(write, Drop):
+            del found[write.item.KIND, write.item.metadata.name]
+        else:
+            found[write.item.KIND, write.item.metadata.name] = write.item
+    after = {name: item for (_, name), item in found.items() if isinstance(item, ClusterRole)}
+    bound = {name: item for (_, name), item in found.items() if isinstance(item, ClusterRoleBinding)}
+    assert list(passes(after.values(), bound.values())) == []
+    return after, bound
+
+
+FIRST_ROLES, FIRST_BINDINGS = settled((), ())
+
+
+def test_a_new_cluster_has_them_all_and_each_part_in_its_whole() -> None:
+    assert all(isinstance(write, Make) for write in passes((), ()))
+    assert FIRST_ROLES.keys() >= {role.metadata.name for role in ROLES}
+    assert {one.role_ref.name for one in BINDINGS} <= FIRST_ROLES.keys()
+    admin, edit, view = (FIRST_ROLES[name].rules for name in ("admin", "edit", "view"))
+    assert not uncovered(admin, edit)
+    assert not uncovered(edit, view)
+    assert uncovered(view, edit)
+    assert uncovered(edit, admin)
+    assert not uncovered(view, [PODS])
+    assert uncovered(view, [SECRETS])
+    assert not uncovered(edit, [SECRETS])
+
+
+def test_they_are_accepted_as_users_would_write_them() -> None:
+    for item in (*FIRST_ROLES.values(), *FIRST_BINDINGS.values()):
+        assert list(BY_NAME[item.KIND].rules.check(item)) == []
+
+
+def test_what_is_missing_comes_back_and_what_was_added_stays() -> None:
+    role, binding = FIRST_ROLES["system:node-proxier"], FIRST_BINDINGS["system:node-proxier"]
+    eve = Subject(kind="User", name="eve")
+    mine = with_metadata(replace(role, rules=(SECRETS, *role.rules[1:])), labels={"mine": "1"})
+    roles = {**FIRST_ROLES, "system:node-proxier": mine}
+    bindings = {**FIRST_BINDINGS, "system:node-proxier": replace(binding, subjects=(eve,))}
+    del roles["system:kube-scheduler"]
+    after, bound = settled(roles.values(), bindings.values())
+    mended = after["system:node-proxier"]
+    assert not uncovered(mended.rules, (*role.rules, SECRETS))
+    assert mended.metadata.labels == {**role.metadata.labels, "mine": "1"}
+    assert bound["system:node-proxier"].subjects == (eve, *binding.subjects)
+    assert after["system:kube-scheduler"] == FIRST_ROLES["system:kube-scheduler"]
+
+
+def test_what_is_marked_so_is_left_alone() -> None:
+    name, marks = "system:discovery", {AUTO_UPDATE: "false"}
+    role, binding = replace(FIRST_ROLES[name], rules=()), replace(FIRST_BINDINGS[name], subjects=())
+    roles = {**FIRST_ROLES, name: with_metadata(role, annotations=marks)}
+    bindings = {**FIRST_BINDINGS, name: with_metadata(binding, annotations=marks)}
+    assert list(passes(roles.values(), bindings.values())) == []
+    roles[name], bindings[name] = role, binding
+    assert {type(one) for one in passes(roles.values(), bindings.values())} == {Change}
+
+
+def test_a_binding_to_another_role_is_replaced() -> None:
+    other = replace(FIRST_BINDINGS["basic-users"], role_ref=RoleRef(kind="ClusterRole", name="cluster-admin"))
+    writes = list(passes(FIRST_ROLES.values(), {**FIRST_BINDINGS, "basic-users": other}.values()))
+    assert [type(write) for write in writes] == [Drop, Make]
+
+
+def test_a_role_made_of_others_follows_them() -> None:
+    labels = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
+    part = ClusterRole(metadata=ObjectMeta(name="mine", labels=labels), rules=(SECRETS,))
+    after, _ = settled({**FIRST_ROLES, "mine": part}.values(), FIRST_BINDINGS.values())
+    for name in ("view", "edit", "admin"):
+        assert not uncovered(after[name].rules, [SECRETS])
+    del after["mine"]
+    again, _ = settled(after.values(), FIRST_BINDINGS.values())
+    assert again == FIRST_ROLES
+
+
+def test_roles_that_are_parts_of_each_other_come_to_rest() -> None:
+    def ring(name: str, of: str) -> ClusterRole:
+        rule = AggregationRule(cluster_role_selectors=(LabelSelector(match_labels={"part": of}),))
+        return ClusterRole(metadata=ObjectMeta(name=name, labels={"part": name}), aggregation_rule=rule)
+
+    seed = ClusterRole(metadata=ObjectMeta(name="seed", labels={"part": "b"}), rules=(PODS,))
+    rows = {"a": ring("a", "b"), "b": ring("b", "a"), "seed": seed}
+    after, _ = settled({**FIRST_ROLES, **rows}.values(), FIRST_BINDINGS.values())
+    assert after["a"].rules == after["b"].rules == (PODS,)
+
+
+# --- giving away ------------------------------------------------------------------------------------------------------
+
+BOB = User("bob", frozenset(("system:authenticated", "dev")))
+ROLE = BY_RESOURCE["rbac.authorization.k8s.io", "v1", "clusterroles"]
+BINDING = BY_RESOURCE["rbac.authorization.k8s.io", "v1", "rolebindings"]
+
+
+def giver(*may: Attributes, held: tuple[PolicyRule, ...] = (PODS,), user: User = BOB) -> escalation.Giver:
+    return escalation.Giver(
+        user,
+        may=lambda asked: asked in may,
+        held=lambda namespace: held,
+        rules=lambda reference, namespace: (PODS, SECRETS) if reference.name == "both" else None,
+    )
+
+
+def role(*rules: PolicyRule, gathers: bool = False) -> ClusterRole:
+    selectors = (LabelSelector(match_labels={"a": "b"}),) if gathers else ()
+    aggregation = AggregationRule(cluster_role_selectors=selectors) if gathers else None
+    return ClusterRole(metadata=ObjectMeta(name="r"), rules=rules, aggregation_rule=aggregation)
+
+
+def test_a_role_gives_what_its_writer_has() -> None:
+    escalation.check(ROLE, role(PODS), None, giver())
+    with pytest.raises(Failure) as refused:
+        escalation.check(ROLE, role(PODS, SECRETS), None, giver())
+    assert refused.value.status.code == 403
+    assert refused.value.status.message == (
+        'clusterroles.rbac.authorization.k8s.io "r" is forbidden: user "bob" '
+        '(groups=["dev" "system:authenticated"]) is attempting to grant RBAC permissions not currently held:\n'
+        '{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}'
+    )
+    escalation.check(ROLE, role(SECRETS), None, giver(user=User("root", frozenset(("system:masters",)))))
+    group = "rbac.authorization.k8s.io"
+    escalation.check(ROLE, role(SECRETS), None, giver(Attributes("escalate", group, "clusterroles")))
+    changed = Attributes("escalate", group, "clusterroles", name="r")
+    escalation.check(ROLE, role(SECRETS), role(), giver(changed))
+    with pytest.raises(Failure):
+        escalation.check(ROLE, role(SECRETS), None, giver(changed))
+
+
+def test_a_role_that_gathers_others_is_for_administrators() -> None:
+    for new, old in ((role(gathers=True), None), (role(), role(gathers=True))):
+        with pytest.raises(Failure, match="must have cluster-admin privileges to use the aggregationRule"):
+            escalation.check(ROLE, new, old, giver())
+        escalation.check(ROLE, new, old, giver(held=EVERYTHING))
+
+
+def test_a_binding_gives_what_its_writer_has() -> None:
+    def bind(name: str) -> RoleBinding:
+        reference = RoleRef(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name=name)
+        return RoleBinding(metadata=ObjectMeta(name="b", namespace="red"), role_ref=reference)
+
+    escalation.check(BINDING, bind("both"), None, giver(held=(PODS, SECRETS)))
+    with pytest.raises(Failure, match="not currently held"):
+        escalation.check(BINDING, bind("both"), None, giver())
+    allowed = Attributes("bind", "rbac.authorization.k8s.io", "clusterroles", namespace="red", name="both")
+    escalation.check(BINDING, bind("both"), None, giver(allowed))
+    with pytest.raises(Failure, match='"gone" not found'):
+        escalation.check(BINDING, bind("gone"), None, giver())
+    ending = with_metadata(bind("both"), finalizers=("a",))
+    escalation.check(BINDING, bind("both"), ending, giver())
+    with pytest.raises(Failure, match="not currently held"):
+        escalation.check(BINDING, with_metadata(bind("both"), labels={"a": "b"}), ending, giver())
+
+
+# --- asking as somebody else ------------------------------------------------------------------------------------------
+
+AUTHENTICATION = "authentication.k8s.io"
+
+
+def test_a_request_as_somebody_else() -> None:
+    assert impersonation.disguise([("Accept", "*/*"), ("Impersonation", "x")]) is None
+    found = impersonation.disguise(
+        [
+            ("Impersonate-User", "eve"),
+            ("Impersonate-Group", "dev"),
+            ("impersonate-group", "ops"),
+            ("Impersonate-Uid", "7"),
+            ("Impersonate-Extra-Acme.com%2fproject", "one"),
+            ("Impersonate-Extra-acme.com%2Fproject", "two"),
+        ]
+    )
+    assert found is not None
+    extra = (("acme.com/project", ("one", "two")),)
+    assert found.user == User("eve", frozenset(("dev", "ops", "system:authenticated")), "7", extra)
+    assert found.needed == (
+        Attributes("impersonate", "", "users", name="eve"),
+        Attributes("impersonate", "", "groups", name="dev"),
+        Attributes("impersonate", "", "groups", name="ops"),
+        Attributes("impersonate", AUTHENTICATION, "uids", name="7"),
+        Attributes("impersonate", AUTHENTICATION, "userextras", "acme.com/project", name="one"),
+        Attributes("impersonate", AUTHENTICATION, "userextras", "acme.com/project", name="two"),
+    )
+
+
+def test_a_request_as_a_service_account_or_as_nobody() -> None:
+    found = impersonation.disguise([("Impersonate-User", "system:serviceaccount:red:robot")])
+    assert found is not None
+    assert found.needed == (Attributes("impersonate", "", "serviceaccounts", namespace="red", name="robot"),)
+    assert found.user.groups == {"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:red"}
+    nobody = impersonation.disguise([("Impersonate-User", "system:anonymous")])
+    assert nobody is not None
+    assert nobody.user == User()
+
+
+def test_headers_without_a_user_are_refused() -> None:
+    with pytest.raises(Failure, match="without impersonating a user"):
+        impersonation.disguise([("Impersonate-Group", "system:masters")])
