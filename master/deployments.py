@@ -14,8 +14,10 @@ from dataclasses import replace as replace_fields
 import msgspec
 from msgspec.structs import replace
 
+from api.events import NORMAL, reference
 from api.label_selector import LabelSelector, selector
 from api.objects import FINAL_PHASES, ObjectMeta, Pod
+from master import happenings
 from master.controllers import Change, Drop, Make, Write
 from master.dependents import controller_of, reference_to
 from master.kinds.deployment import RECREATE, Deployment
@@ -25,6 +27,7 @@ from master.rollout import REVISION, Rollout, revision_of
 from master.rollout_status import told
 from master.writes import NAME_LETTERS
 
+CONTROLLER = "deployment-controller"
 HASH_LABEL = "pod-template-hash"
 DESIRED = "deployment.kubernetes.io/desired-replicas"
 MOST = "deployment.kubernetes.io/max-replicas"
@@ -43,7 +46,7 @@ def passes(
         if adopted:
             continue
         rollout = _sorted(deployment, mine)
-        steps = [] if deployment.metadata.deletion_timestamp else list(_step(rollout, sets, pods))
+        steps = [] if deployment.metadata.deletion_timestamp else list(_step(rollout, sets, pods, now))
         yield from steps
         if not any(isinstance(step, Change) and step.before is deployment for step in steps):
             yield from told(rollout, now)
@@ -82,17 +85,27 @@ def _bare(template: PodTemplateSpec) -> PodTemplateSpec:
 # --- one step ---------------------------------------------------------------------------------------------------------
 
 
-def _step(rollout: Rollout, sets: Sequence[ReplicaSet], pods: tuple[Pod, ...]) -> Iterator[Write]:
+def _step(
+    rollout: Rollout, sets: Sequence[ReplicaSet], pods: tuple[Pod, ...], now: datetime.datetime
+) -> Iterator[Write]:
     sizes = _sizes(rollout, pods)
-    if rollout.new is None and not rollout.deployment.spec.paused and _may_begin(rollout, pods):
-        yield from _begun(rollout, sets, sizes.pop("", 0))
+    deployment = rollout.deployment
+    if rollout.new is None and not deployment.spec.paused and _may_begin(rollout, pods):
+        yield from _begun(rollout, sets, sizes.pop("", 0), now)
     for one in rollout.all:
         wanted = _annotated(one, rollout)
         wanted = replace(wanted, spec=replace(wanted.spec, replicas=sizes.get(one.metadata.uid, one.spec.replicas)))
         if wanted != one:
             generation = one.metadata.generation + (wanted.spec != one.spec)
             yield Change(replace(wanted, metadata=replace(wanted.metadata, generation=generation)), one)
+            yield from _scaled(deployment, one.metadata.name, one.spec.replicas or 0, wanted.spec.replicas or 0, now)
     yield from _forgotten(rollout)
+
+
+def _scaled(deployment: Deployment, name: str, before: int, after: int, now: datetime.datetime) -> Iterator[Make]:
+    if before != after:
+        words = f"Scaled {'up' if after > before else 'down'} replica set {name} from {before} to {after}"
+        yield happenings.told(reference(deployment), NORMAL, "ScalingReplicaSet", words, CONTROLLER, now)
 
 
 def _may_begin(rollout: Rollout, pods: Iterable[Pod]) -> bool:
@@ -192,7 +205,7 @@ def template_hash(template: PodTemplateSpec, collisions: int) -> str:
     return "".join(letters)
 
 
-def _begun(rollout: Rollout, sets: Iterable[ReplicaSet], size: int) -> Iterator[Write]:
+def _begun(rollout: Rollout, sets: Iterable[ReplicaSet], size: int, now: datetime.datetime) -> Iterator[Write]:
     deployment = rollout.deployment
     collisions = deployment.status.collision_count or 0
     digest = template_hash(deployment.spec.template, collisions)
@@ -219,6 +232,7 @@ def _begun(rollout: Rollout, sets: Iterable[ReplicaSet], size: int) -> Iterator[
         ),
     )
     yield Make(_annotated(made, replace_fields(rollout, new=made)))
+    yield from _scaled(deployment, name, 0, size, now)
 
 
 def _annotated(one: ReplicaSet, rollout: Rollout) -> ReplicaSet:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from api.label_selector import LabelSelector, selector
 from api.objects import Pod
 from api.selectors import Selector
+from master import happenings
 from master.controllers import Change, End, Make, Write
 from master.dependents import controller_of
 from master.kinds.replica_set import ReplicaSet
@@ -38,22 +39,29 @@ def passes(owners: Iterable[Owner], pods: Iterable[Pod], now: datetime.datetime)
         taken |= {change.item.metadata.uid for change in found.handed}
         yield from found.handed
         if owner.metadata.deletion_timestamp is None:
-            yield from _balanced(owner, found.active)
+            yield from _balanced(owner, found.active, now)
         yield from _told(owner, found.active, now)
 
 
 # --- as many as wished ------------------------------------------------------------------------------------------------
 
 
-def _balanced(owner: Owner, active: tuple[Pod, ...]) -> Iterator[Make | End]:
+def _balanced(owner: Owner, active: tuple[Pod, ...], now: datetime.datetime) -> Iterator[Make | End]:
     """A pod that was adopted in this pass is not ended in it: its newest state is not in the store yet."""
     missing = (owner.spec.replicas or 0) - len(active)
     template = owner.spec.template
     if missing > 0 and template is not None:
-        yield from (Make(made_from(template, owner)) for _ in range(min(missing, MOST_AT_ONCE)))
+        yield from (Make(made_from(template, owner), by=_name_of(owner)) for _ in range(min(missing, MOST_AT_ONCE)))
     elif missing < 0:
         known = [pod for pod in active if controller_of(pod.metadata) is not None]
-        yield from (End(pod) for pod in dispensable(known)[: min(-missing, MOST_AT_ONCE)])
+        for pod in dispensable(known)[: min(-missing, MOST_AT_ONCE)]:
+            yield End(pod)
+            yield happenings.ended(owner, pod, _name_of(owner), now)
+
+
+def _name_of(owner: Owner) -> str:
+    """As events name the controller that acts for it."""
+    return "replicaset-controller" if isinstance(owner, ReplicaSet) else "replication-controller"
 
 
 # --- what it tells ----------------------------------------------------------------------------------------------------

@@ -97,7 +97,27 @@ def test_a_deployment_and_all_that_is_its_end_together() -> None:
     assert (len(world.all("ReplicaSet")), len(world.pods())) == (1, 2)
     world.drop(world.all("Deployment")[0])
     world.settle()
-    assert not world.objects
+    assert {kind for kind, _ in world.objects} == {"Event"}
+
+
+def test_what_is_scaled_made_and_ended_is_told() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1, strategy={"type": "Recreate"}))
+    all_ready(world)
+    (first,) = (one.metadata.name for one in world.all("ReplicaSet"))
+    roll(world, "i:2")
+    all_ready(world)
+    (second,) = (one.metadata.name for one in world.all("ReplicaSet") if one.metadata.name != first)
+    told = [one.message for one in world.all("Event") if one.involved_object.kind == "Deployment"]
+    assert sorted(told) == sorted(
+        (
+            f"Scaled up replica set {first} from 0 to 1",
+            f"Scaled down replica set {first} from 1 to 0",
+            f"Scaled up replica set {second} from 0 to 1",
+        )
+    )
+    reasons = [one.reason for one in world.all("Event") if one.involved_object.name == first]
+    assert [one for one in reasons if one == "SuccessfulDelete"] == ["SuccessfulDelete"]
 
 
 def roll(world: Simulation, image: str) -> None:
