@@ -19,6 +19,7 @@ from master import answers, bodies, certificates, pages, request, reviews, watch
 from master.authorize import MASTERS, Attributes, PathAttributes, User, who_cannot
 from master.callers import Callers
 from master.kinds.kind import SCALE
+from master.listener import Limits, Listener
 from master.pki import Authority
 from master.pod_actions import PodActions
 from master.request import Target
@@ -30,12 +31,7 @@ from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
 
-LARGEST_BODY = 3 << 20
-
 KEYS_PATH = "/openid/v1/jwks"
-
-CLOSING_SECONDS = 2.0
-"""How long requests may still take when the server stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ def tls(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
 class Server:
     """`await start(...)`, then `port` is where it listens; `await stop()` ends all requests."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, limits: Limits = Limits()) -> None:  # noqa: B008
         self._parts = parts
         self._store = parts.store
         self._callers = Callers(parts.store, parts.tokens, parts.clock)
@@ -75,30 +71,21 @@ class Server:
             ("ServiceAccount", "token"): self._callers.give,
         }
         self.watches = watch.Watches(parts.store, parts.clock)
-        self._runner: web.AppRunner | None = None
-        self.port = 0
+        self._listener = Listener(self._handle, limits)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._listener.port
 
     async def start(self, address: str, port: int, context: ssl.SSLContext) -> None:
         """Listen. Raises NotReady when the address cannot be had."""
-        app = web.Application(client_max_size=LARGEST_BODY)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSING_SECONDS, keepalive_timeout=75.0
-        )
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, address, port, ssl_context=context, backlog=1024)
-        try:
-            await site.start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise NotReady(f"cannot listen on {address}:{port}: {error}") from error
-        self.port = self._runner.addresses[0][1]
+        await self._listener.start(address, port, context)
 
     async def stop(self) -> None:
         """End watches cleanly, let other requests finish, and listen no more."""
         self.watches.end_all()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._listener.stop()
 
     # --- one request -----------------------------------------------------------------------------------------------
 
@@ -109,9 +96,6 @@ class Server:
             return _refusal(failure)
         except NotReady as error:
             return _refusal(answers.unavailable(str(error)))
-        except web.HTTPRequestEntityTooLarge:
-            message = f"the body is larger than {LARGEST_BODY} bytes"
-            return _refusal(answers.failure(413, "RequestEntityTooLarge", message))
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
@@ -146,9 +130,11 @@ class Server:
             # The body of somebody who may do nothing is not even read.
             self._rights.check(user, verb, ask)
         if http.method not in ("GET", "HEAD"):
-            ask = replace(ask, document=await _document(http, content_type))
+            ask = replace(ask, document=await self._document(http, content_type))
         if user.node:
             self._rights.check(user, verb, ask)
+        if verb == "watch" and http.method == "HEAD":
+            raise answers.not_allowed()
         if verb == "watch":
             return await self.watches.serve(http, watch.wish(ask))
         answer = await self._operate(verb, ask)
@@ -181,6 +167,15 @@ class Server:
             raise answers.not_allowed()
         return await operations[verb](ask)
 
+    async def _document(self, http: web.Request, content_type: str) -> Any:
+        """The body as a document; YAML takes long enough to let others go on meanwhile."""
+        body = await self._listener.body(http)
+        if not body and http.method == "DELETE":
+            return None
+        if content_type in (bodies.YAML, bodies.APPLY_PATCH):
+            return await asyncio.to_thread(bodies.read, http.method == "PATCH", content_type, body)
+        return bodies.read(http.method == "PATCH", content_type, body)
+
     # --- what is no object -------------------------------------------------------------------------------------------
 
     async def _review(self, http: web.Request, user: User, kind: type[Object], namespace: str) -> web.StreamResponse:
@@ -188,7 +183,7 @@ class Server:
             raise answers.not_allowed()
         group, plural = reviews.PLACES[kind]
         self._rights.check_attributes(user, Attributes("create", group, plural, namespace=namespace))
-        document = await _document(http, _content_type(http))
+        document = await self._document(http, _content_type(http))
         review = writes.asked(kind, document, namespace)
         judge = reviews.Judge(self._callers.whose, self._rights.reviewed, self._rights.rules)
         answer = reviews.answered(review, user, judge)
@@ -200,7 +195,7 @@ class Server:
             raise answers.forbidden_access(asked, who_cannot(user, asked))
         if http.method != "POST":
             raise answers.not_allowed()
-        signed = certificates.sign(self._parts.authority, await http.read(), self._parts.clock())
+        signed = certificates.sign(self._parts.authority, await self._listener.body(http), self._parts.clock())
         log.info("certificate issued", extra={"request": signed["metadata"]["name"]})
         return pages.json_answer(signed, 201)
 
@@ -208,16 +203,6 @@ class Server:
 def _content_type(http: web.Request) -> str:
     """The media type of the body, without its parameters."""
     return http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-
-
-async def _document(http: web.Request, content_type: str) -> Any:
-    """The body as a document; YAML takes long enough to let others go on meanwhile."""
-    body = await http.read()
-    if not body and http.method == "DELETE":
-        return None
-    if content_type in (bodies.YAML, bodies.APPLY_PATCH):
-        return await asyncio.to_thread(bodies.read, http.method == "PATCH", content_type, body)
-    return bodies.read(http.method == "PATCH", content_type, body)
 
 
 def _refusal(failure: answers.Failure) -> web.Response:

@@ -1,7 +1,7 @@
 """Watches: every client gets the events of its selection, in order, from the revision it names.
 
-An event is put into words once for each form that is watched, however many watch it, and handed to the connections
-directly. A client that does not read is cut off when too much waits for it; it comes back with its last revision.
+An event is put into words once for each form that is watched, however many watch it. A client that does not read is
+cut off when too much waits for it; it comes back with its last revision.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import asyncio
 import datetime
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from master import answers, request, tables
 from master.conversions import seen_event
@@ -24,6 +24,7 @@ from master.records import Event, Expired
 from master.request import Selection, View
 from master.rest import Ask
 from master.store import Store
+from master.streams import Stream
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +33,6 @@ Clock = Callable[[], datetime.datetime]
 BOOKMARK_SECONDS = 60.0
 DEFAULT_SECONDS = (1800.0, 3600.0)
 """How long a watch lasts that does not say: anything between, so that clients do not all come back at once."""
-
-MOST_UNREAD = 8 << 20
-"""Bytes that may wait for one client."""
-
-BATCH = 64 << 10
-"""Bytes of the beginning that are sent without waiting for the client to read."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -107,7 +102,7 @@ class Watches:
         self._worded: Event | None = None
         self._words: dict[tuple[str, str, Form], bytes] = {}
         self._seen: dict[str, Event] = {}
-        self._open: set[_Stream] = set()
+        self._open: set[_Follower] = set()
 
     @property
     def count(self) -> int:
@@ -116,8 +111,8 @@ class Watches:
 
     def end_all(self) -> None:
         """End every watch cleanly, as if its time were up."""
-        for stream in tuple(self._open):
-            stream.end()
+        for follower in tuple(self._open):
+            follower.end()
 
     async def serve(self, http: web.Request, wanted: Wish) -> web.StreamResponse:
         """Answer a watch until its time is up or the client goes."""
@@ -126,45 +121,27 @@ class Watches:
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
-        response.enable_chunked_encoding()
+        if http.version >= HttpVersion11:
+            response.enable_chunked_encoding()
         await response.prepare(http)
         transport = http.transport
         if transport is None:
             return response
-        stream = _Stream(self, wanted, transport)
-        self._open.add(stream)
+        follower = _Follower(self, wanted, Stream(http, transport, response))
+        self._open.add(follower)
         try:
-            await self._run(stream, wanted, response)
+            await follower.run(self._store)
         finally:
-            stream.close()
-            self._open.discard(stream)
+            self._open.discard(follower)
         return response
 
-    async def _run(self, stream: _Stream, wanted: Wish, response: web.StreamResponse) -> None:
-        kind = wanted.selection.kind.stored
-        try:
-            # From here to the registration nothing waits, so no event falls between the beginning and what follows.
-            beginning = self._beginning(wanted)
-        except Expired as error:
-            stream.write(_framed("ERROR", answers.encode(answers.expired(str(error)).status)))
-            return
-        revision = self._store.revision
-        stream.follow(self._store.watch(kind, stream.take))
-        for event in beginning:
-            stream.send(event)
-            if stream.unread > BATCH:
-                await response.drain()
-        if wanted.initial_end:
-            stream.write(self.bookmark(wanted, revision, {INITIAL_EVENTS_END: "true"}))
-        await stream.catch_up(response)
-        await stream.wait(self._store)
-
-    def _beginning(self, wanted: Wish) -> list[Event]:
+    def beginning(self, wanted: Wish) -> Iterator[Event]:
+        """What a watch is sent first. Raises Expired."""
         selection = wanted.selection
         if wanted.existing:
             records = self._store.scan(selection.kind.stored, selection.namespace)
-            return [Event("ADDED", record, None) for record in records]
-        return self._store.since(selection.kind.stored, wanted.revision) if wanted.revision else []
+            return (Event("ADDED", record, None) for record in records)
+        return iter(self._store.since(selection.kind.stored, wanted.revision) if wanted.revision else ())
 
     def words(self, selection: Selection, form: Form, event: Event) -> bytes:
         """The event as a chunk of HTTP for one selection and form; empty if it is nothing to them."""
@@ -209,78 +186,86 @@ class Watches:
         return _framed("BOOKMARK", msgspec.json.encode({**head, "metadata": metadata}))
 
 
-class _Stream:
+class _Follower:
     """One client's watch."""
 
-    def __init__(self, watches: Watches, wanted: Wish, transport: asyncio.Transport) -> None:
+    def __init__(self, watches: Watches, wanted: Wish, stream: Stream) -> None:
         self._watches = watches
         self._wanted = wanted
         self._form = Form(wanted.form.view, wanted.form.include, definitions=wanted.form.view is View.TABLE)
-        self._transport = transport
+        self._stream = stream
         self._backlog: list[Event] | None = []
-        self._ended = asyncio.Event()
-        self._unfollow: Callable[[], None] = _nothing
 
-    @property
-    def unread(self) -> int:
-        return self._transport.get_write_buffer_size()
+    async def run(self, store: Store) -> None:
+        """Until its time is up, the client goes, or is cut off."""
+        wanted = self._wanted
+        try:
+            # From here to the registration nothing waits, so no event falls between the beginning and what follows.
+            beginning = self._watches.beginning(wanted)
+        except Expired as error:
+            self._stream.write(_framed("ERROR", answers.encode(answers.expired(str(error)).status)))
+            return
+        revision = store.revision
+        unfollow = store.watch(wanted.selection.kind.stored, self._take)
+        try:
+            async with asyncio.timeout(wanted.seconds):
+                await self._send_all(beginning)
+                if wanted.initial_end:
+                    self._stream.write(self._watches.bookmark(wanted, revision, {INITIAL_EVENTS_END: "true"}))
+                await self._catch_up()
+                await self._keep_up(store)
+        except TimeoutError:
+            if wanted.bookmarks and self._backlog is None:
+                self._stream.write(self._watches.bookmark(wanted, store.revision))
+        finally:
+            unfollow()
+            if self._stream.cut_off:
+                log.warning("client does not read its watch", extra={"kind": wanted.selection.kind.name})
 
-    def follow(self, unfollow: Callable[[], None]) -> None:
-        self._unfollow = unfollow
+    def end(self) -> None:
+        """As if its time were up."""
+        self._stream.end()
 
-    def take(self, event: Event) -> None:
+    def _take(self, event: Event) -> None:
         """An event from the store; it waits while the beginning is being sent."""
         if self._backlog is not None:
             self._backlog.append(event)
+            self._stream.owe(len(event.record.data))
         else:
-            self.send(event)
+            self._send(event)
 
-    def send(self, event: Event) -> None:
+    def _send(self, event: Event) -> None:
         chunk = self._watches.words(self._wanted.selection, self._form, event)
         if chunk:
-            self.write(chunk)
+            self._stream.write(chunk)
             self._form = self._wanted.form
 
-    def write(self, chunk: bytes) -> None:
-        if self._transport.is_closing():
-            self.end()
-        elif self.unread > MOST_UNREAD:
-            log.warning("client does not read its watch", extra={"kind": self._wanted.selection.kind.name})
-            self._transport.abort()
-            self.end()
-        else:
-            self._transport.write(chunk)
+    async def _send_all(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._send(event)
+            if self._stream.full:
+                await self._stream.flush()
 
-    async def catch_up(self, response: web.StreamResponse) -> None:
+    async def _catch_up(self) -> None:
         """Send what came meanwhile, and from then on everything as it comes."""
-        while self._backlog:
+        while self._backlog and not self._stream.ended:
             waiting, self._backlog = self._backlog, []
             for event in waiting:
-                self.send(event)
-            await response.drain()
+                self._stream.paid(len(event.record.data))
+                self._send(event)
+                if self._stream.full:
+                    await self._stream.flush()
         self._backlog = None
 
-    async def wait(self, store: Store) -> None:
-        """Until the end; meanwhile bookmarks, and one at the very end."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._wanted.seconds
-        while not self._ended.is_set() and (left := deadline - loop.time()) > 0:
+    async def _keep_up(self, store: Store) -> None:
+        """Until the end; meanwhile bookmarks."""
+        while not self._stream.ended:
             try:
-                async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
-                    await self._ended.wait()
+                async with asyncio.timeout(BOOKMARK_SECONDS):
+                    await self._stream.flow()
             except TimeoutError:
                 if self._wanted.bookmarks:
-                    self.write(self._watches.bookmark(self._wanted, store.revision))
-
-    def end(self) -> None:
-        self._ended.set()
-
-    def close(self) -> None:
-        self._unfollow()
-
-
-def _nothing() -> None:
-    return
+                    self._stream.write(self._watches.bookmark(self._wanted, store.revision))
 
 
 def _framed(what: str, item: bytes) -> bytes:

@@ -89,12 +89,13 @@ class Acknowledged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that was seen from `begin` on."""
+    """All that was seen from `begin` on. `quiet`: between two revisions nothing of this collection was written."""
 
     begin: Snapshot
     sessions: Sequence[Session]
     snapshots: Sequence[Snapshot]
     acknowledged: Sequence[Acknowledged]
+    quiet: Sequence[tuple[int, int]] = ()
 
 
 class Change(NamedTuple):
@@ -131,14 +132,12 @@ def _together(sessions: Iterable[Session], found: list[str]) -> dict[int, Seen]:
 def _unwatched(evidence: Evidence) -> Iterator[str]:
     """Where nobody who sees everything looked, nothing can be judged."""
     reached = evidence.begin.revision
-    whole = [session for session in evidence.sessions if session.selection == Selection()]
-    for session in sorted(whole, key=lambda session: session.after):
-        if session.after > reached:
-            yield f"nobody watched everything between {reached} and {session.after}"
-        reached = max(reached, session.until)
+    whole = [(one.after, one.until) for one in evidence.sessions if one.selection == Selection()]
     last = max((session.until for session in evidence.sessions), default=reached)
-    if last > reached:
-        yield f"nobody watched everything between {reached} and {last}"
+    for after, until in sorted((*whole, *evidence.quiet, (last, last))):
+        if after > reached:
+            yield f"nobody watched everything between {reached} and {after}"
+        reached = max(reached, until)
 
 
 def _story(begin: Snapshot, told: Mapping[int, Seen], found: list[str]) -> list[Change]:

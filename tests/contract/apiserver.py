@@ -50,6 +50,16 @@ class ApiServer:
         """Where it listens."""
         return f"https://127.0.0.1:{self._port}"
 
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def log(self) -> str:
+        """All that it has said."""
+        return self._log.read_text()
+
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """End it. Returns its exit code."""
         assert self._process is not None

@@ -90,7 +90,7 @@ class Writer:
                     await count.up(client)
                 else:
                     await self._change(client)
-                count.acknowledged += 1
+                    count.acknowledged += 1
         except Unreachable:
             return
 
@@ -138,6 +138,7 @@ class Count:
             return
         assert value not in self.told, f"two writers were told {value}"
         self.told.add(value)
+        self.acknowledged += 1
 
     def check(self, found: dict[str, str]) -> None:
         """What was acknowledged is counted, and no more than was tried."""

@@ -58,6 +58,7 @@ class Run:
         self.writers = [Writer(client, f"w{number}", random.Random(seed - number)) for number in range(WRITERS)]
         self._marks = Marks()
         self._ballast = 0
+        self._quiet: list[tuple[int, int]] = []
         self.kills = 0
 
     @property
@@ -83,6 +84,7 @@ class Run:
             [session for watcher in self.watchers for session in watcher.sessions],
             [snapshot for watcher in self.watchers for snapshot in watcher.snapshots],
             [write for writer in self.writers for write in writer.acknowledged],
+            self._quiet,
         )
 
     async def _write(self, *, killed: bool) -> None:
@@ -110,7 +112,9 @@ class Run:
             meta = {"name": f"b{self._ballast}-{number}"}
             await self._client.request("POST", path, msgspec.json.encode({"metadata": meta, "data": {"f": filler}}))
         await self._client.request("DELETE", path)
-        self._marks.forgotten = await self._revision()
+        after = await self._revision()
+        self._marks.forgotten = after
+        self._quiet.append((now, after))
 
     async def _revision(self) -> int:
         answer = await self._client.list(Namespace)
