@@ -41,8 +41,14 @@ class Controllers:
         self._opening = {row.name for row in CONTROLLERS if row.opens}
         self.first_pass = asyncio.Event()
         nodes = Loop("nodes", self._nodes, Pace(resync=self._node_life.resync))
-        rows = ((Loop(row.name, partial(self._pass, row), Pace(resync=row.resync)), row.kinds) for row in CONTROLLERS)
-        self._loops = (*rows, (nodes, ("Node",)))
+        self._by_name = {
+            row.name: Loop(row.name, partial(self._pass, row), Pace(resync=row.resync)) for row in CONTROLLERS
+        }
+        self._loops = (*((self._by_name[row.name], row.kinds) for row in CONTROLLERS), (nodes, ("Node",)))
+
+    def wake(self, name: str) -> None:
+        """Have one of them look again at once."""
+        self._by_name[name].wake()
 
     async def run(self) -> None:
         """Until cancelled. Raises only what is a bug."""

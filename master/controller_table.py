@@ -20,6 +20,7 @@ from master import (
     happenings,
     jobs,
     lanes,
+    master_service,
     node_taints,
     placements,
     protection,
@@ -71,6 +72,15 @@ def _network(look: Look) -> Iterator[Outcome]:
     yield from controllers.bootstrap(wish, namespaces, look.one("ClusterNetwork", "default"))
     yield from subnets.host_subnets(wish, nodes, look.all("HostSubnet"), look.cursor("subnets"))
     yield from lanes.net_namespaces(wish, namespaces, look.all("NetNamespace"), look.cursor("vnids"))
+
+
+def _master_service(look: Look) -> Iterable[Outcome]:
+    place, name = look.env.place(), master_service.NAME
+    if place is None:
+        return ()
+    endpoints = look.one("Endpoints", name, master_service.NAMESPACE)
+    found = look.all("Service"), endpoints, look.all("EndpointSlice")
+    return master_service.passes(look.env.wish.service_network, place, *found)
 
 
 def _claims(look: Look) -> Iterable[Outcome]:
@@ -138,6 +148,7 @@ def _of_all(passes: Callable[..., Iterable[Outcome]], *kinds: str) -> Callable[[
     return lambda look: passes(*(look.all(kind) for kind in kinds))
 
 
+MASTER_SERVICE = "master service"
 ENDPOINTS = ("Service", "Pod", "Endpoints", "EndpointSlice")
 
 CONTROLLERS = (
@@ -145,6 +156,7 @@ CONTROLLERS = (
     Controller(
         "priority classes", ("PriorityClass",), _of_all(controllers.priority_classes, "PriorityClass"), opens=True
     ),
+    Controller(MASTER_SERVICE, ("Service", "Endpoints", "EndpointSlice"), _master_service, opens=True),
     Controller(
         "accounts",
         ("Namespace", "ServiceAccount", "ConfigMap"),

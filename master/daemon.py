@@ -12,12 +12,14 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from master import pki, service_tokens
+from master import master_service, pki, service_tokens
 from master.allocators import SubnetPool, SubnetPools
 from master.controller_loop import Controllers
+from master.controller_table import MASTER_SERVICE
 from master.controllers import Cursor, NetworkWish
 from master.kinds import TYPES
 from master.look import Environment
+from master.master_service import Place
 from master.server import Parts, Server, tls
 from master.settings import ClusterNetworkSetting, Settings
 from master.store import Store
@@ -51,6 +53,11 @@ def network_wish(settings: Settings) -> NetworkWish:
     )
 
 
+def _place(settings: Settings, listening: int) -> Place | None:
+    port = settings.port or listening
+    return Place(settings.advertise_address, port) if port else None
+
+
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Master]:
     """Start everything, ready to serve; stop it on leaving. Raises NotReady and Refused."""
@@ -61,7 +68,12 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
     try:
         controllers = Controllers(
             Environment(
-                store, network_wish(settings), authority.pem.decode(), settings.node_monitor_grace_seconds, _now
+                store=store,
+                wish=network_wish(settings),
+                authority=authority.pem.decode(),
+                grace=settings.node_monitor_grace_seconds,
+                place=lambda: _place(settings, server.port),
+                clock=_now,
             )
         )
         server = Server(
@@ -71,6 +83,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
             await controllers.first_pass.wait()
             try:
                 await _listen(server, settings, authority)
+                controllers.wake(MASTER_SERVICE)
                 url = f"https://{settings.advertise_address}:{server.port}"
                 path = settings.kubeconfig_path
                 if await asyncio.to_thread(pki.admin_kubeconfig, authority, path, url, _now()):
@@ -104,5 +117,7 @@ async def _listen(server: Server, settings: Settings, authority: pki.Authority) 
     addresses = [settings.advertise_address]
     if settings.listen_address not in ("0.0.0.0", "::"):
         addresses.append(settings.listen_address)
-    pem = await asyncio.to_thread(pki.server_certificate, authority, directory, addresses, _now())
+    service = master_service.service_address(IPv4Network(settings.service_network))
+    known_as = (*addresses, *master_service.HOSTS, service)
+    pem = await asyncio.to_thread(pki.server_certificate, authority, directory, known_as, _now())
     await server.start(settings.listen_address, settings.port, tls(pem, directory / "ca.crt"))

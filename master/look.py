@@ -10,6 +10,7 @@ from typing import Any
 
 from api.objects import ObjectMeta
 from master.controllers import Cursor, NetworkWish
+from master.master_service import Place
 from master.records import Key
 from master.store import Store
 
@@ -21,13 +22,15 @@ class Environment:
     """`authority` is the certificate by which pods know this server, as PEM; `grace` the seconds for which a node may
     be silent.
 
-    `clock` is the time of day; `steady` never jumps (seconds).
+    `place` is where the server is reached; None until it is known. `clock` is the time of day; `steady` never jumps
+    (seconds).
     """
 
     store: Store
     wish: NetworkWish
     authority: str
     grace: float
+    place: Callable[[], Place | None]
     clock: Clock
     steady: Callable[[], float] = time.monotonic
 

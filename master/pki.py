@@ -67,9 +67,9 @@ def authority(directory: Path, now: datetime.datetime) -> Authority:
         raise NotReady(f"certificates in {directory}: {error}") from error
 
 
-def server_certificate(ca: Authority, directory: Path, addresses: Iterable[str], now: datetime.datetime) -> Path:
-    """A new certificate for the server under the given addresses and this machine's names, with its key in one file."""
-    names = [str(address) for address in addresses] + ["127.0.0.1", "::1", "localhost", socket.gethostname()]
+def server_certificate(ca: Authority, directory: Path, known_as: Iterable[str], now: datetime.datetime) -> Path:
+    """A new certificate for the server under these addresses and names and this machine's, with its key in one file."""
+    names = [*known_as, "127.0.0.1", "::1", "localhost", socket.gethostname()]
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "podlane-master")])
     san = x509.SubjectAlternativeName([_general_name(name) for name in dict.fromkeys(names) if name])

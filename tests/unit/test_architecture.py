@@ -82,6 +82,7 @@ PURE = (
     "master/bootstrap_roles.py",
     "master/escalation.py",
     "master/impersonation.py",
+    "master/master_service.py",
     "master/rbac.py",
     "master/roles.py",
     "master/claims.py",

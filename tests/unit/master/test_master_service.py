@@ -1,0 +1,83 @@
+"""The service by which pods know where the API is."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+from msgspec.structs import replace
+
+from api.endpoints import Endpoints, EndpointSlice
+from api.objects import Object, ObjectMeta
+from api.services import Service, ServiceSpec
+from api.validate import default
+from master.controllers import Change, Drop, Make, Notice
+from master.kinds import BY_NAME
+from master.kinds.kind import with_metadata
+from master.master_service import Place, passes
+from master.records import stamped
+
+NETWORK = IPv4Network("172.30.0.0/16")
+PLACE = Place("10.245.2.2", 8443)
+
+
+def kept(item: Object) -> Object:
+    """As the store has it."""
+    return stamped(default(item, BY_NAME[item.KIND].rules), 7)
+
+
+def first() -> tuple[Service, Endpoints, EndpointSlice]:
+    made = [kept(write.item) for write in passes(NETWORK, PLACE, (), None, ()) if isinstance(write, Make)]
+    service, endpoints, item = made
+    assert isinstance(service, Service)
+    assert isinstance(endpoints, Endpoints)
+    assert isinstance(item, EndpointSlice)
+    return service, endpoints, item
+
+
+def test_it_is_there_from_the_start_and_leads_to_the_master() -> None:
+    service, endpoints, item = first()
+    assert (service.spec.cluster_ip, service.spec.type) == ("172.30.0.1", "ClusterIP")
+    assert [(port.name, port.port, port.target_port) for port in service.spec.ports] == [("https", 443, 8443)]
+    (subset,) = endpoints.subsets
+    assert [(subset.addresses[0].ip, port.name, port.port) for port in subset.ports] == [("10.245.2.2", "https", 8443)]
+    assert (item.endpoints[0].addresses, item.ports[0].port) == (("10.245.2.2",), 8443)
+    assert item.metadata.labels["kubernetes.io/service-name"] == "kubernetes"
+    for one in (service, endpoints, item):
+        assert list(BY_NAME[one.KIND].rules.check(one)) == []
+    assert list(passes(NETWORK, PLACE, (service,), endpoints, (item,))) == []
+
+
+def test_it_follows_the_master() -> None:
+    service, endpoints, item = first()
+    elsewhere = Place("10.245.2.9", 9443)
+    writes = list(passes(NETWORK, elsewhere, (service,), endpoints, (item,)))
+    assert [type(write) for write in writes] == [Change, Change, Change]
+    after = [kept(write.item) for write in writes if isinstance(write, Change)]
+    assert list(passes(NETWORK, elsewhere, (after[0],), after[1], (after[2],))) == []  # type: ignore[arg-type]
+
+
+def test_what_people_change_is_mended_but_for_their_marks() -> None:
+    service, endpoints, item = first()
+    mine = with_metadata(service, labels={"mine": "1"})
+    mine = replace(mine, spec=replace(mine.spec, selector={"app": "evil"}, type="NodePort"))
+    (write,) = passes(NETWORK, PLACE, (mine,), replace(endpoints), (item,))
+    assert isinstance(write, Change)
+    assert isinstance(write.item, Service)
+    assert (write.item.spec.selector, write.item.spec.type) == ({}, "ClusterIP")
+    assert write.item.metadata.labels == {"mine": "1", "component": "apiserver", "provider": "kubernetes"}
+    (write,) = passes(NETWORK, PLACE, (service,), replace(endpoints, subsets=()), (item,))
+    assert isinstance(write, Change)
+
+
+def test_another_service_network_gives_it_another_address() -> None:
+    service, endpoints, item = first()
+    writes = list(passes(IPv4Network("172.31.0.0/16"), PLACE, (service,), endpoints, (item,)))
+    assert [type(write) for write in writes] == [Drop, Make]
+
+
+def test_a_service_that_has_its_address_is_named() -> None:
+    taken = Service(metadata=ObjectMeta(name="web", namespace="red"), spec=ServiceSpec(cluster_ip="172.30.0.1"))
+    _, endpoints, item = first()
+    (notice,) = passes(NETWORK, PLACE, (taken,), endpoints, (item,))
+    assert isinstance(notice, Notice)
+    assert "service red/web has 172.30.0.1" in notice.text
