@@ -7,7 +7,7 @@ from datetime import datetime
 
 from api import times
 from api.objects import Object, ObjectMeta
-from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
+from api.schema import FORBIDDEN, NOT_SUPPORTED, Problem, shown
 from api.value import ObjectReference, Value
 
 NORMAL, WARNING = "Normal", "Warning"
@@ -89,8 +89,6 @@ def event(about: ObjectReference, kind: str, reason: str, message: str, source: 
 def check(item: Event) -> Iterator[Problem]:
     """An event lies beside the object that it is about."""
     about, place = item.involved_object, item.metadata.namespace
-    if not about.name:
-        yield Problem("involvedObject.name", '""', "the object that the event is about is required", MISSING)
     if place and place != (about.namespace or CLUSTER_NAMESPACE):
         yield Problem("involvedObject.namespace", shown(about.namespace), f"must equal metadata.namespace, {place}")
     if item.type not in ("", NORMAL, WARNING):

@@ -100,7 +100,8 @@ class Controllers:
             item = outcome.item
             node_name = item.spec.node_name if isinstance(item, Pod) else ""
             node = self._look.one("Node", node_name) if node_name else None
-            left = writes.deleted(BY_NAME[item.KIND], item, writes.DeleteOptions(), clock(), node)
+            options = writes.DeleteOptions(propagation_policy=outcome.policy)
+            left = writes.deleted(BY_NAME[item.KIND], item, options, clock(), node)
             yield Remove(item, _revision(item)) if left is None else Put(left, _revision(item))
 
     def _begun(self, item: Object) -> Object:

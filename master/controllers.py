@@ -31,6 +31,7 @@ from master.allocators import SubnetPools
 from master.kinds.kind import parse_time, show_time
 from master.kinds.node import ready
 from master.kinds.priority_class import SYSTEM_CLASSES, PriorityClass
+from master.writes import BACKGROUND
 
 GLOBAL_NAMESPACE = "default"
 LASTING_NAMESPACES = (GLOBAL_NAMESPACE, NODE_LEASES)
@@ -72,9 +73,13 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An object to be deleted as a user would delete it: a pod with its grace period, others by their finalizers."""
+    """An object to be deleted as a user would delete it: a pod with its grace period, others by their finalizers.
+
+    `policy` says what becomes of its dependents.
+    """
 
     item: Object
+    policy: str = BACKGROUND
 
 
 @dataclass(frozen=True, slots=True)

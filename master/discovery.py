@@ -14,7 +14,7 @@ VERSION = {
     "major": "1",
     "minor": "32",
     "gitVersion": "v1.32.0+podlane",
-    "gitCommit": "",
+    "gitCommit": "0" * 40,
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",
     "goVersion": "",

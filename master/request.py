@@ -22,12 +22,35 @@ from master.reviews import KINDS
 LONGEST_MANAGER = 128
 
 
-class View(Enum):
-    """The form in which objects are answered."""
+META = "meta.k8s.io"
+"""The group of the forms that show an object in another way."""
 
-    OBJECT = "object"
-    TABLE = "table"
-    METADATA = "metadata"
+
+class View(Enum):
+    """The form in which objects are answered: what it is called, and its version in meta.k8s.io."""
+
+    _value_: tuple[str, str]
+
+    OBJECT = ("", "")
+    TABLE = ("Table", "v1")
+    OLD_TABLE = ("Table", "v1beta1")
+    METADATA = ("PartialObjectMetadata", "v1")
+    OLD_METADATA = ("PartialObjectMetadata", "v1beta1")
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it shows objects as rows."""
+        return self.value[0] == "Table"
+
+    @property
+    def is_metadata(self) -> bool:
+        """Whether it leaves out all but the metadata."""
+        return self.value[0] == "PartialObjectMetadata"
+
+    @property
+    def api_version(self) -> str:
+        """As the answer names it."""
+        return f"{META}/{self.value[1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +194,13 @@ def view(header: str) -> View:
     for entry in accepted(header):
         if entry.type not in ("application/json", "application/*", "*/*"):
             continue
-        wish = (entry.parameters.get("as", ""), entry.parameters.get("g", ""), entry.parameters.get("v", ""))
-        if wish[0] == "":
+        form, version = entry.parameters.get("as", ""), entry.parameters.get("v", "")
+        if form == "":
             return View.OBJECT
-        if wish == ("Table", "meta.k8s.io", "v1"):
-            return View.TABLE
-        if wish in (
-            ("PartialObjectMetadata", "meta.k8s.io", "v1"),
-            ("PartialObjectMetadataList", "meta.k8s.io", "v1"),
-        ):
-            return View.METADATA
+        wish = (form.removesuffix("List"), version)
+        found = next((one for one in View if one.value == wish), None)
+        if found is not None and entry.parameters.get("g") == META:
+            return found
     raise answers.not_acceptable()
 
 

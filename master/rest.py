@@ -128,13 +128,13 @@ class Objects:
 
     def _listed(self, ask: Ask, records: list[Record], metadata: Mapping[str, Any], view: View) -> bytes:
         kind = ask.where.kind
-        if view is View.TABLE:
+        if view.is_table:
             include, now = ask.query.get("includeObject", "Metadata"), self._clock()
-            rows = [tables.row(kind, record.object, now, include) for record in records]
-            return tables.table(rows, metadata, tables.columns(kind))
-        if view is View.METADATA:
-            head = {"kind": "PartialObjectMetadataList", "apiVersion": tables.META}
-            items = [msgspec.json.encode(tables.metadata_only(record.object)) for record in records]
+            rows = [tables.row(kind, record.object, view, now, include) for record in records]
+            return tables.table(view, rows, metadata, tables.columns(kind))
+        if view.is_metadata:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version}
+            items = [msgspec.json.encode(tables.metadata_only(record.object, view.api_version)) for record in records]
         else:
             head = {"kind": f"{kind.name}List", "apiVersion": kind.type.API_VERSION}
             items = [record.data for record in records]

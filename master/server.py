@@ -115,11 +115,11 @@ class Server:
         if http.path == certificates.PATH:
             return await self._sign(http, user)
         self._rights.check_attributes(user, PathAttributes(request.path_verb(http.method), http.path))
+        is_keys = http.path == KEYS_PATH
+        answer = pages.json_answer(self._parts.tokens.keys()) if is_keys else pages.answer(http, self._parts.unready)
         if http.method not in ("GET", "HEAD"):
             raise answers.not_allowed()
-        if http.path == KEYS_PATH:
-            return pages.json_answer(self._parts.tokens.keys())
-        return pages.answer(http, self._parts.unready)
+        return answer
 
     async def _objects_answer(self, http: web.Request, user: User, where: Target) -> web.StreamResponse:
         verb = request.verb(http.method, where, http.query)
@@ -183,6 +183,8 @@ class Server:
             raise answers.not_allowed()
         group, plural = reviews.PLACES[kind]
         self._rights.check_attributes(user, Attributes("create", group, plural, namespace=namespace))
+        if request.view(http.headers.get("Accept", "")) is not request.View.OBJECT:
+            raise answers.not_acceptable()
         document = await self._document(http, _content_type(http))
         review = writes.asked(kind, document, namespace)
         judge = reviews.Judge(self._callers.whose, self._rights.reviewed, self._rights.rules)

@@ -166,23 +166,23 @@ class Watches:
         item: Any = event.record.object
         if left and event.previous is not None:
             item = with_metadata(event.previous.object, resource_version=str(event.record.revision))
-        if form.view is not View.TABLE:
+        if not form.view.is_table:
             return tables.shown(selection.kind, item, form.view, self._clock())
-        row = tables.row(selection.kind, item, self._clock(), form.include)
+        row = tables.row(selection.kind, item, form.view, self._clock(), form.include)
         definitions = tables.columns(selection.kind) if form.definitions else None
-        return tables.table([row], {"resourceVersion": str(event.record.revision)}, definitions)
+        return tables.table(form.view, [row], {"resourceVersion": str(event.record.revision)}, definitions)
 
     def bookmark(self, wanted: Wish, revision: int, annotations: dict[str, str] | None = None) -> bytes:
         """Says how far the client has come."""
-        kind = wanted.selection.kind
+        kind, view = wanted.selection.kind, wanted.form.view
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if annotations:
             metadata["annotations"] = annotations
-        if wanted.form.view is View.TABLE:
-            return _framed("BOOKMARK", tables.table([], metadata, None))
+        if view.is_table:
+            return _framed("BOOKMARK", tables.table(view, [], metadata, None))
         head = {"kind": kind.name, "apiVersion": kind.type.API_VERSION}
-        if wanted.form.view is View.METADATA:
-            head = {"kind": "PartialObjectMetadata", "apiVersion": tables.META}
+        if view.is_metadata:
+            head = {"kind": "PartialObjectMetadata", "apiVersion": view.api_version}
         return _framed("BOOKMARK", msgspec.json.encode({**head, "metadata": metadata}))
 
 
@@ -192,7 +192,7 @@ class _Follower:
     def __init__(self, watches: Watches, wanted: Wish, stream: Stream) -> None:
         self._watches = watches
         self._wanted = wanted
-        self._form = Form(wanted.form.view, wanted.form.include, definitions=wanted.form.view is View.TABLE)
+        self._form = Form(wanted.form.view, wanted.form.include, definitions=wanted.form.view.is_table)
         self._stream = stream
         self._backlog: list[Event] | None = []
 

@@ -34,7 +34,9 @@ LONGEST_GENERATED = 63
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 """Finalizers by which an owner waits until its dependents are gone, or let go."""
 
-POLICIES = {"": "", "Background": "", "Foreground": FOREGROUND, "Orphan": ORPHAN}
+BACKGROUND = "Background"
+POLICIES = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": ORPHAN}
+"""What becomes of dependents → the finalizer that has it done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +266,7 @@ class Preconditions(msgspec.Struct, frozen=True, rename="camel"):
 class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
     """The body of a delete; `grace_period_seconds` left out means what the object says.
 
-    `propagation_policy` says what becomes of dependents: Background (the default), Foreground or Orphan.
+    `propagation_policy` says what becomes of dependents: Background, Foreground or Orphan; without it the kind decides.
     """
 
     grace_period_seconds: int | None = None
@@ -300,7 +302,7 @@ def deleted(
     """
     if kind.name == "Namespace":
         return _deleted_namespace(kind, item, now)
-    item = _with_policy(item, "Orphan" if options.orphan_dependents else options.propagation_policy)
+    item = _with_policy(item, _policy(kind, options))
     grace = _grace(item, options, node) if isinstance(item, Pod) else 0
     if grace == 0 and not item.metadata.finalizers:
         return None
@@ -313,9 +315,15 @@ def deleted(
     return _marked(item, since - datetime.timedelta(seconds=before - grace), grace)
 
 
+def _policy(kind: AnyKind, options: DeleteOptions) -> str:
+    if options.propagation_policy or options.orphan_dependents is None:
+        return options.propagation_policy or ("Orphan" if kind.orphans else BACKGROUND)
+    return "Orphan" if options.orphan_dependents else BACKGROUND
+
+
 def _with_policy(item: Any, policy: str) -> Any:
     if policy not in POLICIES:
-        accepted = ", ".join(filter(None, POLICIES))
+        accepted = ", ".join(POLICIES)
         raise answers.bad_request(f"propagationPolicy is {shown(policy)}; {accepted} are accepted")
     finalizer = POLICIES[policy]
     if not finalizer or finalizer in item.metadata.finalizers:

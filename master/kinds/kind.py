@@ -96,7 +96,7 @@ class Kind(Generic[O]):
     generation. `held(object)` says whether an object that is being deleted must stay for another reason than its
     finalizers. `own_rules` are those of a kind that no daemon but the master reads. `more` are subresources beside
     `status` and `scale`, which a kind has that has a status or can be scaled. `conversion` is that of a kind which is
-    another form of a kind that is stored.
+    another form of a kind that is stored. `orphans` says that its dependents stay when a deletion says nothing of them.
     """
 
     type: type[O]
@@ -117,6 +117,7 @@ class Kind(Generic[O]):
     own_rules: Rules[O] | None = None
     more: tuple[Subresource[O], ...] = ()
     conversion: Conversion[O] | None = None
+    orphans: bool = False
 
     @property
     def name(self) -> str:

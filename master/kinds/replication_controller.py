@@ -108,4 +108,5 @@ REPLICATION_CONTROLLER = Kind(
         scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
     own_rules=Rules(default=_default, check=_check),
+    orphans=True,
 )

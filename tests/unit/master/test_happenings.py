@@ -65,7 +65,6 @@ def test_what_describe_asks_for_can_be_selected() -> None:
     [
         (replace(PULLED, type="Loud"), "type"),
         (replace(PULLED, metadata=meta("e", namespace="blue")), "involvedObject.namespace"),
-        (Event(metadata=meta("e", namespace="default")), "involvedObject.name"),
     ],
 )
 def test_what_is_no_event(wrong: Event, path: str) -> None:

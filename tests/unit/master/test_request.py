@@ -59,7 +59,10 @@ def test_no_path_is_too_odd(parts: list[str]) -> None:
         ("application/vnd.kubernetes.protobuf,application/json", View.OBJECT),
         ("application/json;stream=watch", View.OBJECT),
         ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", View.TABLE),
-        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json", View.OBJECT),
+        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json", View.OLD_TABLE),
+        ("application/json;as=Table;v=v2;g=meta.k8s.io, application/json", View.OBJECT),
+        ("application/json;as=Table;v=v1;g=example.com, application/json", View.OBJECT),
+        ("application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io", View.OLD_METADATA),
         ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", View.METADATA),
     ],
 )

@@ -42,8 +42,16 @@ def test_ages_read_as_kubectl_writes_them(seconds: int, text: str) -> None:
     assert duration(seconds) == text
 
 
-def table(kind: str, item: Any) -> Any:
-    return json.loads(tables.shown(BY_NAME[kind], item, View.TABLE, NOW))
+def table(kind: str, item: Any, view: View = View.TABLE) -> Any:
+    return json.loads(tables.shown(BY_NAME[kind], item, view, NOW))
+
+
+def test_older_clients_get_tables_of_their_version() -> None:
+    version = "meta.k8s.io/v1beta1"
+    found = table("Namespace", namespace("red"), View.OLD_TABLE)
+    assert (found["apiVersion"], found["rows"][0]["object"]["apiVersion"]) == (version, version)
+    assert found["rows"][0]["cells"] == table("Namespace", namespace("red"))["rows"][0]["cells"]
+    assert table("Namespace", namespace("red"), View.OLD_METADATA)["apiVersion"] == version
 
 
 COLUMNS = [
@@ -166,5 +174,5 @@ def test_configuration_in_rows() -> None:
 
 def test_what_of_the_object_goes_with_a_row() -> None:
     kind = BY_NAME["Namespace"]
-    assert "object" not in tables.row(kind, namespace("red"), NOW, "None")
-    assert tables.row(kind, namespace("red"), NOW, "Object")["object"]["metadata"]["name"] == "red"  # type: ignore[index]
+    assert "object" not in tables.row(kind, namespace("red"), View.TABLE, NOW, "None")
+    assert tables.row(kind, namespace("red"), View.TABLE, NOW, "Object")["object"]["metadata"]["name"] == "red"  # type: ignore[index]
