@@ -49,7 +49,7 @@ def passes(jobs: Iterable[Job], pods: Iterable[Pod], now: datetime.datetime) -> 
             counting.add(job.metadata.uid)
             yield from _pass(job, there.get(job.metadata.namespace, ()), now)
         elif _is_due(job, now):
-            yield End(job)
+            yield End(job, "Foreground")
     for pod in everything:
         owner = controller_of(pod.metadata)
         if is_marked(pod) and (owner is None or owner.uid not in counting):

@@ -321,4 +321,5 @@ JOB = Kind(
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     own_rules=Rules(default=_default, check=_check, immutable=_immutable),
+    orphans=True,
 )

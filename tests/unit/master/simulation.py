@@ -67,17 +67,16 @@ class Simulation:
                 assert self.objects[key] == write.before, "two writes of one object in a pass"
                 self._keep(write.item)
             elif isinstance(write, End):
-                self.end(write.item)
+                self.end(write.item, policy=write.policy)
             elif isinstance(write, Drop):
                 self.drop(write.item)
         return bool(writes)
 
-    def end(self, item: Any, grace: int | None = None) -> None:
+    def end(self, item: Any, grace: int | None = None, policy: str = "") -> None:
         """As somebody deletes it: a pod that has a node is marked, and goes when the node lets it go."""
         node = Node() if item.KIND == "Pod" and item.spec.node_name else None
-        left = writes.deleted(
-            BY_NAME[item.KIND], item, writes.DeleteOptions(grace_period_seconds=grace), self.now, node
-        )
+        options = writes.DeleteOptions(grace_period_seconds=grace, propagation_policy=policy)
+        left = writes.deleted(BY_NAME[item.KIND], item, options, self.now, node)
         if left is None:
             self.drop(item)
         else:

@@ -10,9 +10,12 @@ from msgspec.structs import replace
 
 from api.objects import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
 from master.answers import Failure
+from master.kinds import BY_NAME
+from master.kinds.job import Job
 from master.kinds.pod import EPHEMERAL
 from master.request import target
-from master.writes import created, part_updated, read, updated
+from master.writes import FOREGROUND, ORPHAN, DeleteOptions, created, deleted, part_updated, read, updated
+from tests.unit.master.make import meta
 
 GOOD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
 TWO_UNKNOWN = {**GOOD, "spec": {"contaners": [], "comand": "x", **GOOD["spec"]}}
@@ -75,3 +78,30 @@ def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_updat
     assert "spec.ephemeralContainers" in str(caught.value.status.message)
     with pytest.raises(Failure):
         updated(where.kind, extended(SHELL), POD)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "finalizer"),
+    [
+        ("ReplicaSet", {}, None),
+        ("ReplicaSet", {"orphan_dependents": True}, ORPHAN),
+        ("ReplicaSet", {"orphan_dependents": False}, None),
+        ("ReplicaSet", {"propagation_policy": "Foreground"}, FOREGROUND),
+        ("ReplicaSet", {"propagation_policy": "Orphan"}, ORPHAN),
+        ("ReplicationController", {}, ORPHAN),
+        ("ReplicationController", {"orphan_dependents": False}, None),
+        ("ReplicationController", {"propagation_policy": "Background"}, None),
+        ("Job", {}, ORPHAN),
+        ("Job", {"propagation_policy": "Foreground"}, FOREGROUND),
+    ],
+)
+def test_what_becomes_of_dependents(kind: str, options: dict[str, Any], finalizer: str | None) -> None:
+    item = BY_NAME[kind].type(metadata=meta("a"))
+    left = deleted(BY_NAME[kind], item, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
+    assert (None if left is None else left.metadata.finalizers) == (None if finalizer is None else (finalizer,))
+
+
+def test_a_policy_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(Failure) as caught:
+        deleted(BY_NAME["Job"], Job(), DeleteOptions(propagation_policy="Gone"), datetime(2026, 1, 1, tzinfo=UTC))
+    assert "Background, Foreground, Orphan are accepted" in str(caught.value.status.message)
