@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from api import placement, quantity
-from api.capacity import NOTHING, Amount, allocatable, requests
+from api.capacity import Amounts, allocatable, requests, shortages
 from api.objects import FINAL_PHASES, ContainerPort, Namespace, Node, Pod, Taint
 from api.placement import UNSCHEDULABLE
 from api.ports import clash, host_ports
@@ -53,14 +53,14 @@ class _Seat:
     """A node with what is in use of it, in the course of one pass; `broods` counts its pods by their owner's uid."""
 
     node: Node
-    room: Amount
+    room: Amounts
     taints: tuple[Taint, ...]
-    used: Amount = NOTHING
+    used: Counter[str] = field(default_factory=Counter)
     ports: list[ContainerPort] = field(default_factory=list)
     broods: Counter[str] = field(default_factory=Counter)
 
     def take(self, pod: Pod) -> None:
-        self.used = self.used.plus(requests(pod))
+        self.used.update(requests(pod))
         self.ports.extend(host_ports(pod))
         self.broods[_owner(pod)] += 1
 
@@ -70,7 +70,7 @@ class _Wish:
     """What a pod needs, worked out once for all nodes."""
 
     pod: Pod
-    wanted: Amount
+    wanted: Amounts
     ports: tuple[ContainerPort, ...]
     demands: Demands
 
@@ -136,8 +136,8 @@ def _cost(pod: Pod, seat: _Seat, demands: Demands) -> tuple[object, ...]:
         -placement.preference(pod.spec, meta.name, meta.labels) - demands.liking(meta.labels),
         demands.crowding(meta.labels),
         seat.broods[owner] if owner else 0,
-        seat.used.pods,
-        seat.used.cpu - seat.room.cpu,
+        seat.used["pods"],
+        seat.used["cpu"] - seat.room["cpu"],
         meta.name,
     )
 
@@ -152,18 +152,15 @@ def _reasons_against(wish: _Wish, seat: _Seat) -> list[str]:
         return [UNSUITED]
     if wish.ports and clash(wish.ports, seat.ports):
         return [PORTS]
+    short = [_shortage(row.name, row.wanted) for row in shortages(wish.wanted, seat.used, seat.room)]
     reason = wish.demands.against(meta.labels)
-    return list(_shortages(wish.wanted, seat)) or ([reason] if reason else [])
+    return short or ([reason] if reason else [])
 
 
-def _shortages(wanted: Amount, seat: _Seat) -> Iterator[str]:
-    after = seat.used.plus(wanted)
-    if after.pods > seat.room.pods:
-        yield CROWDED
-    if wanted.cpu > 0 and after.cpu > seat.room.cpu:
-        yield f"Insufficient cpu (the pod requests {quantity.of_milli(wanted.cpu)})"
-    if wanted.memory > 0 and after.memory > seat.room.memory:
-        yield f"Insufficient memory (the pod requests {wanted.memory} bytes)"
+def _shortage(name: str, wanted: int) -> str:
+    if name == "pods":
+        return CROWDED
+    return f"Insufficient {name} (the pod requests {quantity.of_milli(wanted) if name == 'cpu' else wanted})"
 
 
 def _sentence(total: int, reasons: Counter[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from api import placement
-from api.capacity import allocatable, requests, total
+from api.capacity import allocatable, requests, shortages, total
 from api.objects import Node, Pod, Taint
 from api.ports import clash, host_ports
 from api.static_pods import is_static
@@ -112,13 +112,10 @@ def _clash(pod: Pod, others: tuple[Pod, ...]) -> Rejection | None:
 
 
 def _lack(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
-    room, used, asked = allocatable(node), total(others), requests(pod)
-    for name, wanted, taken, there in zip(("pods", "cpu", "memory"), *_columns(asked, used, room), strict=True):
-        if wanted and taken + wanted > there:
-            numbers = f"requested: {wanted}, used: {taken}, capacity: {there}"
-            return Rejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {numbers}")
+    """What the node knows nothing of is for the scheduler to count."""
+    room = allocatable(node)
+    asked = {name: amount for name, amount in requests(pod).items() if name in room}
+    for name, wanted, taken, there in shortages(asked, total(others), room):
+        numbers = f"requested: {wanted}, used: {taken}, capacity: {there}"
+        return Rejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {numbers}")
     return None
-
-
-def _columns(*amounts: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-    return [(pods, cpu, memory) for cpu, memory, pods in amounts]

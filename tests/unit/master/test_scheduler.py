@@ -109,3 +109,13 @@ def test_pods_with_the_same_host_port_go_to_different_nodes() -> None:
 def with_port(of: Pod, port: ContainerPort) -> Pod:
     [container] = of.spec.containers
     return replace(of, spec=replace(of.spec, containers=(replace(container, ports=(port,)),)))
+
+
+def test_a_pod_goes_where_the_device_is_that_it_asks_for() -> None:
+    nodes = [node("a"), node("b", capacity={"example.com/gpu": "1"})]
+    asking = [pod(f"p{number}", requests={"example.com/gpu": "1"}) for number in range(2)]
+    assert answers(nodes, asking) == {
+        "p0": "b",
+        "p1": "0/2 nodes are available: 2 Insufficient example.com/gpu (the pod requests 1).",
+    }
+    assert answers([node("c")], [pod("p", requests={"ephemeral-storage": "1Gi"})]) == {"p": "c"}

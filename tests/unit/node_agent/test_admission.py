@@ -153,10 +153,15 @@ def test_who_ends_is_enough_needed_and_never_critical(rows: list[tuple[int, bool
 
 
 def test_amounts() -> None:
-    assert requests(wish(cpu="0.5", memory="1Ki")) == (500, 1024, 1)
-    assert total([wish(cpu="1"), wish(cpu="1", memory="1")]) == (2000, 1, 2)
-    assert allocatable(NODE) == (2000, 1 << 30, 3)
-    assert allocatable(Node()).cpu > 1 << 60
+    assert requests(wish(cpu="0.5", memory="1Ki")) == {"cpu": 500, "memory": 1024, "pods": 1}
+    assert total([wish(cpu="1"), wish(cpu="1", memory="1")]) == {"cpu": 2000, "memory": 1, "pods": 2}
+    assert allocatable(NODE) | {"ephemeral-storage": 0} == {
+        "cpu": 2000,
+        "memory": 1 << 30,
+        "pods": 3,
+        "ephemeral-storage": 0,
+    }
+    assert allocatable(Node())["cpu"] > 1 << 60
 
 
 def test_the_deadline_counts_from_the_start_whoever_knows_it() -> None:
