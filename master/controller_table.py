@@ -13,6 +13,7 @@ from master import (
     accounts,
     claims,
     controllers,
+    daemon_sets,
     dependents,
     deployments,
     disruptions,
@@ -109,6 +110,12 @@ def _disruptions(look: Look) -> Iterable[Outcome]:
     return disruptions.passes(found, look.all("Pod"), scaled, look.now)
 
 
+def _daemon_sets(look: Look) -> Iterable[Outcome]:
+    if not (found := look.all("DaemonSet")):
+        return ()
+    return daemon_sets.passes(found, look.all("Node"), look.all("Pod"), look.all("ControllerRevision"), look.now)
+
+
 def _jobs(look: Look) -> Iterable[Outcome]:
     return jobs.passes(look.all("Job"), look.all("Pod"), look.now)
 
@@ -178,6 +185,7 @@ CONTROLLERS = (
     Controller("deployments", ("Deployment", "ReplicaSet", "Pod"), _deployments, ROLLOUT_SECONDS),
     Controller("replicas", (*REPLICATING, "Pod"), _replicas, ROLLOUT_SECONDS),
     Controller("disruptions", ("PodDisruptionBudget", "Pod", *SCALED), _disruptions),
+    Controller("daemon-sets", ("DaemonSet", "ControllerRevision", "Node", "Pod"), _daemon_sets, ROLLOUT_SECONDS),
     Controller("jobs", ("Job", "Pod"), _jobs, JOB_SECONDS),
     Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),
     Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "Pod"), _claims),

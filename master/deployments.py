@@ -7,11 +7,9 @@ next one. As in Kubernetes: the number of pods stays between `replicas - maxUnav
 from __future__ import annotations
 
 import datetime
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replace_fields
 
-import msgspec
 from msgspec.structs import replace
 
 from api.events import NORMAL, reference
@@ -22,17 +20,14 @@ from master.controllers import Change, Drop, Make, Write
 from master.dependents import controller_of, reference_to
 from master.kinds.deployment import RECREATE, Deployment
 from master.kinds.replica_set import ReplicaSet, ReplicaSetSpec
-from master.kinds.workload import PodTemplateSpec
 from master.rollout import REVISION, Rollout, revision_of
 from master.rollout_status import told
-from master.writes import NAME_LETTERS
+from master.template_hash import HASH_LABEL, bare, template_hash
 
 CONTROLLER = "deployment-controller"
-HASH_LABEL = "pod-template-hash"
 DESIRED = "deployment.kubernetes.io/desired-replicas"
 MOST = "deployment.kubernetes.io/max-replicas"
 NOT_COPIED = frozenset(("kubectl.kubernetes.io/last-applied-configuration", REVISION, DESIRED, MOST))
-HASH_LENGTH = 10
 
 
 def passes(
@@ -73,13 +68,8 @@ def _mine(deployment: Deployment, sets: Iterable[ReplicaSet]) -> tuple[list[Repl
 
 def _sorted(deployment: Deployment, sets: Iterable[ReplicaSet]) -> Rollout:
     ordered = sorted(sets, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name))
-    new = next((one for one in ordered if _bare(one.spec.template) == _bare(deployment.spec.template)), None)
+    new = next((one for one in ordered if bare(one.spec.template) == bare(deployment.spec.template)), None)
     return Rollout(deployment, new, tuple(one for one in ordered if one is not new))
-
-
-def _bare(template: PodTemplateSpec) -> PodTemplateSpec:
-    labels = {key: value for key, value in template.metadata.labels.items() if key != HASH_LABEL}
-    return replace(template, metadata=replace(template.metadata, labels=labels))
 
 
 # --- one step ---------------------------------------------------------------------------------------------------------
@@ -192,17 +182,6 @@ def _in_proportion(rollout: Rollout, now: Mapping[str, int]) -> dict[str, int]:
 
 
 # --- replica sets come and go -----------------------------------------------------------------------------------------
-
-
-def template_hash(template: PodTemplateSpec, collisions: int) -> str:
-    """A short name for a template, the same whenever the template is the same."""
-    content = msgspec.json.encode((_bare(template), collisions), order="deterministic")
-    number = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
-    letters = []
-    for _ in range(HASH_LENGTH):
-        number, digit = divmod(number, len(NAME_LETTERS))
-        letters.append(NAME_LETTERS[digit])
-    return "".join(letters)
 
 
 def _begun(rollout: Rollout, sets: Iterable[ReplicaSet], size: int, now: datetime.datetime) -> Iterator[Write]:

@@ -17,9 +17,9 @@ from api.objects import Condition, Object, Pod
 from master.controllers import Change
 from master.dependents import controller_of
 from master.kinds import BY_NAME
-from master.kinds.deployment import share
 from master.kinds.kind import parse_time, show_time
 from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetStatus
+from master.kinds.workload import share
 
 ALLOWED = "DisruptionAllowed"
 ENOUGH, TOO_FEW, FAILED = "SufficientPods", "InsufficientPods", "SyncFailed"

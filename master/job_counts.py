@@ -19,9 +19,8 @@ from api.objects import FINAL_PHASES, Pod
 from master import job_indexes
 from master.job_indexes import index_of
 from master.kinds.job import FAILURE_TARGET, INDEXED, ONLY_FAILED, Job, has
-from master.kinds.kind import parse_time
 from master.kinds.pod_failure_policy import FAIL_INDEX, FAIL_JOB, IGNORE, verdict
-from master.own_pods import is_active
+from master.own_pods import ended_at, is_active
 
 MARK = "batch.kubernetes.io/job-tracking"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
@@ -58,15 +57,6 @@ def is_over(pod: Pod) -> bool:
 def backoff(failures: int) -> float:
     """Seconds to wait after so many failures in a row."""
     return min(FIRST_BACKOFF * float(2 ** min(failures - 1, 30)), LAST_BACKOFF) if failures else 0.0
-
-
-def ended_at(pod: Pod) -> datetime.datetime | None:
-    """When the last container of a pod ended; without one, when the pod was last heard of."""
-    rows = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    ends = [parse_time(row.state.terminated.finished_at) for row in rows if row.state.terminated]
-    told = [parse_time(row.last_transition_time) for row in pod.status.conditions if row.type == "Ready"]
-    known = [moment for moment in ends if moment is not None] or [moment for moment in told if moment is not None]
-    return max(known, default=parse_time(pod.metadata.creation_timestamp))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from master.kinds.workload import PodTemplateSpec
 MOST_AT_ONCE = 500
 """Pods that one pass makes or ends for one owner."""
 
+EVER = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASES = {"Pending": 0, "": 0, "Unknown": 1, "Running": 2}
 
@@ -37,15 +38,24 @@ def is_active(pod: Pod) -> bool:
 
 
 def ready_since(pod: Pod) -> datetime.datetime | None:
-    """Since when a pod is ready; None if it is not."""
+    """Since when a pod is ready, if it does not say so since ever; None if it is not."""
     row = next((row for row in pod.status.conditions if row.type == "Ready" and row.status == "True"), None)
-    return None if row is None else parse_time(row.last_transition_time)
+    return None if row is None else parse_time(row.last_transition_time) or EVER
 
 
 def is_available(pod: Pod, min_ready_seconds: int, now: datetime.datetime) -> bool:
     """Whether a pod has been ready for long enough."""
     since = ready_since(pod)
     return since is not None and (now - since).total_seconds() >= min_ready_seconds
+
+
+def ended_at(pod: Pod) -> datetime.datetime | None:
+    """When the last container of a pod ended; without one, when the pod was last heard of."""
+    rows = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    ends = [parse_time(row.state.terminated.finished_at) for row in rows if row.state.terminated]
+    told = [parse_time(row.last_transition_time) for row in pod.status.conditions if row.type == "Ready"]
+    known = [moment for moment in ends if moment is not None] or [moment for moment in told if moment is not None]
+    return max(known, default=parse_time(pod.metadata.creation_timestamp))
 
 
 # --- whose they are ---------------------------------------------------------------------------------------------------

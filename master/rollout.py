@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from api.objects import ObjectMeta
-from master.kinds.deployment import Deployment, share
+from master.kinds.deployment import Deployment
 from master.kinds.replica_set import ReplicaSet
+from master.kinds.workload import share
 
 REVISION = "deployment.kubernetes.io/revision"
 

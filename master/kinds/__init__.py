@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from master.kinds.cluster_network import CLUSTER_NETWORK
 from master.kinds.config_map import CONFIG_MAP
+from master.kinds.controller_revision import CONTROLLER_REVISION
 from master.kinds.csi import CSI_DRIVER, CSI_NODE, CSI_STORAGE_CAPACITY
+from master.kinds.daemon_set import DAEMON_SET
 from master.kinds.deployment import DEPLOYMENT
 from master.kinds.endpoint_slice import ENDPOINT_SLICE
 from master.kinds.endpoints import ENDPOINTS
@@ -55,6 +57,8 @@ ALL: tuple[AnyKind, ...] = (
     REPLICATION_CONTROLLER,
     REPLICA_SET,
     DEPLOYMENT,
+    CONTROLLER_REVISION,
+    DAEMON_SET,
     POD_DISRUPTION_BUDGET,
     JOB,
     ROLE,

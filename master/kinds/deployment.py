@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from master.kinds.workload import (
     PodTemplateSpec,
     check_replicas,
     check_required_selector,
+    check_share,
     check_template,
     defaulted_template,
     wide_cells,
@@ -28,7 +28,6 @@ from master.kinds.workload import (
 ROLLING, RECREATE = "RollingUpdate", "Recreate"
 QUARTER = "25%"
 HISTORY, PROGRESS_SECONDS = 10, 600
-_PERCENT = re.compile(r"(\d{1,9})%")
 
 
 class RollingUpdateDeployment(Value, frozen=True):
@@ -87,15 +86,6 @@ class Deployment(Object, frozen=True):
     status: DeploymentStatus = DeploymentStatus()
 
 
-def share(value: int | str | None, of: int, up: bool) -> int:
-    """A number of pods, of which a part in percent is rounded up or down."""
-    found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-    if found is not None:
-        part = int(found[1]) * of
-        return -(-part // 100) if up else part // 100
-    return value if isinstance(value, int) else 0
-
-
 def _default(item: Deployment) -> Deployment:
     spec = item.spec
     strategy = replace(spec.strategy, type=spec.strategy.type or ROLLING)
@@ -145,14 +135,12 @@ def _check_strategy(strategy: DeploymentStrategy) -> Iterator[Problem]:
     if strategy.type == RECREATE:
         why = f"may not be specified when strategy `type` is '{RECREATE}'"
         yield Problem("spec.strategy.rollingUpdate", "given", why, FORBIDDEN)
-    for name, value in (("maxUnavailable", rolling.max_unavailable), ("maxSurge", rolling.max_surge)):
-        good = value >= 0 if isinstance(value, int) else value is None or _PERCENT.fullmatch(value) is not None
-        if not good:
-            accepted = 'a number from 0 on, or a part such as "25%", is accepted'
-            yield Problem(f"spec.strategy.rollingUpdate.{name}", shown(value), accepted)
+    path = "spec.strategy.rollingUpdate"
+    yield from check_share(f"{path}.maxUnavailable", rolling.max_unavailable)
+    yield from check_share(f"{path}.maxSurge", rolling.max_surge)
     if rolling.max_unavailable in (0, "0%") and rolling.max_surge in (0, "0%"):
         why = "may not be 0 when `maxSurge` is 0"
-        yield Problem("spec.strategy.rollingUpdate.maxUnavailable", shown(rolling.max_unavailable), why)
+        yield Problem(f"{path}.maxUnavailable", shown(rolling.max_unavailable), why)
 
 
 def _immutable(old: Deployment, new: Deployment) -> Iterator[Problem]:

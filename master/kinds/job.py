@@ -15,6 +15,7 @@ from api.rules import Rules
 from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
 from api.value import Value, by
 from master.kinds import pod_failure_policy
+from master.kinds.checks import at_least
 from master.kinds.kind import AGE, NAME, Column, Kind, age, duration, parse_time
 from master.kinds.pod_failure_policy import PodFailurePolicy
 from master.kinds.workload import WIDE, PodTemplateSpec, check_template, defaulted_template, wide_cells
@@ -142,17 +143,15 @@ def _on_create(item: Job) -> Job:
 
 def check_spec(spec: JobSpec) -> Iterator[Problem]:
     """Every problem of a job's spec but for its selector."""
-    for name, value in (
-        ("parallelism", spec.parallelism),
-        ("completions", spec.completions),
-        ("activeDeadlineSeconds", spec.active_deadline_seconds),
-        ("backoffLimit", spec.backoff_limit),
-        ("ttlSecondsAfterFinished", spec.ttl_seconds_after_finished),
-        ("backoffLimitPerIndex", spec.backoff_limit_per_index),
-        ("maxFailedIndexes", spec.max_failed_indexes),
-    ):
-        if value is not None and value < 0:
-            yield Problem(f"spec.{name}", shown(value), "must be greater than or equal to 0")
+    yield from at_least(
+        ("spec.parallelism", spec.parallelism, 0),
+        ("spec.completions", spec.completions, 0),
+        ("spec.activeDeadlineSeconds", spec.active_deadline_seconds, 0),
+        ("spec.backoffLimit", spec.backoff_limit, 0),
+        ("spec.ttlSecondsAfterFinished", spec.ttl_seconds_after_finished, 0),
+        ("spec.backoffLimitPerIndex", spec.backoff_limit_per_index, 0),
+        ("spec.maxFailedIndexes", spec.max_failed_indexes, 0),
+    )
     yield from check_template(spec.template, None, ("Always", *POLICIES))
     policy = spec.template.spec.restart_policy
     if policy in ("", "Always"):

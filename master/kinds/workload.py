@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -14,6 +15,8 @@ from api.objects import Condition, ObjectMeta, Pod, PodSpec
 from api.schema import MISSING, Problem, shown
 from api.value import Value, by
 from master.kinds.kind import Column
+
+_PERCENT = re.compile(r"(\d{1,9})%", re.ASCII)
 
 
 class PodTemplateSpec(Value, frozen=True):
@@ -71,6 +74,27 @@ def check_template(
     if wish is not None and not selector(wish).matches(template.metadata.labels):
         found = shown(template.metadata.labels)
         yield Problem("spec.template.metadata.labels", found, "`selector` does not match template `labels`")
+
+
+def share(value: int | str | None, of: int, up: bool) -> int:
+    """A number of pods, of which a part in percent is rounded up or down."""
+    found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if found is not None:
+        part = int(found[1]) * of
+        return -(-part // 100) if up else part // 100
+    return value if isinstance(value, int) else 0
+
+
+def is_nothing(value: int | str | None) -> bool:
+    """Whether it is a number of no pods, whatever the whole is."""
+    return share(value, 100, up=True) == 0
+
+
+def check_share(path: str, value: int | str | None) -> Iterator[Problem]:
+    """A number from 0 on, or a part in percent."""
+    good = value >= 0 if isinstance(value, int) else value is None or _PERCENT.fullmatch(value) is not None
+    if not good:
+        yield Problem(path, shown(value), 'a number from 0 on, or a part such as "25%", is accepted')
 
 
 def check_replicas(replicas: int | None) -> Iterator[Problem]:

@@ -1,13 +1,20 @@
-"""Jobs as people drive them: every kubectl on this machine against a real master, with pods that a test lets end."""
+"""Workloads as people drive them: the oldest and the newest kubectl against a real master; a test lets the pods end."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 
-from tests.contract.test_kubectl import NAMESPACE, Kubectl, kubectl, project, server  # noqa: F401
+import pytest
+
+from tests.contract.test_kubectl import NAMESPACE, PROGRAMS, Kubectl, kubectl, project, server  # noqa: F401
+
+ENDS = sorted(program for program in PROGRAMS if "." in Path(program).name)[:: max(1, len(PROGRAMS) - 2)]
+pytestmark = pytest.mark.parametrize("kubectl", ENDS or PROGRAMS, indirect=True, ids=lambda path: Path(path).name)
 
 
-def patched(program: Kubectl, space: str, pod: str, status: dict[str, object]) -> None:
+def patched(program: Kubectl, space: str, pod: str, status: Mapping[str, object]) -> None:
     program("-n", space, "patch", pod, "--subresource=status", "-p", json.dumps({"status": status}))
 
 
@@ -27,3 +34,55 @@ def test_a_job_from_its_making_to_its_end(kubectl: Kubectl, project: str) -> Non
     assert "Job completed" in told
     kubectl("-n", project, "delete", "job", "sum")
     kubectl("-n", project, "wait", "--for=delete", pod, "--timeout=20s")
+
+
+NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker"}}
+WELL = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"pods": "100"}}
+DAEMON_SET = """\
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: log}
+spec:
+  selector: {matchLabels: {app: log}}
+  template:
+    metadata: {labels: {app: log}}
+    spec: {containers: [{name: main, image: "toolbox:1"}]}
+"""
+
+
+def start(program: Kubectl, space: str, wish: str) -> None:
+    """What a node would do, until the rollout says that it is done: pods that end are let go, others are ready."""
+    for _ in range(20):
+        listed = program("-n", space, "get", "pods", "-o", "json").stdout
+        for pod in json.loads(listed)["items"]:
+            name = pod["metadata"]["name"]
+            if "deletionTimestamp" in pod["metadata"]:
+                program("-n", space, "delete", "pod", name, "--force", "--grace-period=0", "--ignore-not-found")
+            elif pod["spec"].get("nodeName"):
+                status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+                patched(program, space, f"pod/{name}", status)
+        told = program("-n", space, "rollout", "status", wish, "--watch=false").stdout
+        if "successfully rolled out" in told or "rolling update complete" in told:
+            return
+    raise AssertionError(told)
+
+
+def test_a_daemon_set_from_its_making_to_its_end(kubectl: Kubectl, project: str) -> None:  # noqa: F811
+    kubectl("apply", "-f", "-", text=NAMESPACE.replace("PROJECT", project))
+    kubectl("apply", "-f", "-", text=json.dumps(NODE))
+    kubectl("patch", "node", "worker", "--subresource=status", "-p", json.dumps({"status": WELL}))
+    kubectl("-n", project, "apply", "-f", "-", text=DAEMON_SET)
+    start(kubectl, project, "ds/log")
+    assert kubectl("-n", project, "get", "ds", "--no-headers").stdout.split()[:7] == ["log", *"11111", "<none>"]
+    kubectl("-n", project, "set", "image", "ds/log", "main=toolbox:2")
+    start(kubectl, project, "ds/log")
+    history = kubectl("-n", project, "rollout", "history", "ds/log").stdout.split()
+    assert [word for word in history if word.isdecimal()] == ["1", "2"]
+    assert "toolbox:1" in kubectl("-n", project, "rollout", "history", "ds/log", "--revision=1").stdout
+    kubectl("-n", project, "rollout", "undo", "ds/log")
+    start(kubectl, project, "ds/log")
+    assert "toolbox:1" in kubectl("-n", project, "get", "pods", "-o", "yaml").stdout
+    kubectl("-n", project, "rollout", "restart", "ds/log")
+    start(kubectl, project, "ds/log")
+    assert "SuccessfulCreate" in kubectl("-n", project, "describe", "ds", "log").stdout
+    kubectl("-n", project, "delete", "ds", "log")

@@ -88,6 +88,49 @@ def test_a_replication_controller_leaves_its_pods_on_wish(host: SingleNode) -> N
     assert not pods(host, "app=old")
 
 
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: sums}
+spec:
+  completions: 3
+  parallelism: 2
+  completionMode: Indexed
+  template:
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: main
+        image: podlane/toolbox
+        command: [sh, -c, 'test "$(hostname)" = "sums-$JOB_COMPLETION_INDEX"']
+"""
+
+
+def test_a_job_from_its_making_to_its_end(host: SingleNode) -> None:
+    host.kubectl("apply", "-f", "-", stdin=JOB)
+    host.kubectl("wait", "--for=condition=complete", "job/sums", "--timeout=60s")
+    assert host.kubectl("get", "job", "sums", "--no-headers").split()[:3] == ["sums", "Complete", "3/3"]
+    status = json.loads(host.kubectl("get", "job", "sums", "-o", "json"))["status"]
+    assert (status["succeeded"], status["completedIndexes"], "failed" in status) == (3, "0-2", False)
+    host.kubectl("delete", "job", "sums", "--timeout=60s")
+    wait_until(lambda: not pods(host, "job-name=sums"), "its pods go, too")
+
+
+def test_a_job_counts_a_pod_that_somebody_deletes(host: SingleNode) -> None:
+    endless = JOB.replace("name: sums", "name: long").replace("completions: 3", "completions: 1")
+    host.kubectl("apply", "-f", "-", stdin=endless.replace("'test ", "'tail -f /dev/null; test "))
+    wait_until(lambda: [pod["status"].get("phase") for pod in pods(host, "job-name=long")] == ["Running"], "its pod")
+    (first,) = (pod["metadata"]["name"] for pod in pods(host, "job-name=long"))
+    host.kubectl("delete", "pod", first, "--grace-period=1", "--timeout=60s")
+    host.kubectl("wait", "--for=jsonpath={.status.failed}=1", "job/long", "--timeout=60s")
+    wait_until(lambda: [pod["status"].get("phase") for pod in pods(host, "job-name=long")] == ["Running"], "another")
+    host.kubectl("patch", "job", "long", "-p", '{"spec": {"suspend": true}}')
+    host.kubectl("wait", "--for=condition=suspended", "job/long", "--timeout=60s")
+    host.kubectl("delete", "job", "long", "--timeout=60s")
+    wait_until(lambda: not pods(host, "job-name=long"), "its pods go, too", 60)
+
+
 WITH_TOKEN = """\
 apiVersion: v1
 kind: Pod

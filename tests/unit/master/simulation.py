@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.objects import Condition, Node, Object, Pod
 from api.validate import default
-from master import dependents, deployments, jobs, replicas, writes
+from master import daemon_sets, dependents, deployments, jobs, replicas, writes
 from master.controllers import Change, Drop, End, Make
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
@@ -94,6 +94,9 @@ class Simulation:
         busy = self.carry_out(deployments.passes(self.all("Deployment"), sets, pods, self.now))
         owners = [*self.all("ReplicaSet"), *self.all("ReplicationController")]
         busy |= self.carry_out(replicas.passes(owners, self.pods(), self.now))
+        revisions = self.all("ControllerRevision")
+        daemons = daemon_sets.passes(self.all("DaemonSet"), self.all("Node"), self.pods(), revisions, self.now)
+        busy |= self.carry_out(daemons)
         busy |= self.carry_out(jobs.passes(self.all("Job"), self.pods(), self.now))
         busy |= self.carry_out(dependents.passes(list(self.objects.values()), lambda row: row.kind in BY_NAME))
         return busy

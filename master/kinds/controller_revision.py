@@ -1,0 +1,56 @@
+"""ControllerRevision: what a controller's owner said at some time, so that it can be had back. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from api.objects import Object
+from api.rules import Rules
+from api.schema import MISSING, Problem
+from api.value import Json
+from master.kinds.checks import at_least, unchanged
+from master.kinds.kind import AGE, NAME, Column, Kind, age
+
+
+class ControllerRevision(Object, frozen=True):
+    """`data` is the state, in a form that its controller knows; a later one has a higher `revision`."""
+
+    API_VERSION = "apps/v1"
+    KIND = "ControllerRevision"
+
+    data: Json = None
+    revision: int = 0
+
+
+def _check(item: ControllerRevision) -> Iterator[Problem]:
+    if item.data is None:
+        yield Problem("data", "null", "data is mandatory", MISSING)
+    elif not isinstance(item.data, dict):
+        yield Problem("data", "given", "an object is accepted")
+    yield from at_least(("revision", item.revision, 0))
+
+
+def _cells(item: ControllerRevision, now: datetime.datetime) -> tuple[object, ...]:
+    owner = next((row for row in item.metadata.owner_references if row.controller), None)
+    name = "<none>"
+    if owner is not None:
+        group = owner.api_version.rpartition("/")[0]
+        name = f"{owner.kind}{'.' if group else ''}{group}".lower() + f"/{owner.name}"
+    return item.metadata.name, name, item.revision, age(item.metadata.creation_timestamp, now)
+
+
+CONTROLLER_REVISION = Kind(
+    type=ControllerRevision,
+    plural="controllerrevisions",
+    singular="controllerrevision",
+    namespaced=True,
+    columns=(
+        NAME,
+        Column("Controller", "Whose state it is."),
+        Column("Revision", "Its number among the states of its owner."),
+        AGE,
+    ),
+    cells=_cells,
+    own_rules=Rules(check=_check, immutable=lambda old, new: unchanged(("data", old.data, new.data))),
+)

@@ -1,0 +1,176 @@
+"""DaemonSet: one pod on every node that suits it. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from api.label_selector import LabelSelector, check_selector, shown_selector
+from api.objects import Condition, Object
+from api.rules import Rules
+from api.schema import MISSING, NOT_SUPPORTED, Problem, shown
+from api.value import Value, by
+from master.kinds.checks import at_least, unchanged
+from master.kinds.kind import AGE, NAME, Column, Kind, age
+from master.kinds.workload import (
+    WIDE,
+    PodTemplateSpec,
+    check_required_selector,
+    check_share,
+    check_template,
+    defaulted_template,
+    is_nothing,
+    wide_cells,
+)
+
+ROLLING, ON_DELETE = "RollingUpdate", "OnDelete"
+HISTORY = 10
+
+
+class RollingUpdateDaemonSet(Value, frozen=True):
+    """On how many nodes the pod may be missing on the way, or be there twice; a number or a part in percent."""
+
+    max_unavailable: int | str | None = None
+    max_surge: int | str | None = None
+
+
+class DaemonSetUpdateStrategy(Value, frozen=True):
+    """`type` is RollingUpdate, or OnDelete: a pod is replaced by one of the new template when somebody deletes it."""
+
+    type: str = ""
+    rolling_update: RollingUpdateDaemonSet | None = None
+
+
+class DaemonSetSpec(Value, frozen=True):
+    """A pod counts as available when it has been ready for `min_ready_seconds`."""
+
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+    update_strategy: DaemonSetUpdateStrategy = DaemonSetUpdateStrategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
+
+
+class DaemonSetStatus(Value, frozen=True, omit_defaults=False):
+    """Numbers of nodes: that are to have a pod, have one, have one although they should not, and so on."""
+
+    current_number_scheduled: int = 0
+    number_misscheduled: int = 0
+    desired_number_scheduled: int = 0
+    number_ready: int = 0
+    observed_generation: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+    number_unavailable: int = 0
+    collision_count: int = 0
+    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+
+
+class DaemonSet(Object, frozen=True):
+    """Keeps one pod made from `template` on each node that its node selector, affinity and tolerations allow."""
+
+    API_VERSION = "apps/v1"
+    KIND = "DaemonSet"
+
+    spec: DaemonSetSpec = DaemonSetSpec()
+    status: DaemonSetStatus = DaemonSetStatus()
+
+
+def _default(item: DaemonSet) -> DaemonSet:
+    spec = item.spec
+    strategy = replace(spec.update_strategy, type=spec.update_strategy.type or ROLLING)
+    if strategy.type == ROLLING:
+        rolling = strategy.rolling_update or RollingUpdateDaemonSet()
+        rolling = RollingUpdateDaemonSet(
+            max_unavailable=1 if rolling.max_unavailable is None else rolling.max_unavailable,
+            max_surge=0 if rolling.max_surge is None else rolling.max_surge,
+        )
+        strategy = replace(strategy, rolling_update=rolling)
+    spec = replace(
+        spec,
+        template=defaulted_template(spec.template),
+        update_strategy=strategy,
+        revision_history_limit=HISTORY if spec.revision_history_limit is None else spec.revision_history_limit,
+    )
+    return replace(item, spec=spec)
+
+
+def _check(item: DaemonSet) -> Iterator[Problem]:
+    spec = item.spec
+    yield from check_required_selector(spec.selector)
+    bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
+    yield from bad
+    yield from check_template(spec.template, None if bad else spec.selector)
+    yield from at_least(
+        ("spec.minReadySeconds", spec.min_ready_seconds, 0),
+        ("spec.revisionHistoryLimit", spec.revision_history_limit, 0),
+    )
+    yield from _check_strategy(spec.update_strategy)
+
+
+def _check_strategy(strategy: DaemonSetUpdateStrategy) -> Iterator[Problem]:
+    if strategy.type not in ("", ROLLING, ON_DELETE):
+        accepted = f"{ROLLING} and {ON_DELETE} are accepted"
+        yield Problem("spec.updateStrategy.type", shown(strategy.type), accepted, NOT_SUPPORTED)
+    rolling = strategy.rolling_update
+    if strategy.type == ON_DELETE or rolling is None:
+        return
+    path = "spec.updateStrategy.rollingUpdate"
+    unavailable = 1 if rolling.max_unavailable is None else rolling.max_unavailable
+    bad = [*check_share(f"{path}.maxUnavailable", unavailable), *check_share(f"{path}.maxSurge", rolling.max_surge)]
+    yield from bad
+    surge = not is_nothing(rolling.max_surge)
+    if not bad and surge and not is_nothing(unavailable):
+        yield Problem(f"{path}.maxSurge", shown(rolling.max_surge), "may not be set when maxUnavailable is non-zero")
+    elif not bad and not surge and is_nothing(unavailable):
+        yield Problem(f"{path}.maxUnavailable", shown(unavailable), "cannot be 0 when maxSurge is 0", MISSING)
+
+
+def _cells(item: DaemonSet, now: datetime.datetime) -> tuple[object, ...]:
+    status, pods = item.status, item.spec.template.spec
+    chosen = LabelSelector(match_labels=pods.node_selector)
+    return (
+        item.metadata.name,
+        status.desired_number_scheduled,
+        status.current_number_scheduled,
+        status.number_ready,
+        status.updated_number_scheduled,
+        status.number_available,
+        shown_selector(chosen),
+        age(item.metadata.creation_timestamp, now),
+        *wide_cells(item.spec.template, shown_selector(item.spec.selector)),
+    )
+
+
+DAEMON_SET = Kind(
+    type=DaemonSet,
+    plural="daemonsets",
+    singular="daemonset",
+    namespaced=True,
+    short=("ds",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Desired", "On how many nodes there is to be a pod.", "integer"),
+        Column("Current", "On how many there is one.", "integer"),
+        Column("Ready", "On how many it is ready.", "integer"),
+        Column("Up-to-date", "On how many it is made from the newest template.", "integer"),
+        Column("Available", "On how many it has been ready for minReadySeconds.", "integer"),
+        Column("Node Selector", "Labels that a node must have."),
+        AGE,
+        *WIDE,
+    ),
+    cells=_cells,
+    on_create=lambda item: replace(item, status=DaemonSetStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=Rules(
+        default=_default,
+        check=_check,
+        immutable=lambda old, new: unchanged(("spec.selector", old.spec.selector, new.spec.selector)),
+    ),
+)
