@@ -198,9 +198,9 @@ def immutable(old: Pod, new: Pod) -> Iterator[Problem]:
         yield Problem(
             "spec",
             "changed",
-            "pod updates may not change fields other than `spec.containers[*].image`, `spec.initContainers[*].image`, "
-            "`spec.activeDeadlineSeconds`, `spec.tolerations` (only additions) and "
-            "`spec.terminationGracePeriodSeconds`",
+            "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+            "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+            "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
             FORBIDDEN,
         )
 

@@ -6,16 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_REQUIREMENT = re.compile(
-    r"""\s*(?:
-        !\s*(?P<absent>[\w./-]+)
-      | (?P<key>[\w./-]+)\s*(?:
-            (?P<op>==|=|!=)\s*(?P<value>[\w.-]*)
-          | \s(?P<set>in|notin)\s*\((?P<values>[^()]*)\)
-        )?
-    )\s*(?:,|$)""",
-    re.VERBOSE,
-)
+from api.names import label_key, label_value
+
+_TOKEN = re.compile(r"\s*(==|!=|[()=,!<>]|[^\s()=,!<>]+|$)")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_SYMBOLS = frozenset(("==", "!=", "(", ")", "=", ",", "!", "<", ">", ""))
+_OPERATORS = {"=": "in", "==": "in", "!=": "notin", "in": "in", "notin": "notin", ">": "gt", "<": "lt"}
 
 
 class BadSelector(ValueError):
@@ -24,7 +20,7 @@ class BadSelector(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """`operator` is one of in, notin, exists, absent."""
+    """`operator` is one of in, notin, exists, absent, gt, lt; the last two compare with the one value as a number."""
 
     key: str
     operator: str
@@ -38,7 +34,15 @@ class Requirement:
             return self.key not in labels
         if self.operator == "in":
             return labels.get(self.key) in self.values
+        if self.operator in ("gt", "lt"):
+            return self._compares(labels.get(self.key, ""))
         return labels.get(self.key) not in self.values
+
+    def _compares(self, text: str) -> bool:
+        if _WHOLE.fullmatch(text) is None:
+            return False
+        (limit,) = map(int, self.values)
+        return int(text) > limit if self.operator == "gt" else int(text) < limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +65,77 @@ class Selector:
 
 def parse_labels(text: str) -> Selector:
     """Read a label selector. Raises BadSelector."""
-    requirements, position = [], 0
-    while position < len(text):
-        found = _REQUIREMENT.match(text, position)
-        if found is None or found.end() == position:
-            raise BadSelector(f"unable to parse requirement: found {text[position:]!r} in label selector {text!r}")
-        requirements.append(_requirement(found))
-        position = found.end()
+    tokens = _Tokens(text)
+    requirements: list[Requirement] = []
+    while tokens.next:
+        if tokens.next != "!" and tokens.next in _SYMBOLS:
+            raise BadSelector(f"found '{tokens.next}', expected: !, identifier, or 'end of string'")
+        try:
+            requirements.append(_requirement(tokens))
+        except BadSelector as error:
+            raise BadSelector(f"unable to parse requirement: {error}") from error
+        if tokens.next not in (",", ""):
+            raise BadSelector(f"found '{tokens.next}', expected: ',' or 'end of string'")
+        if tokens.take() and tokens.next != "!" and tokens.next in _SYMBOLS:
+            raise BadSelector(f"found '{tokens.next}', expected: identifier after ','")
     return Selector(tuple(requirements))
 
 
-def _requirement(found: re.Match[str]) -> Requirement:
-    if found["absent"]:
-        return Requirement(found["absent"], "absent")
-    if found["op"]:
-        return Requirement(found["key"], "notin" if found["op"] == "!=" else "in", frozenset({found["value"]}))
-    if found["set"]:
-        values = frozenset(value.strip() for value in found["values"].split(","))
-        return Requirement(found["key"], found["set"], values)
-    return Requirement(found["key"], "exists")
+class _Tokens:
+    """The words and symbols of a selector, one after the other; `next` is empty at the end."""
+
+    def __init__(self, text: str) -> None:
+        self._found = _TOKEN.finditer(text)
+        self.next = ""
+        self.take()
+
+    def take(self) -> str:
+        """The next one, which is then behind."""
+        taken, found = self.next, next(self._found, None)
+        self.next = found[1] if found is not None else ""
+        return taken
+
+    def take_word(self) -> str:
+        """The next one, which must not be a symbol. Raises BadSelector."""
+        if self.next in _SYMBOLS:
+            raise BadSelector(f"found '{self.next}', expected: identifier")
+        return self.take()
+
+
+def _requirement(tokens: _Tokens) -> Requirement:
+    absent = tokens.next == "!"
+    if absent:
+        tokens.take()
+    key = tokens.take_word()
+    if label_key(key):
+        raise BadSelector(f'<nil>: Invalid value: "{key}": {label_key(key)}')
+    if absent or tokens.next in ("", ","):
+        return Requirement(key, "absent" if absent else "exists")
+    sign = tokens.take()
+    if sign not in _OPERATORS:
+        raise BadSelector(f"found '{sign}', expected: in, notin, =, ==, !=, gt, lt")
+    values = _values(tokens) if sign in ("in", "notin") else ["" if tokens.next in ("", ",") else tokens.take_word()]
+    for number, value in enumerate(values):
+        place = f'values[{number}][{key}]: Invalid value: "{value}"'
+        if sign in "<>" and _WHOLE.fullmatch(value) is None:
+            raise BadSelector(f"{place}: for 'Gt', 'Lt' operators, the value must be an integer")
+        if label_value(value):
+            raise BadSelector(f"{place}: {label_value(value)}")
+    return Requirement(key, _OPERATORS[sign], frozenset(values))
+
+
+def _values(tokens: _Tokens) -> list[str]:
+    """A list in brackets; nothing between two commas is the empty value."""
+    if tokens.next != "(":
+        raise BadSelector(f"found '{tokens.next}' expected: '('")
+    tokens.take()
+    values = []
+    while True:
+        values.append("" if tokens.next in (",", ")") else tokens.take_word())
+        if tokens.next not in (",", ")"):
+            raise BadSelector(f"found '{tokens.next}', expected: ',' or ')'")
+        if tokens.take() == ")":
+            return values
 
 
 def parse_fields(text: str, known: frozenset[str]) -> Selector:

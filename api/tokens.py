@@ -7,12 +7,12 @@ from api.value import Value
 
 
 class BoundObjectReference(Value, frozen=True):
-    """The object with which the token loses its worth."""
+    """The object with which the token loses its worth; without a uid it is the one that has the name now."""
 
-    kind: str
-    api_version: str
-    name: str
-    uid: str
+    kind: str = ""
+    api_version: str = ""
+    name: str = ""
+    uid: str = ""
 
 
 class TokenRequestSpec(Value, frozen=True):

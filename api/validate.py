@@ -78,7 +78,7 @@ def _check_kind(obj: Object) -> Iterator[Problem]:
 
 def _check_metadata(meta: ObjectMeta, syntax: Callable[[str], str]) -> Iterator[Problem]:
     if not meta.name and not meta.generate_name:
-        yield Problem("metadata.name", '""', "a name or a generateName is required", MISSING)
+        yield Problem("metadata.name", '""', "name or generateName is required", MISSING)
     elif meta.name and syntax(meta.name):
         yield Problem("metadata.name", shown(meta.name), syntax(meta.name))
     elif not meta.name and syntax(f"{meta.generate_name}x"):
@@ -89,7 +89,7 @@ def _check_metadata(meta: ObjectMeta, syntax: Callable[[str], str]) -> Iterator[
         if names.label_key(key):
             yield Problem("metadata.labels", shown(key), names.label_key(key))
         if names.label_value(value):
-            yield Problem(f"metadata.labels[{key}]", shown(value), names.label_value(value))
+            yield Problem("metadata.labels", shown(value), names.label_value(value))
     for key in meta.annotations:
         if names.label_key(key.lower()):
             yield Problem("metadata.annotations", shown(key), names.label_key(key.lower()))
@@ -119,7 +119,7 @@ RULES: Mapping[type[Object], AnyRules] = {
     NodeQuery: Rules(check=query_checks.check),
     events.Event: Rules(check=events.check, immutable=events.immutable),
     Lease: Rules(),
-    Service: Rules(services.defaulted, services.check, services.immutable, name=names.dns_label),
+    Service: Rules(services.defaulted, services.check, services.immutable, name=names.service_name),
     Endpoints: Rules(endpoints.defaulted_endpoints, endpoints.check_endpoints),
     EndpointSlice: Rules(endpoints.defaulted_slice, endpoints.check_slice, endpoints.immutable_slice),
 }

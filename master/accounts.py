@@ -13,6 +13,7 @@ from api.tokens import TokenRequest
 from master import answers
 from master.authorize import User
 from master.controllers import Change, Make
+from master.kinds import ALL
 from master.kinds.service_account import SERVICE_ACCOUNT, ServiceAccount
 
 DEFAULT = "default"
@@ -69,9 +70,15 @@ def claims(
         if reference.kind not in BINDABLE:
             problem = Problem("spec.boundObjectRef.kind", shown(reference.kind), f"{', '.join(BINDABLE)} are accepted")
             raise answers.invalid(SERVICE_ACCOUNT, meta.name, [problem])
-        if bound is None or reference.uid not in ("", bound.metadata.uid):
-            why = f"the {reference.kind} {reference.name!r} of the bound object reference is not there, or another one"
-            raise answers.conflict(SERVICE_ACCOUNT, meta.name, why)
+        bindable = next(kind for kind in ALL if kind.name == reference.kind)
+        if bound is None:
+            raise answers.not_found(bindable, reference.name)
+        if reference.uid not in ("", bound.metadata.uid):
+            why = (
+                f"the UID in the bound object reference ({reference.uid}) does not match the UID in record. "
+                "The object might have been deleted and then recreated"
+            )
+            raise answers.conflict(bindable, reference.name, why)
         private[reference.kind.lower()] = {"name": bound.metadata.name, "uid": bound.metadata.uid}
     begin = int(now.timestamp())
     return {

@@ -98,6 +98,19 @@ def conflict(kind: AnyKind, name: str, why: str = "") -> Failure:
     return failure(409, "Conflict", message, about(kind, name))
 
 
+def other_object(kind: AnyKind, name: str, why: str) -> Failure:
+    """409: the object is not the one that a delete is meant for. The answer names its kind, not its resource."""
+    message = f'Operation cannot be fulfilled on {kind.name} "{name}": {why}'
+    return failure(409, "Conflict", message, StatusDetails(name=name, group=kind.group, kind=kind.name))
+
+
+def unpatchable(why: str) -> Failure:
+    """422: a patch that cannot be done to the object."""
+    message = "the server rejected our request due to an error in our request"
+    cause = StatusCause(reason=schema.INVALID, message=why, field="patch")
+    return failure(422, "Invalid", message, StatusDetails(causes=(cause,)))
+
+
 def apply_conflict(conflicts: Sequence[Conflict]) -> Failure:
     """409: an apply would change what others own. kubectl shows the causes and tells of --force-conflicts."""
     causes = tuple(
@@ -128,7 +141,12 @@ def expired(message: str) -> Failure:
 
 def unsupported_media_type(message: str) -> Failure:
     """415: the body has a form that is not read."""
-    return failure(415, "UnsupportedMediaType", message, StatusDetails())
+    return failure(415, "UnsupportedMediaType", message)
+
+
+def unsupported_patch() -> Failure:
+    """415: a patch of a form that is not read."""
+    return failure(415, "UnsupportedMediaType", "415: Unsupported Media Type", StatusDetails())
 
 
 def too_large_version(asked: int, current: int) -> Failure:

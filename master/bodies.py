@@ -25,7 +25,7 @@ def read(patches: bool, content_type: str, body: bytes) -> Any:
     readers = _PATCHES if patches else _OBJECTS
     if content_type not in readers:
         if patches:
-            raise answers.unsupported_media_type("415: Unsupported Media Type")
+            raise answers.unsupported_patch()
         raise answers.unsupported_media_type(
             "the body of the request was in an unknown format - accepted media types include: "
             + ", ".join(filter(None, _OBJECTS))

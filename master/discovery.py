@@ -58,7 +58,7 @@ Row = dict[str, Any]
 
 def _groups() -> list[tuple[str, str, list[AnyKind]]]:
     """(group, version, kinds), the core first."""
-    ordered = sorted(ALL, key=lambda kind: (kind.group, kind.version))
+    ordered = sorted(ALL, key=lambda kind: (kind.group, kind.version, kind.plural))
     return [(*key, list(kinds)) for key, kinds in groupby(ordered, key=lambda kind: (kind.group, kind.version))]
 
 

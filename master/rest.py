@@ -216,7 +216,10 @@ class Objects:
         if ask.content_type == bodies.APPLY_PATCH:
             return await self._apply(ask)
         old = self._old(ask)
-        return await self._replace(ask, _patched(ask, msgspec.json.decode(old.data), ask.where.kind.shape), old)
+        before = msgspec.json.decode(old.data)
+        # Where nobody applied there is no record of owners; kubectl replaces it all the same when it takes over.
+        before["metadata"].setdefault("managedFields", [])
+        return await self._replace(ask, _patched(ask, before, ask.where.kind.shape), old)
 
     async def _apply(self, ask: Ask) -> Answer:
         """The fields of the body are as it says, and belong to who applies it; the object is made if there is none."""
@@ -271,7 +274,7 @@ class Objects:
         if verb == "get":
             return Answer(200, msgspec.json.encode(before))
         if ask.content_type == bodies.APPLY_PATCH:
-            raise answers.unsupported_media_type("415: Unsupported Media Type")
+            raise answers.unsupported_patch()
         document = ask.document
         if verb == "patch":
             document = _patched(ask, msgspec.to_builtins(before), shape_of(Scale))
@@ -372,5 +375,4 @@ def _patched(ask: Ask, before: Any, shape: Shape) -> Any:
             return patch.strategic(before, ask.document, shape)
         return patch.apply_operations(before, ask.document)
     except patch.Unpatchable as error:
-        message = f"the server rejected our request due to an error in our request: {error}"
-        raise answers.failure(422, "Invalid", message) from error
+        raise answers.unpatchable(str(error)) from error

@@ -62,7 +62,7 @@ def read(where: Target, document: object, strictness: str, random_letters: Calla
     if refused or item is None:
         name = metadata.get("name") if isinstance(metadata, dict) else ""
         raise answers.invalid(kind, name if isinstance(name, str) else "", refused)
-    told = [f'unknown field "{problem.path}"{problem.wanted}' for problem in unknown if strictness == "Warn"]
+    told = [f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn"]
     return Body(with_metadata(default(item, kind.rules), managed_fields=None, self_link=""), (*told, *warnings))
 
 
@@ -284,13 +284,13 @@ def check_preconditions(kind: AnyKind, item: Object, options: DeleteOptions) -> 
             f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({found.uid}). "
             "The object might have been deleted and then recreated"
         )
-        raise answers.conflict(kind, found.name, why)
+        raise answers.other_object(kind, found.name, why)
     if wanted.resource_version is not None and wanted.resource_version != found.resource_version:
         why = (
             f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the ResourceVersion "
             f"in record ({found.resource_version}). The object might have been modified"
         )
-        raise answers.conflict(kind, found.name, why)
+        raise answers.other_object(kind, found.name, why)
 
 
 def deleted(

@@ -113,7 +113,6 @@ def test_all_problems_come_at_once() -> None:
     assert set(paths(document)) == {
         "metadata.name",
         "metadata.labels",
-        "metadata.labels[a b]",
         "spec.restartPolicy",
         "spec.subdomain",
         "spec.containers[0].image",

@@ -70,10 +70,44 @@ def test_label_selectors(selector: str, matches: bool) -> None:
     assert parse_labels(selector).matches(LABELS) == matches
 
 
-@pytest.mark.parametrize("selector", ["a=b=c", "a in", "a in (b", "=b", "a b", "!", "a,,b", "(a)"])
-def test_bad_label_selectors_say_so(selector: str) -> None:
-    with pytest.raises(BadSelector, match="unable to parse requirement"):
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ("a=b=c", "found '=', expected: ',' or 'end of string'"),
+        ("a in", "unable to parse requirement: found '' expected: '('"),
+        ("a in x", "unable to parse requirement: found 'x' expected: '('"),
+        ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+        ("=b", "found '=', expected: !, identifier, or 'end of string'"),
+        ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
+        ("!", "unable to parse requirement: found '', expected: identifier"),
+        ("a,,b", "found ',', expected: identifier after ','"),
+        ("(a)", "found '(', expected: !, identifier, or 'end of string'"),
+        (
+            "a>b",
+            "unable to parse requirement: values[0][a]: Invalid value: \"b\": for 'Gt', 'Lt' operators, the value "
+            "must be an integer",
+        ),
+        ("/a", 'unable to parse requirement: <nil>: Invalid value: "/a": prefix part must be non-empty'),
+    ],
+)
+def test_bad_label_selectors_say_so(selector: str, told: str) -> None:
+    with pytest.raises(BadSelector) as caught:
         parse_labels(selector)
+    assert str(caught.value) == told
+
+
+def test_labels_are_compared_as_numbers() -> None:
+    assert parse_labels("size>8,size<10").matches({"size": "9"})
+    assert not parse_labels("size>8").matches({"size": "8"})
+    assert not parse_labels("size<8").matches({"size": "small"})
+
+
+@given(st.text(alphabet="a1=!(),<> in", max_size=12))
+def test_any_text_is_a_selector_or_a_bad_one(text: str) -> None:
+    try:
+        parse_labels(text)
+    except BadSelector:
+        pass
 
 
 def test_field_selectors() -> None:
