@@ -74,9 +74,9 @@ def not_found(kind: AnyKind, name: str) -> Failure:
     return failure(404, "NotFound", f'{qualified(kind)} "{name}" not found', about(kind, name))
 
 
-def not_allowed() -> Failure:
+def not_allowed(why: str = "") -> Failure:
     """405: the path exists, but not for this method."""
-    message = "the server does not allow this method on the requested resource"
+    message = "the server does not allow this method on the requested resource" + (f": {why}" if why else "")
     return failure(405, "MethodNotAllowed", message, StatusDetails())
 
 

@@ -161,6 +161,11 @@ ENDPOINTS = ("Service", "Pod", "Endpoints", "EndpointSlice")
 CONTROLLERS = (
     Controller("network", ("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"), _network, opens=True),
     Controller(
+        "service network",
+        ("ServiceCIDR",),
+        lambda look: controllers.service_cidr(look.env.wish, look.one("ServiceCIDR", controllers.SERVICE_CIDR_NAME)),
+    ),
+    Controller(
         "priority classes", ("PriorityClass",), _of_all(controllers.priority_classes, "PriorityClass"), opens=True
     ),
     Controller(MASTER_SERVICE, ("Service", "Endpoints", "EndpointSlice"), _master_service, opens=True),

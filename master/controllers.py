@@ -31,11 +31,13 @@ from master.allocators import SubnetPools
 from master.kinds.kind import parse_time, show_time
 from master.kinds.node import ready
 from master.kinds.priority_class import SYSTEM_CLASSES, PriorityClass
+from master.kinds.service_cidr import ServiceCIDR, ServiceCIDRSpec
 from master.writes import BACKGROUND
 
 GLOBAL_NAMESPACE = "default"
 LASTING_NAMESPACES = (GLOBAL_NAMESPACE, NODE_LEASES)
 """Namespaces that are always there. They belong to the cluster: their lane is the one that reaches all."""
+SERVICE_CIDR_NAME = "kubernetes"
 QUERY_LIFE = datetime.timedelta(minutes=5)
 
 
@@ -146,6 +148,15 @@ def priority_classes(found: Iterable[PriorityClass]) -> Iterator[Make]:
     """The classes that are always there, as far as they are not."""
     present = {item.metadata.name for item in found}
     yield from (Make(item) for item in SYSTEM_CLASSES if item.metadata.name not in present)
+
+
+def service_cidr(wish: NetworkWish, found: ServiceCIDR | None) -> Iterator[Make | Change]:
+    """The one ServiceCIDR, `kubernetes`, says the network that the settings give to services."""
+    spec = ServiceCIDRSpec(cidrs=(str(wish.service_network),))
+    if found is None:
+        yield Make(ServiceCIDR(metadata=ObjectMeta(name=SERVICE_CIDR_NAME), spec=spec))
+    elif found.spec != spec:
+        yield Change(msgspec.structs.replace(found, spec=spec), found)
 
 
 # --- namespaces on their way out --------------------------------------------------------------------------------------

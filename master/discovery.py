@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from master import reviews
@@ -23,7 +23,6 @@ VERSION = {
 }
 """The release of Kubernetes whose conventions are followed; clients compare it with their own."""
 
-VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 CERTIFICATES = "certificates.k8s.io"
 
@@ -56,10 +55,15 @@ PATHS = [
 Row = dict[str, Any]
 
 
-def _groups() -> list[tuple[str, str, list[AnyKind]]]:
-    """(group, version, kinds), the core first."""
-    ordered = sorted(ALL, key=lambda kind: (kind.group, kind.version, kind.plural))
-    return [(*key, list(kinds)) for key, kinds in groupby(ordered, key=lambda kind: (kind.group, kind.version))]
+def _groups() -> dict[str, dict[str, list[AnyKind]]]:
+    """Group → version → kinds: the core first; in a group first the preferred version, that of its first kind."""
+    found: dict[str, dict[str, list[AnyKind]]] = {}
+    for kind in sorted(ALL, key=lambda kind: kind.group):
+        found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
+    return {
+        group: {version: sorted(kinds, key=lambda kind: kind.plural) for version, kinds in versions.items()}
+        for group, versions in found.items()
+    }
 
 
 def _subresources(kind: AnyKind) -> list[tuple[str, Row, list[str]]]:
@@ -76,15 +80,15 @@ def versions() -> Row:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def _group(name: str, version: str) -> Row:
-    known = {"groupVersion": f"{name}/{version}", "version": version}
-    return {"name": name, "versions": [known], "preferredVersion": known}
+def _group(name: str, versions: Iterable[str]) -> Row:
+    known = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": known, "preferredVersion": known[0]}
 
 
 def groups() -> Row:
     """GET /apis."""
-    listed = [_group(name, version) for name, version, _ in _groups() if name]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [*listed, *(_group(name, "v1") for name in ASKED)]}
+    listed = [_group(name, versions) for name, versions in _groups().items() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [*listed, *(_group(name, ["v1"]) for name in ASKED)]}
 
 
 def group(name: str) -> Row | None:
@@ -98,7 +102,7 @@ def resources(group_name: str, version: str) -> Row | None:
     if group_name in ASKED and version == "v1":
         rows = [_asked_row(*row) for row in ASKED[group_name]]
     else:
-        kinds = next((kinds for name, known, kinds in _groups() if (name, known) == (group_name, version)), None)
+        kinds = _groups().get(group_name, {}).get(version)
         if kinds is None:
             return None
         rows = [row for kind in kinds for row in _resource_rows(kind)]
@@ -112,7 +116,7 @@ def _resource_rows(kind: AnyKind) -> list[Row]:
         "singularName": kind.singular,
         "namespaced": kind.namespaced,
         "kind": kind.name,
-        "verbs": VERBS,
+        "verbs": list(kind.verbs),
     }
     if kind.short:
         row["shortNames"] = list(kind.short)
@@ -163,23 +167,23 @@ def aggregated_version(accept: str) -> str:
 def aggregated(core: bool, form: str) -> Row:
     """GET /api (core) and GET /apis with an Accept header for the aggregated form."""
     items = []
-    for name, version, kinds in _groups():
-        if core != (name == ""):
-            continue
-        rows = [_aggregated_row(kind) for kind in kinds]
-        items.append(_aggregated_group(name, version, rows))
+    for name, versions in _groups().items():
+        if core == (name == ""):
+            rows = {version: [_aggregated_row(kind) for kind in kinds] for version, kinds in versions.items()}
+            items.append(_aggregated_group(name, rows))
     if not core:
         items += [
-            _aggregated_group(name, "v1", [_aggregated_asked(name, *row) for row in asked])
+            _aggregated_group(name, {"v1": [_aggregated_asked(name, *row) for row in asked]})
             for name, asked in ASKED.items()
         ]
     head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{form}"}
     return {**head, "metadata": {}, "items": items}
 
 
-def _aggregated_group(name: str, version: str, rows: list[Row]) -> Row:
+def _aggregated_group(name: str, versions: Mapping[str, list[Row]]) -> Row:
     metadata = {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None}
-    return {"metadata": metadata, "versions": [{"version": version, "resources": rows, "freshness": "Current"}]}
+    rows = [{"version": one, "resources": found, "freshness": "Current"} for one, found in versions.items()]
+    return {"metadata": metadata, "versions": rows}
 
 
 def _aggregated_row(kind: AnyKind) -> Row:
@@ -188,7 +192,7 @@ def _aggregated_row(kind: AnyKind) -> Row:
         "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.name},
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "singularResource": kind.singular,
-        "verbs": VERBS,
+        "verbs": list(kind.verbs),
     }
     if kind.short:
         row["shortNames"] = list(kind.short)

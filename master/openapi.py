@@ -71,7 +71,7 @@ def document(path: str) -> Row | None:
     return {
         "openapi": "3.0.0",
         "info": INFO,
-        "paths": {f"/{path}/{place}": _named(place, row) for kind in kinds for place, row in _places(kind)},
+        "paths": {f"/{path}/{place}": _named(place, row) for kind in kinds for place, row in _allowed_places(kind)},
         "components": {"schemas": schemas.components(kinds, (DeleteOptions, Status, Scale))},
     }
 
@@ -96,6 +96,17 @@ _ENUMS = {
 }
 
 Parameters = tuple[tuple[str, str], ...]
+
+
+_VERBS = {"post": "create", "put": "update"}
+
+
+def _allowed_places(kind: AnyKind) -> Iterator[tuple[str, Row]]:
+    """The same without what is not for clients."""
+    for place, row in _places(kind):
+        actions = {key: found.get("x-kubernetes-action", "") for key, found in row.items() if key != "parameters"}
+        refused = {key for key, action in actions.items() if _VERBS.get(action, action) not in kind.verbs}
+        yield place, {key: found for key, found in row.items() if key not in refused}
 
 
 def _places(kind: AnyKind) -> Iterator[tuple[str, Row]]:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.message import DecodeError, Message
 
@@ -67,7 +68,10 @@ message FieldsV1 {
 }
 """
 
-_SECOND = {("events.k8s.io/v1", "Event"): "EventV1"}
+_SECOND = {
+    ("events.k8s.io/v1", "Event"): "EventV1",
+    ("autoscaling/v1", "HorizontalPodAutoscaler"): "HorizontalPodAutoscalerV1",
+}
 """(apiVersion, kind) → the message of a kind whose name another one has, too."""
 
 _FIELD = re.compile(r"(?:(repeated) )?(?:map<string, (?P<map>\w+)>|(?P<type>\w+)) (\w+) = (\d+);(\s+// inline)?")
@@ -215,7 +219,11 @@ def _micro_time(message: Any) -> str | None:
 
 
 def _raw(message: Any) -> Any:
-    raise Unreadable(f"a {message.DESCRIPTOR.name} is accepted in application/json only")
+    """What is in no form of its own is sent as JSON inside of the protobuf."""
+    try:
+        return msgspec.json.decode(message.raw) if message.raw else None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Unreadable(f"a {message.DESCRIPTOR.name} is not JSON: {error}") from error
 
 
 _FORMS: Mapping[str, Callable[[Any], Any]] = {

@@ -40,13 +40,13 @@ def components(kinds: Sequence[AnyKind], others: Sequence[type[msgspec.Struct]])
     """The schemas of these kinds, of their lists, of other types, and of everything that they are made of."""
     schemas: Row = {}
     for other in others:
-        for info in (inspect.type_info(other), *_parts(inspect.type_info(other))):
+        for info in (inspect.type_info(other), *parts(inspect.type_info(other))):
             schemas[info.cls.__name__] = _struct(info)  # type: ignore[attr-defined]
     for kind in kinds:
         name = name_of(kind)
         schemas[name] = _struct(inspect.type_info(kind.type)) | {"x-kubernetes-group-version-kind": [identity(kind)]}
         schemas[f"{name}List"] = _list_of(kind)
-        for info in _parts(inspect.type_info(kind.type)):
+        for info in parts(inspect.type_info(kind.type)):
             schemas.setdefault(info.cls.__name__, _struct(info))
     return dict(sorted(schemas.items()))
 
@@ -67,12 +67,12 @@ def _list_of(kind: AnyKind) -> Row:
     }
 
 
-def _parts(info: inspect.Type) -> Iterator[inspect.StructType]:
+def parts(info: inspect.Type) -> Iterator[inspect.StructType]:
     """Every struct inside a type, without the type itself."""
     for inner in _inside(info):
         if isinstance(inner, inspect.StructType):
             yield inner
-        yield from _parts(inner)
+        yield from parts(inner)
 
 
 def _inside(info: inspect.Type) -> tuple[inspect.Type, ...]:

@@ -8,30 +8,38 @@ from master.kinds.controller_revision import CONTROLLER_REVISION
 from master.kinds.csi import CSI_DRIVER, CSI_NODE, CSI_STORAGE_CAPACITY
 from master.kinds.daemon_set import DAEMON_SET
 from master.kinds.deployment import DEPLOYMENT
+from master.kinds.egress_network_policy import EGRESS_NETWORK_POLICY
 from master.kinds.endpoint_slice import ENDPOINT_SLICE
 from master.kinds.endpoints import ENDPOINTS
 from master.kinds.event import EVENT
 from master.kinds.event_v1 import EVENT_V1
+from master.kinds.horizontal_pod_autoscaler import HORIZONTAL_POD_AUTOSCALER
+from master.kinds.horizontal_pod_autoscaler_v1 import HORIZONTAL_POD_AUTOSCALER_V1
 from master.kinds.host_subnet import HOST_SUBNET
+from master.kinds.ingress import INGRESS, INGRESS_CLASS
 from master.kinds.job import JOB
 from master.kinds.kind import AnyKind
 from master.kinds.lease import LEASE
 from master.kinds.namespace import NAMESPACE
 from master.kinds.net_namespace import NET_NAMESPACE
+from master.kinds.network_policy import NETWORK_POLICY
 from master.kinds.node import NODE
 from master.kinds.node_query import NODE_QUERY
 from master.kinds.persistent_volume import PERSISTENT_VOLUME
 from master.kinds.persistent_volume_claim import PERSISTENT_VOLUME_CLAIM
 from master.kinds.pod import POD
 from master.kinds.pod_disruption_budget import POD_DISRUPTION_BUDGET
+from master.kinds.pod_template import POD_TEMPLATE
 from master.kinds.priority_class import PRIORITY_CLASS
 from master.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
+from master.kinds.refused import REFUSED
 from master.kinds.replica_set import REPLICA_SET
 from master.kinds.replication_controller import REPLICATION_CONTROLLER
 from master.kinds.runtime_class import RUNTIME_CLASS
 from master.kinds.secret import SECRET
 from master.kinds.service import SERVICE
 from master.kinds.service_account import SERVICE_ACCOUNT
+from master.kinds.service_cidr import SERVICE_CIDR
 from master.kinds.storage_class import STORAGE_CLASS, VOLUME_ATTRIBUTES_CLASS
 from master.kinds.volume_attachment import VOLUME_ATTACHMENT
 
@@ -73,6 +81,16 @@ ALL: tuple[AnyKind, ...] = (
     CSI_DRIVER,
     CSI_NODE,
     CSI_STORAGE_CAPACITY,
+    POD_TEMPLATE,
+    CONTROLLER_REVISION,
+    NETWORK_POLICY,
+    INGRESS,
+    INGRESS_CLASS,
+    SERVICE_CIDR,
+    EGRESS_NETWORK_POLICY,
+    HORIZONTAL_POD_AUTOSCALER,
+    HORIZONTAL_POD_AUTOSCALER_V1,
+    *REFUSED,
 )
 
 STORED: tuple[AnyKind, ...] = tuple(kind for kind in ALL if kind.conversion is None)

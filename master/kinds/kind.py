@@ -64,6 +64,10 @@ class Conversion(Generic[O]):
     kept: Callable[[O], Any]
 
 
+READ_VERBS = ("get", "list", "watch")
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+"""What can be done with the objects of a kind."""
+
 PART_VERBS = ("get", "patch", "update")
 
 
@@ -97,6 +101,7 @@ class Kind(Generic[O]):
     finalizers. `own_rules` are those of a kind that no daemon but the master reads. `more` are subresources beside
     `status` and `scale`, which a kind has that has a status or can be scaled. `conversion` is that of a kind which is
     another form of a kind that is stored. `orphans` says that its dependents stay when a deletion says nothing of them.
+    Of one that clients cannot make, `refusal` says why not, and `verbs` are fewer than VERBS.
     """
 
     type: type[O]
@@ -118,6 +123,8 @@ class Kind(Generic[O]):
     more: tuple[Subresource[O], ...] = ()
     conversion: Conversion[O] | None = None
     orphans: bool = False
+    verbs: tuple[str, ...] = VERBS
+    refusal: str = ""
 
     @property
     def name(self) -> str:

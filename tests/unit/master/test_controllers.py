@@ -7,6 +7,7 @@ from api.leases import Lease, LeaseSpec
 from api.objects import ClusterNetwork, NamespaceSpec, Node, OwnerReference
 from master import controllers
 from master.controllers import Change
+from master.kinds.service_cidr import ServiceCIDR
 from tests.unit.master.make import meta, namespace, node, pod
 from tests.unit.master.wishes import FLAT, WALL, WISH, lines
 
@@ -29,6 +30,17 @@ def test_the_priority_classes_that_are_always_there() -> None:
     both = list(controllers.priority_classes([]))
     assert lines(both) == ["+ PriorityClass system-cluster-critical", "+ PriorityClass system-node-critical"]
     assert lines(controllers.priority_classes([both[0].item])) == lines(both[1:])  # type: ignore[list-item]
+
+
+def test_the_service_network_can_be_read() -> None:
+    (made,) = controllers.service_cidr(WISH, None)
+    found = made.item
+    assert isinstance(found, ServiceCIDR)
+    assert lines([made]) == ["+ ServiceCIDR kubernetes"]
+    assert found.spec.cidrs == (str(WISH.service_network),)
+    assert list(controllers.service_cidr(WISH, found)) == []
+    other = replace(found, spec=replace(found.spec, cidrs=("10.96.0.0/12",)))
+    assert list(controllers.service_cidr(WISH, other)) == [Change(found, other)]
 
 
 # --- namespaces that end ----------------------------------------------------------------------------------------------

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from api.events import Event, EventSeries, EventSource
+from api.objects import Condition
+from api.validate import decode
 from api.value import ObjectReference
 from master.conversions import seen, seen_event
 from master.kinds import ALL, BY_NAME, STORED
 from master.kinds.event_v1 import EVENT_V1, NAMES
+from master.kinds.horizontal_pod_autoscaler import (
+    HorizontalPodAutoscaler,
+    HorizontalPodAutoscalerBehavior,
+    HorizontalPodAutoscalerSpec,
+    HorizontalPodAutoscalerStatus,
+)
+from master.kinds.horizontal_pod_autoscaler_v1 import HORIZONTAL_POD_AUTOSCALER_V1 as V1
+from master.kinds.horizontal_pod_autoscaler_v1 import METRICS as METRICS_NOTE
 from master.kinds.kind import AnyKind
+from master.kinds.metrics import (
+    MetricSpec,
+    MetricStatus,
+    MetricTarget,
+    PodsMetricSource,
+    ResourceMetricSource,
+    of_cpu,
+)
 from master.records import Event as Happened
 from master.records import Record, key_of, stamped
 from tests.unit.master.make import meta
@@ -45,6 +65,75 @@ def test_every_field_of_an_event_has_its_place_in_the_other_form() -> None:
 @given(EVENTS)
 def test_an_event_is_the_same_after_the_way_there_and_back(item: Event) -> None:
     assert EVENT_V1.kept(EVENT_V1.seen(item)) == item
+
+
+AMOUNT = st.just("3")
+TARGETS = st.builds(MetricTarget, type=TEXT, average_value=AMOUNT) | st.integers(1, 99).map(
+    lambda percent: MetricTarget(type="Utilization", average_utilization=percent)
+)
+METRICS = st.one_of(
+    st.integers(1, 99).map(of_cpu),
+    st.builds(
+        MetricSpec, type=st.just("Resource"), resource=st.builds(ResourceMetricSource, name=TEXT, target=TARGETS)
+    ),
+    st.builds(MetricSpec, type=st.just("Pods"), pods=st.builds(PodsMetricSource, target=TARGETS)),
+)
+SCALERS = st.builds(
+    HorizontalPodAutoscaler,
+    metadata=st.just(meta("h", namespace="red", annotations={"mine": "kept"})),
+    spec=st.builds(
+        HorizontalPodAutoscalerSpec,
+        min_replicas=st.none() | st.integers(1, 3),
+        max_replicas=st.integers(0, 9),
+        metrics=st.lists(METRICS, max_size=3).map(tuple),
+        behavior=st.none() | st.builds(HorizontalPodAutoscalerBehavior),
+    ),
+    status=st.builds(
+        HorizontalPodAutoscalerStatus,
+        current_replicas=st.integers(0, 3),
+        conditions=st.lists(st.builds(Condition, type=TEXT, status=TEXT), max_size=2).map(tuple),
+        current_metrics=st.lists(st.builds(MetricStatus, type=TEXT), max_size=2).map(tuple),
+    ),
+)
+
+
+@given(SCALERS)
+def test_an_autoscaler_is_the_same_after_the_way_there_and_back(item: HorizontalPodAutoscaler) -> None:
+    assert V1.kept(V1.seen(item)) == item
+
+
+def test_an_autoscaler_with_the_usual_metric_needs_no_annotations() -> None:
+    plain = V1.seen(HorizontalPodAutoscaler(spec=HorizontalPodAutoscalerSpec(max_replicas=3, metrics=(of_cpu(70),))))
+    assert plain.spec.target_cpu_utilization_percentage == 70
+    assert plain.metadata.annotations == {}
+    other = msgspec.structs.replace(plain.spec, target_cpu_utilization_percentage=80)
+    assert V1.kept(msgspec.structs.replace(plain, spec=other)).spec.metrics == (of_cpu(80),)
+
+
+WRONG = [
+    ({"spec": {"maxReplicas": 2, "targetCPUUtilizationPercentage": 0}}, "spec.targetCPUUtilizationPercentage"),
+    ({"spec": {"maxReplicas": 0}}, "spec.maxReplicas"),
+    ({"spec": {"maxReplicas": 2}, "metadata": {"annotations": {METRICS_NOTE: "["}}},
+     f"metadata.annotations[{METRICS_NOTE}]"),
+    ({"spec": {"maxReplicas": 2}, "metadata": {"annotations": {METRICS_NOTE: '[{"type": "A"}]'}}},
+     f"metadata.annotations[{METRICS_NOTE}]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "path"), WRONG)
+def test_what_is_wrong_with_an_autoscaler_of_the_older_form(content: Any, path: str) -> None:
+    spec = {"scaleTargetRef": {"kind": "Deployment", "name": "d"}, **content["spec"]}
+    document = {"metadata": {"name": "h", **content.get("metadata", {})}, "spec": spec}
+    _, problems, _ = decode(V1.type, document, V1.rules)
+    assert [problem.path for problem in problems] == [path]
+
+
+def test_the_status_of_an_autoscaler_is_not_written_by_its_annotations() -> None:
+    said = HorizontalPodAutoscalerStatus(conditions=(Condition(type="AbleToScale", status="True"),))
+    old = V1.seen(HorizontalPodAutoscaler(status=said))
+    made = V1.on_create(old)
+    assert V1.kept(made).status == HorizontalPodAutoscalerStatus()
+    assert V1.kept(V1.on_update(made, old)).status == said
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: f"{kind.plural}.{kind.group}")

@@ -10,12 +10,12 @@ import pytest
 
 from api.validate import decode, default, immutable
 from master import tables
-from master.kinds import ALL
-from master.kinds.kind import AnyKind
+from master.kinds import ALL, BY_NAME
+from master.kinds.kind import VERBS, AnyKind
 from master.request import View
 
 NOW = datetime.datetime(2026, 1, 1, 0, 2, 21, tzinfo=datetime.UTC)
-KINDS = {kind.plural: kind for kind in ALL}
+KINDS = {kind.plural: kind for kind in ALL} | {"horizontalpodautoscalers": BY_NAME["HorizontalPodAutoscaler"]}
 
 SC = {"provisioner": "example.org/nfs"}
 VAC = {"driverName": "csi.example.org", "parameters": {"iops": "3"}}
@@ -24,6 +24,41 @@ PLACE = {"attacher": "csi.example.org", "nodeName": "n", "source": {"persistentV
 POD = {"kind": "Pod", "name": "web", "namespace": "red"}
 TOLD = {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "example.org/c", "reportingInstance": "c-1",
         "action": "Binding", "reason": "Scheduled", "type": "Normal", "regarding": POD}  # fmt: skip
+
+CONTAINER = {"name": "c", "image": "i", "imagePullPolicy": "Always"}
+TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [CONTAINER]}}
+BACKEND = {"service": {"name": "web", "port": {"number": 80}}}
+PATH = {"path": "/a", "pathType": "Prefix", "backend": BACKEND}
+
+
+def ingress(**path: Any) -> dict[str, Any]:
+    return {"spec": {"rules": [{"host": "*.example.org", "http": {"paths": [PATH | path]}}]}}
+
+
+def policy(**peer: Any) -> dict[str, Any]:
+    return {"spec": {"podSelector": {}, "ingress": [{"from": [peer]}]}}
+
+
+def egress(**rule: Any) -> dict[str, Any]:
+    return {"spec": {"egress": [{"type": "Deny", "to": {"cidrSelector": "10.0.0.0/8"}} | rule]}}
+
+
+TARGET = {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}
+CPU = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}}
+QUEUE = {"type": "External", "external": {"metric": {"name": "queue", "selector": {"matchLabels": {"a": "b"}}},
+                                          "target": {"type": "AverageValue", "averageValue": "30"}}}  # fmt: skip
+HITS = {"type": "Object", "object": {"metric": {"name": "hits"}, "describedObject": TARGET,
+                                     "target": {"type": "Value", "value": "2k"}}}  # fmt: skip
+
+
+def scaler(*metrics: dict[str, Any], **rest: Any) -> dict[str, Any]:
+    spec = {"scaleTargetRef": TARGET, "maxReplicas": 5, **rest}
+    return {"spec": spec | ({"metrics": list(metrics)} if metrics else {})}
+
+
+def resource(**target: Any) -> dict[str, Any]:
+    return scaler({"type": "Resource", "resource": {"name": "cpu", "target": target}})
+
 
 GOOD: list[tuple[str, dict[str, Any]]] = [
     ("priorityclasses", {"value": 1000, "globalDefault": True, "description": "much"}),
@@ -40,6 +75,25 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("events", {**TOLD, "note": "x", "series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}),
     ("events", {"regarding": POD, "deprecatedFirstTimestamp": "2026-01-01T00:00:00Z", "deprecatedCount": 3,
                 "deprecatedSource": {"component": "kubelet", "host": "n"}}),
+    ("podtemplates", {"template": TEMPLATE}),
+    ("controllerrevisions", {"data": {"spec": {"a": [1]}}, "revision": 3}),
+    ("networkpolicies", policy(podSelector={"matchLabels": {"a": "b"}}, namespaceSelector={})),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]})),
+    ("networkpolicies", {"spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": [
+        {"ports": [{"port": 80, "endPort": 90, "protocol": "UDP"}, {"port": "web"}]}]}}),
+    ("ingresses", ingress()),
+    ("ingresses", ingress(path="", pathType="ImplementationSpecific",
+                          backend={"resource": {"kind": "A", "name": "b"}})),
+    ("ingresses", {"spec": {"defaultBackend": {"service": {"name": "web", "port": {"name": "http"}}},
+                            "ingressClassName": "x", "tls": [{"hosts": ["a.example.org"], "secretName": "s"}]}}),
+    ("ingressclasses", {"spec": {"controller": "example.org/ingress", "parameters": {
+        "kind": "Lane", "name": "a", "apiGroup": "example.org", "scope": "Namespace", "namespace": "red"}}}),
+    ("servicecidrs", {"spec": {"cidrs": ["172.30.0.0/16"]}}),
+    ("egressnetworkpolicies", egress()),
+    ("egressnetworkpolicies", egress(type="Allow", to={"dnsName": "example.org"})),
+    ("horizontalpodautoscalers", scaler(CPU, QUEUE, HITS, minReplicas=2)),
+    ("horizontalpodautoscalers", scaler(behavior={"scaleUp": {"policies": [
+        {"type": "Pods", "value": 1, "periodSeconds": 60}], "tolerance": "0.1"}})),
 ]  # fmt: skip
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
@@ -97,6 +151,103 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("events", {**TOLD, "series": {"count": 2}}, "series.lastObservedTime"),
 ]  # fmt: skip
 
+BAD += [
+    ("podtemplates", {"template": {"spec": {}}}, "template.spec.containers"),
+    ("controllerrevisions", {}, "data"),
+    ("controllerrevisions", {"data": 3}, "data"),
+    ("controllerrevisions", {"data": {}, "revision": -1}, "revision"),
+    ("networkpolicies", policy(), "spec.ingress[0].from[0]"),
+    ("networkpolicies", policy(ipBlock={}), "spec.ingress[0].from[0].ipBlock.cidr"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.1"}), "spec.ingress[0].from[0].ipBlock.cidr"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.0/8"}, podSelector={}), "spec.ingress[0].from[0]"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]}),
+     "spec.ingress[0].from[0].ipBlock.except[0]"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"]}),
+     "spec.ingress[0].from[0].ipBlock.except[0]"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.0/8", "except": ["2001:db8::/64"]}),
+     "spec.ingress[0].from[0].ipBlock.except[0]"),
+    ("networkpolicies", policy(podSelector={"matchLabels": {"/": "b"}}),
+     "spec.ingress[0].from[0].podSelector.matchLabels"),
+    ("networkpolicies", {"spec": {"policyTypes": ["Both"]}}, "spec.policyTypes[0]"),
+    ("networkpolicies", {"spec": {"policyTypes": ["Egress"] * 3}}, "spec.policyTypes"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"port": 0}]}]}}, "spec.egress[0].ports[0].port"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"port": "A b"}]}]}}, "spec.egress[0].ports[0].port"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"port": 9, "endPort": 8}]}]}},
+     "spec.egress[0].ports[0].endPort"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"endPort": 8}]}]}}, "spec.egress[0].ports[0].endPort"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"protocol": "ICMP"}]}]}}, "spec.egress[0].ports[0].protocol"),
+    ("ingresses", {}, "spec"),
+    ("ingresses", {"spec": {"rules": [{"host": "1.2.3.4"}]}}, "spec.rules[0].host"),
+    ("ingresses", {"spec": {"rules": [{"host": "*.*.a"}]}}, "spec.rules[0].host"),
+    ("ingresses", {"spec": {"rules": [{"http": {}}]}}, "spec.rules[0].http.paths"),
+    ("ingresses", ingress(pathType=None), "spec.rules[0].http.paths[0].pathType"),
+    ("ingresses", ingress(pathType="Some"), "spec.rules[0].http.paths[0].pathType"),
+    ("ingresses", ingress(path="a"), "spec.rules[0].http.paths[0].path"),
+    ("ingresses", ingress(path="/a//b"), "spec.rules[0].http.paths[0].path"),
+    ("ingresses", ingress(path="/a/.."), "spec.rules[0].http.paths[0].path"),
+    ("ingresses", ingress(backend={}), "spec.rules[0].http.paths[0].backend"),
+    ("ingresses", ingress(backend={**BACKEND, "resource": {}}), "spec.rules[0].http.paths[0].backend"),
+    ("ingresses", ingress(backend={"resource": {"kind": "A"}}), "spec.rules[0].http.paths[0].backend.resource.name"),
+    ("ingresses", ingress(backend={"service": {"name": "9", "port": {"number": 1}}}),
+     "spec.rules[0].http.paths[0].backend.service.name"),
+    ("ingresses", ingress(backend={"service": {"name": "a"}}), "spec.rules[0].http.paths[0].backend.service.port"),
+    ("ingresses", ingress(backend={"service": {"name": "a", "port": {"name": "b", "number": 1}}}),
+     "spec.rules[0].http.paths[0].backend.service.port"),
+    ("ingresses", ingress(backend={"service": {"name": "a", "port": {"number": 70000}}}),
+     "spec.rules[0].http.paths[0].backend.service.port.number"),
+    ("ingresses", {"spec": {"defaultBackend": BACKEND, "ingressClassName": "A"}}, "spec.ingressClassName"),
+    ("ingresses", {"spec": {"defaultBackend": BACKEND, "tls": [{"hosts": ["A"]}]}}, "spec.tls[0].hosts[0]"),
+    ("ingresses", {"spec": {"defaultBackend": BACKEND, "tls": [{"secretName": "A"}]}}, "spec.tls[0].secretName"),
+    ("ingresses", {"metadata": {"annotations": {"kubernetes.io/ingress.class": "a"}},
+                   "spec": {"defaultBackend": BACKEND, "ingressClassName": "a"}},
+     "metadata.annotations[kubernetes.io/ingress.class]"),
+    ("ingressclasses", {}, "spec.controller"),
+    ("ingressclasses", {"spec": {"controller": "nginx"}}, "spec.controller"),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"kind": "A"}}}, "spec.parameters.name"),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"kind": "A", "name": "b", "scope": "All"}}},
+     "spec.parameters.scope"),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"kind": "A", "name": "b", "scope": "Namespace"}}},
+     "spec.parameters.namespace"),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"kind": "A", "name": "b", "namespace": "c"}}},
+     "spec.parameters.namespace"),
+    ("servicecidrs", {}, "spec.cidrs"),
+    ("servicecidrs", {"spec": {"cidrs": ["10"]}}, "spec.cidrs[0]"),
+    ("egressnetworkpolicies", egress(type="Maybe"), "spec.egress[0].type"),
+    ("egressnetworkpolicies", egress(to={}), "spec.egress[0].to"),
+    ("egressnetworkpolicies", egress(to={"cidrSelector": "10.0.0.0/8", "dnsName": "a"}), "spec.egress[0].to"),
+    ("egressnetworkpolicies", egress(to={"cidrSelector": "10"}), "spec.egress[0].to.cidrSelector"),
+    ("egressnetworkpolicies", egress(to={"dnsName": "A_"}), "spec.egress[0].to.dnsName"),
+    ("egressnetworkpolicies", {"spec": {"egress": [egress()["spec"]["egress"][0]] * 1001}}, "spec.egress"),
+    ("horizontalpodautoscalers", {"spec": {"maxReplicas": 1, "scaleTargetRef": {"name": "d"}}},
+     "spec.scaleTargetRef.kind"),
+    ("horizontalpodautoscalers", {"spec": {"scaleTargetRef": TARGET}}, "spec.maxReplicas"),
+    ("horizontalpodautoscalers", scaler(minReplicas=0), "spec.minReplicas"),
+    ("horizontalpodautoscalers", scaler(minReplicas=6), "spec.maxReplicas"),
+    ("horizontalpodautoscalers", scaler({"type": "Some"}), "spec.metrics[0].type"),
+    ("horizontalpodautoscalers", scaler({"type": "Resource"}), "spec.metrics[0]"),
+    ("horizontalpodautoscalers", scaler({**CPU, "type": "Pods"}), "spec.metrics[0].pods"),
+    ("horizontalpodautoscalers", scaler({**CPU, **QUEUE}), "spec.metrics[0]"),
+    ("horizontalpodautoscalers", resource(type="Value", value="1"), "spec.metrics[0].resource.target.type"),
+    ("horizontalpodautoscalers", resource(type="Utilization"), "spec.metrics[0].resource.target.averageUtilization"),
+    ("horizontalpodautoscalers", resource(type="Utilization", averageUtilization=0),
+     "spec.metrics[0].resource.target.averageUtilization"),
+    ("horizontalpodautoscalers", resource(type="AverageValue", averageValue="much"),
+     "spec.metrics[0].resource.target.averageValue"),
+    ("horizontalpodautoscalers", resource(type="AverageValue", averageValue="1", value="2"),
+     "spec.metrics[0].resource.target.value"),
+    ("horizontalpodautoscalers",
+     scaler({"type": "Pods", "pods": {"target": {"type": "AverageValue", "averageValue": 1}}}),
+     "spec.metrics[0].pods.metric.name"),
+    ("horizontalpodautoscalers", scaler({"type": "ContainerResource", "containerResource": CPU["resource"]}),
+     "spec.metrics[0].containerResource.container"),
+    ("horizontalpodautoscalers", scaler(behavior={"scaleUp": {"selectPolicy": "Most"}}),
+     "spec.behavior.scaleUp.selectPolicy"),
+    ("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"stabilizationWindowSeconds": 3601}}),
+     "spec.behavior.scaleDown.stabilizationWindowSeconds"),
+    ("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"policies": [{"type": "Pods", "periodSeconds": 1}]}}),
+     "spec.behavior.scaleDown.policies[0].value"),
+]  # fmt: skip
+
 FIXED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("priorityclasses", {"value": 1}, {"value": 2}, "value"),
     ("priorityclasses", {"value": 1}, {"value": 1, "preemptionPolicy": "Never"}, "preemptionPolicy"),
@@ -129,6 +280,25 @@ ROWS: list[tuple[str, dict[str, Any], list[object]]] = [
     ("csinodes", NODE, ["x", 1, "2m21s"]),
     ("csistoragecapacities", {"storageClassName": "a"}, ["x", "a", "<unset>", "2m21s"]),
     ("volumeattachments", {"spec": PLACE}, ["x", "csi.example.org", "pv", "n", False, "2m21s"]),
+    ("podtemplates", {"template": TEMPLATE}, ["x", "c", "i", "a=b"]),
+    ("controllerrevisions", {"data": {}, "revision": 3}, ["x", "<none>", 3, "2m21s"]),
+    ("controllerrevisions", {"data": {}, "metadata": {"ownerReferences": [
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "u", "controller": True}]}},
+     ["x", "statefulset.apps/web", 0, "2m21s"]),
+    ("networkpolicies", policy(podSelector={}), ["x", "<none>", "2m21s"]),
+    ("ingresses", ingress(), ["x", "<none>", "*.example.org", "", "80", "2m21s"]),
+    ("ingresses", {"spec": {"rules": [{"host": f"{name}.org"} for name in "abcde"], "ingressClassName": "k",
+                            "tls": [{}]}, "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}}},
+     ["x", "k", "a.org,b.org,c.org + 2 more...", "10.0.0.1", "80, 443", "2m21s"]),
+    ("ingresses", {"spec": {"defaultBackend": BACKEND}}, ["x", "<none>", "*", "", "80", "2m21s"]),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"apiGroup": "g.io", "kind": "K", "name": "n"}}},
+     ["x", "a/b", "K.g.io/n", "2m21s"]),
+    ("servicecidrs", {"spec": {"cidrs": ["10.0.0.0/8"]}}, ["x", "10.0.0.0/8", "2m21s"]),
+    ("egressnetworkpolicies", egress(), ["x", "2m21s"]),
+    ("horizontalpodautoscalers", scaler(), ["x", "Deployment/d", "cpu: <unknown>/80%", "1", 5, 0, "2m21s"]),
+    ("horizontalpodautoscalers", scaler(CPU, HITS, QUEUE) | {"status": {"currentReplicas": 2, "desiredReplicas": 2,
+        "currentMetrics": [{"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 7}}}]}},
+     ["x", "Deployment/d", "cpu: 7%/70%, <unknown>/2k + 1 more...", "1", 5, 2, "2m21s"]),
 ]  # fmt: skip
 
 
@@ -156,10 +326,10 @@ def test_what_is_accepted_keeps_all_its_fields_and_is_filled_in_once(plural: str
 
 
 def held_by(given: Any, kept: Any) -> None:
-    """Everything that was given is kept."""
+    """Everything that was given is kept; an empty text is as good as none."""
     if isinstance(given, dict):
         for key, value in given.items():
-            held_by(value, kept[key])
+            held_by(value, kept.get(key, ""))
     elif isinstance(given, list):
         for mine, there in zip(given, kept, strict=True):
             held_by(mine, there)
@@ -185,3 +355,34 @@ def test_how_they_are_shown(plural: str, content: dict[str, Any], cells: list[ob
     found = json.loads(tables.shown(KINDS[plural], read(plural, content), View.TABLE, NOW))
     assert found["rows"][0]["cells"] == cells
     assert len(found["columnDefinitions"]) == len(cells)
+
+
+def test_who_makes_what_nobody_acts_on_is_told() -> None:
+    for plural, content in (
+        ("networkpolicies", policy(podSelector={})), ("egressnetworkpolicies", egress()), ("ingresses", ingress()),
+        ("horizontalpodautoscalers", scaler()),
+    ):  # fmt: skip
+        kind = KINDS[plural]
+        _, _, warnings = decode(kind.type, document(kind, content), kind.rules)
+        assert len(warnings) == 1, plural
+
+
+def test_what_nobody_can_make_says_why() -> None:
+    for kind in ALL:
+        assert bool(kind.refusal) == (kind.verbs != VERBS), kind.plural
+        assert set(kind.verbs) <= set(VERBS)
+    assert [kind.plural for kind in ALL if kind.refusal and "update" in kind.verbs] == ["servicecidrs"]
+
+
+def test_the_usual_behavior_of_an_autoscaler_is_filled_in_where_some_is_given() -> None:
+    assert read("horizontalpodautoscalers", scaler()).spec.behavior is None
+    found = read("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"selectPolicy": "Min"}})).spec.behavior
+    assert [(row.type, row.value) for row in found.scale_up.policies] == [("Pods", 4), ("Percent", 100)]
+    assert (found.scale_down.select_policy, found.scale_down.stabilization_window_seconds) == ("Min", None)
+
+
+def test_what_a_policy_is_about_follows_from_its_rules() -> None:
+    assert read("networkpolicies", policy(podSelector={})).spec.policy_types == ("Ingress",)
+    both = read("networkpolicies", {"spec": {"podSelector": {}, "egress": [{"ports": [{"port": 1}]}]}}).spec
+    assert both.policy_types == ("Ingress", "Egress")
+    assert both.egress[0].ports[0].protocol == "TCP"

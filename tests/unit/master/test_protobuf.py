@@ -90,6 +90,37 @@ def test_bytes_quantities_and_times() -> None:
     assert protobuf.document(envelope("v1", "Event", event))["firstTimestamp"] == "2023-11-14T22:13:20Z"
 
 
+def test_json_inside_of_protobuf() -> None:
+    content = part(2, part(1, b'{"spec": {"a": [1]}}')) + number(3, 2)
+    found = protobuf.document(envelope("apps/v1", "ControllerRevision", content))
+    assert (found["data"], found["revision"]) == ({"spec": {"a": [1]}}, 2)
+    with pytest.raises(protobuf.Unreadable, match="a RawExtension is not JSON"):
+        protobuf.document(envelope("apps/v1", "ControllerRevision", part(2, part(1, b"{"))))
+
+
+def test_two_kinds_of_one_name_have_messages_of_their_own() -> None:
+    about = part(8, part(1, "Pod") + part(3, "web")) + part(10, "a note") + part(2, number(1, 1_700_000_000))
+    assert protobuf.document(envelope("events.k8s.io/v1", "Event", about)) == {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "eventTime": "2023-11-14T22:13:20.000000Z",
+        "regarding": {"kind": "Pod", "name": "web"},
+        "note": "a note",
+    }
+    spec = part(2, number(3, 4) + number(4, 70))
+    found = protobuf.document(envelope("autoscaling/v1", "HorizontalPodAutoscaler", spec))["spec"]
+    assert found == {"maxReplicas": 4, "targetCPUUtilizationPercentage": 70}
+
+
+def test_an_ingress_rule_has_its_paths_in_line() -> None:
+    paths = part(1, part(1, "/a") + part(2, part(4, part(1, "web"))))
+    spec = part(2, part(3, part(1, "example.org") + part(2, part(1, paths))))
+    rules = protobuf.document(envelope("networking.k8s.io/v1", "Ingress", spec))["spec"]["rules"]
+    assert rules == [
+        {"host": "example.org", "http": {"paths": [{"path": "/a", "backend": {"service": {"name": "web"}}}]}}
+    ]
+
+
 def test_a_field_that_is_not_known_is_refused_and_not_lost() -> None:
     with pytest.raises(protobuf.Unreadable, match="field 99 of ObjectMeta is not known here"):
         protobuf.document(envelope("v1", "ConfigMap", part(1, part(1, "c") + part(99, "x"))))
@@ -103,7 +134,7 @@ def test_a_kind_without_a_message_is_refused(kind: str) -> None:
 
 def test_every_kind_of_kubernetes_that_is_served_can_be_read() -> None:
     for kind in ALL:
-        if not kind.group.endswith(("openshift.io", "podlane.io")):
+        if not kind.group.endswith(("openshift.io", "podlane.io")) and "update" in kind.verbs:
             assert protobuf.document(envelope(kind.type.API_VERSION, kind.name, b""))["kind"] == kind.name
 
 
