@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import ROUND_CEILING, Decimal
+from typing import NamedTuple
 
 _SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(n|u|m|k|K|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?", re.ASCII)
 _POWERS = (-9, -6, -3, 3, 6, 9, 12, 15, 18)
@@ -45,3 +46,36 @@ def whole(text: str | float) -> int:
 def of_milli(thousandths: int) -> str:
     """Thousandths as a quantity: 500 → `500m`, 2000 → `2`."""
     return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
+
+
+class Quantity(NamedTuple):
+    """An amount in thousandths, and whether people write it in powers of 1024. As text it is in its shortest form."""
+
+    milli: int = 0
+    binary: bool = False
+
+    def __str__(self) -> str:
+        if self.binary and abs(self.milli) >= 1024_000:
+            return _shortest(-(-self.milli // 1000), 1024, _BINARY)
+        if self.milli % 1000:
+            return f"{self.milli}m"
+        return _shortest(self.milli // 1000, 1000, _DECIMAL)
+
+    def plus(self, other: Quantity) -> Quantity:
+        """The sum, written like the first of them that is not 0."""
+        return Quantity(self.milli + other.milli, self.binary if self.milli else other.binary)
+
+
+_DECIMAL, _BINARY = ("", *"kMGTPE"), ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+def _shortest(number: int, base: int, suffixes: tuple[str, ...]) -> str:
+    power = 0
+    while number and number % base == 0 and power < len(suffixes) - 1:
+        number, power = number // base, power + 1
+    return f"{number}{suffixes[power]}"
+
+
+def read(text: str | float) -> Quantity:
+    """A quantity with the way in which it is written. Raises BadQuantity."""
+    return Quantity(milli(text), str(text).endswith("i"))

@@ -8,22 +8,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 
-import msgspec
-
 from api.objects import Object, Pod
-from api.validate import default
-from master import happenings, writes
+from master import writes
+from master.admission_chain import AdmissionChain
 from master.controller_table import CONTROLLERS, Controller
 from master.controllers import Change, Cursor, Drop, End, Make, Notice, Outcome
+from master.draft import Draft
 from master.kinds import BY_NAME
+from master.kinds.limit_range import LimitRange
+from master.kinds.resource_quota import ResourceQuota
 from master.look import Environment, Look
-from master.naming import random_letters
+from master.makes import Makes
 from master.node_life import NodeLife
-from master.records import Event, Key, Put, Remove, key_of
+from master.records import Event, Put, Remove, key_of
+from master.refusals import relieved
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
@@ -37,14 +38,15 @@ class Controllers:
         self._clock = environment.clock
         self._look = Look(environment)
         self._node_life = NodeLife(environment.grace)
+        self._chain = AdmissionChain(environment.clock)
         self._notices: dict[str, dict[str, str]] = {}
+        self._refused_by: dict[str, frozenset[str]] = {}
         self._opening = {row.name for row in CONTROLLERS if row.opens}
         self.first_pass = asyncio.Event()
         nodes = Loop("nodes", self._nodes, Pace(resync=self._node_life.resync))
-        self._by_name = {
-            row.name: Loop(row.name, partial(self._pass, row), Pace(resync=row.resync)) for row in CONTROLLERS
-        }
-        self._loops = (*((self._by_name[row.name], row.kinds) for row in CONTROLLERS), (nodes, ("Node",)))
+        rows = [(Loop(row.name, partial(self._pass, row), Pace(resync=row.resync)), row) for row in CONTROLLERS]
+        self._loops = (*((loop, row.kinds) for loop, row in rows), (nodes, ("Node",)))
+        self._by_name = {**{row.name: loop for loop, row in rows}, "nodes": nodes, "evictions": nodes}
 
     def wake(self, name: str) -> None:
         """Have one of them look again at once."""
@@ -56,6 +58,8 @@ class Controllers:
             for loop, kinds in self._loops:
                 for kind in kinds:
                     stack.callback(self._store.watch(kind, _waking(loop)))
+            for kind in (ResourceQuota.KIND, LimitRange.KIND):
+                stack.callback(self._store.watch(kind, self._relieve))
             async with asyncio.TaskGroup() as group:
                 for loop, _ in self._loops:
                     group.create_task(loop.run())
@@ -73,52 +77,55 @@ class Controllers:
     async def _carry_out(self, loop: str, outcomes: Iterable[Outcome]) -> None:
         changes: list[Put | Remove] = []
         notices: dict[str, str] = {}
+        makes = Makes(self._chain, self._look, Draft(self._store))
         for outcome in outcomes:
             if isinstance(outcome, Notice):
                 notices[outcome.about] = outcome.text
+            elif isinstance(outcome, Make):
+                makes.make(outcome)
             else:
-                changes.extend(self._as_written(outcome))
-        self._say(loop, notices)
+                changes.append(self._as_written(outcome))
+        self._say(loop, notices | makes.notices)
+        self._remember(loop, makes)
+        changes += makes.draft.puts
         if changes:
             await self._store.write(*changes)
             log.info("controller wrote", extra={"loop": loop, "writes": len(changes), "what": _named(changes)})
 
-    def _as_written(self, outcome: Make | Change | Drop | End) -> Iterator[Put | Remove]:
-        clock = self._clock
-        if isinstance(outcome, Make):
-            item = self._begun(outcome.item)
-            yield Put(item)
-            if outcome.by:
-                yield Put(self._begun(happenings.made(item, outcome.by, clock()).item))
-        elif isinstance(outcome, Change):
+    def _remember(self, loop: str, makes: Makes) -> None:
+        """Who was refused something, and who is no more; the loop looks again where that is news, and in time."""
+        mine = self._refused_by.get(loop, frozenset())
+        self._look.refusals = {
+            **{uid: one for uid, one in self._look.refusals.items() if uid not in mine - makes.refused.keys()},
+            **makes.refused,
+        }
+        self._refused_by[loop] = frozenset(makes.refused)
+        if mine != self._refused_by[loop]:
+            self._by_name[loop].wake()
+        for uid in makes.tried:
+            asyncio.get_running_loop().call_later(makes.refused[uid].pause, self._by_name[loop].wake)
+
+    def _as_written(self, outcome: Change | Drop | End) -> Put | Remove:
+        if isinstance(outcome, Change):
             revision = _revision(outcome.before)
             gone = writes.may_go(BY_NAME[outcome.item.KIND], outcome.item) if outcome.item.KIND in BY_NAME else False
-            yield Remove(outcome.item, revision) if gone else Put(outcome.item, revision)
-        elif isinstance(outcome, Drop):
-            yield Remove(outcome.item, expect=_revision(outcome.item))
-        else:
-            item = outcome.item
-            node_name = item.spec.node_name if isinstance(item, Pod) else ""
-            node = self._look.one("Node", node_name) if node_name else None
-            options = writes.DeleteOptions(propagation_policy=outcome.policy)
-            left = writes.deleted(BY_NAME[item.KIND], item, options, clock(), node)
-            yield Remove(item, _revision(item)) if left is None else Put(left, _revision(item))
+            return Remove(outcome.item, revision) if gone else Put(outcome.item, revision)
+        item = outcome.item
+        if isinstance(outcome, Drop):
+            return Remove(item, expect=_revision(item))
+        node_name = item.spec.node_name if isinstance(item, Pod) else ""
+        node = self._look.one("Node", node_name) if node_name else None
+        options = writes.DeleteOptions(propagation_policy=outcome.policy)
+        left = writes.deleted(BY_NAME[item.KIND], item, options, self._clock(), node)
+        return Remove(item, _revision(item)) if left is None else Put(left, _revision(item))
 
-    def _begun(self, item: Object) -> Object:
-        if isinstance(item, Cursor):
-            return item
-        item = self._completed(item)
-        kind = BY_NAME[item.KIND]
-        return writes.created(kind, default(item, kind.rules), str(uuid.uuid4()), self._clock())  # type: ignore[no-any-return]
-
-    def _completed(self, item: Object) -> Object:
-        """With a name, where there is only the beginning of one."""
-        meta = item.metadata
-        while not meta.name or self._store.latest(Key(item.KIND, meta.namespace, meta.name)) is not None:
-            if not meta.generate_name:
-                break
-            meta = msgspec.structs.replace(meta, name=writes.completed(meta.generate_name, random_letters()))
-        return msgspec.structs.replace(item, metadata=meta)
+    def _relieve(self, event: Event) -> None:
+        """Where there is more room, those who wait try at once."""
+        after = relieved(self._look.refusals, event, self._look.env.steady())
+        if after != self._look.refusals:
+            self._look.refusals = after
+            for loop in self._refused_by:
+                self._by_name[loop].wake()
 
     def _say(self, loop: str, notices: dict[str, str]) -> None:
         """Log a notice once, not at every pass."""

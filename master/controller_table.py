@@ -25,6 +25,7 @@ from master import (
     node_taints,
     placements,
     protection,
+    quotas,
     replicas,
     roles,
     subnets,
@@ -45,7 +46,10 @@ EXPIRY_SECONDS = 60.0
 USUAL_SECONDS = 30.0
 
 REPLICATING = ("ReplicaSet", "ReplicationController")
-OWNED = tuple(kind.name for kind in STORED if kind.name not in ("Event", "Lease", "NodeQuery"))
+FLEETING = ("Event", "Lease", "NodeQuery")
+"""Kinds whose objects come and go all the time, and for which nobody waits."""
+
+OWNED = tuple(kind.name for kind in STORED if kind.name not in FLEETING)
 """Kinds whose objects go with their owners."""
 
 SCALED = tuple(kind.name for kind in STORED if kind.scaling is not None)
@@ -100,7 +104,7 @@ def _deployments(look: Look) -> Iterable[Outcome]:
 
 def _replicas(look: Look) -> Iterable[Outcome]:
     owners = [item for kind in REPLICATING for item in look.all(kind)]
-    return replicas.passes(owners, look.all("Pod"), look.now) if owners else ()
+    return replicas.passes(owners, look.all("Pod"), look.now, look.refused) if owners else ()
 
 
 def _disruptions(look: Look) -> Iterable[Outcome]:
@@ -117,7 +121,12 @@ def _daemon_sets(look: Look) -> Iterable[Outcome]:
 
 
 def _jobs(look: Look) -> Iterable[Outcome]:
-    return jobs.passes(look.all("Job"), look.all("Pod"), look.now)
+    return jobs.passes(look.all("Job"), look.all("Pod"), look.now, look.refused)
+
+
+def _quotas(look: Look) -> Iterable[Outcome]:
+    found = look.all("ResourceQuota")
+    return quotas.passes(found, look.all, look.now) if found else ()
 
 
 def _dependents(look: Look) -> Iterable[Outcome]:
@@ -192,6 +201,7 @@ CONTROLLERS = (
     Controller("disruptions", ("PodDisruptionBudget", "Pod", *SCALED), _disruptions),
     Controller("daemon-sets", ("DaemonSet", "ControllerRevision", "Node", "Pod"), _daemon_sets, ROLLOUT_SECONDS),
     Controller("jobs", ("Job", "Pod"), _jobs, JOB_SECONDS),
+    Controller("quotas", tuple(kind.name for kind in quotas.COUNTABLE if kind.name not in FLEETING), _quotas),
     Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),
     Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "Pod"), _claims),
     Controller("dependents", OWNED, _dependents),

@@ -51,17 +51,25 @@ def told(about: ObjectReference, kind: str, reason: str, words: str, by: str, no
 
 def made(item: Object, by: str, now: datetime.datetime) -> Make:
     """The owner of an object has got it."""
+    words = f"Created {item.KIND.lower()}: {item.metadata.name}"
+    return told(_owner_of(item), NORMAL, "SuccessfulCreate", words, by, now)
+
+
+def refused(item: Object, by: str, why: str, now: datetime.datetime) -> Make:
+    """The owner of an object does not get it."""
+    return told(_owner_of(item), WARNING, "FailedCreate", f"Error creating: {why}", by, now)
+
+
+def _owner_of(item: Object) -> ObjectReference:
     owner = controller_of(item.metadata)
     assert owner is not None
-    about = ObjectReference(
+    return ObjectReference(
         api_version=owner.api_version,
         kind=owner.kind,
         namespace=item.metadata.namespace,
         name=owner.name,
         uid=owner.uid,
     )
-    words = f"Created {item.KIND.lower()}: {item.metadata.name}"
-    return told(about, NORMAL, "SuccessfulCreate", words, by, now)
 
 
 def ended(owner: Object, item: Object, by: str, now: datetime.datetime) -> Make:

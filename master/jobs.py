@@ -7,7 +7,7 @@ are told to end; when none is left it has come to it.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -40,14 +40,16 @@ COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
 CONTROLLER = "job-controller"
 
 
-def passes(jobs: Iterable[Job], pods: Iterable[Pod], now: datetime.datetime) -> Iterator[Write]:
-    """Everything that is to be written for these jobs."""
+def passes(
+    jobs: Iterable[Job], pods: Iterable[Pod], now: datetime.datetime, refused: Mapping[str, str]
+) -> Iterator[Write]:
+    """Everything that is to be written for these jobs. `refused`: by uid, why a job does not get its pods."""
     everything = tuple(pods)
     there, counting = by_namespace(everything), set()
     for job in jobs:
         if not is_finished(job):
             counting.add(job.metadata.uid)
-            yield from _pass(job, there.get(job.metadata.namespace, ()), now)
+            yield from _pass(job, there.get(job.metadata.namespace, ()), now, job.metadata.uid in refused)
         elif _is_due(job, now):
             yield End(job, "Foreground")
     for pod in everything:
@@ -66,7 +68,7 @@ def _is_due(job: Job, now: datetime.datetime) -> bool:
     return (now - ended).total_seconds() >= seconds
 
 
-def _pass(job: Job, pods: Iterable[Pod], now: datetime.datetime) -> Iterator[Write]:
+def _pass(job: Job, pods: Iterable[Pod], now: datetime.datetime, is_refused: bool) -> Iterator[Write]:
     found = census(job, selector(job.spec.selector or LabelSelector()), pods, marked)
     if found.handed:
         yield from found.handed
@@ -79,7 +81,7 @@ def _pass(job: Job, pods: Iterable[Pod], now: datetime.datetime) -> Iterator[Wri
     for pod in ended:
         yield End(pod)
         yield happenings.ended(job, pod, CONTROLLER, now)
-    status = _status(tally, target, len(made), ended, now)
+    status = _status(tally, target, 0 if is_refused else len(made), ended, now)
     if status != job.status:
         yield Change(replace(job, status=status), job)
         yield from _news(job, status, now)

@@ -12,6 +12,7 @@ from api.objects import ObjectMeta
 from master.controllers import Cursor, NetworkWish
 from master.master_service import Place
 from master.records import Key
+from master.refusals import Refusals
 from master.store import Store
 
 Clock = Callable[[], datetime.datetime]
@@ -40,15 +41,21 @@ class Look:
 
     def __init__(self, environment: Environment) -> None:
         self.env = environment
+        self.refusals: Refusals = {}
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """By the uid of an owner: why nothing could be made for it."""
+        return {uid: one.message for uid, one in self.refusals.items()}
 
     @property
     def now(self) -> datetime.datetime:
         """The time of day."""
         return self.env.clock()
 
-    def all(self, kind: str) -> list[Any]:
-        """Every object of a kind."""
-        return [record.object for record in self.env.store.scan_latest(kind)]
+    def all(self, kind: str, namespace: str = "") -> list[Any]:
+        """Every object of a kind, in one namespace or in all."""
+        return [record.object for record in self.env.store.scan_latest(kind, namespace)]
 
     def one(self, kind: str, name: str, namespace: str = "") -> Any:
         """An object; None if there is none."""

@@ -6,18 +6,20 @@ The snapshot is the store itself, so a pod that was made a moment ago is already
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from api.label_selector import LabelSelector, selector
-from api.objects import Pod
+from api.objects import Condition, Pod
 from api.selectors import Selector
 from master import happenings
 from master.controllers import Change, End, Make, Write
 from master.dependents import controller_of
+from master.kinds.kind import show_time
 from master.kinds.replica_set import ReplicaSet
 from master.kinds.replication_controller import ReplicationController
+from master.kinds.workload import REPLICA_FAILURE
 from master.own_pods import MOST_AT_ONCE, by_namespace, census, dispensable, is_available, made_from, ready_since
 
 Owner = ReplicaSet | ReplicationController
@@ -29,8 +31,10 @@ def selector_of(owner: Owner) -> Selector:
     return selector(wish if isinstance(wish, LabelSelector) else LabelSelector(match_labels=wish or {}))
 
 
-def passes(owners: Iterable[Owner], pods: Iterable[Pod], now: datetime.datetime) -> Iterator[Write]:
-    """Everything that is to be written for these owners."""
+def passes(
+    owners: Iterable[Owner], pods: Iterable[Pod], now: datetime.datetime, refused: Mapping[str, str]
+) -> Iterator[Write]:
+    """Everything that is to be written for these owners. `refused`: by uid, why an owner does not get its pods."""
     there = by_namespace(pods)
     taken: set[str] = set()
     for owner in owners:
@@ -40,7 +44,7 @@ def passes(owners: Iterable[Owner], pods: Iterable[Pod], now: datetime.datetime)
         yield from found.handed
         if owner.metadata.deletion_timestamp is None:
             yield from _balanced(owner, found.active, now)
-        yield from _told(owner, found.active, now)
+        yield from _told(owner, found.active, now, refused.get(owner.metadata.uid, ""))
 
 
 # --- as many as wished ------------------------------------------------------------------------------------------------
@@ -67,7 +71,7 @@ def _name_of(owner: Owner) -> str:
 # --- what it tells ----------------------------------------------------------------------------------------------------
 
 
-def _told(owner: Owner, active: tuple[Pod, ...], now: datetime.datetime) -> Iterator[Change]:
+def _told(owner: Owner, active: tuple[Pod, ...], now: datetime.datetime, refused: str) -> Iterator[Change]:
     template = owner.spec.template
     labels = (template.metadata.labels if template else {}).items()
     status = replace(
@@ -77,6 +81,18 @@ def _told(owner: Owner, active: tuple[Pod, ...], now: datetime.datetime) -> Iter
         ready_replicas=sum(ready_since(pod) is not None for pod in active),
         available_replicas=sum(is_available(pod, owner.spec.min_ready_seconds, now) for pod in active),
         observed_generation=owner.metadata.generation,
+        conditions=tuple(_conditions(owner, now, refused)),
     )
     if status != owner.status:
         yield Change(replace(owner, status=status), owner)
+
+
+def _conditions(owner: Owner, now: datetime.datetime, refused: str) -> Iterator[Condition]:
+    old = next((row for row in owner.status.conditions if row.type == REPLICA_FAILURE), None)
+    yield from (row for row in owner.status.conditions if row is not old)
+    if refused and old is not None and old.message == refused:
+        yield old
+    elif refused:
+        since = old.last_transition_time if old is not None else show_time(now)
+        row = Condition(type=REPLICA_FAILURE, status="True", reason="FailedCreate", message=refused)
+        yield replace(row, last_transition_time=since)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import datetime
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network
 from typing import Any
 
 import msgspec
 
-from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Object, ObjectMeta, Pod
-from api.services import Service
-from master import admission, answers, apply, bodies, patch, request, scaling, tables, writes
+from api.objects import Object, Pod
+from master import answers, apply, bodies, patch, request, scaling, tables, writes
+from master.admission_chain import AdmissionChain
 from master.apply import Owner
 from master.authorize import User
-from master.controllers import Cursor, moved
 from master.conversions import seen
+from master.draft import Draft
 from master.kinds.kind import AnyKind, show_time
 from master.naming import random_letters
 from master.records import Expired, Key, Put, Record, Remove
 from master.request import Page, Selection, Target, View
 from master.scaling import Scale
-from master.service_addresses import assigned
 from master.shape import Shape, shape_of
 from master.store import Store
 from master.writes import DeleteOptions
@@ -73,6 +70,7 @@ class Objects:
         self._store = store
         self._clock = clock
         self._guard = guard
+        self._chain = AdmissionChain(clock)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -165,48 +163,13 @@ class Objects:
                 raise await self._when_durable(answers.already_exists(where.kind, name))
         else:
             raise answers.already_exists(where.kind, name)
-        if where.kind.namespaced:
-            namespace = self._latest_object(Key(Namespace.KIND, "", where.namespace))
-            admission.check_namespace(where.kind, name, where.namespace, namespace)
         self._guard(where.kind, body.item, None, ask.user)
-        self._admit(where.kind.kept(body.item))
-        item = writes.owned(writes.created(where.kind, body.item, str(uuid.uuid4()), self._clock()), owners)
-        item, cursors = self._assigned(item)
+        draft = Draft(self._store)
+        item = writes.owned(self._chain.created(where.kind, body.item, draft), owners)
         if not dry:
-            kept, *_ = await self._store.write(Put(where.kind.kept(item), expect=0), *cursors)
+            kept, *_ = await self._store.write(Put(where.kind.kept(item), expect=0), *draft.puts)
             item = where.kind.seen(kept)
         return self._answer(201, ask, item, body.warnings)
-
-    def _admit(self, new: Any, old: Any = None) -> None:
-        """What must not be the same in two objects. What an update leaves as it was is not looked at again."""
-        others = (record.object for record in self._store.scan_latest(new.KIND))
-        if isinstance(new, HostSubnet) and (old is None or (old.subnet, old.host_ip) != (new.subnet, new.host_ip)):
-            cluster = self._latest_object(Key(ClusterNetwork.KIND, "", "default"))
-            admission.check_host_subnet(new, others, cluster)
-        elif isinstance(new, NetNamespace) and (old is None or old.netid != new.netid):
-            admission.check_net_namespace(new, others)
-
-    def _assigned(self, new: Any) -> tuple[Any, list[Put]]:
-        """The object with what the master hands out, and the cursors that move with it."""
-        cluster = self._latest_object(Key(ClusterNetwork.KIND, "", "default"))
-        if not isinstance(new, Service) or new.metadata.deletion_timestamp or cluster is None:
-            return new, []
-        cursors = [self._cursor(name) for name in ("service-addresses", "node-ports")]
-        services = (record.object for record in self._store.scan_latest(Service.KIND))
-        others = (one for one in services if one.metadata.uid != new.metadata.uid)
-        network = IPv4Network(cluster.service_network)
-        done = assigned(new, others, network, *(cursor.next for cursor in cursors))
-        after = (done.address_cursor, done.port_cursor)
-        moves = [
-            moved(cursor, next_one).item
-            for cursor, next_one in zip(cursors, after, strict=True)
-            if cursor.next != next_one
-        ]
-        return done.service, [Put(move) for move in moves]
-
-    def _cursor(self, name: str) -> Cursor:
-        found: Cursor | None = self._latest_object(Key(Cursor.KIND, "", name))
-        return found or Cursor(metadata=ObjectMeta(name=name))
 
     async def update(self, ask: Ask) -> Answer:
         """Another object in place of the one there is, or another status."""
@@ -246,16 +209,16 @@ class Objects:
         """`owners` are those after an apply."""
         kind, dry = ask.where.kind, request.dry_run(ask.query)
         body = writes.read(ask.where, document, request.strictness(ask.query))
-        if ask.where.subresource:
-            new = writes.part_updated(kind, ask.where.subresource, body.item, old.object)
+        part, draft = ask.where.subresource, Draft(self._store)
+        if part:
+            new = writes.part_updated(kind, part, body.item, old.object)
         else:
             new = writes.updated(kind, body.item, old.object)
             self._guard(kind, new, old.object, ask.user)
-            self._admit(kind.kept(new), kind.kept(old.object))
         if owners is None:
             owners = writes.owners_after(kind, old.object, new, document, self._owner(ask, apply.UPDATE))
-        new, cursors = self._assigned(writes.owned(new, owners))
-        item = new if dry else await self._put(kind, new, old, cursors)
+        new = writes.owned(new if part else self._chain.changed(kind, new, old.object, draft), owners)
+        item = new if dry else await self._put(kind, new, old, draft.puts)
         return self._answer(200, ask, item, body.warnings)
 
     async def _put(self, kind: AnyKind, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:

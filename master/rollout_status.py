@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from master.controllers import Change
 from master.kinds.deployment import DeploymentCondition, DeploymentStatus
 from master.kinds.kind import parse_time, show_time
+from master.kinds.workload import REPLICA_FAILURE
 from master.rollout import REVISION, Rollout, revision_of
 
 AVAILABLE, PROGRESSING = "Available", "Progressing"
@@ -21,8 +22,9 @@ def told(rollout: Rollout, now: datetime.datetime) -> Iterator[Change]:
     old = rollout.deployment
     status = _counted(rollout)
     rows = (_available(rollout, status, now), _progressing(rollout, status, now))
-    mine = {row.type for row in rows}
-    status = replace(status, conditions=(*(row for row in old.status.conditions if row.type not in mine), *rows))
+    mine = {*(row.type for row in rows), REPLICA_FAILURE}
+    kept = (row for row in old.status.conditions if row.type not in mine)
+    status = replace(status, conditions=(*kept, *rows, *_failures(rollout, now)))
     annotations = old.metadata.annotations
     if rollout.new is not None and revision_of(rollout.new.metadata):
         annotations = {**annotations, REVISION: rollout.new.metadata.annotations[REVISION]}
@@ -69,6 +71,14 @@ def _progressing(rollout: Rollout, status: DeploymentStatus, now: datetime.datet
     if late and old is not None and not moved and old.reason != "NewReplicaSetAvailable":
         return _row(rollout, PROGRESSING, ("False", TIMED_OUT, f"{name} has timed out progressing."), now)
     return _row(rollout, PROGRESSING, ("True", "ReplicaSetUpdated", f"{name} is progressing."), now, moved=moved)
+
+
+def _failures(rollout: Rollout, now: datetime.datetime) -> Iterator[DeploymentCondition]:
+    """That of a replica set which does not get its pods, the newest one first."""
+    newest = (rollout.new,) if rollout.new else ()
+    rows = (row for one in (*newest, *rollout.all) for row in one.status.conditions if row.type == REPLICA_FAILURE)
+    if (found := next(rows, None)) is not None:
+        yield _row(rollout, REPLICA_FAILURE, (found.status, found.reason, found.message), now)
 
 
 def _is_complete(rollout: Rollout, status: DeploymentStatus) -> bool:

@@ -20,6 +20,7 @@ from master.kinds.ingress import INGRESS, INGRESS_CLASS
 from master.kinds.job import JOB
 from master.kinds.kind import AnyKind
 from master.kinds.lease import LEASE
+from master.kinds.limit_range import LIMIT_RANGE
 from master.kinds.namespace import NAMESPACE
 from master.kinds.net_namespace import NET_NAMESPACE
 from master.kinds.network_policy import NETWORK_POLICY
@@ -35,6 +36,7 @@ from master.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BIN
 from master.kinds.refused import REFUSED
 from master.kinds.replica_set import REPLICA_SET
 from master.kinds.replication_controller import REPLICATION_CONTROLLER
+from master.kinds.resource_quota import RESOURCE_QUOTA
 from master.kinds.runtime_class import RUNTIME_CLASS
 from master.kinds.secret import SECRET
 from master.kinds.service import SERVICE
@@ -69,6 +71,8 @@ ALL: tuple[AnyKind, ...] = (
     DAEMON_SET,
     POD_DISRUPTION_BUDGET,
     JOB,
+    LIMIT_RANGE,
+    RESOURCE_QUOTA,
     ROLE,
     CLUSTER_ROLE,
     ROLE_BINDING,

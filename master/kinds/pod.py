@@ -31,7 +31,11 @@ def _on_create(item: Pod) -> Pod:
 
 
 def _on_update(new: Pod, old: Pod) -> Pod:
-    return with_tolerations(msgspec.structs.replace(new, status=old.status))
+    """What admission has filled in stays where a client leaves it out."""
+    priority = old.spec.priority if new.spec.priority is None else new.spec.priority
+    policy = new.spec.preemption_policy or old.spec.preemption_policy
+    spec = msgspec.structs.replace(new.spec, priority=priority, preemption_policy=policy)
+    return with_tolerations(msgspec.structs.replace(new, spec=spec, status=old.status))
 
 
 # --- how a pod looks in a table ---------------------------------------------------------------------------------------

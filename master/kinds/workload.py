@@ -18,6 +18,9 @@ from master.kinds.kind import Column
 
 _PERCENT = re.compile(r"(\d{1,9})%", re.ASCII)
 
+REPLICA_FAILURE = "ReplicaFailure"
+"""The condition of an owner that does not get its pods."""
+
 
 class PodTemplateSpec(Value, frozen=True):
     """What a pod is made from."""

@@ -93,11 +93,11 @@ class Simulation:
         sets, pods = self.all("ReplicaSet"), self.pods()
         busy = self.carry_out(deployments.passes(self.all("Deployment"), sets, pods, self.now))
         owners = [*self.all("ReplicaSet"), *self.all("ReplicationController")]
-        busy |= self.carry_out(replicas.passes(owners, self.pods(), self.now))
+        busy |= self.carry_out(replicas.passes(owners, self.pods(), self.now, {}))
         revisions = self.all("ControllerRevision")
         daemons = daemon_sets.passes(self.all("DaemonSet"), self.all("Node"), self.pods(), revisions, self.now)
         busy |= self.carry_out(daemons)
-        busy |= self.carry_out(jobs.passes(self.all("Job"), self.pods(), self.now))
+        busy |= self.carry_out(jobs.passes(self.all("Job"), self.pods(), self.now, {}))
         busy |= self.carry_out(dependents.passes(list(self.objects.values()), lambda row: row.kind in BY_NAME))
         return busy
 

@@ -406,7 +406,7 @@ def one_pass(work: Work, killed: int | None, withdrawn: list[str]) -> None:
     """One pass of the controller; `killed`: it dies when so many of its pods were made or ended, before or after it has
     counted, which is one transaction.
     """
-    made = list(jobs.passes(work.all("Job"), work.pods(), work.now))
+    made = list(jobs.passes(work.all("Job"), work.pods(), work.now, {}))
     moves = [write for write in made if isinstance(write, Make | End) and isinstance(write.item, Pod)]
     counting = [write for write in made if isinstance(write, Change)]
     if killed is not None:
