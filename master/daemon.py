@@ -17,6 +17,7 @@ from master.allocators import SubnetPool, SubnetPools
 from master.controller_loop import Controllers
 from master.controller_table import MASTER_SERVICE
 from master.controllers import Cursor, NetworkWish
+from master.journaled_store import JournaledStore
 from master.kinds import TYPES
 from master.look import Environment
 from master.master_service import Place
@@ -64,7 +65,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
     state = Path(settings.state_dir)
     authority = await asyncio.to_thread(pki.authority, state / "pki", _now())
     tokens = await asyncio.to_thread(service_tokens.issuer, state / "pki")
-    store = await Store.open(state / "store.db", (*TYPES, Cursor))
+    store = await JournaledStore.open(state / "store.db", (*TYPES, Cursor))
     try:
         controllers = Controllers(
             Environment(

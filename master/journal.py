@@ -33,6 +33,17 @@ INSERT OR IGNORE INTO compaction VALUES (1, 0);
 """
 
 
+FORGET = """
+DELETE FROM log WHERE revision IN (
+    SELECT old.revision FROM log AS newer JOIN log AS old
+    ON old.kind = newer.kind AND old.namespace = newer.namespace AND old.name = newer.name
+        AND old.revision < newer.revision
+    WHERE newer.revision > ?1 AND newer.revision <= ?2
+)
+"""
+"""What was replaced since the last time: its cost is that of the revisions forgotten, not of all objects."""
+
+
 class Row(NamedTuple):
     """`data` is the object as JSON; of a removed object its last state."""
 
@@ -66,7 +77,8 @@ class Journal:
         # One writer at a time, for as long as the master lives: a second master on the same file must not start.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
         self._db.executescript(LAYOUT)
-        self._db.execute(f"PRAGMA user_version={FORMAT}")
+        if found != FORMAT:
+            self._db.execute(f"PRAGMA user_version={FORMAT}")
 
     def compacted(self) -> int:
         """The newest revision whose history is gone; 0 when all of it is there."""
@@ -93,13 +105,10 @@ class Journal:
         """Forget what was replaced or removed up to and including `revision`."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            done = self.compacted()
+            self._db.execute(FORGET, (done, revision))
+            self._db.execute("DELETE FROM log WHERE revision > ? AND revision <= ? AND removed", (done, revision))
             self._db.execute("UPDATE compaction SET revision = ?", (revision,))
-            self._db.execute(
-                "DELETE FROM log WHERE revision <= ?1 AND (removed OR EXISTS (SELECT 1 FROM log AS newer"
-                " WHERE newer.kind = log.kind AND newer.namespace = log.namespace AND newer.name = log.name"
-                " AND newer.revision > log.revision AND newer.revision <= ?1))",
-                (revision,),
-            )
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self._undo()

@@ -18,10 +18,10 @@ import pytest
 from api.client import Client
 from api.kubeconfig import Kubeconfig
 from master import pki, service_tokens
+from master.journaled_store import JournaledStore
 from master.kinds import TYPES
 from master.listener import LARGEST_BODY, Limits
 from master.server import Parts, Server, tls
-from master.store import Store
 from master.streams import MOST_UNREAD
 from tests.contract.apiserver import ApiServer
 
@@ -98,7 +98,7 @@ async def own_server(root: Path, limits: Limits) -> AsyncIterator[Kubeconfig]:
     """A server in this process, whose limits are its own."""
     now = datetime.datetime.now(datetime.UTC)
     authority, tokens = pki.authority(root / "pki", now), service_tokens.issuer(root / "pki")
-    store = await Store.open(root / "store.db", TYPES)
+    store = await JournaledStore.open(root / "store.db", TYPES)
     server = Server(Parts(store, authority, tokens, lambda: now, str), limits)
     pem = pki.server_certificate(authority, root / "pki", ["127.0.0.1"], now)
     await server.start("127.0.0.1", 0, tls(pem, root / "pki" / "ca.crt"))

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from api.objects import ObjectMeta
 from master.authorize import Attributes, PathAttributes, User
 from master.grants import Grants
+from master.journaled_store import JournaledStore
 from master.kinds.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject
 from master.rbac import EVERYTHING, Grant, decision, shown_rule, uncovered
 from master.records import Put, Remove
-from master.store import Store
 
 BINDING = ClusterRoleBinding(metadata=ObjectMeta(name="x"), role_ref=RoleRef(kind="ClusterRole", name="y"))
 LOCAL = RoleBinding(metadata=ObjectMeta(name="x", namespace="red"), role_ref=RoleRef(kind="Role", name="y"))
@@ -166,7 +166,7 @@ def held(grants: Grants, user: User, namespace: str) -> list[str]:
 
 
 async def test_bindings_are_followed(tmp_path: Path) -> None:
-    store = await Store.open(tmp_path / "db", (Role, ClusterRole, RoleBinding, ClusterRoleBinding))
+    store = await JournaledStore.open(tmp_path / "db", (Role, ClusterRole, RoleBinding, ClusterRoleBinding))
     try:
         (first,) = await store.write(Put(bound("first", BOB)))
         grants = Grants(store)

@@ -1,0 +1,44 @@
+"""A process that writes to a store as long as it lives, and tells what was acknowledged: `NAME REVISION STEP` a line.
+
+The history is kept so short that it is forgotten all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from api.kinds import KINDS
+from api.objects import Namespace, ObjectMeta
+from master.journaled_store import JournaledStore, Keep
+from master.records import Key, Put, Remove
+
+WRITERS = 4
+KEEP = Keep(events=12)
+GONE = 3
+"""The step at which an object is removed; those before it change it."""
+
+
+async def _write(store: JournaledStore, name: str) -> None:
+    """Create, change, remove, and begin again."""
+    while True:
+        for step in range(GONE + 1):
+            item = Namespace(metadata=ObjectMeta(name=name, labels={"step": str(step)}))
+            record = store.latest(Key("Namespace", "", name))
+            expect = record.revision if record else 0
+            if step < GONE:
+                (item,) = await store.write(Put(item, expect))
+            elif record:
+                (item,) = await store.write(Remove(record.object, expect))
+            os.write(1, f"{name} {item.metadata.resource_version} {step}\n".encode())
+
+
+async def _main(path: Path) -> None:
+    store = await JournaledStore.open(path, KINDS, KEEP)
+    await asyncio.gather(*(_write(store, f"w{number}") for number in range(WRITERS)))
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(Path(sys.argv[1])))

@@ -1,0 +1,360 @@
+"""What every store must do: the same cases for each of them. A new one is one more row in STORES."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from api.configuration import Secret
+from api.kinds import KINDS
+from api.objects import Namespace, Node, ObjectMeta
+from master.journaled_store import JournaledStore
+from master.records import Event, Expired, Key, Mismatch, Put, Record, Remove
+from master.store import Store
+from reconcile.errors import NotReady
+
+Opener = Callable[[Path], Awaitable[Store]]
+"""Opens the store that is kept in a directory, the first time or again."""
+
+
+async def _journaled(root: Path) -> Store:
+    return await JournaledStore.open(root / "store.db", KINDS)
+
+
+STORES: dict[str, Opener] = {"journaled": _journaled}
+
+
+@pytest.fixture(params=STORES)
+def opener(request: pytest.FixtureRequest) -> Opener:
+    return STORES[request.param]
+
+
+@pytest.fixture
+async def store(opener: Opener, tmp_path: Path) -> AsyncIterator[Store]:
+    store = await opener(tmp_path)
+    yield store
+    await store.close()
+
+
+def ns(name: str, **labels: str) -> Namespace:
+    return Namespace(metadata=ObjectMeta(name=name, labels=labels))
+
+
+def key(name: str) -> Key:
+    return Key("Namespace", "", name)
+
+
+def names(records: list[Record]) -> list[str]:
+    return [record.key.name for record in records]
+
+
+def told(events: list[Event]) -> list[tuple[str, str, int]]:
+    return [(event.type, event.record.key.name, event.record.revision) for event in events]
+
+
+async def test_a_write_gets_the_next_revision_and_is_read_back(store: Store) -> None:
+    (one,) = await store.write(Put(ns("a", x="1")))
+    (two,) = await store.write(Put(ns("b")))
+    assert (one.metadata.resource_version, two.metadata.resource_version) == ("1", "2")
+    record = store.get(key("a"))
+    assert record is not None
+    assert record.object == one
+    assert b'"resourceVersion":"1"' in record.data
+    assert store.revision == 2
+
+
+async def test_a_list_is_sorted_and_knows_namespaces(store: Store) -> None:
+    await store.write(*(Put(ns(name)) for name in "cab"))
+    assert names(store.scan("Namespace")) == ["a", "b", "c"]
+    assert names(store.scan("Node")) == []
+
+
+async def test_compare_and_swap(store: Store) -> None:
+    await store.write(Put(ns("a"), expect=0))
+    with pytest.raises(Mismatch):
+        await store.write(Put(ns("a"), expect=0))
+    with pytest.raises(Mismatch):
+        await store.write(Put(ns("a", x="1"), expect=7))
+    await store.write(Put(ns("a", x="1"), expect=1))
+    with pytest.raises(Mismatch):
+        await store.write(Remove(ns("a"), expect=1))
+    with pytest.raises(Mismatch):
+        await store.write(Put(ns("b"), expect=3))
+    await store.write(Remove(ns("a"), expect=2))
+    assert store.get(key("a")) is None
+    assert store.revision == 3
+
+
+async def test_all_changes_of_a_write_or_none(store: Store) -> None:
+    with pytest.raises(Mismatch):
+        await store.write(Put(ns("a")), Put(ns("b"), expect=5))
+    assert store.scan("Namespace") == []
+    assert store.revision == 0
+    await store.write(Put(ns("a")), Remove(ns("a")), Put(ns("a", x="2"), expect=0))
+    assert store.revision == 3
+    with pytest.raises(Mismatch):
+        await store.write(Put(ns("c")), Put(ns("c"), expect=0))
+
+
+async def test_readers_see_a_write_only_when_it_is_on_disk(store: Store) -> None:
+    writing = asyncio.create_task(store.write(Put(ns("a"))))
+    await asyncio.sleep(0)
+    assert store.get(key("a")) is None
+    assert store.revision == 0
+    latest = store.latest(key("a"))
+    assert latest is not None
+    assert names(store.scan_latest("Namespace")) == ["a"]
+    await store.write()  # Nothing of its own: waits for what is on its way.
+    assert store.get(key("a")) is latest
+    await writing
+
+
+async def test_writers_that_read_the_latest_never_conflict(store: Store) -> None:
+    await store.write(Put(ns("a", n="0")))
+
+    async def count() -> None:
+        record = store.latest(key("a"))
+        assert record is not None
+        number = int(record.object.metadata.labels["n"]) + 1
+        await store.write(Put(ns("a", n=str(number)), expect=record.revision))
+
+    await asyncio.gather(*(count() for _ in range(50)))
+    record = store.get(key("a"))
+    assert record is not None
+    assert record.object.metadata.labels["n"] == "50"
+
+
+async def test_watches_are_told_in_order_and_can_end(store: Store) -> None:
+    events: list[Event] = []
+    end = store.watch("Namespace", events.append)
+    await store.write(Put(ns("a")))
+    await store.write(Put(ns("a", x="1")), Put(Node(metadata=ObjectMeta(name="n"))))
+    await store.write(Remove(ns("a", x="1")))
+    assert told(events) == [("ADDED", "a", 1), ("MODIFIED", "a", 2), ("DELETED", "a", 4)]
+    assert events[1].previous is events[0].record
+    assert events[2].record.object.metadata.resource_version == "4"
+    end()
+    await store.write(Put(ns("b")))
+    assert len(events) == 3
+
+
+async def test_history_and_the_state_at_a_revision(store: Store) -> None:
+    await store.write(Put(ns("a")), Put(ns("b")))
+    await store.write(Put(ns("a", x="1")))
+    await store.write(Remove(ns("b")), Put(ns("c")))
+    assert told(store.since("Namespace", 2)) == [("MODIFIED", "a", 3), ("DELETED", "b", 4), ("ADDED", "c", 5)]
+    assert names(store.scan_at("Namespace", "", 2)) == ["a", "b"]
+    assert names(store.scan_at("Namespace", "", 4)) == ["a"]
+    assert store.scan_at("Namespace", "", 2)[0].object.metadata.labels == {}
+    assert store.scan_at("Namespace", "", 3)[0].object.metadata.labels == {"x": "1"}
+    assert store.scan_at("Namespace", "", 0) == []
+
+
+async def test_a_revision_that_was_not_given_yet_is_expired_too(store: Store) -> None:
+    with pytest.raises(Expired):
+        store.since("Namespace", 1)
+
+
+async def test_everything_is_there_after_opening_again(opener: Opener, tmp_path: Path) -> None:
+    store = await opener(tmp_path)
+    await store.write(Put(ns("a")), Put(ns("b")))
+    await store.write(Put(ns("a", x="1")), Remove(ns("b")))
+    before = [(record.key, record.revision, record.data) for record in store.scan("Namespace")]
+    history = told(store.since("Namespace", 1))
+    await store.close()
+    store = await opener(tmp_path)
+    assert [(record.key, record.revision, record.data) for record in store.scan("Namespace")] == before
+    assert told(store.since("Namespace", 1)) == history
+    assert store.revision == 4
+    (item,) = await store.write(Put(ns("c")))
+    assert item.metadata.resource_version == "5"
+    await store.close()
+
+
+async def test_a_closed_store_takes_nothing(opener: Opener, tmp_path: Path) -> None:
+    store = await opener(tmp_path)
+    writing = asyncio.create_task(store.write(Put(ns("a"))))
+    await asyncio.sleep(0)
+    await store.close()
+    await writing
+    with pytest.raises(NotReady):
+        await store.write(Put(ns("b")))
+    await store.run()
+    store = await opener(tmp_path)
+    assert names(store.scan("Namespace")) == ["a"]
+    await store.close()
+
+
+async def test_what_is_compacted_is_forgotten_for_good(opener: Opener, tmp_path: Path) -> None:
+    store = await opener(tmp_path)
+    await store.write(Put(ns("old")), Put(ns("gone")), Remove(ns("gone")))
+    for number in range(5):
+        await store.write(Put(ns("a", n=str(number))))
+    await store.compact(6)
+    for _ in range(2):
+        assert told(store.since("Namespace", 6)) == [("MODIFIED", "a", 7), ("MODIFIED", "a", 8)]
+        assert names(store.scan_at("Namespace", "", 6)) == ["a", "old"]
+        with pytest.raises(Expired) as expired:
+            store.since("Namespace", 5)
+        assert str(expired.value) == "too old resource version: 5 (6)"
+        with pytest.raises(Expired):
+            store.scan_at("Namespace", "", 3)
+        await store.close()
+        store = await opener(tmp_path)
+    await store.close()
+
+
+async def test_the_count_of_revisions_survives_compaction_of_everything(opener: Opener, tmp_path: Path) -> None:
+    store = await opener(tmp_path)
+    await store.write(Put(ns("a")))
+    await store.write(Remove(ns("a")))
+    await store.compact(2)
+    await store.compact(100)
+    await store.close()
+    store = await opener(tmp_path)
+    assert store.revision == 2
+    assert names(store.scan("Namespace")) == []
+    (item,) = await store.write(Put(ns("a"), expect=0))
+    assert item.metadata.resource_version == "3"
+    await store.close()
+
+
+# --- against a model -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One object, in a namespace, gets a label, or is removed if there is none; `right` says what it expects."""
+
+    place: tuple[str, str]
+    label: str
+    right: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Everything but so many of the newest revisions."""
+
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """Close, and open again."""
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.lists(
+            st.builds(
+                Write,
+                st.tuples(st.sampled_from(["one", "two"]), st.sampled_from("abc")),
+                st.sampled_from(["", "x", "y"]),
+                st.sampled_from([True, True, True, False]),
+            ),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda write: write.place,
+        ),
+        st.builds(Compact, st.integers(0, 6)),
+        st.just(Reopen()),
+    ),
+    max_size=12,
+)
+State = dict[tuple[str, str], tuple[int, str]]
+"""By place: revision and label."""
+
+
+class Model:
+    """The states after each revision, and the events that lead from one to the next."""
+
+    def __init__(self) -> None:
+        self.states: list[State] = [{}]
+        self.events: list[tuple[str, str, int]] = []
+        self.compacted = 0
+
+    def changes(self, writes: list[Write]) -> tuple[list[Put | Remove], bool]:
+        """What is asked of the store, and whether it must do it. Nothing is removed that is not there."""
+        before = self.states[-1]
+        asked = [write for write in writes if write.label or write.place in before]
+        accepted = all(write.right for write in asked)
+        changes: list[Put | Remove] = []
+        for write in asked:
+            namespace, name = write.place
+            item = Secret(metadata=ObjectMeta(name=name, namespace=namespace, labels={"l": write.label}))
+            expect = before.get(write.place, (0, ""))[0] + (0 if write.right else 1)
+            changes.append(Put(item, expect) if write.label else Remove(item, expect))
+            if accepted:
+                self._take(write, write.place in before)
+        return changes, accepted
+
+    def _take(self, write: Write, there: bool) -> None:
+        revision, after = len(self.events) + 1, dict(self.states[-1])
+        kind = "DELETED" if not write.label else "MODIFIED" if there else "ADDED"
+        self.events.append((kind, write.place[1], revision))
+        after.pop(write.place, None)
+        if write.label:
+            after[write.place] = (revision, write.label)
+        self.states.append(after)
+
+    def compact(self, left: int) -> int:
+        """The newest event stays, whatever is asked."""
+        revision = max(0, len(self.events) - left)
+        self.compacted = max(self.compacted, min(revision, len(self.events) - 1), 0)
+        return revision
+
+    def check(self, store: Store) -> None:
+        """Every revision, from each side."""
+        assert store.revision == len(self.events)
+        for revision in range(len(self.events) + 2):
+            if revision < self.compacted or revision > len(self.events):
+                with pytest.raises(Expired):
+                    store.since("Secret", revision)
+                with pytest.raises(Expired):
+                    store.scan_at("Secret", "", revision)
+                continue
+            assert told(store.since("Secret", revision)) == self.events[revision:]
+            for namespace in ("", "one"):
+                found = [
+                    ((record.key.namespace, record.key.name), (record.revision, record.object.metadata.labels["l"]))
+                    for record in store.scan_at("Secret", namespace, revision)
+                ]
+                assert found == [row for row in sorted(self.states[revision].items()) if namespace in ("", row[0][0])]
+
+
+async def _compare(opener: Opener, root: Path, steps: list[list[Write] | Compact | Reopen]) -> None:
+    store, model = await opener(root), Model()
+    watched: list[Event] = []
+    store.watch("Secret", watched.append)
+    for step in steps:
+        if isinstance(step, Compact):
+            await store.compact(model.compact(step.left))
+        elif isinstance(step, Reopen):
+            await store.close()
+            store = await opener(root)
+            store.watch("Secret", watched.append)
+        else:
+            changes, accepted = model.changes(step)
+            try:
+                await store.write(*changes)
+            except Mismatch:
+                assert not accepted
+            else:
+                assert accepted
+        model.check(store)
+    assert told(watched) == model.events
+    await store.close()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_whatever_is_done_it_is_as_the_model_says(
+    opener: Opener, tmp_path_factory: pytest.TempPathFactory, steps: list[list[Write] | Compact | Reopen]
+) -> None:
+    asyncio.run(_compare(opener, tmp_path_factory.mktemp("model"), steps))
