@@ -171,6 +171,8 @@ class Watcher:
         self.snapshots: list[Snapshot] = []
         self.expired = 0
         self.wrongly_expired: list[int] = []
+        self.look_back = False
+        """Whether its next watch is to begin at the oldest revision that it knows."""
 
     @property
     def reached(self) -> int:
@@ -229,6 +231,8 @@ class Watcher:
         """From where it stands, or now and then again from somewhere in its past."""
         back = not self._steady and self._dice.random() < 0.1
         after = self._dice.choice(self._known) if back else self.reached
+        if self.look_back:
+            after, self.look_back = self._known[0], False
         enough = None if self._steady else self._dice.randrange(1, 300)
         seen: list[Seen] = []
         try:
