@@ -29,6 +29,12 @@ from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
 
+BRIEF_SECONDS = 0.002
+RESTS, LONGEST_REST = 4, 2.0
+"""After a pass that was not brief a controller rests for as many times as long, at most so many seconds: with thousands
+of pods, of which one changes all the time, the requests of clients do not wait for one controller after the other.
+"""
+
 
 class Controllers:
     """Run with `await run()`; `first_pass` is set when what belongs to every cluster is there."""
@@ -65,16 +71,24 @@ class Controllers:
                     group.create_task(loop.run())
 
     async def _pass(self, row: Controller) -> None:
-        await self._carry_out(row.name, row.decide(self._look))
+        begun = self._look.env.steady()
+        changes = self._changes(row.name, row.decide(self._look))
+        spent = self._look.env.steady() - begun
+        await self._write(row.name, changes)
         self._opening.discard(row.name)
         if not self._opening:
             self.first_pass.set()
+        if spent > BRIEF_SECONDS:
+            await asyncio.sleep(min(spent * RESTS, LONGEST_REST))
 
     async def _nodes(self) -> None:
         await self._carry_out("nodes", self._node_life.losses(self._look))
         await self._carry_out("evictions", self._node_life.evictions(self._look))
 
     async def _carry_out(self, loop: str, outcomes: Iterable[Outcome]) -> None:
+        await self._write(loop, self._changes(loop, outcomes))
+
+    def _changes(self, loop: str, outcomes: Iterable[Outcome]) -> list[Put | Remove]:
         changes: list[Put | Remove] = []
         notices: dict[str, str] = {}
         makes = Makes(self._chain, self._look, Draft(self._store))
@@ -87,7 +101,9 @@ class Controllers:
                 changes.append(self._as_written(outcome))
         self._say(loop, notices | makes.notices)
         self._remember(loop, makes)
-        changes += makes.draft.puts
+        return [*changes, *makes.draft.puts]
+
+    async def _write(self, loop: str, changes: list[Put | Remove]) -> None:
         if changes:
             await self._store.write(*changes)
             log.info("controller wrote", extra={"loop": loop, "writes": len(changes), "what": _named(changes)})

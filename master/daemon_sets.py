@@ -36,7 +36,7 @@ from master.kinds.controller_revision import ControllerRevision
 from master.kinds.daemon_set import ROLLING, DaemonSet, DaemonSetStatus
 from master.kinds.workload import share
 from master.node_taints import NO_EXECUTE, NO_SCHEDULE, PRESSURES, standing
-from master.own_pods import MOST_AT_ONCE, by_namespace, census, ended_at, is_available, made_from, ready_since
+from master.own_pods import MOST_AT_ONCE, Kin, census, ended_at, is_available, made_from, ready_since
 from master.revisions import HASH_LABEL, hash_of
 
 CONTROLLER = "daemonset-controller"
@@ -63,9 +63,9 @@ def passes(
     now: datetime.datetime,
 ) -> Iterator[Write]:
     """Everything that is to be written for these daemon sets."""
-    there, places = by_namespace(pods), tuple(nodes)
+    kin, places = Kin(pods), tuple(nodes)
     for one in sets:
-        found = census(one, selector(one.spec.selector or LabelSelector()), there.get(one.metadata.namespace, ()))
+        found = census(one, selector(one.spec.selector or LabelSelector()), kin.near(one))
         yield from found.handed
         if not found.handed:
             yield from _pass(one, places, found.mine, kept, now)

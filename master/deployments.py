@@ -20,6 +20,7 @@ from master.controllers import Change, Drop, Make, Write
 from master.dependents import controller_of, reference_to
 from master.kinds.deployment import RECREATE, Deployment
 from master.kinds.replica_set import ReplicaSet, ReplicaSetSpec
+from master.own_pods import Kin
 from master.rollout import REVISION, Rollout, revision_of
 from master.rollout_status import told
 from master.template_hash import HASH_LABEL, bare, template_hash
@@ -34,9 +35,9 @@ def passes(
     deployments: Iterable[Deployment], sets: Sequence[ReplicaSet], pods: Iterable[Pod], now: datetime.datetime
 ) -> Iterator[Write]:
     """Everything that is to be written for these deployments."""
-    pods = tuple(pods)
+    pods, kin = tuple(pods), Kin(sets)
     for deployment in deployments:
-        mine, adopted = _mine(deployment, sets)
+        mine, adopted = _mine(deployment, kin.near(deployment))
         yield from adopted
         if adopted:
             continue
@@ -56,7 +57,6 @@ def _mine(deployment: Deployment, sets: Iterable[ReplicaSet]) -> tuple[list[Repl
             mine.append(one)
         elif (
             reference is None
-            and one.metadata.namespace == deployment.metadata.namespace
             and wanted.matches(one.metadata.labels)
             and not one.metadata.deletion_timestamp
             and not deployment.metadata.deletion_timestamp

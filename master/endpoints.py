@@ -53,9 +53,10 @@ def passes(
     services: Iterable[Service], pods: Iterable[Pod], endpoints: Iterable[Endpoints], slices: Iterable[EndpointSlice]
 ) -> Iterator[Write]:
     """Everything that is to be written. Endpoints that people made for services without a selector stay."""
-    by_project: dict[str, list[Pod]] = defaultdict(list)
+    labelled: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
     for pod in pods:
-        by_project[pod.metadata.namespace].append(pod)
+        for label in pod.metadata.labels.items():
+            labelled[(pod.metadata.namespace, *label)].append(pod)
     known = {(item.metadata.namespace, item.metadata.name): item for item in endpoints}
     mine: dict[tuple[str, str], list[EndpointSlice]] = defaultdict(list)
     for item in slices:
@@ -65,7 +66,8 @@ def passes(
         key = (service.metadata.namespace, service.metadata.name)
         own = mine.pop(key, [])
         if service.spec.selector and service.spec.type != EXTERNAL_NAME and not service.metadata.deletion_timestamp:
-            found = backends(service, by_project[service.metadata.namespace])
+            label = min(service.spec.selector.items())
+            found = backends(service, labelled.get((service.metadata.namespace, *label), ()))
             yield from _endpoints(service, found, known.get(key))
             yield from _slices(service, found, own)
         else:
@@ -78,10 +80,14 @@ def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]
     """The pods behind a service, by the ports at which they serve it, in the order of their names."""
     found: dict[Ports, list[Backend]] = defaultdict(list)
     wanted = service.spec.selector.items()
-    for pod in sorted(pods, key=lambda one: one.metadata.name):
-        if wanted <= pod.metadata.labels.items() and pod.status.pod_ip and pod.status.phase not in FINAL_PHASES:
-            ports = tuple(port for each in service.spec.ports if (port := _port_at(each, pod)) is not None)
-            found[ports].append(_backend(service, pod))
+    behind = (
+        pod
+        for pod in pods
+        if wanted <= pod.metadata.labels.items() and pod.status.pod_ip and pod.status.phase not in FINAL_PHASES
+    )
+    for pod in sorted(behind, key=lambda one: one.metadata.name):
+        ports = tuple(port for each in service.spec.ports if (port := _port_at(each, pod)) is not None)
+        found[ports].append(_backend(service, pod))
     return dict(found)
 
 

@@ -34,7 +34,7 @@ from master.kinds.job import (
     is_finished,
 )
 from master.kinds.kind import parse_time, show_time
-from master.own_pods import MOST_AT_ONCE, by_namespace, census, dispensable, made_from, ready_since
+from master.own_pods import MOST_AT_ONCE, Kin, census, dispensable, made_from, ready_since
 
 COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
 CONTROLLER = "job-controller"
@@ -45,11 +45,11 @@ def passes(
 ) -> Iterator[Write]:
     """Everything that is to be written for these jobs. `refused`: by uid, why a job does not get its pods."""
     everything = tuple(pods)
-    there, counting = by_namespace(everything), set()
+    kin, counting = Kin(everything), set()
     for job in jobs:
         if not is_finished(job):
             counting.add(job.metadata.uid)
-            yield from _pass(job, there.get(job.metadata.namespace, ()), now, job.metadata.uid in refused)
+            yield from _pass(job, kin.near(job), now, job.metadata.uid in refused)
         elif _is_due(job, now):
             yield End(job, "Foreground")
     for pod in everything:

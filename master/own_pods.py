@@ -10,11 +10,11 @@ import datetime
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 from msgspec.structs import replace
 
-from api.objects import FINAL_PHASES, Object, ObjectMeta, Pod
+from api.objects import FINAL_PHASES, O, Object, ObjectMeta, Pod
 from api.selectors import Selector
 from master.controllers import Change
 from master.dependents import controller_of, reference_to
@@ -74,12 +74,23 @@ class Census:
         return tuple(filter(is_active, self.mine))
 
 
-def by_namespace(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
-    """The pods of each namespace."""
-    found: dict[str, list[Pod]] = defaultdict(list)
-    for pod in pods:
-        found[pod.metadata.namespace].append(pod)
-    return found
+class Kin(Generic[O]):
+    """Objects by whose they are, so that an owner need not look at those of others."""
+
+    def __init__(self, objects: Iterable[O]) -> None:
+        self._owned: dict[str, list[O]] = defaultdict(list)
+        self._orphans: dict[str, list[O]] = defaultdict(list)
+        for item in objects:
+            reference = controller_of(item.metadata)
+            if reference is None:
+                self._orphans[item.metadata.namespace].append(item)
+            else:
+                self._owned[reference.uid].append(item)
+
+    def near(self, owner: Object) -> list[O]:
+        """The objects of an owner, and those of its namespace that have none."""
+        meta = owner.metadata
+        return [*self._owned.get(meta.uid, ()), *self._orphans.get(meta.namespace, ())]
 
 
 def census(owner: Object, wanted: Selector, pods: Iterable[Pod], mark: Callable[[Pod], Pod] | None = None) -> Census:

@@ -20,7 +20,7 @@ from master.kinds.kind import show_time
 from master.kinds.replica_set import ReplicaSet
 from master.kinds.replication_controller import ReplicationController
 from master.kinds.workload import REPLICA_FAILURE
-from master.own_pods import MOST_AT_ONCE, by_namespace, census, dispensable, is_available, made_from, ready_since
+from master.own_pods import MOST_AT_ONCE, Kin, census, dispensable, is_available, made_from, ready_since
 
 Owner = ReplicaSet | ReplicationController
 
@@ -35,10 +35,10 @@ def passes(
     owners: Iterable[Owner], pods: Iterable[Pod], now: datetime.datetime, refused: Mapping[str, str]
 ) -> Iterator[Write]:
     """Everything that is to be written for these owners. `refused`: by uid, why an owner does not get its pods."""
-    there = by_namespace(pods)
+    kin = Kin(pods)
     taken: set[str] = set()
     for owner in owners:
-        near = [pod for pod in there.get(owner.metadata.namespace, ()) if pod.metadata.uid not in taken]
+        near = [pod for pod in kin.near(owner) if pod.metadata.uid not in taken]
         found = census(owner, selector_of(owner), near)
         taken |= {change.item.metadata.uid for change in found.handed}
         yield from found.handed
