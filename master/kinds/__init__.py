@@ -36,7 +36,9 @@ from master.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BIN
 from master.kinds.refused import REFUSED
 from master.kinds.replica_set import REPLICA_SET
 from master.kinds.replication_controller import REPLICATION_CONTROLLER
+from master.kinds.resource_claim import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
 from master.kinds.resource_quota import RESOURCE_QUOTA
+from master.kinds.resource_slice import RESOURCE_SLICE
 from master.kinds.runtime_class import RUNTIME_CLASS
 from master.kinds.secret import SECRET
 from master.kinds.service import SERVICE
@@ -86,7 +88,6 @@ ALL: tuple[AnyKind, ...] = (
     CSI_NODE,
     CSI_STORAGE_CAPACITY,
     POD_TEMPLATE,
-    CONTROLLER_REVISION,
     NETWORK_POLICY,
     INGRESS,
     INGRESS_CLASS,
@@ -94,6 +95,10 @@ ALL: tuple[AnyKind, ...] = (
     EGRESS_NETWORK_POLICY,
     HORIZONTAL_POD_AUTOSCALER,
     HORIZONTAL_POD_AUTOSCALER_V1,
+    RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_SLICE,
+    DEVICE_CLASS,
     *REFUSED,
 )
 

@@ -10,7 +10,7 @@ import pytest
 
 from api.validate import decode, default, immutable
 from master import tables
-from master.kinds import ALL, BY_NAME
+from master.kinds import ALL, BY_NAME, BY_RESOURCE, STORED
 from master.kinds.kind import VERBS, AnyKind
 from master.request import View
 
@@ -365,6 +365,11 @@ def test_who_makes_what_nobody_acts_on_is_told() -> None:
         kind = KINDS[plural]
         _, _, warnings = decode(kind.type, document(kind, content), kind.rules)
         assert len(warnings) == 1, plural
+
+
+def test_no_kind_is_there_twice() -> None:
+    assert len(BY_RESOURCE) == len(ALL)
+    assert len(BY_NAME) == len(STORED)
 
 
 def test_what_nobody_can_make_says_why() -> None:
