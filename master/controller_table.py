@@ -28,6 +28,7 @@ from master import (
     quotas,
     replicas,
     roles,
+    stateful_sets,
     subnets,
 )
 from master.controllers import Outcome
@@ -120,6 +121,13 @@ def _daemon_sets(look: Look) -> Iterable[Outcome]:
     return daemon_sets.passes(found, look.all("Node"), look.all("Pod"), look.all("ControllerRevision"), look.now)
 
 
+def _stateful_sets(look: Look) -> Iterable[Outcome]:
+    if not (found := look.all("StatefulSet")):
+        return ()
+    claims, kept = look.all("PersistentVolumeClaim"), look.all("ControllerRevision")
+    return stateful_sets.passes(found, look.all("Pod"), claims, kept, look.now)
+
+
 def _jobs(look: Look) -> Iterable[Outcome]:
     return jobs.passes(look.all("Job"), look.all("Pod"), look.now, look.refused)
 
@@ -167,6 +175,8 @@ def _of_all(passes: Callable[..., Iterable[Outcome]], *kinds: str) -> Callable[[
 MASTER_SERVICE = "master service"
 ENDPOINTS = ("Service", "Pod", "Endpoints", "EndpointSlice")
 
+STATEFUL = ("StatefulSet", "ControllerRevision", "PersistentVolumeClaim", "Pod")
+
 CONTROLLERS = (
     Controller("network", ("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"), _network, opens=True),
     Controller(
@@ -200,6 +210,7 @@ CONTROLLERS = (
     Controller("replicas", (*REPLICATING, "Pod"), _replicas, ROLLOUT_SECONDS),
     Controller("disruptions", ("PodDisruptionBudget", "Pod", *SCALED), _disruptions),
     Controller("daemon-sets", ("DaemonSet", "ControllerRevision", "Node", "Pod"), _daemon_sets, ROLLOUT_SECONDS),
+    Controller("stateful-sets", STATEFUL, _stateful_sets, ROLLOUT_SECONDS),
     Controller("jobs", ("Job", "Pod"), _jobs, JOB_SECONDS),
     Controller("quotas", tuple(kind.name for kind in quotas.COUNTABLE if kind.name not in FLEETING), _quotas),
     Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),

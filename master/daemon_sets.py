@@ -36,13 +36,10 @@ from master.kinds.controller_revision import ControllerRevision
 from master.kinds.daemon_set import ROLLING, DaemonSet, DaemonSetStatus
 from master.kinds.workload import share
 from master.node_taints import NO_EXECUTE, NO_SCHEDULE, PRESSURES, standing
-from master.own_pods import MOST_AT_ONCE, Kin, census, ended_at, is_available, made_from, ready_since
+from master.own_pods import MOST_AT_ONCE, Kin, census, is_available, is_due, made_from, ready_since
 from master.revisions import HASH_LABEL, hash_of
 
 CONTROLLER = "daemonset-controller"
-
-RETRY_SECONDS = 10.0
-"""How long a pod that failed is left for people to look at before the next one takes its place."""
 
 BORNE = (
     (NOT_READY, NO_EXECUTE),
@@ -208,13 +205,9 @@ class _Stand:
         if not self.fitness[name][1]:
             yield from there
             return
-        yield from (pod for pod in there if pod.status.phase in FINAL_PHASES and self._is_due(pod))
+        yield from (pod for pod in there if pod.status.phase in FINAL_PHASES and is_due(pod, self.now))
         live = [pod for pod in there if pod.status.phase not in FINAL_PHASES]
         yield from self._doubled(live)
-
-    def _is_due(self, pod: Pod) -> bool:
-        moment = ended_at(pod)
-        return moment is None or (self.now - moment).total_seconds() >= RETRY_SECONDS
 
     def _doubled(self, live: list[Pod]) -> Iterator[Pod]:
         """All but the oldest; on the way with a surge one of each template, until the new one serves."""

@@ -24,6 +24,9 @@ from master.kinds.workload import PodTemplateSpec
 MOST_AT_ONCE = 500
 """Pods that one pass makes or ends for one owner."""
 
+RETRY_SECONDS = 10.0
+"""How old a pod must be before it is replaced because it has ended."""
+
 EVER = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASES = {"Pending": 0, "": 0, "Unknown": 1, "Running": 2}
@@ -56,6 +59,14 @@ def ended_at(pod: Pod) -> datetime.datetime | None:
     told = [parse_time(row.last_transition_time) for row in pod.status.conditions if row.type == "Ready"]
     known = [moment for moment in ends if moment is not None] or [moment for moment in told if moment is not None]
     return max(known, default=parse_time(pod.metadata.creation_timestamp))
+
+
+def is_due(pod: Pod, now: datetime.datetime) -> bool:
+    """Whether one that has ended is to be replaced: not before it is some seconds old, so that nothing spins where a
+    node refuses every one.
+    """
+    made = parse_time(pod.metadata.creation_timestamp)
+    return made is None or (now - made).total_seconds() >= RETRY_SECONDS
 
 
 # --- whose they are ---------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from master.controllers import Change, Drop, Make, Write
 from master.dependents import controller_of, reference_to
 from master.kinds.controller_revision import ControllerRevision
 from master.kinds.daemon_set import DaemonSet
+from master.kinds.stateful_set import StatefulSet
 from master.kinds.workload import PodTemplateSpec, defaulted_template
 from master.template_hash import template_hash
 
-Owner = DaemonSet
+Owner = DaemonSet | StatefulSet
 
 HASH_LABEL = "controller-revision-hash"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

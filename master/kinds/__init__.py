@@ -44,6 +44,7 @@ from master.kinds.secret import SECRET
 from master.kinds.service import SERVICE
 from master.kinds.service_account import SERVICE_ACCOUNT
 from master.kinds.service_cidr import SERVICE_CIDR
+from master.kinds.stateful_set import STATEFUL_SET
 from master.kinds.storage_class import STORAGE_CLASS, VOLUME_ATTRIBUTES_CLASS
 from master.kinds.volume_attachment import VOLUME_ATTACHMENT
 
@@ -71,6 +72,7 @@ ALL: tuple[AnyKind, ...] = (
     DEPLOYMENT,
     CONTROLLER_REVISION,
     DAEMON_SET,
+    STATEFUL_SET,
     POD_DISRUPTION_BUDGET,
     JOB,
     LIMIT_RANGE,

@@ -48,6 +48,21 @@ spec:
     metadata: {labels: {app: log}}
     spec: {containers: [{name: main, image: "toolbox:1"}]}
 """
+STATEFUL_SET = """\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  replicas: 2
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+  template:
+    metadata: {labels: {app: db}}
+    spec: {nodeName: worker, containers: [{name: main, image: "toolbox:1"}]}
+"""
 
 
 def start(program: Kubectl, space: str, wish: str) -> None:
@@ -62,7 +77,7 @@ def start(program: Kubectl, space: str, wish: str) -> None:
                 status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
                 patched(program, space, f"pod/{name}", status)
         told = program("-n", space, "rollout", "status", wish, "--watch=false").stdout
-        if "successfully rolled out" in told or "rolling update complete" in told:
+        if "successfully rolled out" in told or "partitioned roll out complete" in told:
             return
     raise AssertionError(told)
 
@@ -86,3 +101,27 @@ def test_a_daemon_set_from_its_making_to_its_end(kubectl: Kubectl, project: str)
     start(kubectl, project, "ds/log")
     assert "SuccessfulCreate" in kubectl("-n", project, "describe", "ds", "log").stdout
     kubectl("-n", project, "delete", "ds", "log")
+
+
+def test_a_stateful_set_from_its_making_to_its_end(kubectl: Kubectl, project: str) -> None:  # noqa: F811
+    kubectl("apply", "-f", "-", text=NAMESPACE.replace("PROJECT", project))
+    kubectl("-n", project, "apply", "-f", "-", text=STATEFUL_SET)
+    start(kubectl, project, "sts/db")
+    assert kubectl("-n", project, "get", "sts", "--no-headers").stdout.split()[:2] == ["db", "2/2"]
+    assert kubectl("-n", project, "get", "pvc", "-o", "name").stdout.split() == [
+        "persistentvolumeclaim/data-db-0",
+        "persistentvolumeclaim/data-db-1",
+    ]
+    kubectl("-n", project, "set", "image", "sts/db", "main=toolbox:2")
+    start(kubectl, project, "sts/db")
+    kubectl("-n", project, "rollout", "undo", "sts/db")
+    start(kubectl, project, "sts/db")
+    assert "toolbox:1" in kubectl("-n", project, "get", "pods", "-o", "yaml").stdout
+    history = kubectl("-n", project, "rollout", "history", "sts/db").stdout.split()
+    assert [word for word in history if word.isdecimal()] == ["2", "3"]
+    kubectl("-n", project, "scale", "sts/db", "--replicas=3")
+    start(kubectl, project, "sts/db")
+    assert "pod/db-2" in kubectl("-n", project, "get", "pods", "-o", "name").stdout
+    refused = kubectl("-n", project, "patch", "sts", "db", "-p", '{"spec": {"serviceName": "x"}}', code=1).stderr
+    assert "updates to statefulset spec for fields other than" in refused
+    kubectl("-n", project, "delete", "sts", "db")

@@ -123,6 +123,7 @@ PURE = (
     "master/scheduler.py",
     "master/shape.py",
     "master/service_addresses.py",
+    "master/stateful_sets.py",
     "master/subnets.py",
     "master/template_hash.py",
     "node_agent/claims.py",

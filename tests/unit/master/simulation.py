@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from api.objects import Condition, Node, Object, Pod
 from api.validate import default
-from master import daemon_sets, dependents, deployments, jobs, replicas, writes
-from master.controllers import Change, Drop, End, Make
+from master import daemon_sets, dependents, deployments, jobs, replicas, stateful_sets, writes
+from master.controllers import Change, Drop, End, Make, Notice
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
 
@@ -97,6 +97,9 @@ class Simulation:
         revisions = self.all("ControllerRevision")
         daemons = daemon_sets.passes(self.all("DaemonSet"), self.all("Node"), self.pods(), revisions, self.now)
         busy |= self.carry_out(daemons)
+        claims, revisions = self.all("PersistentVolumeClaim"), self.all("ControllerRevision")
+        stateful = stateful_sets.passes(self.all("StatefulSet"), self.pods(), claims, revisions, self.now)
+        busy |= self.carry_out(write for write in stateful if not isinstance(write, Notice))
         busy |= self.carry_out(jobs.passes(self.all("Job"), self.pods(), self.now, {}))
         busy |= self.carry_out(dependents.passes(list(self.objects.values()), lambda row: row.kind in BY_NAME))
         return busy

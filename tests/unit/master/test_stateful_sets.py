@@ -1,0 +1,401 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.objects import Pod
+from api.validate import decode
+from master import stateful_sets, writes
+from master.answers import Failure
+from master.controllers import End, Make, Notice
+from master.kinds.stateful_set import STATEFUL_SET, StatefulSet
+from master.own_pods import ready_since
+from tests.unit.master.simulation import Simulation
+
+CONTAINER = {"name": "main", "image": "i:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+TEMPLATE: dict[str, Any] = {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [CONTAINER]}}
+CLAIM = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+
+
+def stateful_set(**spec: Any) -> StatefulSet:
+    document = {
+        "metadata": {"name": "db", "namespace": "p"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "db"}},
+            "serviceName": "dbs",
+            "template": TEMPLATE,
+            "volumeClaimTemplates": [CLAIM],
+            **spec,
+        },
+    }
+    item, problems, _ = decode(StatefulSet, document, STATEFUL_SET.rules)
+    assert not problems, problems
+    assert item is not None
+    return item
+
+
+class Stateful(Simulation):
+    """A simulation with one stateful set."""
+
+    def __init__(self, **spec: Any) -> None:
+        super().__init__()
+        self.put(stateful_set(**spec))
+
+    @property
+    def wish(self) -> StatefulSet:
+        found: StatefulSet = self.all("StatefulSet")[0]
+        return found
+
+    def respec(self, **changes: Any) -> None:
+        self.change(replace(self.wish, spec=replace(self.wish.spec, **changes)))
+
+    def roll(self, image: str) -> None:
+        template = self.wish.spec.template
+        main = replace(template.spec.containers[0], image=image)
+        self.respec(template=replace(template, spec=replace(template.spec, containers=(main,))))
+
+    def live(self, pod: Pod) -> None:
+        """One step of a pod's life: it gets a node, is ready, has ended."""
+        if pod.metadata.deletion_timestamp:
+            self.end(pod, grace=0)
+        elif not pod.spec.node_name:
+            self.change(replace(pod, spec=replace(pod.spec, node_name="n")))
+        elif ready_since(pod) is None and pod.status.phase in ("Pending", "Running"):
+            self.ready(pod)
+
+    def start_all(self) -> None:
+        for _ in range(200):
+            before = dict(self.objects)
+            for pod in self.pods():
+                self.live(pod)
+            if not self.step() and self.objects == before:
+                return
+        raise AssertionError("the controllers never come to rest")
+
+    @property
+    def images(self) -> dict[str, str]:
+        return {pod.metadata.name: pod.spec.containers[0].image for pod in self.pods()}
+
+    @property
+    def names(self) -> list[str]:
+        return [pod.metadata.name for pod in self.pods()]
+
+    @property
+    def claims(self) -> list[str]:
+        return [claim.metadata.name for claim in self.all("PersistentVolumeClaim")]
+
+
+def test_pods_have_lasting_names_and_storage_and_come_one_after_the_other() -> None:
+    world = Stateful(replicas=3)
+    world.settle()
+    assert world.names == ["db-0"]
+    (pod,) = world.pods()
+    assert (pod.spec.hostname, pod.spec.subdomain) == ("db-0", "dbs")
+    (volume,) = pod.spec.volumes
+    assert volume.persistent_volume_claim is not None
+    assert volume.persistent_volume_claim.claim_name == "data-db-0"
+    (claim,) = world.all("PersistentVolumeClaim")
+    assert (claim.metadata.name, claim.metadata.labels) == ("data-db-0", {"app": "db"})
+    assert not claim.metadata.owner_references
+    (revision,) = world.all("ControllerRevision")
+    assert pod.metadata.labels == {
+        "app": "db",
+        "apps.kubernetes.io/pod-index": "0",
+        "controller-revision-hash": revision.metadata.name,
+        "statefulset.kubernetes.io/pod-name": "db-0",
+    }
+    for names in (["db-0", "db-1"], ["db-0", "db-1", "db-2"]):
+        world.live(world.pods()[-1])
+        world.settle()
+        assert world.names != names
+        world.live(world.pods()[-1])
+        world.settle()
+        assert world.names == names
+    world.start_all()
+    assert STATEFUL_SET.cells(world.wish, world.now) == ("db", "3/3", "0s", "main", "i:1")
+    status = world.wish.status
+    assert (status.replicas, status.available_replicas, status.current_replicas, status.updated_replicas) == (3,) * 4
+    assert status.current_revision == status.update_revision == revision.metadata.name
+
+
+def test_the_last_one_ends_first_and_its_storage_stays() -> None:
+    world = Stateful(replicas=3)
+    world.start_all()
+    world.respec(replicas=1)
+    world.settle()
+    assert [bool(pod.metadata.deletion_timestamp) for pod in world.pods()] == [False, False, True]
+    world.start_all()
+    assert world.names == ["db-0"]
+    assert world.claims == ["data-db-0", "data-db-1", "data-db-2"]
+    world.respec(replicas=3)
+    world.start_all()
+    assert len(world.claims) == 3
+
+
+def test_no_pod_ends_while_one_before_it_is_unwell() -> None:
+    world = Stateful(replicas=3)
+    world.start_all()
+    world.ready(world.pods()[1], is_ready=False)
+    world.respec(replicas=1)
+    world.settle()
+    assert not any(pod.metadata.deletion_timestamp for pod in world.pods())
+    world.ready(world.pods()[1])
+    world.start_all()
+    assert world.names == ["db-0"]
+
+
+def test_in_parallel_nobody_waits() -> None:
+    world = Stateful(replicas=3, podManagementPolicy="Parallel")
+    world.settle()
+    assert world.names == ["db-0", "db-1", "db-2"]
+    world.start_all()
+    world.respec(replicas=0)
+    world.settle()
+    assert all(pod.metadata.deletion_timestamp for pod in world.pods())
+
+
+def test_numbers_may_begin_elsewhere() -> None:
+    world = Stateful(replicas=2, ordinals={"start": 5})
+    world.start_all()
+    assert world.names == ["db-5", "db-6"]
+    world.respec(ordinals=None)
+    world.start_all()
+    assert world.names == ["db-0", "db-1"]
+
+
+def test_a_pod_that_was_deleted_comes_back_under_its_name() -> None:
+    world = Stateful(replicas=2)
+    world.start_all()
+    before = world.pods()[0]
+    world.end(before)
+    world.settle()
+    assert len(world.pods()) == 2, "the old one ends first"
+    world.start_all()
+    after = world.pods()[0]
+    assert (after.metadata.name, after.metadata.uid != before.metadata.uid) == ("db-0", True)
+    assert len(world.claims) == 2
+
+
+def test_a_pod_that_has_failed_is_made_again() -> None:
+    world = Stateful(replicas=1)
+    world.start_all()
+    (pod,) = world.pods()
+    world.change(replace(pod, status=replace(pod.status, phase="Failed")))
+    world.settle()
+    assert [one.metadata.uid for one in world.pods()] == [pod.metadata.uid]
+    world.now += datetime.timedelta(seconds=10)
+    world.start_all()
+    assert [one.metadata.uid for one in world.pods()] != [pod.metadata.uid]
+
+
+def test_a_foreign_pod_of_the_name_is_left_alone() -> None:
+    world = Stateful(replicas=1)
+    world.start_all()
+    (pod,) = world.pods()
+    foreign = replace(pod, metadata=replace(pod.metadata, labels={}, owner_references=()))
+    world = Stateful(replicas=1)
+    world.put(foreign)
+    world.settle()
+    assert [one.metadata.labels for one in world.pods()] == [{}]
+    revisions = world.all("ControllerRevision")
+    found = stateful_sets.passes([world.wish], world.pods(), [], revisions, world.now)
+    assert [write.about for write in found if isinstance(write, Notice)] == ["p/db-0"]
+
+
+def test_a_new_template_is_rolled_out_from_the_last_to_the_first() -> None:
+    world = Stateful(replicas=3)
+    world.start_all()
+    world.roll("i:2")
+    world.settle()
+    status = world.wish.status
+    assert status.current_revision != status.update_revision
+    assert [bool(pod.metadata.deletion_timestamp) for pod in world.pods()] == [False, False, True]
+    seen = [dict(world.images)]
+    for _ in range(30):
+        for pod in world.pods():
+            world.live(pod)
+        world.settle()
+        if world.images != seen[-1]:
+            seen.append(dict(world.images))
+    whole = [list(images.values()) for images in seen if len(images) == 3]
+    assert whole == [["i:1"] * 3, ["i:1", "i:1", "i:2"], ["i:1", "i:2", "i:2"], ["i:2"] * 3]
+    status = world.wish.status
+    assert status.current_revision == status.update_revision
+    assert (status.current_replicas, status.updated_replicas) == (3, 3)
+
+
+def test_below_the_partition_everything_stays_old() -> None:
+    world = Stateful(replicas=3, updateStrategy={"rollingUpdate": {"partition": 2}})
+    world.start_all()
+    world.roll("i:2")
+    world.start_all()
+    assert world.images == {"db-0": "i:1", "db-1": "i:1", "db-2": "i:2"}
+    world.end(world.pods()[0])
+    world.start_all()
+    assert world.images["db-0"] == "i:1", "made again from the old template"
+    strategy = world.wish.spec.update_strategy
+    assert strategy.rolling_update is not None
+    world.respec(update_strategy=replace(strategy, rolling_update=replace(strategy.rolling_update, partition=0)))
+    world.start_all()
+    assert set(world.images.values()) == {"i:2"}
+
+
+def test_on_delete_waits_for_somebody_to_delete() -> None:
+    world = Stateful(replicas=2, updateStrategy={"type": "OnDelete"})
+    world.start_all()
+    world.roll("i:2")
+    world.start_all()
+    assert set(world.images.values()) == {"i:1"}
+    world.end(world.pods()[1])
+    world.start_all()
+    assert world.images == {"db-0": "i:1", "db-1": "i:2"}
+
+
+def test_a_rollout_takes_one_after_the_other_in_parallel_too() -> None:
+    world = Stateful(replicas=2, podManagementPolicy="Parallel")
+    world.start_all()
+    world.roll("i:2")
+    world.settle()
+    world.live(world.pods()[1])
+    world.settle()
+    assert world.images == {"db-0": "i:1", "db-1": "i:2"}
+    assert not any(pod.metadata.deletion_timestamp for pod in world.pods()), "the new one does not serve yet"
+
+
+def test_a_broken_template_can_be_mended_in_parallel() -> None:
+    world = Stateful(replicas=2, podManagementPolicy="Parallel")
+    world.settle()
+    world.roll("i:2")
+    world.settle()
+    for _ in range(4):
+        for pod in world.pods():
+            if pod.metadata.deletion_timestamp or pod.spec.containers[0].image == "i:2":
+                world.live(pod)
+        world.settle()
+    world.start_all()
+    assert set(world.images.values()) == {"i:2"}
+
+
+@pytest.mark.parametrize(("policy", "left"), [({}, 2), ({"whenScaled": "Delete"}, 1), ({"whenDeleted": "Delete"}, 2)])
+def test_claims_of_pods_that_are_no_longer_wished_for(policy: dict[str, str], left: int) -> None:
+    world = Stateful(replicas=2, persistentVolumeClaimRetentionPolicy=policy)
+    world.start_all()
+    world.respec(replicas=1)
+    world.start_all()
+    there = [claim for claim in world.all("PersistentVolumeClaim") if not claim.metadata.deletion_timestamp]
+    assert len(there) == left
+
+
+@pytest.mark.parametrize(("policy", "left"), [({}, 2), ({"whenScaled": "Delete"}, 2), ({"whenDeleted": "Delete"}, 0)])
+def test_claims_of_a_set_that_is_deleted(policy: dict[str, str], left: int) -> None:
+    world = Stateful(replicas=2, persistentVolumeClaimRetentionPolicy=policy)
+    world.start_all()
+    world.end(world.wish)
+    world.start_all()
+    assert not world.pods()
+    there = [claim for claim in world.all("PersistentVolumeClaim") if not claim.metadata.deletion_timestamp]
+    assert len(there) == left
+
+
+# --- chance -----------------------------------------------------------------------------------------------------------
+
+
+def one_pass(world: Stateful, cut: int) -> None:
+    """One pass that is killed after so many of its writes."""
+    pods, claims = world.pods(), world.all("PersistentVolumeClaim")
+    serving = {pod.metadata.name for pod in pods if ready_since(pod) and not pod.metadata.deletion_timestamp}
+    kept, wish = world.all("ControllerRevision"), world.wish
+    found = [
+        write for write in stateful_sets.passes([wish], pods, claims, kept, world.now) if not isinstance(write, Notice)
+    ][:cut]
+    if wish.spec.pod_management_policy == "OrderedReady":
+        for write in found:
+            if isinstance(write, Make | End) and isinstance(write.item, Pod):
+                before = range(int(write.item.metadata.name.rpartition("-")[2]))
+                assert write.item.status.phase == "Failed" or {f"db-{number}" for number in before} <= serving
+        assert sum(isinstance(write, End) for write in found) <= 1
+    world.carry_out(found)
+
+
+ACTIONS = st.sampled_from(["pass", "pass", "live", "live", "live", "delete", "fail", "scale", "roll", "force"])
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(0, 4),
+    st.sampled_from(["OrderedReady", "Parallel"]),
+    st.lists(st.tuples(ACTIONS, st.integers(0, 9)), max_size=80),
+)
+def test_order_and_identity_hold_whatever_happens(replicas: int, policy: str, actions: list[tuple[str, int]]) -> None:
+    world = Stateful(replicas=replicas, podManagementPolicy=policy)
+    for what, number in actions:
+        if what == "pass":
+            one_pass(world, number)
+        elif what == "scale":
+            world.respec(replicas=number % 5)
+        elif what == "roll":
+            world.roll(f"i:{number}")
+        elif world.pods():
+            happen(world, what, world.pods()[number % len(world.pods())])
+    world.now += datetime.timedelta(seconds=60)
+    world.start_all()
+    wanted = world.wish.spec.replicas or 0
+    assert world.names == [f"db-{number}" for number in range(wanted)]
+    assert set(world.images.values()) <= {world.wish.spec.template.spec.containers[0].image}
+    assert set(world.claims) >= {f"data-{name}" for name in world.names}
+    status = world.wish.status
+    assert (status.replicas, status.ready_replicas, status.updated_replicas) == (wanted,) * 3
+    assert status.current_revision == status.update_revision
+
+
+def happen(world: Stateful, what: str, pod: Pod) -> None:
+    if what == "live":
+        world.live(pod)
+    elif what == "fail":
+        world.change(replace(pod, status=replace(pod.status, phase="Failed", conditions=())))
+    else:
+        world.end(pod, grace=0 if what == "force" else None)
+
+
+WRONG = [
+    ({"selector": None}, ["spec.selector"]),
+    ({"replicas": -1}, ["spec.replicas"]),
+    ({"podManagementPolicy": "Sorted"}, ["spec.podManagementPolicy"]),
+    ({"updateStrategy": {"type": "Now"}}, ["spec.updateStrategy.type"]),
+    (
+        {"updateStrategy": {"type": "OnDelete", "rollingUpdate": {"partition": 1}}},
+        ["spec.updateStrategy.rollingUpdate"],
+    ),
+    ({"updateStrategy": {"rollingUpdate": {"partition": -1}}}, ["spec.updateStrategy.rollingUpdate.partition"]),
+    ({"volumeClaimTemplates": []}, ["spec.template.spec.containers[0].volumeMounts[0].name"]),
+    (
+        {"persistentVolumeClaimRetentionPolicy": {"whenScaled": "x"}},
+        ["spec.persistentVolumeClaimRetentionPolicy.whenScaled"],
+    ),
+    ({"ordinals": {"start": -1}}, ["spec.ordinals.start"]),
+]
+
+
+@pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
+def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
+    own = {"selector": {"matchLabels": {"app": "db"}}, "template": TEMPLATE, "volumeClaimTemplates": [CLAIM]}
+    _, problems, _ = decode(StatefulSet, {"metadata": {"name": "db"}, "spec": {**own, **spec}}, STATEFUL_SET.rules)
+    assert [row.path for row in problems] == paths
+
+
+def test_what_the_pods_are_does_not_change() -> None:
+    world = Stateful(replicas=1)
+    old = world.wish
+    assert writes.updated(STATEFUL_SET, replace(old, spec=replace(old.spec, replicas=3, min_ready_seconds=1)), old)
+    for spec in (
+        replace(old.spec, service_name="x"),
+        replace(old.spec, volume_claim_templates=()),
+        replace(old.spec, pod_management_policy="Parallel"),
+    ):
+        with pytest.raises(Failure, match="updates to statefulset spec for fields other than 'replicas'"):
+            writes.updated(STATEFUL_SET, replace(old, spec=spec), old)
