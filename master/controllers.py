@@ -29,14 +29,13 @@ from api.objects import (
 from api.queries import NodeQuery
 from master.allocators import SubnetPools
 from master.kinds.kind import parse_time, show_time
+from master.kinds.namespace import LASTING
 from master.kinds.node import ready
 from master.kinds.priority_class import SYSTEM_CLASSES, PriorityClass
 from master.kinds.service_cidr import ServiceCIDR, ServiceCIDRSpec
 from master.writes import BACKGROUND
 
 GLOBAL_NAMESPACE = "default"
-LASTING_NAMESPACES = (GLOBAL_NAMESPACE, NODE_LEASES)
-"""Namespaces that are always there. They belong to the cluster: their lane is the one that reaches all."""
 SERVICE_CIDR_NAME = "kubernetes"
 QUERY_LIFE = datetime.timedelta(minutes=5)
 
@@ -120,7 +119,7 @@ def bootstrap(
 ) -> Iterator[Make | Change]:
     """The namespaces that are always there, and the ClusterNetwork `default` as the settings have it."""
     present = {namespace.metadata.name for namespace in namespaces}
-    for name in LASTING_NAMESPACES:
+    for name in LASTING:
         if name not in present:
             yield Make(Namespace(metadata=ObjectMeta(name=name)))
     first = wish.pools.pools[0]

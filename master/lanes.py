@@ -13,7 +13,6 @@ from api.objects import PLUGIN_MULTITENANT, Namespace, NetNamespace, ObjectMeta
 from master.allocators import FIRST_VNID, GLOBAL_VNID, allocate_vnids
 from master.controllers import (
     GLOBAL_NAMESPACE,
-    LASTING_NAMESPACES,
     Change,
     Cursor,
     Drop,
@@ -23,6 +22,7 @@ from master.controllers import (
     Outcome,
     moved,
 )
+from master.kinds.namespace import LASTING
 
 
 def net_namespaces(
@@ -43,9 +43,9 @@ def net_namespaces(
     yield from _requests(kept, pool)
     wanting = [namespace for name, namespace in by_name.items() if name not in known]
     wanting.sort(key=lambda item: (item.metadata.creation_timestamp or "", item.metadata.name))
-    projects = [item.metadata.name for item in wanting if item.metadata.name not in LASTING_NAMESPACES]
+    projects = [item.metadata.name for item in wanting if item.metadata.name not in LASTING]
     for item in wanting:
-        if item.metadata.name in LASTING_NAMESPACES:
+        if item.metadata.name in LASTING:
             yield Make(_lane(item.metadata.name, GLOBAL_VNID))
     given = pool.take(len(projects))
     for name, vnid in zip(projects, given, strict=False):

@@ -71,6 +71,7 @@ message FieldsV1 {
 _SECOND = {
     ("events.k8s.io/v1", "Event"): "EventV1",
     ("autoscaling/v1", "HorizontalPodAutoscaler"): "HorizontalPodAutoscalerV1",
+    ("discovery.k8s.io/v1beta1", "EndpointSlice"): "EndpointSliceV1beta1",
 }
 """(apiVersion, kind) → the message of a kind whose name another one has, too."""
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from api.leases import NODE_LEASES
 from api.objects import FINAL_PHASES, Binding, Condition, NamespaceStatus, Node, Object, Pod
 from api.schema import FORBIDDEN, UNKNOWN, Problem, shown, without_nulls
 from api.validate import decode, default, immutable
 from master import answers, apply, reviews
 from master.apply import Owner
 from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
+from master.kinds.namespace import LASTING
 from master.request import Target
 
 DEFAULT_GRACE = 30
@@ -336,7 +336,7 @@ def _marked(item: Any, end: datetime.datetime, grace: int) -> Any:
 
 
 def _deleted_namespace(kind: AnyKind, item: Any, now: datetime.datetime) -> Any:
-    if item.metadata.name in ("default", NODE_LEASES):
+    if item.metadata.name in LASTING:
         raise answers.forbidden(kind, item.metadata.name, "this namespace may not be deleted")
     if item.metadata.deletion_timestamp:
         return item

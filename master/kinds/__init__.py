@@ -10,6 +10,7 @@ from master.kinds.daemon_set import DAEMON_SET
 from master.kinds.deployment import DEPLOYMENT
 from master.kinds.egress_network_policy import EGRESS_NETWORK_POLICY
 from master.kinds.endpoint_slice import ENDPOINT_SLICE
+from master.kinds.endpoint_slice_v1beta1 import ENDPOINT_SLICE_V1BETA1
 from master.kinds.endpoints import ENDPOINTS
 from master.kinds.event import EVENT
 from master.kinds.event_v1 import EVENT_V1
@@ -30,6 +31,7 @@ from master.kinds.persistent_volume import PERSISTENT_VOLUME
 from master.kinds.persistent_volume_claim import PERSISTENT_VOLUME_CLAIM
 from master.kinds.pod import POD
 from master.kinds.pod_disruption_budget import POD_DISRUPTION_BUDGET
+from master.kinds.pod_disruption_budget_v1beta1 import POD_DISRUPTION_BUDGET_V1BETA1
 from master.kinds.pod_template import POD_TEMPLATE
 from master.kinds.priority_class import PRIORITY_CLASS
 from master.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
@@ -67,6 +69,7 @@ ALL: tuple[AnyKind, ...] = (
     SERVICE,
     ENDPOINTS,
     ENDPOINT_SLICE,
+    ENDPOINT_SLICE_V1BETA1,
     REPLICATION_CONTROLLER,
     REPLICA_SET,
     DEPLOYMENT,
@@ -74,6 +77,7 @@ ALL: tuple[AnyKind, ...] = (
     DAEMON_SET,
     STATEFUL_SET,
     POD_DISRUPTION_BUDGET,
+    POD_DISRUPTION_BUDGET_V1BETA1,
     JOB,
     LIMIT_RANGE,
     RESOURCE_QUOTA,

@@ -6,6 +6,7 @@ import datetime
 
 import msgspec
 
+from api.leases import NODE_LEASES
 from api.objects import Namespace, NamespaceSpec, NamespaceStatus
 from master.kinds.kind import AGE, NAME, Column, Kind, age, with_metadata
 
@@ -13,6 +14,9 @@ FINALIZER = "kubernetes"
 """Stands in `spec.finalizers` until everything in the namespace is gone."""
 
 NAME_LABEL = "kubernetes.io/metadata.name"
+
+LASTING = ("default", NODE_LEASES, "kube-public", "kube-system")
+"""Namespaces that are always there. They belong to the cluster: their lane is the one that reaches all."""
 
 
 def _cells(item: Namespace, now: datetime.datetime) -> tuple[object, ...]:

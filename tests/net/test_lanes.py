@@ -64,7 +64,8 @@ def test_both_sides_may_ask(cluster: NetCluster) -> None:
 
 def test_a_wrong_request_changes_nothing(cluster: NetCluster) -> None:
     before = {node: cluster.flows(node) for node in cluster.nodes}
-    assert "no such project: nobody; there are blue, default, kube-node-lease, red" in podlane_network(
+    known = "blue, default, kube-node-lease, kube-public, kube-system, red"
+    assert f"no such project: nobody; there are {known}" in podlane_network(
         cluster.lab.kubeconfig, "isolate", "red", "nobody", code=1
     )
     assert "no such project: nobody" in podlane_network(cluster.lab.kubeconfig, "join", "red", "--to", "nobody", code=1)

@@ -7,6 +7,7 @@ from api.leases import Lease, LeaseSpec
 from api.objects import ClusterNetwork, NamespaceSpec, Node, OwnerReference
 from master import controllers
 from master.controllers import Change
+from master.kinds.namespace import LASTING
 from master.kinds.service_cidr import ServiceCIDR
 from tests.unit.master.make import meta, namespace, node, pod
 from tests.unit.master.wishes import FLAT, WALL, WISH, lines
@@ -16,14 +17,17 @@ from tests.unit.master.wishes import FLAT, WALL, WISH, lines
 
 def test_what_belongs_to_every_cluster() -> None:
     found = list(controllers.bootstrap(WISH, [], None))
-    assert lines(found) == ["+ Namespace default", "+ Namespace kube-node-lease", "+ ClusterNetwork default"]
-    assert isinstance(found[2].item, ClusterNetwork)
-    assert found[2].item.plugin_name == "redhat/openshift-ovs-multitenant"
-    there = replace(found[2].item, metadata=meta("default"))
-    always = [namespace("default"), namespace("kube-node-lease")]
+    *namespaces, network = lines(found)
+    assert namespaces == [f"+ Namespace {name}" for name in LASTING]
+    assert network == "+ ClusterNetwork default"
+    made = found[-1].item
+    assert isinstance(made, ClusterNetwork)
+    assert made.plugin_name == "redhat/openshift-ovs-multitenant"
+    there = replace(made, metadata=meta("default"))
+    always = [namespace(name) for name in LASTING]
     assert lines(controllers.bootstrap(WISH, always, there)) == []
     assert lines(controllers.bootstrap(FLAT, always, there)) == ["~ ClusterNetwork default"]
-    assert lines(controllers.bootstrap(WISH, always[:1], there)) == ["+ Namespace kube-node-lease"]
+    assert lines(controllers.bootstrap(WISH, always[:3], there)) == ["+ Namespace kube-system"]
 
 
 def test_the_priority_classes_that_are_always_there() -> None:

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.endpoints import Endpoint, EndpointConditions, EndpointPort, EndpointSlice
 from api.events import Event, EventSeries, EventSource
+from api.label_selector import LabelSelector
 from api.objects import Condition
 from api.validate import decode
 from api.value import ObjectReference
 from master.conversions import seen, seen_event
 from master.kinds import ALL, BY_NAME, STORED
+from master.kinds.endpoint_slice_v1beta1 import ENDPOINT_SLICE_V1BETA1
 from master.kinds.event_v1 import EVENT_V1, NAMES
 from master.kinds.horizontal_pod_autoscaler import (
     HorizontalPodAutoscaler,
@@ -33,6 +36,9 @@ from master.kinds.metrics import (
     ResourceMetricSource,
     of_cpu,
 )
+from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetSpec
+from master.kinds.pod_disruption_budget_v1beta1 import ALL as ALL_PODS
+from master.kinds.pod_disruption_budget_v1beta1 import POD_DISRUPTION_BUDGET_V1BETA1
 from master.records import Event as Happened
 from master.records import Record, key_of, stamped
 from tests.unit.master.make import meta
@@ -108,6 +114,60 @@ def test_an_autoscaler_with_the_usual_metric_needs_no_annotations() -> None:
     assert plain.metadata.annotations == {}
     other = msgspec.structs.replace(plain.spec, target_cpu_utilization_percentage=80)
     assert V1.kept(msgspec.structs.replace(plain, spec=other)).spec.metrics == (of_cpu(80),)
+
+
+PLACES = st.none() | st.sampled_from(["n1", "n2"])
+SLICES = st.builds(
+    EndpointSlice,
+    metadata=st.just(meta("s", namespace="red")),
+    address_type=st.just("IPv4"),
+    endpoints=st.lists(
+        st.builds(
+            Endpoint,
+            addresses=st.just(("10.1.0.2",)),
+            conditions=st.builds(EndpointConditions, ready=st.none() | st.booleans()),
+            node_name=PLACES,
+            zone=PLACES,
+            deprecated_topology=st.dictionaries(st.sampled_from(["rack", "row"]), TEXT, max_size=2),
+        ),
+        max_size=2,
+    ).map(tuple),
+    ports=st.lists(st.builds(EndpointPort, port=st.integers(1, 9), name=TEXT), max_size=2).map(tuple),
+)
+
+
+@given(SLICES)
+def test_a_slice_is_the_same_after_the_way_there_and_back(item: EndpointSlice) -> None:
+    assert ENDPOINT_SLICE_V1BETA1.kept(ENDPOINT_SLICE_V1BETA1.seen(item)) == item
+
+
+def test_where_an_endpoint_is_stands_in_its_topology_in_the_older_form() -> None:
+    rows = (Endpoint(addresses=("10.1.0.2",), node_name="n1", zone="z"),)
+    older = ENDPOINT_SLICE_V1BETA1.seen(EndpointSlice(address_type="IPv4", endpoints=rows))
+    assert older.endpoints[0].topology == {"kubernetes.io/hostname": "n1", "topology.kubernetes.io/zone": "z"}
+
+
+@pytest.mark.parametrize(
+    ("newer", "older"),
+    [
+        (None, None),
+        (LabelSelector(), ALL_PODS),
+        (LabelSelector(match_labels={"a": "b"}), LabelSelector(match_labels={"a": "b"})),
+    ],
+)
+def test_what_a_budget_selects_is_the_same_in_both_forms(
+    newer: LabelSelector | None, older: LabelSelector | None
+) -> None:
+    item = PodDisruptionBudget(metadata=meta("b"), spec=PodDisruptionBudgetSpec(selector=newer, min_available=1))
+    seen_as = POD_DISRUPTION_BUDGET_V1BETA1.seen(item)
+    assert seen_as.spec.selector == older
+    assert POD_DISRUPTION_BUDGET_V1BETA1.kept(seen_as) == item
+
+
+def test_an_empty_selector_of_the_older_form_takes_no_pods() -> None:
+    spec = PodDisruptionBudgetSpec(selector=LabelSelector())
+    empty = POD_DISRUPTION_BUDGET_V1BETA1.type(metadata=meta("b"), spec=spec)
+    assert POD_DISRUPTION_BUDGET_V1BETA1.kept(empty).spec.selector is None
 
 
 WRONG = [

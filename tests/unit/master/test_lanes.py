@@ -25,10 +25,10 @@ def asking(name: str, netid: int, wish: str) -> NetNamespace:
 
 
 def test_what_belongs_to_the_cluster_is_global_and_projects_count_from_ten() -> None:
-    projects = [namespace("red"), namespace("default"), namespace("kube-node-lease"), namespace("blue")]
+    projects = [namespace("red"), namespace("default"), namespace("kube-system"), namespace("blue")]
     assert lines(net_namespaces(WISH, projects, [], Cursor())) == [
         "+ NetNamespace default 0",
-        "+ NetNamespace kube-node-lease 0",
+        "+ NetNamespace kube-system 0",
         "+ NetNamespace blue 10",
         "+ NetNamespace red 11",
         "+ Cursor  2",

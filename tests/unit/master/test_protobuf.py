@@ -107,6 +107,10 @@ def test_two_kinds_of_one_name_have_messages_of_their_own() -> None:
         "regarding": {"kind": "Pod", "name": "web"},
         "note": "a note",
     }
+    there = part(1, "10.1.0.2") + part(5, part(1, "kubernetes.io/hostname") + part(2, "n1"))
+    for version, topology in (("v1", "deprecatedTopology"), ("v1beta1", "topology")):
+        found = protobuf.document(envelope(f"discovery.k8s.io/{version}", "EndpointSlice", part(2, there)))
+        assert found["endpoints"] == [{"addresses": ["10.1.0.2"], topology: {"kubernetes.io/hostname": "n1"}}]
     spec = part(2, number(3, 4) + number(4, 70))
     found = protobuf.document(envelope("autoscaling/v1", "HorizontalPodAutoscaler", spec))["spec"]
     assert found == {"maxReplicas": 4, "targetCPUUtilizationPercentage": 70}
