@@ -204,7 +204,9 @@ CONTROLLERS = (
     Controller(
         "scheduler",
         ("Pod", "Node"),
-        lambda look: placements.passes(look.all("Node"), look.all("Pod"), look.all("Namespace"), look.now),
+        lambda look: placements.passes(
+            look.all("Node"), look.all("Pod"), look.all("Namespace"), look.all("PodDisruptionBudget"), look.now
+        ),
     ),
     Controller("deployments", ("Deployment", "ReplicaSet", "Pod"), _deployments, ROLLOUT_SECONDS),
     Controller("replicas", (*REPLICATING, "Pod"), _replicas, ROLLOUT_SECONDS),

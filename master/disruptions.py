@@ -24,6 +24,8 @@ from master.kinds.workload import share
 ALLOWED = "DisruptionAllowed"
 ENOUGH, TOO_FEW, FAILED = "SufficientPods", "InsufficientPods", "SyncFailed"
 
+TARGET = "DisruptionTarget"
+
 PROMISE = datetime.timedelta(minutes=2)
 """How long somebody's promise to end a pod is believed."""
 
@@ -42,6 +44,15 @@ def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
     wish = budget.spec.selector
     same = pod.metadata.namespace == budget.metadata.namespace
     return same and wish is not None and selector(wish).matches(pod.metadata.labels)
+
+
+def disrupted(pod: Pod, reason: str, message: str, now: datetime.datetime) -> Pod:
+    """The pod with the condition that says why somebody ends it; the first who does has the word."""
+    if any(row.type == TARGET and row.status == "True" for row in pod.status.conditions):
+        return pod
+    row = Condition(type=TARGET, status="True", reason=reason, message=message, last_transition_time=show_time(now))
+    others = (other for other in pod.status.conditions if other.type != TARGET)
+    return replace(pod, status=replace(pod.status, conditions=(*others, row)))
 
 
 def passes(

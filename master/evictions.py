@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from api.objects import FINAL_PHASES, Condition, Object, Pod, StatusCause, StatusDetails
+from api.objects import FINAL_PHASES, Object, Pod, StatusCause, StatusDetails
 from api.schema import without_nulls
 from master import answers
-from master.disruptions import ALLOWED, FAILED, covers, is_ready, told
-from master.kinds.kind import show_time
+from master.disruptions import ALLOWED, FAILED, covers, disrupted, is_ready, told
 from master.kinds.pod_disruption_budget import ALWAYS, POD_DISRUPTION_BUDGET, PodDisruptionBudget
 from master.writes import DeleteOptions
 
@@ -121,14 +120,4 @@ def _forbidden(name: str, why: str, cause: str) -> answers.Failure:
 
 def marked(pod: Pod, now: datetime.datetime) -> Pod:
     """The pod with the condition that says why it ends."""
-    if any(row.type == "DisruptionTarget" and row.status == "True" for row in pod.status.conditions):
-        return pod
-    row = Condition(
-        type="DisruptionTarget",
-        status="True",
-        reason="EvictionByEvictionAPI",
-        message="Eviction API: evicting",
-        last_transition_time=show_time(now),
-    )
-    others = (other for other in pod.status.conditions if other.type != row.type)
-    return replace(pod, status=replace(pod.status, conditions=(*others, row)))
+    return disrupted(pod, "EvictionByEvictionAPI", "Eviction API: evicting", now)

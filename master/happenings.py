@@ -29,6 +29,12 @@ def unscheduled(pod: Pod, sentence: str, now: datetime.datetime) -> Make:
     return Make(event(reference(pod), WARNING, "FailedScheduling", sentence, EventSource(component=SCHEDULER), now))
 
 
+def preempted(victim: Pod, pod: Pod, now: datetime.datetime) -> Make:
+    """The pod makes room for a more important one."""
+    words = f"Preempted by pod {pod.metadata.uid} on node {victim.spec.node_name}"
+    return Make(event(reference(victim), NORMAL, "Preempted", words, EventSource(component=SCHEDULER), now))
+
+
 def lost(node: Object, now: datetime.datetime) -> Make:
     """Nothing was heard of the node for its grace period."""
     about = msgspec.structs.replace(reference(node), uid=node.metadata.name)

@@ -81,17 +81,40 @@ def schedule(
     """An answer for every pod that waits for a node."""
     everything = tuple(pods)
     ordered = sorted(nodes, key=lambda node: node.metadata.name)
-    seats = {node.metadata.name: _Seat(node, allocatable(node), standing(node)) for node in ordered}
+    seats = {node.metadata.name: _seat(node) for node in ordered}
     there = [pod for pod in everything if pod.spec.node_name in seats and pod.status.phase not in FINAL_PHASES]
     for pod in there:
         seats[pod.spec.node_name].take(pod)
     neighbours = Neighbours(ordered, there, {one.metadata.name: one.metadata.labels for one in namespaces})
     for pod in sorted(filter(waits, everything), key=_rank):
-        answer = _place(pod, tuple(seats.values()), neighbours.demands(pod))
+        answer = _place(_wish(pod, neighbours), tuple(seats.values()))
         if isinstance(answer, Placed):
             seats[answer.node].take(pod)
             neighbours.add(pod, answer.node)
+        elif pod.status.nominated_node_name in seats:
+            seats[pod.status.nominated_node_name].take(pod)  # Those that matter less do not take what is made free.
         yield answer
+
+
+def fits(
+    pod: Pod, node: str, nodes: Iterable[Node], there: Iterable[Pod], namespaces: Iterable[Namespace] = ()
+) -> bool:
+    """Whether the node of that name takes the pod, while those pods are there."""
+    everywhere, placed = tuple(nodes), tuple(there)
+    seat = _seat(next(one for one in everywhere if one.metadata.name == node))
+    for other in placed:
+        if other.spec.node_name == node:
+            seat.take(other)
+    neighbours = Neighbours(everywhere, placed, {one.metadata.name: one.metadata.labels for one in namespaces})
+    return not _reasons_against(_wish(pod, neighbours), seat)
+
+
+def _seat(node: Node) -> _Seat:
+    return _Seat(node, allocatable(node), standing(node))
+
+
+def _wish(pod: Pod, neighbours: Neighbours) -> _Wish:
+    return _Wish(pod, requests(pod), tuple(host_ports(pod)), neighbours.demands(pod))
 
 
 def waits(pod: Pod) -> bool:
@@ -115,8 +138,7 @@ def _owner(pod: Pod) -> str:
     return "" if owner is None else owner.uid
 
 
-def _place(pod: Pod, seats: Sequence[_Seat], demands: Demands) -> Placed | Unplaced:
-    wish = _Wish(pod, requests(pod), tuple(host_ports(pod)), demands)
+def _place(wish: _Wish, seats: Sequence[_Seat]) -> Placed | Unplaced:
     reasons, fitting = Counter[str](), list[_Seat]()
     for seat in seats:
         if found := _reasons_against(wish, seat):
@@ -124,9 +146,9 @@ def _place(pod: Pod, seats: Sequence[_Seat], demands: Demands) -> Placed | Unpla
         else:
             fitting.append(seat)
     if not fitting:
-        return Unplaced(pod, _sentence(len(seats), reasons))
-    best = min(fitting, key=lambda seat: _cost(pod, seat, demands))
-    return Placed(pod, best.node.metadata.name)
+        return Unplaced(wish.pod, _sentence(len(seats), reasons))
+    best = min(fitting, key=lambda seat: _cost(wish.pod, seat, wish.demands))
+    return Placed(wish.pod, best.node.metadata.name)
 
 
 def _cost(pod: Pod, seat: _Seat, demands: Demands) -> tuple[object, ...]:

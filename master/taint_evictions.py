@@ -5,14 +5,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
 
-from msgspec.structs import replace
-
 from api import placement
 from api.events import NORMAL, EventSource, event, reference
-from api.objects import FINAL_PHASES, Condition, Node, Pod, Taint
+from api.objects import FINAL_PHASES, Node, Pod, Taint
 from api.static_pods import is_mirror
 from master.controllers import End, Make
-from master.kinds.kind import show_time
+from master.disruptions import disrupted
 from master.node_taints import EVICTING, NO_EXECUTE
 
 Marks = Mapping[tuple[str, str], float]
@@ -55,7 +53,7 @@ def evictions(
             continue
         if any(now >= due for due in _ends(pod, node, since)):
             words = f"Marking for deletion Pod {pod.metadata.namespace}/{pod.metadata.name}"
-            yield End(_disrupted(pod, wall))
+            yield End(disrupted(pod, "DeletionByTaintManager", WHY, wall))
             yield Make(event(reference(pod), NORMAL, "TaintManagerEviction", words, SOURCE, wall))
 
 
@@ -67,15 +65,3 @@ def _ends(pod: Pod, node: Node, since: Marks) -> Iterator[float]:
         seconds = 0 if toleration is None else toleration.toleration_seconds
         if begun is not None and seconds is not None:
             yield begun + max(seconds, 0)
-
-
-def _disrupted(pod: Pod, wall: datetime.datetime) -> Pod:
-    mark = Condition(
-        type="DisruptionTarget",
-        status="True",
-        reason="DeletionByTaintManager",
-        message=WHY,
-        last_transition_time=show_time(wall),
-    )
-    rows = tuple(row for row in pod.status.conditions if row.type != mark.type)
-    return replace(pod, status=replace(pod.status, conditions=(*rows, mark)))

@@ -382,5 +382,5 @@ def placed(pod: Pod, node: str, now: datetime.datetime) -> Pod:
     return msgspec.structs.replace(
         pod,
         spec=msgspec.structs.replace(pod.spec, node_name=node),
-        status=msgspec.structs.replace(pod.status, conditions=conditions),
+        status=msgspec.structs.replace(pod.status, conditions=conditions, nominated_node_name=""),
     )

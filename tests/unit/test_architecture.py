@@ -101,6 +101,7 @@ PURE = (
     "master/neighbours.py",
     "master/node_taints.py",
     "master/placements.py",
+    "master/preemption.py",
     "master/taint_evictions.py",
     "master/happenings.py",
     "master/job_counts.py",
