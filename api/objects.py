@@ -84,7 +84,7 @@ class NamespaceSpec(Value, frozen=True):
 
 class NamespaceStatus(Value, frozen=True):
     phase: str = ""
-    conditions: Annotated[Json, by("type")] = None
+    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
 
 
 class Namespace(Object, frozen=True):

@@ -17,6 +17,7 @@ from master import (
     dependents,
     deployments,
     disruptions,
+    ending_namespaces,
     endpoints,
     happenings,
     jobs,
@@ -56,7 +57,7 @@ OWNED = tuple(kind.name for kind in STORED if kind.name not in FLEETING)
 SCALED = tuple(kind.name for kind in STORED if kind.scaling is not None)
 """Kinds whose objects say how many pods they want."""
 
-CONTENTS = tuple(kind.name for kind in STORED if kind.namespaced and kind.name != "Pod")
+CONTENTS = tuple(kind.name for kind in STORED if kind.namespaced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +151,7 @@ def _namespaces(look: Look) -> Iterable[Outcome]:
     namespaces = look.all("Namespace")
     if not any(item.metadata.deletion_timestamp for item in namespaces):
         return ()
-    contents = [item for kind in CONTENTS for item in look.all(kind)]
-    return controllers.ending_namespaces(namespaces, look.all("Pod"), contents)
+    return ending_namespaces.passes(namespaces, [item for kind in CONTENTS for item in look.all(kind)], look.now)
 
 
 def _unready(look: Look) -> Iterator[Outcome]:
@@ -218,7 +218,7 @@ CONTROLLERS = (
     Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),
     Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "Pod"), _claims),
     Controller("dependents", OWNED, _dependents),
-    Controller("namespaces", ("Namespace", "Pod"), _namespaces),
+    Controller("namespaces", ("Namespace", *(name for name in CONTENTS if name not in FLEETING)), _namespaces),
     Controller("taints", ("Node",), lambda look: node_taints.tainted(look.all("Node"), look.now)),
     Controller("unready", ("Node",), _unready),
     Controller("expiry", (), _expiry, EXPIRY_SECONDS),

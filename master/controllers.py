@@ -20,7 +20,6 @@ from api.objects import (
     ClusterNetworkEntry,
     Condition,
     Namespace,
-    NamespaceSpec,
     Node,
     Object,
     ObjectMeta,
@@ -156,35 +155,6 @@ def service_cidr(wish: NetworkWish, found: ServiceCIDR | None) -> Iterator[Make 
         yield Make(ServiceCIDR(metadata=ObjectMeta(name=SERVICE_CIDR_NAME), spec=spec))
     elif found.spec != spec:
         yield Change(msgspec.structs.replace(found, spec=spec), found)
-
-
-# --- namespaces on their way out --------------------------------------------------------------------------------------
-
-
-def ending_namespaces(
-    namespaces: Iterable[Namespace], pods: Iterable[Pod], contents: Iterable[Object] = ()
-) -> Iterator[Write]:
-    """Pods of a namespace that is being deleted end as if they were deleted, other contents go at once.
-
-    When nothing is left, the namespace goes.
-    """
-    ending = {item.metadata.name: item for item in namespaces if item.metadata.deletion_timestamp}
-    inhabited: set[str] = set()
-    for item in contents:
-        if item.metadata.namespace in ending:
-            yield Drop(item)
-    for pod in pods:
-        if pod.metadata.namespace in ending:
-            inhabited.add(pod.metadata.namespace)
-            if not pod.metadata.deletion_timestamp:
-                yield End(pod)
-    for name, namespace in ending.items():
-        if name in inhabited:
-            continue
-        if not namespace.metadata.finalizers:
-            yield Drop(namespace)
-        elif namespace.spec.finalizers:
-            yield Change(msgspec.structs.replace(namespace, spec=NamespaceSpec()), namespace)
 
 
 # --- queries ----------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ VERSION = {
 CERTIFICATES = "certificates.k8s.io"
 
 ASKED: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
+    "": (("bindings", "Binding", "", True),),
     CERTIFICATES: (("certificatesigningrequests", "CertificateSigningRequest", "csr", False),),
     **{
         group: tuple(
@@ -88,7 +89,11 @@ def _group(name: str, versions: Iterable[str]) -> Row:
 def groups() -> Row:
     """GET /apis."""
     listed = [_group(name, versions) for name, versions in _groups().items() if name]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [*listed, *(_group(name, ["v1"]) for name in ASKED)]}
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [*listed, *(_group(name, ["v1"]) for name in ASKED if name)],
+    }
 
 
 def group(name: str) -> Row | None:
@@ -99,13 +104,11 @@ def group(name: str) -> Row | None:
 
 def resources(group_name: str, version: str) -> Row | None:
     """GET /api/v1 and /apis/GROUP/VERSION."""
-    if group_name in ASKED and version == "v1":
-        rows = [_asked_row(*row) for row in ASKED[group_name]]
-    else:
-        kinds = _groups().get(group_name, {}).get(version)
-        if kinds is None:
-            return None
-        rows = [row for kind in kinds for row in _resource_rows(kind)]
+    kinds = _groups().get(group_name, {}).get(version, [])
+    asked = [_asked_row(*row) for row in ASKED.get(group_name, ()) if version == "v1"]
+    rows = [*asked, *(row for kind in kinds for row in _resource_rows(kind))]
+    if not rows:
+        return None
     full = f"{group_name}/{version}" if group_name else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": full, "resources": rows}
 
@@ -171,11 +174,11 @@ def aggregated(core: bool, form: str) -> Row:
         if core == (name == ""):
             rows = {version: [_aggregated_row(kind) for kind in kinds] for version, kinds in versions.items()}
             items.append(_aggregated_group(name, rows))
-    if not core:
-        items += [
-            _aggregated_group(name, {"v1": [_aggregated_asked(name, *row) for row in asked]})
-            for name, asked in ASKED.items()
-        ]
+    asked = {name: [_aggregated_asked(name, *row) for row in found] for name, found in ASKED.items()}
+    if core:
+        items[0]["versions"][0]["resources"][:0] = asked[""]
+    else:
+        items += [_aggregated_group(name, {"v1": rows}) for name, rows in asked.items() if name]
     head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{form}"}
     return {**head, "metadata": {}, "items": items}
 

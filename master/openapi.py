@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from api.objects import Status
-from master import bodies, schemas
+from master import bodies, request, schemas
 from master.discovery import VERSION
 from master.kinds import ALL
 from master.kinds.kind import AnyKind
@@ -134,7 +134,8 @@ def _places(kind: AnyKind) -> Iterator[tuple[str, Row]]:
         yield f"{within}/{{name}}/scale", {"parameters": named, **_scale(kind)}
     for subresource in kind.subresources:
         if subresource.part is not None:
-            yield f"{within}/{{name}}/{subresource.name}", {"parameters": named, **one}
+            methods = {method: row for method, row in one.items() if request.VERBS[method.upper()] in subresource.verbs}
+            yield f"{within}/{{name}}/{subresource.name}", {"parameters": named, **methods}
 
 
 def _scale(kind: AnyKind) -> Row:

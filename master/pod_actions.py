@@ -25,12 +25,12 @@ class PodActions:
         self._clock = clock
 
     async def bind(self, ask: Ask) -> Answer:
-        """POST pods/NAME/binding."""
-        old = self._old(ask)
+        """POST pods/NAME/binding, and POST bindings, where only the body names the pod."""
         try:
             binding = msgspec.convert(ask.document, Binding)
         except msgspec.ValidationError as error:
             raise answers.bad_request(f"the body is not a Binding: {error}") from error
+        old = self._old(ask.where.namespace, ask.where.name or binding.metadata.name)
         pod = writes.bound(POD, old.object, binding, self._clock())
         if not request.dry_run(ask.query):
             await self._store.write(Put(pod, expect=old.revision))
@@ -38,7 +38,7 @@ class PodActions:
 
     async def evict(self, ask: Ask) -> Answer:
         """POST pods/NAME/eviction. The budget is drawn on in the write that ends the pod."""
-        now, old = self._clock(), self._old(ask)
+        now, old = self._clock(), self._old(ask.where.namespace, ask.where.name)
         options = evictions.read(ask.where.name, ask.document).delete_options or writes.DeleteOptions()
         pod: Pod = old.object
         writes.check_preconditions(POD, pod, options)
@@ -55,8 +55,8 @@ class PodActions:
         node = self._store.latest(Key("Node", "", pod.spec.node_name)) if pod.spec.node_name else None
         return writes.deleted(POD, pod, options, now, None if node is None else node.object)
 
-    def _old(self, ask: Ask) -> Record:
-        record = self._store.latest(ask.key)
+    def _old(self, namespace: str, name: str) -> Record:
+        record = self._store.latest(Key(Pod.KIND, namespace, name))
         if record is None:
-            raise answers.not_found(POD, ask.where.name)
+            raise answers.not_found(POD, name)
         return record

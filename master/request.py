@@ -16,6 +16,7 @@ from api.selectors import BadSelector, Selector, parse_fields, parse_labels
 from master import answers
 from master.kinds import BY_RESOURCE
 from master.kinds.kind import AnyKind
+from master.kinds.pod import POD
 from master.records import Record
 from master.reviews import KINDS
 
@@ -72,6 +73,8 @@ def target(path: str) -> Target | None:
         group, version, rest = parts[1], parts[2], parts[3:]
     else:
         return None
+    if (group, version, rest[0], rest[2:]) == ("", "v1", "namespaces", ["bindings"]):
+        return Target(POD, rest[1], subresource="binding")
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and (group, version, rest[2]) in BY_RESOURCE:
         kind = BY_RESOURCE[(group, version, rest[2])]

@@ -165,6 +165,8 @@ class Server:
         }
         if verb not in operations or (verb in ("update", "patch") and not ask.where.name):
             raise answers.not_allowed()
+        if not name and verb not in ("create", *kind.verbs):
+            raise answers.not_allowed()
         return await operations[verb](ask)
 
     async def _document(self, http: web.Request, content_type: str) -> Any:

@@ -101,7 +101,7 @@ class Kind(Generic[O]):
     finalizers. `own_rules` are those of a kind that no daemon but the master reads. `more` are subresources beside
     `status` and `scale`, which a kind has that has a status or can be scaled. `conversion` is that of a kind which is
     another form of a kind that is stored. `orphans` says that its dependents stay when a deletion says nothing of them.
-    Of one that clients cannot make, `refusal` says why not, and `verbs` are fewer than VERBS.
+    `verbs` are what clients may do. Of a kind that they cannot make, `refusal` says why not.
     """
 
     type: type[O]

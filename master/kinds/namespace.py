@@ -8,7 +8,8 @@ import msgspec
 
 from api.leases import NODE_LEASES
 from api.objects import Namespace, NamespaceSpec, NamespaceStatus
-from master.kinds.kind import AGE, NAME, Column, Kind, age, with_metadata
+from api.schema import Problem
+from master.kinds.kind import AGE, NAME, VERBS, Column, Kind, Subresource, age, with_metadata
 
 FINALIZER = "kubernetes"
 """Stands in `spec.finalizers` until everything in the namespace is gone."""
@@ -28,9 +29,9 @@ def _labelled(item: Namespace) -> Namespace:
 
 
 def _on_create(item: Namespace) -> Namespace:
-    return msgspec.structs.replace(
-        _labelled(item), spec=NamespaceSpec(finalizers=(FINALIZER,)), status=NamespaceStatus(phase="Active")
-    )
+    finalizers = tuple(dict.fromkeys((*item.spec.finalizers, FINALIZER)))
+    spec, status = NamespaceSpec(finalizers=finalizers), NamespaceStatus(phase="Active")
+    return msgspec.structs.replace(_labelled(item), spec=spec, status=status)
 
 
 def _on_update(new: Namespace, old: Namespace) -> Namespace:
@@ -40,6 +41,10 @@ def _on_update(new: Namespace, old: Namespace) -> Namespace:
 def _with_status(new: Namespace, old: Namespace) -> Namespace:
     phase = old.status.phase  # Whether a namespace is on its way out is decided by its deletion alone.
     return msgspec.structs.replace(old, status=msgspec.structs.replace(new.status, phase=phase))
+
+
+def _finalized(new: Namespace, old: Namespace) -> tuple[Namespace, tuple[Problem, ...]]:
+    return msgspec.structs.replace(old, spec=new.spec), ()
 
 
 NAMESPACE = Kind(
@@ -55,4 +60,6 @@ NAMESPACE = Kind(
     on_update=_on_update,
     with_status=_with_status,
     held=lambda item: bool(item.spec.finalizers),
+    more=(Subresource("finalize", part=_finalized, verbs=("update",)),),
+    verbs=tuple(verb for verb in VERBS if verb != "deletecollection"),
 )

@@ -95,6 +95,7 @@ PURE = (
     "master/deployments.py",
     "master/disruptions.py",
     "master/evictions.py",
+    "master/ending_namespaces.py",
     "master/endpoints.py",
     "master/field_sets.py",
     "master/default_tolerations.py",

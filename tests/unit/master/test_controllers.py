@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from api.events import Event
 from api.leases import Lease, LeaseSpec
-from api.objects import ClusterNetwork, NamespaceSpec, Node, OwnerReference
+from api.objects import ClusterNetwork, Node, OwnerReference
 from master import controllers
 from master.controllers import Change
 from master.kinds.namespace import LASTING
@@ -45,35 +44,6 @@ def test_the_service_network_can_be_read() -> None:
     assert list(controllers.service_cidr(WISH, found)) == []
     other = replace(found, spec=replace(found.spec, cidrs=("10.96.0.0/12",)))
     assert list(controllers.service_cidr(WISH, other)) == [Change(found, other)]
-
-
-# --- namespaces that end ----------------------------------------------------------------------------------------------
-
-
-def test_an_ending_namespace_takes_its_pods_along_and_then_goes() -> None:
-    ending = namespace("red", deletion_timestamp="2026-01-01T00:00:00Z")
-    going = pod("b", deleted="2026-01-01T00:00:00Z")
-    assert lines(controllers.ending_namespaces([ending], [pod("a"), going, pod("c", namespace="blue")])) == [
-        "end Pod a"
-    ]
-    assert lines(controllers.ending_namespaces([ending], [going])) == []
-    assert lines(controllers.ending_namespaces([ending, namespace("blue")], [])) == ["- Namespace red"]
-
-
-def test_what_else_is_in_an_ending_namespace_goes_at_once() -> None:
-    ending = namespace("red", deletion_timestamp="2026-01-01T00:00:00Z")
-    inside, outside = (Event(metadata=meta(name, namespace=place)) for name, place in (("in", "red"), ("out", "blue")))
-    assert lines(controllers.ending_namespaces([ending], [pod("a")], [inside, outside])) == ["- Event in", "end Pod a"]
-    assert lines(controllers.ending_namespaces([ending], [], [inside])) == ["- Event in", "- Namespace red"]
-
-
-def test_a_namespace_held_by_somebody_else_is_only_let_go() -> None:
-    ending = namespace("red", deletion_timestamp="2026-01-01T00:00:00Z", finalizers=("mine",))
-    ending = replace(ending, spec=NamespaceSpec(finalizers=("kubernetes",)))
-    (change,) = controllers.ending_namespaces([ending], [])
-    assert isinstance(change, Change)
-    assert change.item == replace(ending, spec=NamespaceSpec())
-    assert lines(controllers.ending_namespaces([change.item], [])) == []
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
