@@ -99,6 +99,11 @@ def _claims(look: Look) -> Iterable[Outcome]:
     return found
 
 
+def _scheduler(look: Look) -> Iterable[Outcome]:
+    nodes, pods, budgets = look.all("Node"), look.all("Pod"), look.all("PodDisruptionBudget")
+    return placements.passes(nodes, pods, look.all("Namespace"), budgets, look.now)
+
+
 def _deployments(look: Look) -> Iterable[Outcome]:
     found = look.all("Deployment")
     return deployments.passes(found, look.all("ReplicaSet"), look.all("Pod"), look.now) if found else ()
@@ -201,13 +206,7 @@ CONTROLLERS = (
         _of_all(roles.passes, "ClusterRole", "ClusterRoleBinding"),
         opens=True,
     ),
-    Controller(
-        "scheduler",
-        ("Pod", "Node"),
-        lambda look: placements.passes(
-            look.all("Node"), look.all("Pod"), look.all("Namespace"), look.all("PodDisruptionBudget"), look.now
-        ),
-    ),
+    Controller("scheduler", ("Pod", "Node"), _scheduler),
     Controller("deployments", ("Deployment", "ReplicaSet", "Pod"), _deployments, ROLLOUT_SECONDS),
     Controller("replicas", (*REPLICATING, "Pod"), _replicas, ROLLOUT_SECONDS),
     Controller("disruptions", ("PodDisruptionBudget", "Pod", *SCALED), _disruptions),

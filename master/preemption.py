@@ -32,7 +32,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that a preemption looks at; `pods` have a node each, `lowest` is the least important one's priority."""
+    """Everything that a preemption looks at. `pods` have a node each, `lowest` is the least of their priorities."""
 
     nodes: Sequence[Node]
     pods: Sequence[Pod]
