@@ -25,6 +25,7 @@ from master import (
     master_service,
     node_taints,
     placements,
+    pod_garbage,
     protection,
     quotas,
     replicas,
@@ -170,6 +171,7 @@ def _expiry(look: Look) -> Iterator[Outcome]:
     """Nothing waits for it: a look now and then is enough."""
     yield from controllers.old_queries(look.all("NodeQuery"), look.now)
     yield from happenings.old_events(look.all("Event"), look.now)
+    yield from pod_garbage.finished(look.all("Pod"), look.env.finished_pods)
 
 
 def _of_all(passes: Callable[..., Iterable[Outcome]], *kinds: str) -> Callable[[Look], Iterable[Outcome]]:

@@ -23,7 +23,6 @@ from api.objects import (
     Node,
     Object,
     ObjectMeta,
-    Pod,
 )
 from api.queries import NodeQuery
 from master.allocators import SubnetPools
@@ -240,27 +239,3 @@ def orphaned_leases(nodes: Iterable[Node], leases: Iterable[Lease]) -> Iterator[
         owners = [owner.uid for owner in one.metadata.owner_references if owner.kind == Node.KIND]
         if owners and one.metadata.namespace == NODE_LEASES and not present.intersection(owners):
             yield Drop(one)
-
-
-# --- pods of nodes that are gone --------------------------------------------------------------------------------------
-
-
-def absences(before: Mapping[str, float], nodes: Iterable[Node], pods: Iterable[Pod], now: float) -> dict[str, float]:
-    """Nodes that pods are bound to and that do not exist, with the time (steady clock) since when."""
-    present = {node.metadata.name for node in nodes}
-    return {
-        name: before.get(name, now) for name in {pod.spec.node_name for pod in pods} if name and name not in present
-    }
-
-
-def orphaned_pods(pods: Iterable[Pod], absent: Mapping[str, float], grace: float, now: float) -> Iterator[Drop]:
-    """Pods that ran on a node which is gone are removed: nobody is left to end them.
-
-    The node has `grace` seconds to come back. A pod that has not begun waits for its node, however long, unless it is
-    being deleted.
-    """
-    for pod in pods:
-        since = absent.get(pod.spec.node_name)
-        begun = bool(pod.status.start_time or pod.status.host_ip or pod.metadata.deletion_timestamp)
-        if since is not None and begun and now - since >= grace:
-            yield Drop(pod)

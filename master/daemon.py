@@ -75,6 +75,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 grace=settings.node_monitor_grace_seconds,
                 place=lambda: _place(settings, server.port),
                 clock=_now,
+                finished_pods=settings.finished_pods,
             )
         )
         server = Server(

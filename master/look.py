@@ -21,7 +21,7 @@ Clock = Callable[[], datetime.datetime]
 @dataclass(frozen=True, slots=True)
 class Environment:
     """`authority` is the certificate by which pods know this server, as PEM; `grace` the seconds for which a node may
-    be silent.
+    be silent, `finished_pods` how many pods that have ended are kept.
 
     `place` is where the server is reached; None until it is known. `clock` is the time of day; `steady` never jumps
     (seconds).
@@ -33,6 +33,7 @@ class Environment:
     grace: float
     place: Callable[[], Place | None]
     clock: Clock
+    finished_pods: int
     steady: Callable[[], float] = time.monotonic
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from master import controllers, happenings, taint_evictions
+from master import controllers, happenings, pod_garbage, taint_evictions
 from master.controllers import Outcome
 from master.look import Look
 
@@ -38,12 +38,12 @@ class NodeLife:
             self._sightings, self._marks = {}, None
         self._looked_at = now
         self._sightings = controllers.sightings(self._sightings, nodes, leases, now)
-        self._absences = controllers.absences(self._absences, nodes, pods, now)
+        self._absences = pod_garbage.absences(self._absences, nodes, pods, now)
         for change in controllers.lost_nodes(nodes, self._sightings, self._grace, now, look.now):
             log.warning("node is lost", extra={"node": change.item.metadata.name, "silent_for": f"{self._grace:.0f}s"})
             yield change
             yield happenings.lost(change.before, look.now)
-        yield from controllers.orphaned_pods(pods, self._absences, self._grace, now)
+        yield from pod_garbage.orphaned(pods, self._absences, self._grace, now, look.now)
         yield from controllers.orphaned_leases(nodes, leases)
 
     def evictions(self, look: Look) -> Iterator[Outcome]:

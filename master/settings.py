@@ -53,6 +53,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     node_monitor_grace_seconds: Annotated[
         int, msgspec.Meta(ge=1, description="a node not heard of for this long is no longer Ready")
     ] = 50
+    finished_pods: Annotated[
+        int, msgspec.Meta(ge=0, description="as many pods that have ended are kept, the newest")
+    ] = 12_500
 
     @property
     def kubeconfig_path(self) -> Path:

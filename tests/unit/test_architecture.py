@@ -113,6 +113,7 @@ PURE = (
     "master/openapi.py",
     "master/schemas.py",
     "master/own_pods.py",
+    "master/pod_garbage.py",
     "master/priorities.py",
     "master/quotas.py",
     "master/refusals.py",

@@ -8,7 +8,7 @@ from master import controllers
 from master.controllers import Change
 from master.kinds.namespace import LASTING
 from master.kinds.service_cidr import ServiceCIDR
-from tests.unit.master.make import meta, namespace, node, pod
+from tests.unit.master.make import meta, namespace, node
 from tests.unit.master.wishes import FLAT, WALL, WISH, lines
 
 # --- from the start ---------------------------------------------------------------------------------------------------
@@ -106,19 +106,3 @@ def test_a_node_that_never_said_anything_is_lost_too() -> None:
     seen = controllers.sightings({}, [mute], [], now=0.0)
     (change,) = controllers.lost_nodes([mute], seen, 40, 40.0, WALL)
     assert [row.type for row in change.item.status.conditions] == ["Ready"]  # type: ignore[attr-defined]
-
-
-def test_pods_of_a_node_that_is_gone_go_after_its_grace() -> None:
-    pods = [
-        pod("ran", node="gone", host_ip="10.245.2.9"),
-        pod("ending", node="gone", deleted="2026-01-01T00:00:00Z"),
-        pod("waiting", node="gone"),
-        pod("fine", node="here", host_ip="10.245.2.3"),
-        pod("free"),
-    ]
-    absent = controllers.absences({}, [node("here")], pods, now=10.0)
-    assert absent == {"gone": 10.0}
-    assert controllers.absences(absent, [node("here")], pods, now=60.0) == {"gone": 10.0}
-    assert lines(controllers.orphaned_pods(pods, absent, 40, 49.0)) == []
-    assert lines(controllers.orphaned_pods(pods, absent, 40, 50.0)) == ["- Pod ran", "- Pod ending"]
-    assert controllers.absences(absent, [node("here"), node("gone")], pods, now=70.0) == {}
