@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from api.objects import Object
@@ -14,27 +15,28 @@ class Draft:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._puts: dict[Key, Put] = {}
+        self._puts: defaultdict[str, dict[Key, Put]] = defaultdict(dict)
 
     @property
     def puts(self) -> tuple[Put, ...]:
         """What is to be written, one for each object."""
-        return tuple(self._puts.values())
+        return tuple(put for puts in self._puts.values() for put in puts.values())
 
     def one(self, key: Key) -> Any:
         """An object; None if there is none."""
-        if (ahead := self._puts.get(key)) is not None:
+        if (ahead := self._puts[key.kind].get(key)) is not None:
             return ahead.object
         record = self._store.latest(key)
         return None if record is None else record.object
 
     def all(self, kind: str, namespace: str = "") -> list[Any]:
         """Every object of a kind, in one namespace or in all."""
-        ahead = {key: put.object for key, put in self._puts.items() if key.kind == kind}
-        kept = (record for record in self._store.scan_latest(kind, namespace) if record.key not in ahead)
-        return [*(record.object for record in kept), *(ahead[key] for key in ahead if namespace in ("", key.namespace))]
+        ahead = self._puts[kind]
+        kept = [row.object for row in self._store.scan_latest(kind, namespace) if row.key not in ahead]
+        return kept + [put.object for key, put in ahead.items() if namespace in ("", key.namespace)]
 
     def put(self, item: Object, expect: int | None = None) -> None:
         """Write that, too; another put of the same object takes the place of the first."""
-        first = self._puts.get(key_of(item))
-        self._puts[key_of(item)] = Put(item, first.expect if first is not None else expect)
+        key = key_of(item)
+        first = self._puts[key.kind].get(key)
+        self._puts[key.kind][key] = Put(item, first.expect if first is not None else expect)

@@ -78,8 +78,8 @@ class JournaledStore:
         self._forgotten_size = 0
         self.revision = 0
         self._given = 0
-        self._pending: dict[Key, Event] = {}
-        """The newest write of each object that is on its way to disk."""
+        self._pending: dict[str, dict[Key, Event]] = {name: {} for name in self._types}
+        """By kind: the newest write of each object that is on its way to disk."""
         self._staged: list[_Staged] = []
         self._wanted = asyncio.Event()
         self._watches: dict[str, set[Watch]] = {name: set() for name in self._types}
@@ -128,7 +128,7 @@ class JournaledStore:
 
     def latest(self, key: Key) -> Record | None:
         """What will be on disk when the writes on their way are; read this to decide a write."""
-        ahead = self._pending.get(key)
+        ahead = self._pending[key.kind].get(key)
         return self.get(key) if ahead is None else _outcome(ahead)
 
     def scan(self, kind: str, namespace: str = "") -> list[Record]:
@@ -137,7 +137,7 @@ class JournaledStore:
 
     def scan_latest(self, kind: str, namespace: str = "") -> list[Record]:
         """As `scan`, with the writes on their way; not sorted."""
-        ahead = {key: _outcome(event) for key, event in self._pending.items() if key.kind == kind}
+        ahead = {key: _outcome(event) for key, event in self._pending[kind].items()}
         if not ahead:
             return self.scan(kind, namespace)
         kept = [record for record in self.scan(kind, namespace) if record.key not in ahead]
@@ -185,7 +185,7 @@ class JournaledStore:
             raise NotReady("the store is closing; nothing was changed")
         self._check(changes)
         events = [self._stage(change) for change in changes]
-        if not events and not self._pending:
+        if not events and not any(self._pending.values()):
             return ()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_mark_seen)
@@ -220,7 +220,7 @@ class JournaledStore:
         record = Record(key_of(item), self._given, msgspec.json.encode(item), type(item), item)
         kept = "ADDED" if previous is None else "MODIFIED"
         event = Event(kept if isinstance(change, Put) else "DELETED", record, previous)
-        self._pending[record.key] = event
+        self._pending[record.key.kind][record.key] = event
         return event
 
     async def _write_out(self) -> None:
@@ -247,10 +247,11 @@ class JournaledStore:
 
     def _acknowledge(self, staged: _Staged) -> None:
         for event in staged.events:
-            if self._pending.get(event.record.key) is event:
-                del self._pending[event.record.key]
+            key = event.record.key
+            if self._pending[key.kind].get(key) is event:
+                del self._pending[key.kind][key]
             self._settle(event)
-            for tell in tuple(self._watches[event.record.key.kind]):
+            for tell in tuple(self._watches[key.kind]):
                 tell(event)
             if event.previous is not None:
                 event.previous.slim()
@@ -304,7 +305,8 @@ class JournaledStore:
     def _fail(self, batch: list[_Staged], error: NotReady) -> None:
         """Writes decided after the failed ones may rest on them, so they fail too."""
         batch, self._staged = batch + self._staged, []
-        self._pending.clear()
+        for ahead in self._pending.values():
+            ahead.clear()
         self._given = self.revision
         log.error("store refused a write", extra={"error": str(error), "writes": len(batch)})
         for staged in batch:
