@@ -13,6 +13,7 @@ from master import (
     accounts,
     claims,
     controllers,
+    cron_jobs,
     daemon_sets,
     dependents,
     deployments,
@@ -41,7 +42,7 @@ ROLLOUT_SECONDS = 5.0
 """Time between two looks for what becomes so by time alone: a pod that has been ready for long enough."""
 
 JOB_SECONDS = 1.0
-"""Time between two looks for deadlines of jobs and for retries that are due."""
+"""Time between two looks for deadlines of jobs, for retries and for times of cron jobs that have come."""
 
 EXPIRY_SECONDS = 60.0
 """Time between two looks for what is to be forgotten."""
@@ -135,6 +136,11 @@ def _stateful_sets(look: Look) -> Iterable[Outcome]:
     return stateful_sets.passes(found, look.all("Pod"), claims, kept, look.now)
 
 
+def _cron_jobs(look: Look) -> Iterable[Outcome]:
+    found = look.all("CronJob")
+    return cron_jobs.passes(found, look.all("Job"), look.now) if found else ()
+
+
 def _jobs(look: Look) -> Iterable[Outcome]:
     return jobs.passes(look.all("Job"), look.all("Pod"), look.now, look.refused)
 
@@ -214,6 +220,7 @@ CONTROLLERS = (
     Controller("disruptions", ("PodDisruptionBudget", "Pod", *SCALED), _disruptions),
     Controller("daemon-sets", ("DaemonSet", "ControllerRevision", "Node", "Pod"), _daemon_sets, ROLLOUT_SECONDS),
     Controller("stateful-sets", STATEFUL, _stateful_sets, ROLLOUT_SECONDS),
+    Controller("cron-jobs", ("CronJob", "Job"), _cron_jobs, JOB_SECONDS),
     Controller("jobs", ("Job", "Pod"), _jobs, JOB_SECONDS),
     Controller("quotas", tuple(kind.name for kind in quotas.COUNTABLE if kind.name not in FLEETING), _quotas),
     Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),

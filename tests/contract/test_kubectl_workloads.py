@@ -125,3 +125,18 @@ def test_a_stateful_set_from_its_making_to_its_end(kubectl: Kubectl, project: st
     refused = kubectl("-n", project, "patch", "sts", "db", "-p", '{"spec": {"serviceName": "x"}}', code=1).stderr
     assert "updates to statefulset spec for fields other than" in refused
     kubectl("-n", project, "delete", "sts", "db")
+
+
+def test_a_cron_job_and_a_job_made_from_it_by_hand(kubectl: Kubectl, project: str) -> None:  # noqa: F811
+    kubectl("apply", "-f", "-", text=NAMESPACE.replace("PROJECT", project))
+    nightly = ("--image=toolbox:1", "--schedule=@yearly", "--", "true")
+    kubectl("-n", project, "create", "cronjob", "tidy", *nightly)
+    row = kubectl("-n", project, "get", "cronjobs", "--no-headers").stdout.split()
+    assert row[:6] == ["tidy", "@yearly", "<none>", "False", "0", "<none>"]
+    kubectl("-n", project, "create", "job", "now", "--from=cronjob/tidy")
+    kubectl("-n", project, "wait", "--for=jsonpath={.status.active}=1", "job/now", "--timeout=20s")
+    assert "Schedule:" in kubectl("-n", project, "describe", "cronjob", "tidy").stdout
+    refused = kubectl("-n", project, "create", "cronjob", "x", "--image=i", "--schedule=never", code=1).stderr
+    assert "spec.schedule: Invalid value" in refused
+    kubectl("-n", project, "delete", "cronjob", "tidy")
+    kubectl("-n", project, "wait", "--for=delete", "job/now", "--timeout=20s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -10,7 +11,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from api.certificates import node_kubeconfig
 from api.client import Client
 from api.kubeconfig import Kubeconfig
 from lab import images
-from lab.command import run
+from lab.command import LabError, run
 from lab.down import remove_pod_cgroups
 from tests.contract.test_docker_driver import Dockerd
 from tests.e2e.cluster import wait_until
@@ -57,8 +57,8 @@ class SingleNode:
     def __exit__(self, *_: object) -> None:
         if "podlane-node-agent" in self._running:
             self._stop("podlane-node-agent")
-        for identity in self.docker("ps", "-aq").split() if self._docker.socket.exists() else ():
-            self.docker("rm", "-f", identity)
+        if self._docker.socket.exists():
+            wait_until(self._cleared, "no container is left")
         for name in reversed(list(self._running)):
             self._stop(name)
         for point in reversed([line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]):
@@ -66,6 +66,13 @@ class SingleNode:
                 run("umount", point)
         remove_pod_cgroups(self.root.name)
         shutil.rmtree(self.root)
+
+    def _cleared(self) -> bool:
+        """Whether no container is left; one of which Docker is just getting rid refuses to be removed."""
+        for identity in (left := self.docker("ps", "-aq").split()):
+            with contextlib.suppress(LabError):
+                self.docker("rm", "-f", identity)
+        return not left
 
     def agent(self, *flags: str) -> None:
         """Start the agent, in place of the one that runs."""
@@ -89,7 +96,7 @@ class SingleNode:
             *flags,
         )
 
-    @contextmanager
+    @contextlib.contextmanager
     def without_agent(self) -> Iterator[None]:
         """No agent in the block; afterwards there is one again."""
         self._stop("podlane-node-agent")

@@ -131,6 +131,86 @@ def test_a_job_counts_a_pod_that_somebody_deletes(host: SingleNode) -> None:
     wait_until(lambda: not pods(host, "job-name=long"), "its pods go, too", 60)
 
 
+DAEMON_SET = """\
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: log}
+spec:
+  selector: {matchLabels: {app: log}}
+  template:
+    metadata: {labels: {app: log}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null]}]
+"""
+
+
+def test_a_daemon_set_is_on_the_node_though_it_is_cordoned(host: SingleNode) -> None:
+    host.kubectl("cordon", "node-1")
+    host.kubectl("apply", "-f", "-", stdin=DAEMON_SET)
+    host.kubectl("rollout", "status", "ds/log", "--timeout=60s")
+    host.kubectl("uncordon", "node-1")
+    host.kubectl("set", "env", "ds/log", "COLOUR=red")
+    host.kubectl("rollout", "status", "ds/log", "--timeout=60s")
+    host.kubectl("rollout", "undo", "ds/log")
+    host.kubectl("rollout", "status", "ds/log", "--timeout=60s")
+    (pod,) = pods(host, "app=log")
+    assert "env" not in pod["spec"]["containers"][0]
+    assert host.kubectl("get", "ds", "log", "--no-headers").split()[:6] == ["log", *"11111"]
+    host.kubectl("delete", "ds", "log", "--timeout=60s")
+    wait_until(lambda: not pods(host, "app=log"), "its pod goes, too")
+
+
+STATEFUL_SET = """\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  replicas: 2
+  serviceName: dbs
+  selector: {matchLabels: {app: db}}
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: main
+        image: podlane/toolbox
+        command: [sh, -c, 'hostname >> /data/names; exec tail -f /dev/null']
+        volumeMounts: [{name: data, mountPath: /data}]
+"""
+VOLUME = """\
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: data-NUMBER}
+spec:
+  capacity: {storage: 1Mi}
+  accessModes: [ReadWriteOnce]
+  claimRef: {namespace: default, name: data-db-NUMBER}
+  hostPath: {path: ROOT/volume-NUMBER, type: DirectoryOrCreate}
+---
+"""
+
+
+def test_the_pods_of_a_stateful_set_come_back_to_their_names_and_data(host: SingleNode) -> None:
+    volumes = "".join(VOLUME.replace("NUMBER", number).replace("ROOT", str(host.root)) for number in "01")
+    host.kubectl("apply", "-f", "-", stdin=volumes + STATEFUL_SET)
+    host.kubectl("rollout", "status", "sts/db", "--timeout=60s")
+    assert [pod["metadata"]["name"] for pod in pods(host, "app=db")] == ["db-0", "db-1"]
+    host.kubectl("rollout", "restart", "sts/db")
+    host.kubectl("rollout", "status", "sts/db", "--timeout=60s")
+    assert (host.root / "volume-1/names").read_text() == "db-1\ndb-1\n"
+    host.kubectl("scale", "sts/db", "--replicas=1")
+    wait_until(lambda: [pod["metadata"]["name"] for pod in pods(host, "app=db")] == ["db-0"], "the last one goes")
+    host.kubectl("delete", "sts", "db", "--timeout=60s")
+    wait_until(lambda: not pods(host, "app=db"), "its pods go, too")
+    assert host.kubectl("get", "pvc", "--no-headers").split()[:2] == ["data-db-0", "Bound"]
+    host.kubectl("delete", "pvc,pv", "--all", "--timeout=60s")
+
+
 WITH_TOKEN = """\
 apiVersion: v1
 kind: Pod

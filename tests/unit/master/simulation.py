@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.objects import Condition, Node, Object, Pod
 from api.validate import default
-from master import daemon_sets, dependents, deployments, jobs, replicas, stateful_sets, writes
+from master import cron_jobs, daemon_sets, dependents, deployments, jobs, replicas, stateful_sets, writes
 from master.controllers import Change, Drop, End, Make, Notice
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
@@ -100,6 +100,7 @@ class Simulation:
         claims, revisions = self.all("PersistentVolumeClaim"), self.all("ControllerRevision")
         stateful = stateful_sets.passes(self.all("StatefulSet"), self.pods(), claims, revisions, self.now)
         busy |= self.carry_out(write for write in stateful if not isinstance(write, Notice))
+        busy |= self.carry_out(cron_jobs.passes(self.all("CronJob"), self.all("Job"), self.now))
         busy |= self.carry_out(jobs.passes(self.all("Job"), self.pods(), self.now, {}))
         busy |= self.carry_out(dependents.passes(list(self.objects.values()), lambda row: row.kind in BY_NAME))
         return busy
