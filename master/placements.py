@@ -19,6 +19,8 @@ from master.kinds.pod_disruption_budget import PodDisruptionBudget
 from master.preemption import Preemption, preemption, scene
 from master.scheduler import SCHEDULER, Placed, Unplaced, schedule, waits
 
+MOST_AT_ONCE = 200
+
 
 def passes(
     nodes: Iterable[Node],
@@ -29,16 +31,20 @@ def passes(
 ) -> Iterator[Outcome]:
     """Everything that is to be written for pods that wait for a node.
 
-    Room is made for one pod at a time: the next pass sees who is on its way out.
+    Room is made for one pod at a time: the next pass sees who is on its way out. So many pods are placed at most; their
+    writes bring the next pass, and what clients ask for meanwhile is not kept waiting.
     """
     everything, every_node, every_project = tuple(pods), tuple(nodes), tuple(namespaces)
     if not any(waits(pod) for pod in everything):
         return
-    within, made_room = scene(every_node, everything, every_project, budgets), False
+    within, made_room, placed = scene(every_node, everything, every_project, budgets), False, 0
     for answer in schedule(every_node, everything, every_project):
         if isinstance(answer, Placed):
             yield Change(writes.placed(answer.pod, answer.node, now), answer.pod)
             yield happenings.scheduled(answer.pod, answer.node, now)
+            placed += 1
+            if placed == MOST_AT_ONCE:
+                return
             continue
         found = None if made_room else preemption(answer.pod, within)
         waiting = unschedulable(answer, now)

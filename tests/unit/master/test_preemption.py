@@ -104,6 +104,16 @@ def test_room_is_made_once_and_kept_until_it_is_there() -> None:
     assert (placed.item.spec.node_name, placed.item.status.nominated_node_name) == ("a", "")  # type: ignore[attr-defined]
 
 
+def test_a_burst_is_placed_in_parts() -> None:
+    crowd = [pod(f"p{number:03}") for number in range(placements.MOST_AT_ONCE + 5)]
+    wide = node("a", capacity={"pods": "1000"})
+    first = [one.item for one in placements.passes([wide], crowd, [], [], NOW) if isinstance(one, Change)]
+    assert len(first) == placements.MOST_AT_ONCE
+    left = [one for one in crowd if one.metadata.name not in {item.metadata.name for item in first}]
+    rest = [one for one in placements.passes([wide], [*left, *first], [], [], NOW) if isinstance(one, Change)]  # type: ignore[list-item]
+    assert len(rest) == 5
+
+
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=6), st.integers(1, 4), st.integers(0, 6))
 def test_victims_matter_less_and_without_any_of_them_there_is_no_room(
     rows: list[tuple[int, int]], cpu: int, priority: int
