@@ -12,18 +12,22 @@ from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Any
 
+from api.configuration import ConfigMap
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, ObjectMeta, Pod
 from api.services import Service
 from api.storage import PersistentVolumeClaim
 from api.validate import check, default
-from master import admission, answers, limit_ranges, priorities, quotas, writes
+from master import accounts, admission, answers, limit_ranges, pod_accounts, priorities, quotas, writes
 from master.controllers import Cursor, moved
 from master.draft import Draft
+from master.kinds import BY_NAME
 from master.kinds.kind import AnyKind
 from master.kinds.limit_range import LimitRange
 from master.kinds.pod import POD
 from master.kinds.priority_class import PriorityClass
 from master.kinds.resource_quota import ResourceQuota
+from master.kinds.service_account import ServiceAccount
+from master.naming import random_letters
 from master.records import Key
 from master.service_addresses import assigned
 
@@ -31,8 +35,10 @@ from master.service_addresses import assigned
 class AdmissionChain:
     """Raises `answers.Failure`, and then leaves the draft as it was."""
 
-    def __init__(self, clock: Callable[[], datetime.datetime]) -> None:
+    def __init__(self, clock: Callable[[], datetime.datetime], authority: str) -> None:
+        """`authority` is the certificate by which pods know this server, as PEM."""
         self._clock = clock
+        self._authority = authority
 
     def created(self, kind: AnyKind, item: Any, draft: Draft) -> Any:
         """A new object as it begins; the draft gets what is written beside it."""
@@ -42,12 +48,25 @@ class AdmissionChain:
             admission.check_namespace(kind, meta.name, meta.namespace, namespace)
         if isinstance(item, Pod):
             item = _completed(item, draft)
-        item = writes.created(kind, item, str(uuid.uuid4()), self._clock())
+        item = self._begun(kind, item)
+        if kind.stored == Namespace.KIND:
+            self._furnish(kind.kept(item), draft)
         return self._admitted(kind, item, None, draft)
 
     def changed(self, kind: AnyKind, new: Any, old: Any, draft: Draft) -> Any:
         """An object after an update, as it is to be kept."""
         return self._admitted(kind, new, old, draft)
+
+    def _begun(self, kind: AnyKind, item: Any) -> Any:
+        return writes.created(kind, item, str(uuid.uuid4()), self._clock())
+
+    def _furnish(self, namespace: Namespace, draft: Draft) -> None:
+        """What every project has is there with it, for the pods that are made next."""
+        name = namespace.metadata.name
+        known = (draft.all(ServiceAccount.KIND, name), draft.all(ConfigMap.KIND, name))
+        for write in accounts.passes([namespace], *known, self._authority):
+            kind = BY_NAME[write.item.KIND]
+            draft.put(self._begun(kind, default(write.item, kind.rules)))
 
     def _admitted(self, kind: AnyKind, new: Any, old: Any, draft: Draft) -> Any:
         kept, before = kind.kept(new), None if old is None else kind.kept(old)
@@ -64,7 +83,10 @@ class AdmissionChain:
 
 
 def _completed(pod: Pod, draft: Draft) -> Pod:
-    """The pod with what its class and the project's bounds fill in, which must still make sense together."""
+    """The pod with what its account, its class and the project's bounds fill in; all of it must still make sense."""
+    pod = pod_accounts.named(pod)
+    account = draft.one(Key(ServiceAccount.KIND, pod.metadata.namespace, pod.spec.service_account_name))
+    pod = pod_accounts.with_account(pod, account, random_letters())
     pod = priorities.prioritised(pod, draft.all(PriorityClass.KIND))
     filled = limit_ranges.filled(pod, draft.all(LimitRange.KIND, pod.metadata.namespace))
     if filled is pod:

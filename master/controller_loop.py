@@ -20,6 +20,7 @@ from master.draft import Draft
 from master.kinds import BY_NAME
 from master.kinds.limit_range import LimitRange
 from master.kinds.resource_quota import ResourceQuota
+from master.kinds.service_account import ServiceAccount
 from master.look import Environment, Look
 from master.makes import Makes
 from master.node_life import NodeLife
@@ -44,7 +45,7 @@ class Controllers:
         self._clock = environment.clock
         self._look = Look(environment)
         self._node_life = NodeLife(environment.grace)
-        self._chain = AdmissionChain(environment.clock)
+        self._chain = AdmissionChain(environment.clock, environment.authority)
         self._notices: dict[str, dict[str, str]] = {}
         self._refused_by: dict[str, frozenset[str]] = {}
         self._opening = {row.name for row in CONTROLLERS if row.opens}
@@ -64,7 +65,7 @@ class Controllers:
             for loop, kinds in self._loops:
                 for kind in kinds:
                     stack.callback(self._store.watch(kind, _waking(loop)))
-            for kind in (ResourceQuota.KIND, LimitRange.KIND):
+            for kind in (ResourceQuota.KIND, LimitRange.KIND, ServiceAccount.KIND):
                 stack.callback(self._store.watch(kind, self._relieve))
             async with asyncio.TaskGroup() as group:
                 for loop, _ in self._loops:

@@ -200,7 +200,9 @@ CONTROLLERS = (
     Controller(
         "priority classes", ("PriorityClass",), _of_all(controllers.priority_classes, "PriorityClass"), opens=True
     ),
-    Controller(MASTER_SERVICE, ("Service", "Endpoints", "EndpointSlice"), _master_service, opens=True),
+    Controller(
+        MASTER_SERVICE, ("Service", "Endpoints", "EndpointSlice", "ClusterNetwork"), _master_service, opens=True
+    ),
     Controller(
         "accounts",
         ("Namespace", "ServiceAccount", "ConfigMap"),

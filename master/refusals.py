@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from master import amounts
 from master.kinds.limit_range import LimitRange
 from master.kinds.resource_quota import ResourceQuota
+from master.kinds.service_account import ServiceAccount
 from master.records import Event
 
 FIRST, LAST = 1.0, 60.0
@@ -37,7 +38,7 @@ def refused(before: Refusal | None, namespace: str, message: str, now: float) ->
 
 
 def relieved(known: Refusals, event: Event, now: float) -> dict[str, Refusal]:
-    """The same after a change of a quota or of bounds: where there is more room, nobody need wait."""
+    """The same after a change of a quota, of bounds or of an account: where there is more room, nobody need wait."""
     namespace = event.record.key.namespace
     if not _is_relief(event):
         return dict(known)
@@ -46,6 +47,8 @@ def relieved(known: Refusals, event: Event, now: float) -> dict[str, Refusal]:
 
 def _is_relief(event: Event) -> bool:
     new, old = event.record.object, event.previous.object if event.previous is not None else None
+    if isinstance(new, ServiceAccount):
+        return event.type == "ADDED"
     if event.type == "DELETED" or isinstance(new, LimitRange):
         return True
     if not isinstance(new, ResourceQuota) or old is None:

@@ -66,11 +66,11 @@ class Answer:
 class Objects:
     """All operations on objects. Raises `answers.Failure`, and NotReady when the store refuses."""
 
-    def __init__(self, store: Store, clock: Clock, guard: Guard) -> None:
+    def __init__(self, store: Store, clock: Clock, chain: AdmissionChain, guard: Guard) -> None:
         self._store = store
         self._clock = clock
         self._guard = guard
-        self._chain = AdmissionChain(clock)
+        self._chain = chain
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

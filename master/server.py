@@ -16,6 +16,7 @@ from multidict import CIMultiDict
 
 from api.objects import Object
 from master import answers, bodies, certificates, pages, request, reviews, watch, writes
+from master.admission_chain import AdmissionChain
 from master.authorize import MASTERS, Attributes, PathAttributes, User, who_cannot
 from master.callers import Callers
 from master.kinds.kind import SCALE
@@ -62,8 +63,9 @@ class Server:
         self._parts = parts
         self._store = parts.store
         self._callers = Callers(parts.store, parts.tokens, parts.clock)
+        chain = AdmissionChain(parts.clock, parts.authority.pem.decode())
         self._rights = Rights(parts.store, self._callers.asked)
-        self._objects = Objects(parts.store, parts.clock, self._rights.guard)
+        self._objects = Objects(parts.store, parts.clock, chain, self._rights.guard)
         on_pods = PodActions(parts.store, parts.clock)
         self._actions = {
             ("Pod", "binding"): on_pods.bind,

@@ -118,8 +118,9 @@ class PodVolumes:
         return resolved(volume, namespace, {**claims, **self._references.found(storage_of(claims))})
 
     async def _files(self, volume: Volume, pod: Pod) -> dict[str, File]:
-        found = self._references.found(references_of(volume, pod.metadata.namespace))
+        # Tokens first: while they are on their way, the master tells of the objects.
         tokens = {token: await self._tokens.get(pod, token) for token in tokens_of(volume)}
+        found = self._references.found(references_of(volume, pod.metadata.namespace))
         return files(volume, pod, Material(found, self._host.allocatable, tokens))
 
     def _is_there(self, volume: Volume) -> bool:

@@ -234,6 +234,29 @@ def test_an_image_that_is_not_here_is_waited_for_with_a_reason(cluster: Cluster,
     wait_until(lambda: reason("pulls") in {"ErrImagePull", "ImagePullBackOff"}, "pulls")
 
 
+def test_a_pod_talks_to_the_master_by_its_account(cluster: Cluster, project: str) -> None:
+    account = f"--serviceaccount={project}:default"
+    cluster.kubectl("-n", project, "create", "rolebinding", "sees", "--clusterrole=view", account)
+    cluster.apply(pod("talker", project, "node-1"))
+    cluster.wait_running(project, "talker")
+
+    def told(name: str) -> str:
+        return cluster.execute(project, "talker", "cat", f"/var/run/secrets/kubernetes.io/serviceaccount/{name}").stdout
+
+    assert told("namespace") == project
+    assert "KUBERNETES_SERVICE_HOST=172.30.0.1\n" in cluster.execute(project, "talker", "env").stdout
+    authority = cluster.nodes["node-1"].root / "talker.crt"
+    authority.write_text(told("ca.crt"))
+    place = "{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}"
+    master = cluster.kubectl("get", "endpoints", "kubernetes", "-o", f"jsonpath={place}").stdout
+    inside = ("nsenter", f"--net=/proc/{cluster.pid(project, 'talker')}/ns/net")
+    curl = (*inside, "curl", "-sS", "--max-time", "10", "--cacert", str(authority))
+    url = f"https://{master}/api/v1/namespaces/{project}/pods"
+    answer = json.loads(run(*curl, "-H", f"Authorization: Bearer {told('token')}", url))
+    assert [item["metadata"]["name"] for item in answer["items"]] == ["talker"]
+    assert json.loads(run(*curl, url))["reason"] == "Forbidden"
+
+
 def test_an_emptydir_goes_with_its_pod(cluster: Cluster, project: str) -> None:
     volume = "\n  volumes: [{name: v, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]"
     text = pod("keeper", project, "node-1", extra=volume).replace(
@@ -241,8 +264,9 @@ def test_an_emptydir_goes_with_its_pod(cluster: Cluster, project: str) -> None:
     )
     cluster.apply(text)
     cluster.wait_running(project, "keeper")
-    assert "tmpfs" in cluster.execute(project, "keeper", "mount").stdout.split("/v")[0].splitlines()[-1]
-    mount = f"{cluster.nodes['node-1'].root.resolve()}/node-agent/pods/"
+    assert "tmpfs on /v type tmpfs" in cluster.execute(project, "keeper", "mount").stdout
+    uid = (cluster.pod(project, "keeper") or {})["metadata"]["uid"]
+    mount = f"{cluster.nodes['node-1'].root.resolve()}/node-agent/pods/{uid}/"
     assert mount in Path("/proc/mounts").read_text()
     cluster.kubectl("-n", project, "delete", "pod", "keeper", "--timeout=30s")
     wait_until(lambda: mount not in Path("/proc/mounts").read_text(), "the tmpfs is unmounted")

@@ -173,6 +173,8 @@ def test_a_container_joins_its_sandbox_as_dockershim_has_it(node: SingleNode) ->
     )
     mounts = {mount["Destination"]: mount for mount in main["Mounts"]}
     directory = pod_dir(node, "web")
+    account = mounts.pop("/var/run/secrets/kubernetes.io/serviceaccount")
+    assert (Path(account["Source"]).parent, account["RW"]) == (directory / "volumes/kubernetes.io~projected", False)
     assert {to: mount["Source"] for to, mount in mounts.items() if to != "/etc/resolv.conf"} == {
         "/etc/hosts": f"{directory}/etc-hosts",
         "/tmp/words": f"{directory}/containers/main/00000000",

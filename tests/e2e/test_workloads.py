@@ -222,13 +222,6 @@ spec:
   - name: main
     image: podlane/toolbox
     command: [tail, -f, /dev/null]
-    volumeMounts: [{name: identity, mountPath: /identity}]
-  volumes:
-  - name: identity
-    projected:
-      sources:
-      - {serviceAccountToken: {path: token}}
-      - {configMap: {name: kube-root-ca.crt}}
 """
 
 
@@ -237,8 +230,10 @@ def test_a_pod_is_known_to_the_api_by_its_token(host: SingleNode) -> None:
     host.kubectl("apply", "-f", "-", stdin=WITH_TOKEN)
     wait_until(lambda: host.is_ready("known"), "the pod")
     (container,) = host.docker("ps", "-q", "--filter", "name=k8s_main_known").split()
-    token = host.docker("exec", container, "cat", "/identity/token").strip()
-    assert "BEGIN CERTIFICATE" in host.docker("exec", container, "cat", "/identity/ca.crt")
+    token = host.docker("exec", container, "cat", "/var/run/secrets/kubernetes.io/serviceaccount/token").strip()
+    assert "BEGIN CERTIFICATE" in host.docker(
+        "exec", container, "cat", "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+    )
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
     command = ("create", "-f", "-", "-o", "json")
     status = json.loads(host.kubectl(*command, stdin=json.dumps(review)))["status"]

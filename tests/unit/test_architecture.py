@@ -84,6 +84,7 @@ PURE = (
     "master/escalation.py",
     "master/impersonation.py",
     "master/master_service.py",
+    "master/pod_accounts.py",
     "master/rbac.py",
     "master/roles.py",
     "master/claims.py",

@@ -1,0 +1,115 @@
+"""What a new pod has from its service account."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from api.objects import Container, ObjectMeta, Pod, PodSpec
+from api.static_pods import CONFIG_MIRROR
+from api.value import LocalObjectReference
+from api.volumes import EmptyDirVolumeSource, Volume, VolumeMount
+from master.answers import Failure
+from master.kinds.service_account import ServiceAccount
+from master.pod_accounts import MOUNT, named, with_account
+
+ACCOUNT = ServiceAccount(metadata=ObjectMeta(name="default", namespace="red"))
+POD = Pod(
+    metadata=ObjectMeta(name="p", namespace="red"),
+    spec=PodSpec(
+        init_containers=(Container(name="first", image="i"),),
+        containers=(Container(name="main", image="i"), Container(name="side", image="i")),
+    ),
+)
+VOLUME = {
+    "name": "kube-api-access-abcde",
+    "projected": {
+        "defaultMode": 420,
+        "sources": [
+            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {
+                "downwardAPI": {
+                    "items": [
+                        {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}
+                    ]
+                }
+            },
+        ],
+    },
+}
+
+
+def admitted(pod: Pod, account: ServiceAccount | None = ACCOUNT) -> Pod:
+    return with_account(named(pod), account, "abcde")
+
+
+def mounts(pod: Pod) -> list[list[str]]:
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return [[mount.mount_path for mount in one.volume_mounts] for one in containers]
+
+
+def test_every_container_has_the_token() -> None:
+    pod = admitted(POD)
+    assert (pod.spec.service_account_name, pod.spec.service_account) == ("default", "default")
+    assert mounts(pod) == [[MOUNT]] * 3
+    assert [mount.read_only for one in pod.spec.containers for mount in one.volume_mounts] == [True, True]
+    assert msgspec.json.decode(msgspec.json.encode(pod.spec.volumes)) == [VOLUME]
+    assert admitted(pod) == pod
+
+
+def test_a_copy_of_a_pod_keeps_the_volume_it_has() -> None:
+    pod = with_account(admitted(POD), ACCOUNT, "other")
+    assert [volume.name for volume in pod.spec.volumes] == ["kube-api-access-abcde"]
+
+
+def test_what_stands_in_the_place_of_the_token_stays() -> None:
+    own = VolumeMount(name="mine", mount_path=MOUNT)
+    volume = Volume(name="mine", empty_dir=EmptyDirVolumeSource())
+    one = replace(POD.spec.containers[0], volume_mounts=(own,))
+    spec = replace(POD.spec, init_containers=(), containers=(one,), volumes=(volume,))
+    assert admitted(replace(POD, spec=spec)).spec.volumes == (volume,)
+    both = replace(spec, containers=(one, POD.spec.containers[1]))
+    pod = admitted(replace(POD, spec=both))
+    assert [volume.name for volume in pod.spec.volumes] == ["mine", "kube-api-access-abcde"]
+    assert [one.volume_mounts[0].name for one in pod.spec.containers] == ["mine", "kube-api-access-abcde"]
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_account", "has"),
+    [(None, None, True), (None, False, False), (True, False, True), (False, None, False), (False, True, False)],
+)
+def test_the_pod_then_the_account_say_whether_it_has_a_token(
+    of_pod: bool | None, of_account: bool | None, has: bool
+) -> None:
+    pod = replace(POD, spec=replace(POD.spec, automount_service_account_token=of_pod))
+    account = replace(ACCOUNT, automount_service_account_token=of_account)
+    assert bool(admitted(pod, account).spec.volumes) == has
+
+
+def test_passwords_are_those_of_the_account_unless_the_pod_has_its_own() -> None:
+    registry, other = LocalObjectReference(name="registry"), LocalObjectReference(name="other")
+    account = replace(ACCOUNT, image_pull_secrets=(registry,))
+    assert admitted(POD, account).spec.image_pull_secrets == (registry,)
+    own = replace(POD, spec=replace(POD.spec, image_pull_secrets=(other,)))
+    assert admitted(own, account).spec.image_pull_secrets == (other,)
+
+
+def test_the_old_name_of_the_field_counts() -> None:
+    pod = named(replace(POD, spec=replace(POD.spec, service_account="robot")))
+    assert (pod.spec.service_account_name, pod.spec.service_account) == ("robot", "robot")
+
+
+def test_an_account_that_is_not_there_is_named() -> None:
+    with pytest.raises(Failure) as refused:
+        admitted(replace(POD, spec=replace(POD.spec, service_account_name="robot")), None)
+    assert refused.value.status.code == 403
+    assert refused.value.status.message == (
+        'pods "p" is forbidden: error looking up service account red/robot: serviceaccount "robot" not found'
+    )
+
+
+def test_a_mirror_pod_has_no_account() -> None:
+    mirror = replace(POD, metadata=replace(POD.metadata, annotations={CONFIG_MIRROR: "x"}))
+    assert admitted(mirror, None) == mirror
