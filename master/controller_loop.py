@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 BRIEF_SECONDS = 0.002
 RESTS, LONGEST_REST = 4, 2.0
-"""After a pass that was not brief a controller rests for as many times as long, at most so many seconds: with thousands
-of pods, of which one changes all the time, the requests of clients do not wait for one controller after the other.
+"""After a pass that was in vain and not brief a controller rests for as many times as long, at most so many seconds:
+with thousands of pods, of which one changes all the time, clients do not wait for one controller after the other.
 """
 
 
@@ -79,7 +79,7 @@ class Controllers:
         self._opening.discard(row.name)
         if not self._opening:
             self.first_pass.set()
-        if spent > BRIEF_SECONDS:
+        if not changes and spent > BRIEF_SECONDS:
             await asyncio.sleep(min(spent * RESTS, LONGEST_REST))
 
     async def _nodes(self) -> None:

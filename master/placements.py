@@ -19,7 +19,7 @@ from master.kinds.pod_disruption_budget import PodDisruptionBudget
 from master.preemption import Preemption, preemption, scene
 from master.scheduler import SCHEDULER, Placed, Unplaced, schedule, waits
 
-MOST_AT_ONCE = 200
+MOST_AT_ONCE = 500
 
 
 def passes(

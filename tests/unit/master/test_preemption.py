@@ -106,7 +106,7 @@ def test_room_is_made_once_and_kept_until_it_is_there() -> None:
 
 def test_a_burst_is_placed_in_parts() -> None:
     crowd = [pod(f"p{number:03}") for number in range(placements.MOST_AT_ONCE + 5)]
-    wide = node("a", capacity={"pods": "1000"})
+    wide = node("a", capacity={"pods": "2000"})
     first = [one.item for one in placements.passes([wide], crowd, [], [], NOW) if isinstance(one, Change)]
     assert len(first) == placements.MOST_AT_ONCE
     left = [one for one in crowd if one.metadata.name not in {item.metadata.name for item in first}]
