@@ -27,6 +27,8 @@ SHARED_WITH_NODES = frozenset(
         ("network.openshift.io", "clusternetworks"),
         ("network.openshift.io", "hostsubnets"),
         ("network.openshift.io", "netnamespaces"),
+        ("node.k8s.io", "runtimeclasses"),
+        ("storage.k8s.io", "csidrivers"),
     )
 )
 """(group, plural) of what every node reads, whole."""
@@ -146,7 +148,7 @@ def _own_node_refusal(node: str, asked: Attributes) -> str | None:
 def _listing_refusal(node: str, asked: Attributes) -> str | None:
     """Of what is bound to nodes, a node is shown its own only."""
     own = asked.asked_node == node
-    return None if own else f"node {node} reads {asked.resource} with the field selector spec.nodeName={node}"
+    return None if own else f"node {node} asks for {asked.resource} with the field selector spec.nodeName={node}"
 
 
 def _referred_refusal(node: str, asked: Attributes) -> str | None:
@@ -188,6 +190,21 @@ def _own_lease_refusal(node: str, asked: Attributes) -> str | None:
     return None if named == node else f"node {node} may not renew the lease {named!r}"
 
 
+def _own_drivers_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.verb not in ("get", "create", "update", "patch", "delete") or asked.subresource:
+        return "a node may only read and write its own CSINode"
+    named = asked.body_name if asked.verb == "create" else asked.name
+    return None if named == node else f"node {node} may not read or write the CSINode {named!r}"
+
+
+def _own_slices_refusal(node: str, asked: Attributes) -> str | None:
+    if asked.verb in ("list", "watch", "deletecollection"):
+        return _listing_refusal(node, asked)
+    if asked.verb not in ("get", "delete"):
+        return "a node may only read and delete the ResourceSlices that are about it; their driver makes them"
+    return None if asked.bound_to in (None, node) else f"the ResourceSlice is not about node {node}"
+
+
 def _own_pod_refusal(node: str, asked: Attributes) -> str | None:
     if asked.verb in ("list", "watch"):
         return _listing_refusal(node, asked)
@@ -225,6 +242,8 @@ _NODE_RULES: Mapping[tuple[str, str], Callable[[str, Attributes], str | None]] =
     ("podlane.io", "nodequeries"): _own_query_refusal,
     ("", "events"): _own_event_refusal,
     ("coordination.k8s.io", "leases"): _own_lease_refusal,
+    ("storage.k8s.io", "csinodes"): _own_drivers_refusal,
+    ("resource.k8s.io", "resourceslices"): _own_slices_refusal,
     ("authentication.k8s.io", "tokenreviews"): _review_refusal,
     ("authorization.k8s.io", "subjectaccessreviews"): _review_refusal,
     ("authorization.k8s.io", "localsubjectaccessreviews"): _review_refusal,

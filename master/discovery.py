@@ -23,22 +23,18 @@ VERSION = {
 }
 """The release of Kubernetes whose conventions are followed; clients compare it with their own."""
 
-
-CERTIFICATES = "certificates.k8s.io"
-
-ASKED: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
-    "": (("bindings", "Binding", "", True),),
-    CERTIFICATES: (("certificatesigningrequests", "CertificateSigningRequest", "csr", False),),
+ASKED: dict[str, tuple[tuple[str, str, bool], ...]] = {
+    "": (("bindings", "Binding", True),),
     **{
         group: tuple(
-            (plural, kind.KIND, "", kind.KIND.startswith("Local"))
+            (plural, kind.KIND, kind.KIND.startswith("Local"))
             for (of, plural), kind in reviews.KINDS.items()
             if of == group
         )
         for group in (reviews.AUTHENTICATION, reviews.AUTHORIZATION)
     },
 }
-"""Group → (plural, kind, short name, whether in a namespace) of what is only asked for, and never kept."""
+"""Group → (plural, kind, whether in a namespace) of what is only asked for, and never kept."""
 
 PATHS = [
     "/api",
@@ -140,15 +136,14 @@ def _resource_rows(kind: AnyKind) -> list[Row]:
     return rows
 
 
-def _asked_row(plural: str, kind: str, short: str, namespaced: bool) -> Row:
-    row: Row = {
+def _asked_row(plural: str, kind: str, namespaced: bool) -> Row:
+    return {
         "name": plural,
         "singularName": kind.lower(),
         "namespaced": namespaced,
         "kind": kind,
         "verbs": ["create"],
     }
-    return row | ({"shortNames": [short]} if short else {})
 
 
 # --- the aggregated form ----------------------------------------------------------------------------------------------
@@ -207,12 +202,11 @@ def _aggregated_row(kind: AnyKind) -> Row:
     return row | ({"subresources": subresources} if subresources else {})
 
 
-def _aggregated_asked(group_name: str, plural: str, kind: str, short: str, namespaced: bool) -> Row:
-    row: Row = {
+def _aggregated_asked(group_name: str, plural: str, kind: str, namespaced: bool) -> Row:
+    return {
         "resource": plural,
         "responseKind": {"group": group_name, "version": "v1", "kind": kind},
         "scope": "Namespaced" if namespaced else "Cluster",
         "singularResource": kind.lower(),
         "verbs": ["create"],
     }
-    return row | ({"shortNames": [short]} if short else {})

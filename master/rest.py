@@ -149,7 +149,7 @@ class Objects:
 
     async def _create(self, ask: Ask, document: Any, owners: Sequence[Owner]) -> Answer:
         where, dry = ask.where, request.dry_run(ask.query)
-        if "create" not in where.kind.verbs:
+        if where.kind.refusal:
             raise answers.not_allowed(where.kind.refusal)
         if where.kind.namespaced and not where.namespace:
             raise answers.bad_request(f"{where.kind.plural} are made in a namespace: none is given in the path")

@@ -21,6 +21,7 @@ from master.authorize import FOR_PODS, MASTERS, Attributes, Decision, PathAttrib
 from master.grants import Grants
 from master.kinds.kind import AnyKind
 from master.kinds.rbac import PolicyRule
+from master.kinds.resource_slice import ResourceSlice
 from master.kinds.service_account import ServiceAccount
 from master.records import Key
 from master.request import Target
@@ -28,7 +29,7 @@ from master.rest import Ask, delete_options
 from master.reviews import NonResourceAttributes, ResourceAttributes
 from master.store import Store
 
-BOUND = frozenset(("Pod", "NodeQuery"))
+BOUND = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
 
 VERBS = frozenset((*request.VERBS.values(), "list", "watch", "deletecollection"))
@@ -167,7 +168,7 @@ def node_of(item: Object) -> str:
     """The node to which an object belongs; that of an Event is the one that tells it."""
     if isinstance(item, Event):
         return item.source.host
-    return item.spec.node_name if isinstance(item, Pod | NodeQuery) else ""
+    return item.spec.node_name or "" if isinstance(item, Pod | NodeQuery | ResourceSlice) else ""
 
 
 def _refusal(user: User, attributes: Attributes | PathAttributes, found: Decision) -> str:

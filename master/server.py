@@ -108,14 +108,14 @@ class Server:
         certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
         caller = self._callers.user(certificate, http.headers.get("Authorization", ""))
         user = self._rights.disguised(caller, http.headers.items())
+        if http.path == certificates.PATH and http.method == "POST":
+            return await self._sign(http, user)
         where = request.target(http.path)
         if where is not None:
             return await self._objects_answer(http, user, where)
         review = request.review(http.path)
         if review is not None:
             return await self._review(http, user, *review)
-        if http.path == certificates.PATH:
-            return await self._sign(http, user)
         self._rights.check_attributes(user, PathAttributes(request.path_verb(http.method), http.path))
         is_keys = http.path == KEYS_PATH
         answer = pages.json_answer(self._parts.tokens.keys()) if is_keys else pages.answer(http, self._parts.unready)
@@ -199,8 +199,6 @@ class Server:
         if MASTERS not in user.groups:
             asked = PathAttributes(request.path_verb(http.method), http.path)
             raise answers.forbidden_access(asked, who_cannot(user, asked))
-        if http.method != "POST":
-            raise answers.not_allowed()
         signed = certificates.sign(self._parts.authority, await self._listener.body(http), self._parts.clock())
         log.info("certificate issued", extra={"request": signed["metadata"]["name"]})
         return pages.json_answer(signed, 201)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST
 from master.kinds.cluster_network import CLUSTER_NETWORK
 from master.kinds.config_map import CONFIG_MAP
 from master.kinds.controller_revision import CONTROLLER_REVISION
@@ -107,6 +108,7 @@ ALL: tuple[AnyKind, ...] = (
     RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_SLICE,
     DEVICE_CLASS,
+    CERTIFICATE_SIGNING_REQUEST,
     *REFUSED,
 )
 

@@ -3,74 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import aiohttp
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlencode, urlsplit
 
 from api.kubeconfig import Kubeconfig
 
 SECONDS = 30.0
+MOST_AT_ONCE = 100
+
+T = TypeVar("T")
 
 
 class Got(NamedTuple):
     """An answer; what is no JSON stands there as text."""
 
     code: int
-    headers: dict[str, str]
     document: Any
 
 
 class Wire:
-    """Use as `async with Wire(kubeconfig) as wire`."""
+    """Use as `async with Wire(kubeconfig, **headers) as wire`. Each request has its own thread and connection."""
 
     def __init__(self, kubeconfig: Path, **headers: str) -> None:
         config = Kubeconfig.load(kubeconfig)
-        self._server = config.server
+        self._address = urlsplit(config.server).netloc
         self._ssl = config.ssl_context()
         self._headers = headers
-        self._http: aiohttp.ClientSession | None = None
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="wire")
 
     async def __aenter__(self) -> Wire:
-        connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0)
-        timeout = aiohttp.ClientTimeout(total=SECONDS)
-        self._http = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=timeout)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._http is not None:
-            await self._http.close()
+        await asyncio.to_thread(self._threads.shutdown)
 
-    async def ask(self, method: str, path: str, body: Any = None, **query: str) -> Got:
-        """`body`: bytes as they are, anything else as JSON. The parameter `headers` cannot be asked for."""
-        assert self._http is not None
+    async def ask(self, method: str, path: str, body: Any = None, kind: str = "", **query: str) -> Got:
+        """`body`: bytes as they are, anything else as JSON; `kind` is its media type, if it is not the usual one."""
+        usual = "application/merge-patch+json" if method == "PATCH" else "application/json"
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = {} if data is None or "Content-Type" in self._headers else {"Content-Type": kind}
-        async with self._http.request(method, self._server + path, data=data, headers=headers, params=query) as answer:
-            text = await answer.text()
-            is_json = answer.content_type == "application/json"
-            return Got(answer.status, dict(answer.headers), json.loads(text) if is_json else text)
+        headers = {} if data is None else {"Content-Type": kind or usual}
+        return await self._in_thread(self._ask, method, path, query, data, headers)
 
     async def watch(self, path: str, enough: Callable[[list[Any]], bool], **query: str) -> list[Any]:
         """The events of a watch, each as it stands on its line, until they are enough."""
+        return await self._in_thread(self._watch, path, {"watch": "true", **query}, enough)
+
+    async def _in_thread(self, work: Callable[..., T], *values: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *values)
+
+    def _ask(self, method: str, path: str, query: dict[str, str], body: bytes | None, headers: dict[str, str]) -> Got:
+        with closing(http.client.HTTPSConnection(self._address, context=self._ssl, timeout=SECONDS)) as connection:
+            connection.request(method, f"{path}?{urlencode(query)}", body, self._headers | headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            is_json = answer.headers.get_content_type() == "application/json"
+            return Got(answer.status, json.loads(text) if is_json else text)
+
+    def _watch(self, path: str, query: dict[str, str], enough: Callable[[list[Any]], bool]) -> list[Any]:
         found: list[Any] = []
-        async with asyncio.timeout(SECONDS), aclosing(self._events(path, {"watch": "true", **query})) as events:
-            async for event in events:
-                found.append(event)
+        deadline = time.monotonic() + SECONDS
+        with closing(http.client.HTTPSConnection(self._address, context=self._ssl, timeout=SECONDS)) as connection:
+            connection.request("GET", f"{path}?{urlencode(query)}", headers=self._headers)
+            answer = connection.getresponse()
+            assert answer.status == 200, (path, answer.read())
+            while line := answer.readline():
+                found.append(json.loads(line))
                 if enough(found):
                     return found
+                assert time.monotonic() < deadline, (path, found)
         raise AssertionError(f"the watch of {path} ended with {found}")
-
-    async def _events(self, path: str, query: dict[str, str]) -> AsyncGenerator[Any, None]:
-        assert self._http is not None
-        async with self._http.get(self._server + path, params=query) as answer:
-            assert answer.status == 200, (path, await answer.text())
-            rest = b""
-            async for chunk in answer.content.iter_any():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    yield json.loads(line)

@@ -53,6 +53,8 @@ def test_masters_may_do_everything() -> None:
 
 QUERY = ("podlane.io", "nodequeries")
 LEASE = ("coordination.k8s.io", "leases")
+DRIVERS = ("storage.k8s.io", "csinodes")
+SLICES = ("resource.k8s.io", "resourceslices")
 
 MIRROR = Pod(
     metadata=ObjectMeta(
@@ -64,6 +66,14 @@ MIRROR = Pod(
 )
 
 ALLOWED_TO_NODES = [
+    Attributes("watch", "storage.k8s.io", "csidrivers"),
+    Attributes("list", "node.k8s.io", "runtimeclasses"),
+    Attributes("get", *DRIVERS, name="n1"),
+    Attributes("create", *DRIVERS, body_name="n1"),
+    Attributes("patch", *DRIVERS, name="n1"),
+    Attributes("deletecollection", *SLICES, asked_node="n1"),
+    Attributes("watch", *SLICES, asked_node="n1"),
+    Attributes("delete", *SLICES, name="s", bound_to="n1"),
     Attributes("watch", *QUERY, asked_node="n1"),
     Attributes("update", *QUERY, subresource="status", name="q", bound_to="n1"),
     Attributes("list", resource="nodes"),
@@ -96,6 +106,16 @@ ALLOWED_TO_NODES = [
 ]
 
 REFUSED_TO_NODES = [
+    Attributes("delete", "storage.k8s.io", "csidrivers", name="d"),
+    Attributes("create", "node.k8s.io", "runtimeclasses"),
+    Attributes("get", *DRIVERS, name="n2"),
+    Attributes("create", *DRIVERS, body_name="n2"),
+    Attributes("list", *DRIVERS),
+    Attributes("deletecollection", *SLICES),
+    Attributes("deletecollection", *SLICES, asked_node="n2"),
+    Attributes("list", *SLICES),
+    Attributes("delete", *SLICES, name="s", bound_to="n2"),
+    Attributes("create", *SLICES, body_name="s"),
     Attributes("list", *QUERY),
     Attributes("watch", *QUERY, asked_node="n2"),
     Attributes("get", *QUERY, name="q", bound_to="n2"),
