@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from api import probes, volumes
-from api.objects import Container, ContainerPort, Namespace, NamespaceSpec, NamespaceStatus, Pod
+from api.objects import Container, ContainerPort, Namespace, NamespaceSpec, NamespaceStatus, Pod, PodSpec
 from api.resources import qos_class
 from api.security import PodSecurityContext
 
@@ -32,10 +32,30 @@ def namespace_defaults(namespace: Namespace) -> Namespace:
 
 def pod_defaults(pod: Pod) -> Pod:
     """Every field that a node reads has a value."""
-    spec = pod.spec
+    spec = spec_defaults(pod.spec)
+    spec = replace(
+        spec,
+        init_containers=tuple(map(_with_requests, spec.init_containers)),
+        containers=tuple(map(_with_requests, spec.containers)),
+        ephemeral_containers=tuple(map(_with_requests, spec.ephemeral_containers)),
+        enable_service_links=True if spec.enable_service_links is None else spec.enable_service_links,
+    )
+    qos = qos_class((*spec.init_containers, *spec.containers))
+    status = replace(pod.status, phase=pod.status.phase or "Pending", qos_class=qos)
+    return replace(pod, spec=spec, status=status)
+
+
+def _with_requests(container: C) -> C:
+    """What it may have is what it asks for, where it asks for nothing."""
+    requests = {**container.resources.limits, **container.resources.requests}
+    return replace(container, resources=replace(container.resources, requests=requests))
+
+
+def spec_defaults(spec: PodSpec) -> PodSpec:
+    """What is filled in in a template, too: less than in a pod."""
     grace = spec.termination_grace_period_seconds
     account = spec.service_account_name or spec.service_account
-    spec = replace(
+    return replace(
         spec,
         volumes=tuple(volumes.defaulted(volume) for volume in spec.volumes),
         init_containers=tuple(_container(container, spec.host_network) for container in spec.init_containers),
@@ -46,23 +66,16 @@ def pod_defaults(pod: Pod) -> Pod:
         termination_grace_period_seconds=GRACE_SECONDS if grace is None else grace,
         scheduler_name=spec.scheduler_name or "default-scheduler",
         security_context=spec.security_context or PodSecurityContext(),
-        enable_service_links=True if spec.enable_service_links is None else spec.enable_service_links,
         service_account_name=account,
         service_account=account,
     )
-    qos = qos_class((*spec.init_containers, *spec.containers))
-    status = replace(pod.status, phase=pod.status.phase or "Pending", qos_class=qos)
-    return replace(pod, spec=spec, status=status)
 
 
 def _container(container: C, host_network: bool = False) -> C:
-    limits = container.resources.limits
-    resources = replace(container.resources, requests={**limits, **container.resources.requests})
     return replace(
         container,
         image_pull_policy=container.image_pull_policy or _pull_policy(container.image),
         ports=tuple(_port(port, host_network) for port in container.ports),
-        resources=resources,
         liveness_probe=probes.probe_defaults(container.liveness_probe),
         readiness_probe=probes.probe_defaults(container.readiness_probe),
         startup_probe=probes.probe_defaults(container.startup_probe),

@@ -165,14 +165,28 @@ def _address(service: Service, pod: Pod) -> EndpointAddress:
 def _slices(
     service: Service, found: Mapping[Ports, Sequence[Backend]], own: Sequence[EndpointSlice]
 ) -> Iterator[Write]:
-    """An endpoint stays in the slice that it is in; new ones fill what there is before another is made."""
+    """An endpoint stays in the slice that it is in; new ones fill what there is before another is made.
+
+    A service with nothing behind it has one empty slice, by which clients see that it was looked at.
+    """
     by_ports: dict[Ports, list[EndpointSlice]] = defaultdict(list)
     for item in sorted(own, key=lambda one: one.metadata.name):
         by_ports[item.ports].append(item)
+    if not found:
+        yield from _placeholder(service, by_ports.pop((), []))
     for ports, rows in found.items():
         yield from _packed(service, ports, rows, by_ports.pop(ports, []))
     for left in by_ports.values():
         yield from (Drop(item) for item in left)
+
+
+def _placeholder(service: Service, known: Sequence[EndpointSlice]) -> Iterator[Write]:
+    if not known:
+        yield Make(_made(service, (), ()))
+    for item in known[:1]:
+        yield from _changed(_counted(replace(item, endpoints=()), item), item)
+    for item in known[1:]:
+        yield Drop(item)
 
 
 def _packed(service: Service, ports: Ports, rows: Sequence[Backend], known: Sequence[EndpointSlice]) -> Iterator[Write]:

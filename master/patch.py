@@ -192,10 +192,12 @@ def _merge_field(result: dict[str, Json], key: str, value: Json, shape: Shape) -
         old = result.get(key)
         result[key] = _merge_map(old if isinstance(old, dict) else {}, value, shape)
     elif shape.form is Form.LIST_MAP and isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        result[key] = _merge_list(key, _as_list(result.get(key, []), key), value, shape)
+        old_items = _as_list(result.get(key, []), key)
+        result[key] = _ordered(_identity(shape), old_items, _merge_list(key, old_items, value, shape), value)
     elif shape.form is Form.SET and isinstance(value, list):
         old_items = _as_list(result.get(key, []), key)
-        result[key] = old_items + [item for item in value if item not in old_items]
+        merged = old_items + [item for item in value if item not in old_items]
+        result[key] = _ordered(_identity(shape), old_items, merged, value)
     else:
         result[key] = copy.deepcopy(value)
 

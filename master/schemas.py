@@ -25,6 +25,25 @@ _PLAIN: Mapping[type[inspect.Type], Row] = {
 }
 
 
+INT_OR_STRING, QUANTITY = "IntOrString", "Quantity"
+
+_CHOICES: Mapping[frozenset[type[inspect.Type]], str] = {
+    frozenset((inspect.IntType, inspect.StrType)): INT_OR_STRING,
+    frozenset((inspect.StrType, inspect.IntType, inspect.FloatType)): QUANTITY,
+}
+_CHOSEN: Row = {
+    INT_OR_STRING: {
+        "description": "A number, or a text such as the name of a port or a part in percent.",
+        "format": "int-or-string",
+        "oneOf": [{"type": "integer"}, {"type": "string"}],
+    },
+    QUANTITY: {
+        "description": "An amount as a number or a text, with a suffix such as m, k, Mi or G: 100m, 64Mi, 2.",
+        "oneOf": [{"type": "string"}, {"type": "number"}],
+    },
+}
+
+
 def name_of(kind: AnyKind) -> str:
     """The name of a kind's schema: the group's domain backwards, the version, the kind."""
     domain = ".".join(reversed(kind.group.split("."))) if kind.group else "io.k8s.api.core"
@@ -38,7 +57,7 @@ def identity(kind: AnyKind) -> Row:
 
 def components(kinds: Sequence[AnyKind], others: Sequence[type[msgspec.Struct]]) -> Row:
     """The schemas of these kinds, of their lists, of other types, and of everything that they are made of."""
-    schemas: Row = {}
+    schemas: Row = dict(_CHOSEN)
     for other in others:
         for info in (inspect.type_info(other), *parts(inspect.type_info(other))):
             schemas[info.cls.__name__] = _struct(info)  # type: ignore[attr-defined]
@@ -103,8 +122,7 @@ def _schema(info: inspect.Type) -> Row:
     if isinstance(info, inspect.Metadata):
         return _schema(info.type) | _marks(info)
     if isinstance(info, inspect.UnionType):
-        options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
-        return _schema(options[0]) if len(options) == 1 else {"oneOf": [_schema(option) for option in options]}
+        return _union(info)
     if isinstance(info, inspect.StructType):
         return {"allOf": [{"$ref": REFERENCE + info.cls.__name__}]}
     if isinstance(info, inspect.DictType):
@@ -112,6 +130,14 @@ def _schema(info: inspect.Type) -> Row:
     if isinstance(info, inspect.VarTupleType):
         return {"type": "array", "items": _schema(info.item_type)}
     return dict(_PLAIN.get(type(info), {}))
+
+
+def _union(info: inspect.UnionType) -> Row:
+    options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
+    chosen = _CHOICES.get(frozenset(map(type, options)))
+    if chosen is not None:
+        return {"allOf": [{"$ref": REFERENCE + chosen}]}
+    return _schema(options[0]) if len(options) == 1 else {"oneOf": [_schema(option) for option in options]}
 
 
 def _marks(info: inspect.Metadata) -> Row:

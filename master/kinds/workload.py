@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from api import pods
-from api.defaults import pod_defaults
+from api.defaults import spec_defaults
 from api.label_selector import LabelSelector, selector
 from api.objects import Condition, ObjectMeta, Pod, PodSpec
 from api.schema import MISSING, Problem, shown
@@ -61,7 +61,7 @@ def wide_cells(template: PodTemplateSpec, shown_selector: str) -> tuple[str, str
 
 def defaulted_template(template: PodTemplateSpec) -> PodTemplateSpec:
     """The template with every default of its pods written out."""
-    return replace(template, spec=pod_defaults(Pod(spec=template.spec)).spec)
+    return replace(template, spec=spec_defaults(template.spec))
 
 
 def check_template(

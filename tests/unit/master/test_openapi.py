@@ -46,6 +46,15 @@ def test_every_kind_says_that_the_server_validates_its_fields() -> None:
         assert all("fieldValidation" in {one["name"] for one in row["parameters"]} for row in mine)
 
 
+def test_a_value_of_several_types_has_a_name() -> None:
+    schemas = document("api/v1")["components"]["schemas"]
+    assert schemas["ServicePort"]["properties"]["targetPort"] == {
+        "allOf": [{"$ref": "#/components/schemas/IntOrString"}]
+    }
+    amounts = schemas["ResourceRequirements"]["properties"]["limits"]["additionalProperties"]
+    assert amounts == {"allOf": [{"$ref": "#/components/schemas/Quantity"}]}
+
+
 def test_lists_carry_their_keys_and_maps_and_plain_values_their_types() -> None:
     schemas = document("api/v1")["components"]["schemas"]
     spec = schemas["PodSpec"]["properties"]

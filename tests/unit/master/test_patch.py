@@ -122,7 +122,7 @@ def test_strategic_merges_items_by_their_key() -> None:
     patch = {"spec": {"containers": [{"name": "b", "image": "3", "env": [{"name": "Y", "value": "1"}]}]}}
     assert containers(strategic(POD, patch)) == [
         {"name": "a", "image": "1"},
-        {"name": "b", "image": "3", "env": [{"name": "X"}, {"name": "Y", "value": "1"}]},
+        {"name": "b", "image": "3", "env": [{"name": "Y", "value": "1"}, {"name": "X"}]},
     ]
 
 

@@ -159,6 +159,18 @@ def test_ready_pods_are_behind_a_service_and_others_wait() -> None:
         assert not list(check(item))
 
 
+def test_a_service_with_nothing_behind_it_has_one_empty_slice() -> None:
+    web = service(selector={"app": "web"})
+    (empty,) = made_slices(of(web, []))
+    assert (empty.ports, empty.endpoints, empty.address_type) == ((), (), "IPv4")
+    known = replace(empty, metadata=replace(empty.metadata, name="web-1"))
+    another = replace(empty, metadata=replace(empty.metadata, name="web-2"))
+    assert [type(write) for write in of(web, [], [known, another])] == [Make, Drop]
+    writes = of(web, [backend(1)], [known])
+    assert [write.item.metadata.name for write in writes if isinstance(write, Drop)] == ["web-1"]
+    assert len(made_slices(writes)) == 1
+
+
 def test_pods_that_have_the_port_at_another_number_are_told_apart() -> None:
     web = service(selector={"app": "web"}, ports=[{"port": 80, "targetPort": "http"}])
     writes = of(web, [backend(1), backend(2, port=9090)])

@@ -1,0 +1,2 @@
+#!/bin/sh
+sed -i 's/colour: red/colour: green/' "$1"

@@ -1,0 +1,93 @@
+"""What people type: the transcripts of `commands`, with every kubectl on this machine, against a real master."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.contract.apiserver import ApiServer
+from tests.e2e.transcript import Section, Terminal, Version, sections
+
+FOLDER = Path(__file__).with_name("commands")
+FIRST = shutil.which("kubectl") or "/"
+PROGRAMS = sorted(map(str, Path(FIRST).resolve().parent.glob("kubectl.*"))) or [FIRST]
+"""A `kubectl` beside those with a version only chooses among them."""
+
+AT_ONCE = 3
+
+
+def version_of(program: str) -> Version:
+    done = subprocess.run([program, "version", "--client", "-o", "json"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["clientVersion"]
+    return int(found["major"]), int(re.sub(r"\D.*", "", found["minor"]))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path_factory.mktemp("master"))
+    one.start()
+    yield one
+    assert one.stop() == 0
+
+
+def in_its_project(program: str, kubeconfig: Path, root: Path, number: int, section: Section) -> list[str]:
+    """Play a section in a new project, which the kubeconfig names."""
+    project = f"p{version_of(program)[1]}-{number}"
+    directory = root / project
+    shutil.copytree(FOLDER / "files", directory)
+    text = kubeconfig.read_text().replace("    user: admin\n", f"    user: admin\n    namespace: {project}\n")
+    (directory / "kubeconfig").write_text(text)
+    environment = {"HOME": str(root), "KUBECONFIG": str(directory / "kubeconfig"), "EDITOR": "false"}
+    subprocess.run(
+        [program, "create", "namespace", project], env=environment, check=True, capture_output=True, cwd=directory
+    )
+    return Terminal(program, directory, environment).play(section, project)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[Path(program).name for program in PROGRAMS])
+def test_commands_give_the_outcome_of_the_reference(program: str, server: ApiServer, tmp_path: Path) -> None:
+    version = version_of(program)
+    found = [section for file in sorted(FOLDER.glob("*.txt")) for section in sections(file.read_text(), version)]
+    assert len(found) > 20
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        told = threads.map(lambda pair: in_its_project(program, server.kubeconfig, tmp_path, *pair), enumerate(found))
+        wrong = [text for section in told for text in section]
+    assert not wrong, "\n".join(wrong)
+
+
+SAMPLE = """\
+## a section
+; a remark
+$ kubectl one two
+one   two
+$ kubectl one
+wanted
+! more
+= 1
+$ kubectl a PROJECT z
+a ... z
+@1.30- $ kubectl old
+@1.31+ $ kubectl new
+...
+"""
+
+
+def test_a_row_that_is_not_as_it_must_be_is_told(tmp_path: Path) -> None:
+    (section,) = sections(SAMPLE, (1, 31))
+    assert [row.words for row in section.rows] == [
+        "kubectl one two",
+        "kubectl one",
+        "kubectl a PROJECT z",
+        "kubectl new",
+    ]
+    told = Terminal("echo", tmp_path, {}).play(section, "mine")
+    assert told == [
+        "$ kubectl one\n  must come:\n    wanted\n    ! more\n    = 1\n  came:\n    one\n    = 0",
+    ]

@@ -1,0 +1,220 @@
+"""Transcripts of a terminal: what is typed, and what must come. The folder `commands` holds them as plain text.
+
+    ## a section: a project of its own, in which its commands run one after the other
+    ; a remark
+    $ kubectl create configmap c --from-literal=a=1
+    configmap/c created
+    $ kubectl apply -f -
+    < a line for the standard input
+    ! a line of the standard error
+    = 1
+
+`= N` is the exit code, 0 if none is given. All that comes is compared, a run of spaces counting as one; `...` stands
+for anything within a line, and alone on a line for any lines. PROJECT is the name of the section's project.
+`NAME=value` before the command is put into its environment. `$until` runs the command again until what must come has
+come. `$start` runs it beside the following ones; `$ended` ends it as soon as what must come has come. `@1.31+` or
+`@1.30-` before a line keeps it for kubectl of that version and newer, or older.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+SECONDS = 30.0
+
+Version = tuple[int, int]
+
+_KEPT_FOR = re.compile(r"@(\d+)\.(\d+)([+-]) (.*)")
+_SETS = re.compile(r"[A-Z_]+=.*")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A command and what must come of it."""
+
+    how: str
+    words: str
+    stdin: list[str] = field(default_factory=list)
+    stdout: list[str] = field(default_factory=list)
+    stderr: list[str] = field(default_factory=list)
+    code: int = 0
+
+    def read(self, line: str) -> Row:
+        """With the next line of the transcript."""
+        match line[:2]:
+            case "< ":
+                return replace(self, stdin=[*self.stdin, line[2:]])
+            case "! ":
+                return replace(self, stderr=[*self.stderr, line[2:]])
+            case "= ":
+                return replace(self, code=int(line[2:]))
+            case _:
+                return replace(self, stdout=[*self.stdout, line])
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows that belong together."""
+
+    title: str
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Came:
+    """What a command gave."""
+
+    stdout: str
+    stderr: str
+    code: int
+
+    def is_as(self, row: Row) -> bool:
+        """Whether it is what must come."""
+        return matches(row.stdout, self.stdout) and matches(row.stderr, self.stderr) and self.code == row.code
+
+
+def sections(text: str, version: Version) -> list[Section]:
+    """The sections of a transcript, as they are for that kubectl."""
+    found: list[Section] = []
+    for line in _kept(text, version):
+        if line.startswith("## "):
+            found.append(Section(line[3:], []))
+        elif line.startswith("$"):
+            how, _, words = line[1:].partition(" ")
+            found[-1].rows.append(Row(how, words))
+        elif line:
+            rows = found[-1].rows
+            rows[-1] = rows[-1].read(line)
+    return found
+
+
+def _kept(text: str, version: Version) -> Iterator[str]:
+    for line in text.splitlines():
+        limited = _KEPT_FOR.fullmatch(line)
+        if limited is None:
+            if not line.startswith("; "):
+                yield line
+            continue
+        limit = (int(limited[1]), int(limited[2]))
+        if version >= limit if limited[3] == "+" else version <= limit:
+            yield limited[4]
+
+
+def matches(wanted: Sequence[str], came: str) -> bool:
+    """Whether these lines are what came."""
+    pattern = "".join("(?:.*\n)*" if line == "..." else f"{_pattern(line)}\n" for line in wanted)
+    lines = "".join(f"{_single_spaced(line)}\n" for line in came.splitlines() if line.strip())
+    return re.fullmatch(pattern, lines) is not None
+
+
+def _pattern(line: str) -> str:
+    return ".*".join(re.escape(part) for part in _single_spaced(line).split("..."))
+
+
+def _single_spaced(line: str) -> str:
+    return " ".join(line.split())
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Where commands run: the program that stands for `kubectl`, a directory of one's own, the environment."""
+
+    program: str
+    directory: Path
+    environment: Mapping[str, str]
+
+    def play(self, section: Section, project: str) -> list[str]:
+        """Run the rows. Returns a text for each that is not as it must be."""
+        told: list[str] = []
+        with ExitStack() as end:
+            for row in section.rows:
+                told += self._play(_of_project(row, project), end)
+        return told
+
+    def _play(self, row: Row, end: ExitStack) -> Iterator[str]:
+        if row.how == "start":
+            process = self._process(row, ".beside")
+            end.callback(_end, process)
+            return
+        deadline = time.monotonic() + (0 if row.how == "" else SECONDS)
+        while not (came := self._seen(row)).is_as(row):
+            if time.monotonic() >= deadline:
+                yield _told(row, came)
+                break
+            time.sleep(0.05)
+        if row.how == "ended":
+            end.close()
+
+    def _seen(self, row: Row) -> Came:
+        if row.how == "ended":
+            return Came(self._output(".beside"), "", row.code)
+        process, late = self._process(row, ""), ""
+        try:
+            process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            late = f"(no end within {SECONDS:.0f} s)"
+        _end(process)
+        return Came(self._output(""), self._output(".error") + late, process.returncode)
+
+    def _output(self, name: str) -> str:
+        return (self.directory / f"output{name}").read_text()
+
+    def _process(self, row: Row, name: str) -> subprocess.Popen[bytes]:
+        words = shlex.split(row.words)
+        environment = {**os.environ, **self.environment}
+        while _SETS.fullmatch(words[0]):
+            variable, _, value = words.pop(0).partition("=")
+            environment[variable] = value
+        program = self.program if words[0] == "kubectl" else words[0]
+        (self.directory / "input").write_text("\n".join([*row.stdin, ""]))
+        with (
+            (self.directory / "input").open("rb") as stdin,
+            (self.directory / f"output{name}").open("wb") as stdout,
+            (self.directory / "output.error").open("wb") as stderr,
+        ):
+            return subprocess.Popen(
+                [program, *words[1:]],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=self.directory,
+                env=environment,
+                start_new_session=True,
+            )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With whatever it has started, such as an editor."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _of_project(row: Row, project: str) -> Row:
+    def own(lines: list[str]) -> list[str]:
+        return [line.replace("PROJECT", project) for line in lines]
+
+    return replace(
+        row,
+        words=row.words.replace("PROJECT", project),
+        stdin=own(row.stdin),
+        stdout=own(row.stdout),
+        stderr=own(row.stderr),
+    )
+
+
+def _told(row: Row, came: Came) -> str:
+    wanted = [*row.stdout, *(f"! {line}" for line in row.stderr), f"= {row.code}"]
+    found = [*came.stdout.splitlines(), *(f"! {line}" for line in came.stderr.splitlines()), f"= {came.code}"]
+    return "\n".join(
+        [f"$ {row.words}", "  must come:", *(f"    {s}" for s in wanted), "  came:", *(f"    {s}" for s in found)]
+    )
