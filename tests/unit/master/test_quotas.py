@@ -4,7 +4,7 @@ import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -34,11 +34,13 @@ def test_quantities_in_their_shortest_form(text: str, shortest: str) -> None:
 
 
 @given(st.integers(0, 10**21), st.booleans())
+@example(4_999_001, True)
 def test_the_shortest_form_says_the_same(milli: int, binary: bool) -> None:
     text = str(Quantity(milli, binary))
     read = quantity.milli(text)
     assert read == milli or (binary and milli >= 1024_000 and read == -(-milli // 1000) * 1000)
-    assert str(quantity.read(text)) == text
+    # Without a suffix nobody can tell that powers of 1024 were meant.
+    assert str(quantity.read(text)) == text or (binary and not text.endswith("i"))
 
 
 def test_a_sum_is_written_like_the_first_that_is_not_0() -> None:
