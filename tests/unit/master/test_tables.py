@@ -54,33 +54,6 @@ def test_older_clients_get_tables_of_their_version() -> None:
     assert table("Namespace", namespace("red"), View.OLD_METADATA)["apiVersion"] == version
 
 
-COLUMNS = [
-    ("Pod", "Name Ready Status Restarts Age IP* Node* Nominated_Node* Readiness_Gates*"),
-    ("Node", "Name Status Roles Age Version Internal-IP* External-IP* OS-Image* Kernel-Version* Container-Runtime*"),
-    ("Namespace", "Name Status Age"),
-    ("Lease", "Name Holder Age"),
-    ("Event", "Last_Seen Type Reason Object Subobject* Source* Message First_Seen* Count* Name*"),
-    ("ConfigMap", "Name Data Age"),
-    ("Secret", "Name Type Data Age"),
-    (
-        "PersistentVolume",
-        "Name Capacity Access_Modes Reclaim_Policy Status Claim StorageClass VolumeAttributesClass "
-        "Reason Age VolumeMode*",
-    ),
-    (
-        "PersistentVolumeClaim",
-        "Name Status Volume Capacity Access_Modes StorageClass VolumeAttributesClass Age VolumeMode*",
-    ),
-]
-
-
-@pytest.mark.parametrize(("kind", "columns"), COLUMNS)
-def test_columns_are_those_of_the_reference(kind: str, columns: str) -> None:
-    found = [f"{row['name']}".replace(" ", "_") + "*" * (row["priority"] == 1) for row in tables.columns(BY_NAME[kind])]
-    assert " ".join(found) == columns
-    assert sum(row["format"] == "name" for row in tables.columns(BY_NAME[kind])) == 1
-
-
 def container(name: str = "c", ready: bool = False, restarts: int = 0, **state: Any) -> ContainerStatus:
     return ContainerStatus(name=name, ready=ready, restart_count=restarts, state=ContainerState(**state))
 
