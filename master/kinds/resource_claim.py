@@ -30,7 +30,7 @@ from master.kinds.devices import (
 )
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
-UNHEEDED = "no scheduler of this master gives out devices: pods that ask for this claim are not placed by it"
+UNHEEDED = "nobody gives out devices: pods with resourceClaims are refused"
 
 
 class ResourceClaimSpec(Value, frozen=True):
