@@ -112,7 +112,8 @@ class Tally:
     @property
     def counted(self) -> tuple[Pod, ...]:
         """Those whose mark may go now, as the numbers include them."""
-        return tuple(pod for pod in (*self._new_succeeded, *self._new_failed) if pod not in self.awaited)
+        awaited = {pod.metadata.uid for pod in self.awaited}
+        return tuple(pod for pod in (*self._new_succeeded, *self._new_failed) if pod.metadata.uid not in awaited)
 
     # --- numbers ------------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from api.objects import Pod
+
+_PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 """Annotation and label of a pod with an index."""
@@ -24,6 +27,18 @@ def read(text: str | None, count: int) -> frozenset[int]:
         if first.isdecimal() and (not dash or last.isdecimal()):
             found.update(range(int(first), min(int(last or first), count - 1) + 1))
     return frozenset(found)
+
+
+def is_list(text: str, count: int) -> bool:
+    """Whether a text names nothing but indexes below `count`, in order."""
+    least = 0
+    for part in text.split(","):
+        found = _PART.fullmatch(part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (-1, -1)
+        if not least <= first <= last < count:
+            return False
+        least = last + 1
+    return True
 
 
 def shown(indexes: Iterable[int]) -> str:

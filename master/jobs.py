@@ -21,12 +21,14 @@ from master.controllers import Change, End, Make, Write
 from master.dependents import controller_of
 from master.job_counts import FAILURES, IGNORED_FAILURES, MARK, Tally, is_marked, marked, restarts, unmarked
 from master.job_indexes import INDEX, index_of
+from master.kinds import success_policy
 from master.kinds.job import (
     COMPLETE,
     CRITERIA_MET,
     FAILED,
     FAILURE_TARGET,
     ONLY_FAILED,
+    OUR_NAME,
     SUSPENDED,
     Job,
     JobStatus,
@@ -47,7 +49,9 @@ def passes(
     everything = tuple(pods)
     kin, counting = Kin(everything), set()
     for job in jobs:
-        if not is_finished(job):
+        if job.spec.managed_by not in (None, OUR_NAME):
+            counting.add(job.metadata.uid)  # Whoever acts for it counts its pods, too.
+        elif not is_finished(job):
             counting.add(job.metadata.uid)
             yield from _pass(job, kin.near(job), now, job.metadata.uid in refused)
         elif _is_due(job, now):
@@ -114,6 +118,9 @@ def _target(tally: Tally, now: datetime.datetime) -> Condition | None:
     if (failure := _failure(tally, now)) is not None:
         return _condition(FAILURE_TARGET, *failure, now)
     wanted = job.spec.completions
+    rule = success_policy.met(job.spec.success_policy, tally.done, wanted or 0)
+    if rule is not None:
+        return _condition(CRITERIA_MET, "SuccessPolicy", f"Matched rules at index {rule}", now)
     enough = tally.succeeded >= wanted if wanted is not None else tally.succeeded > 0 and not tally.active
     if enough:
         return _condition(CRITERIA_MET, "CompletionsReached", "Reached expected number of succeeded pods", now)

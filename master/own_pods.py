@@ -25,7 +25,7 @@ MOST_AT_ONCE = 500
 """Pods that one pass makes or ends for one owner."""
 
 RETRY_SECONDS = 10.0
-"""How old a pod must be before it is replaced because it has ended."""
+"""How old a pod must be in which nothing ever ran before it is replaced."""
 
 EVER = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -62,11 +62,12 @@ def ended_at(pod: Pod) -> datetime.datetime | None:
 
 
 def is_due(pod: Pod, now: datetime.datetime) -> bool:
-    """Whether one that has ended is to be replaced: not before it is some seconds old, so that nothing spins where a
-    node refuses every one.
+    """Whether one that has ended is to be replaced: one in which nothing ever ran not before it is some seconds old, so
+    that nothing spins where a node refuses every one.
     """
     made = parse_time(pod.metadata.creation_timestamp)
-    return made is None or (now - made).total_seconds() >= RETRY_SECONDS
+    ran = bool(pod.status.container_statuses)
+    return ran or made is None or (now - made).total_seconds() >= RETRY_SECONDS
 
 
 # --- whose they are ---------------------------------------------------------------------------------------------------

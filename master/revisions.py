@@ -97,9 +97,23 @@ def _made(owner: Owner, number: int, collisions: int) -> ControllerRevision:
             annotations=annotations,
             owner_references=(reference_to(owner),),
         ),
-        data={"spec": {"template": {**msgspec.to_builtins(template), "$patch": "replace"}}},
+        data={"spec": {"template": _as_patch(template)}},
         revision=number,
     )
+
+
+def _as_patch(template: PodTemplateSpec) -> Any:
+    """Byte for byte what kubectl makes of the same template: by that it knows which revision is the current one."""
+    document = msgspec.to_builtins(template)
+    document["metadata"] = {"creationTimestamp": None, **document.get("metadata", {})}
+    return _sorted({**document, "$patch": "replace"})
+
+
+def _sorted(value: Any) -> Any:
+    """With the keys of all objects in order, as Go writes maps."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _forgotten(owner: Owner, old: tuple[ControllerRevision, ...], used: Collection[str]) -> Iterator[Drop]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from api.objects import Object
 from api.rules import Rules
-from api.schema import MISSING, Problem
+from api.schema import MISSING, Problem, without_nulls
 from api.value import Json
 from master.kinds.checks import at_least, unchanged
 from master.kinds.kind import AGE, NAME, Column, Kind, age
@@ -31,6 +33,11 @@ def _check(item: ControllerRevision) -> Iterator[Problem]:
     yield from at_least(("revision", item.revision, 0))
 
 
+def _on_update(new: ControllerRevision, old: ControllerRevision) -> ControllerRevision:
+    """Clients send no nulls, of which its data may have some."""
+    return replace(new, data=old.data) if without_nulls(new.data) == without_nulls(old.data) else new
+
+
 def _cells(item: ControllerRevision, now: datetime.datetime) -> tuple[object, ...]:
     owner = next((row for row in item.metadata.owner_references if row.controller), None)
     name = "<none>"
@@ -52,5 +59,6 @@ CONTROLLER_REVISION = Kind(
         AGE,
     ),
     cells=_cells,
+    on_update=_on_update,
     own_rules=Rules(check=_check, immutable=lambda old, new: unchanged(("data", old.data, new.data))),
 )

@@ -14,16 +14,20 @@ from api.objects import Condition, Object
 from api.rules import Rules
 from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
 from api.value import Value, by
-from master.kinds import pod_failure_policy
+from master.kinds import pod_failure_policy, success_policy
 from master.kinds.checks import at_least
 from master.kinds.kind import AGE, NAME, Column, Kind, age, duration, parse_time
 from master.kinds.pod_failure_policy import PodFailurePolicy
+from master.kinds.success_policy import SuccessPolicy
 from master.kinds.workload import WIDE, PodTemplateSpec, check_template, defaulted_template, wide_cells
 
 INDEXED, NON_INDEXED = "Indexed", "NonIndexed"
 ONLY_FAILED, TERMINATING_OR_FAILED = "Failed", "TerminatingOrFailed"
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 CRITERIA_MET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
+OUR_NAME = "kubernetes.io/job-controller"
+"""By which a job may say that this master is to act for it, which it does anyway."""
+
 BACKOFF_LIMIT, NO_LIMIT = 6, (1 << 31) - 1
 MOST_INDEXED_PARALLEL = 100_000
 
@@ -35,13 +39,15 @@ POLICIES = ("OnFailure", "Never")
 class JobSpec(Value, frozen=True):
     """Up to `parallelism` pods run at a time until `completions` have ended well, or the job is given up.
 
-    `selector` and some labels of the template are made by the server unless `manual_selector` is set.
+    `selector` and some labels of the template are made by the server unless `manual_selector` is set. A job that is
+    `managed_by` somebody else is left to them.
     """
 
     parallelism: int | None = None
     completions: int | None = None
     active_deadline_seconds: int | None = None
     pod_failure_policy: PodFailurePolicy | None = None
+    success_policy: SuccessPolicy | None = None
     backoff_limit: int | None = None
     backoff_limit_per_index: int | None = None
     max_failed_indexes: int | None = None
@@ -52,6 +58,7 @@ class JobSpec(Value, frozen=True):
     completion_mode: str = ""
     suspend: bool | None = None
     pod_replacement_policy: str = ""
+    managed_by: str | None = None
 
 
 class JobStatus(Value, frozen=True):
@@ -164,6 +171,9 @@ def check_spec(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _check_modes(spec: JobSpec) -> Iterator[Problem]:
+    if spec.managed_by is not None and ("/" not in spec.managed_by or names.label_key(spec.managed_by)):
+        why = 'must be a domain-prefixed path (such as "acme.io/foo")'
+        yield Problem("spec.managedBy", shown(spec.managed_by), why)
     for name, value, accepted in (
         ("completionMode", spec.completion_mode, (INDEXED, NON_INDEXED)),
         ("podReplacementPolicy", spec.pod_replacement_policy, (ONLY_FAILED, TERMINATING_OR_FAILED)),
@@ -186,6 +196,11 @@ def _check_indexes(spec: JobSpec) -> Iterator[Problem]:
         if value is not None and spec.completion_mode != INDEXED:
             why = f"requires indexed completion mode (completionMode: {INDEXED})"
             yield Problem(f"spec.{name}", shown(value), why, FORBIDDEN)
+    if spec.success_policy is not None and spec.completion_mode != INDEXED:
+        why = f"requires indexed completion mode (completionMode: {INDEXED})"
+        yield Problem("spec.successPolicy", "given", why, FORBIDDEN)
+    elif spec.success_policy is not None:
+        yield from success_policy.check(spec.success_policy, spec.completions)
     if spec.max_failed_indexes is not None and spec.backoff_limit_per_index is None:
         why = "when maxFailedIndexes is specified"
         yield Problem("spec.backoffLimitPerIndex", "null", why, MISSING)
@@ -239,7 +254,9 @@ def _immutable(old: Job, new: Job) -> Iterator[Problem]:
         ("selector", before.selector, after.selector),
         ("completionMode", before.completion_mode, after.completion_mode),
         ("podFailurePolicy", before.pod_failure_policy, after.pod_failure_policy),
+        ("successPolicy", before.success_policy, after.success_policy),
         ("backoffLimitPerIndex", before.backoff_limit_per_index, after.backoff_limit_per_index),
+        ("managedBy", before.managed_by, after.managed_by),
         ("template", *template),
     ):
         if was != wish:

@@ -119,6 +119,9 @@ def test_a_stateful_set_from_its_making_to_its_end(kubectl: Kubectl, project: st
     assert "toolbox:1" in kubectl("-n", project, "get", "pods", "-o", "yaml").stdout
     history = kubectl("-n", project, "rollout", "history", "sts/db").stdout.split()
     assert [word for word in history if word.isdecimal()] == ["2", "3"]
+    skipped = kubectl("-n", project, "rollout", "undo", "sts/db", "--to-revision=3").stdout
+    assert "skipped rollback (current template already matches revision 3)" in skipped
+    kubectl("-n", project, "annotate", "controllerrevisions", "--all", "seen=yes")
     kubectl("-n", project, "scale", "sts/db", "--replicas=3")
     start(kubectl, project, "sts/db")
     assert "pod/db-2" in kubectl("-n", project, "get", "pods", "-o", "name").stdout

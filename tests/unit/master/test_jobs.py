@@ -338,6 +338,37 @@ def test_too_many_lost_indexes_end_the_job() -> None:
     assert work.conditions["Failed"] == ("True", "MaxFailedIndexesExceeded")
 
 
+POLICIES = [
+    ([{"succeededCount": 2}], [2, 0], 0),
+    ([{"succeededIndexes": "1-2"}], [0, 2, 1], 0),
+    ([{"succeededIndexes": "3"}, {"succeededIndexes": "0-2", "succeededCount": 1}], [2], 1),
+]
+
+
+@pytest.mark.parametrize(("rules", "order", "rule"), POLICIES)
+def test_some_indexes_may_be_enough(rules: list[dict[str, Any]], order: list[int], rule: int) -> None:
+    work = Work(completions=4, parallelism=4, completionMode="Indexed", successPolicy={"rules": rules})
+    work.settle()
+    for index in order:
+        assert not work.conditions
+        (pod,) = (pod for pod in work.active() if index_of(pod) == index)
+        work.finish(pod)
+        work.settle()
+    both = ("True", "SuccessPolicy")
+    assert work.conditions == {"SuccessCriteriaMet": both, "Complete": both}
+    assert {row.message for row in work.job.status.conditions} == {f"Matched rules at index {rule}"}
+    assert work.numbers == (0, len(order), 0)
+
+
+def test_a_job_that_somebody_else_manages_is_left_to_them() -> None:
+    work = Work(managedBy="acme.io/queue")
+    work.settle()
+    assert (work.pods(), work.job.status.start_time) == ([], None)
+    work = Work(managedBy="kubernetes.io/job-controller")
+    work.settle()
+    assert len(work.pods()) == 1
+
+
 INDEXES = [("", []), ("0", [0]), ("0,1", [0, 1]), ("0-2", [0, 1, 2]), ("0,2-4,7", [0, 2, 3, 4, 7])]
 
 
@@ -351,6 +382,12 @@ def test_indexes_as_text(text: str, indexes: list[int]) -> None:
 def test_indexes_are_read_as_they_were_shown(indexes: set[int]) -> None:
     assert job_indexes.read(job_indexes.shown(indexes), 41) == indexes
     assert job_indexes.read(job_indexes.shown(indexes), 7) == {index for index in indexes if index < 7}
+
+
+@pytest.mark.parametrize("text", ["", "x", "1,", "2,1", "1,1", "0-2,2", "3-2", "9", "8-9", "-1"])
+def test_what_is_no_list_of_indexes(text: str) -> None:
+    assert not job_indexes.is_list(text, 9)
+    assert job_indexes.is_list("0,2-4,7-8", 9)
 
 
 @given(st.text("0123456789,-x"))
@@ -502,6 +539,16 @@ WRONG = [
     ({"completionMode": "Indexed"}, ["spec.completions"]),
     ({"backoffLimitPerIndex": 1}, ["spec.backoffLimitPerIndex"]),
     ({"selector": {"matchLabels": {"a": "b"}}}, ["spec.selector"]),
+    ({"managedBy": "me"}, ["spec.managedBy"]),
+    ({"successPolicy": {"rules": [{"succeededCount": 1}]}}, ["spec.successPolicy"]),
+    (
+        {"completionMode": "Indexed", "completions": 3, "successPolicy": {"rules": [{"succeededIndexes": "1,3"}]}},
+        ["spec.successPolicy.rules[0].succeededIndexes"],
+    ),
+    (
+        {"completionMode": "Indexed", "completions": 3, "successPolicy": {"rules": [{"succeededCount": 4}, {}]}},
+        ["spec.successPolicy.rules[0].succeededCount", "spec.successPolicy.rules[1]"],
+    ),
     ({"manualSelector": True}, ["spec.selector"]),
     ({"manualSelector": True, "selector": {"matchLabels": {"a": "b"}}}, ["spec.template.metadata.labels"]),
     ({"podReplacementPolicy": "Never"}, ["spec.podReplacementPolicy"]),
