@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from master import reviews
-from master.kinds import ALL
+from master.kinds import ALL, project
 from master.kinds.kind import AnyKind
 from master.request import accepted
 
@@ -23,18 +23,29 @@ VERSION = {
 }
 """The release of Kubernetes whose conventions are followed; clients compare it with their own."""
 
-ASKED: dict[str, tuple[tuple[str, str, bool], ...]] = {
-    "": (("bindings", "Binding", True),),
+
+class Asked(NamedTuple):
+    """What is only asked for, and never kept."""
+
+    plural: str
+    kind: str
+    namespaced: bool = False
+    verbs: tuple[str, ...] = ("create",)
+
+
+ASKED: dict[str, tuple[Asked, ...]] = {
+    "": (Asked("bindings", "Binding", namespaced=True),),
+    project.GROUP: (Asked(project.REQUESTS, project.ProjectRequest.KIND, verbs=("create", "list")),),
     **{
         group: tuple(
-            (plural, kind.KIND, kind.KIND.startswith("Local"))
+            Asked(plural, kind.KIND, namespaced=kind.KIND.startswith("Local"))
             for (of, plural), kind in reviews.KINDS.items()
             if of == group
         )
         for group in (reviews.AUTHENTICATION, reviews.AUTHORIZATION)
     },
 }
-"""Group → (plural, kind, whether in a namespace) of what is only asked for, and never kept."""
+"""By group; all of version v1."""
 
 PATHS = [
     "/api",
@@ -63,6 +74,12 @@ def _groups() -> dict[str, dict[str, list[AnyKind]]]:
     }
 
 
+def _names() -> tuple[str, ...]:
+    """Of all groups, those first of which something is kept."""
+    known = _groups()
+    return (*known, *(name for name in ASKED if name not in known))
+
+
 def _subresources(kind: AnyKind) -> list[tuple[str, Row, list[str]]]:
     own = (kind.group, kind.version, kind.name)
     found = ((one, dict(zip(("group", "version", "kind"), one.body or own, strict=True))) for one in kind.subresources)
@@ -84,12 +101,9 @@ def _group(name: str, versions: Iterable[str]) -> Row:
 
 def groups() -> Row:
     """GET /apis."""
-    listed = [_group(name, versions) for name, versions in _groups().items() if name]
-    return {
-        "kind": "APIGroupList",
-        "apiVersion": "v1",
-        "groups": [*listed, *(_group(name, ["v1"]) for name in ASKED if name)],
-    }
+    known = _groups()
+    listed = [_group(name, known.get(name, ("v1",))) for name in _names() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
 
 
 def group(name: str) -> Row | None:
@@ -101,7 +115,7 @@ def group(name: str) -> Row | None:
 def resources(group_name: str, version: str) -> Row | None:
     """GET /api/v1 and /apis/GROUP/VERSION."""
     kinds = _groups().get(group_name, {}).get(version, [])
-    asked = [_asked_row(*row) for row in ASKED.get(group_name, ()) if version == "v1"]
+    asked = [_asked_row(one) for one in ASKED.get(group_name, ()) if version == "v1"]
     rows = [*asked, *(row for kind in kinds for row in _resource_rows(kind))]
     if not rows:
         return None
@@ -136,13 +150,13 @@ def _resource_rows(kind: AnyKind) -> list[Row]:
     return rows
 
 
-def _asked_row(plural: str, kind: str, namespaced: bool) -> Row:
+def _asked_row(asked: Asked) -> Row:
     return {
-        "name": plural,
-        "singularName": kind.lower(),
-        "namespaced": namespaced,
-        "kind": kind,
-        "verbs": ["create"],
+        "name": asked.plural,
+        "singularName": asked.kind.lower(),
+        "namespaced": asked.namespaced,
+        "kind": asked.kind,
+        "verbs": list(asked.verbs),
     }
 
 
@@ -164,16 +178,14 @@ def aggregated_version(accept: str) -> str:
 
 def aggregated(core: bool, form: str) -> Row:
     """GET /api (core) and GET /apis with an Accept header for the aggregated form."""
-    items = []
-    for name, versions in _groups().items():
+    items, known = [], _groups()
+    for name in _names():
         if core == (name == ""):
-            rows = {version: [_aggregated_row(kind) for kind in kinds] for version, kinds in versions.items()}
+            kinds = known.get(name, {})
+            rows = {version: [_aggregated_row(kind) for kind in found] for version, found in kinds.items()}
+            if name in ASKED:
+                rows["v1"] = [*(_aggregated_asked(name, one) for one in ASKED[name]), *rows.get("v1", [])]
             items.append(_aggregated_group(name, rows))
-    asked = {name: [_aggregated_asked(name, *row) for row in found] for name, found in ASKED.items()}
-    if core:
-        items[0]["versions"][0]["resources"][:0] = asked[""]
-    else:
-        items += [_aggregated_group(name, {"v1": rows}) for name, rows in asked.items() if name]
     head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{form}"}
     return {**head, "metadata": {}, "items": items}
 
@@ -202,11 +214,11 @@ def _aggregated_row(kind: AnyKind) -> Row:
     return row | ({"subresources": subresources} if subresources else {})
 
 
-def _aggregated_asked(group_name: str, plural: str, kind: str, namespaced: bool) -> Row:
+def _aggregated_asked(group_name: str, asked: Asked) -> Row:
     return {
-        "resource": plural,
-        "responseKind": {"group": group_name, "version": "v1", "kind": kind},
-        "scope": "Namespaced" if namespaced else "Cluster",
-        "singularResource": kind.lower(),
-        "verbs": ["create"],
+        "resource": asked.plural,
+        "responseKind": {"group": group_name, "version": "v1", "kind": asked.kind},
+        "scope": "Namespaced" if asked.namespaced else "Cluster",
+        "singularResource": asked.kind.lower(),
+        "verbs": list(asked.verbs),
     }

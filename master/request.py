@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -210,18 +210,25 @@ def view(header: str) -> View:
 # --- selectors and pages ----------------------------------------------------------------------------------------------
 
 
+Visible = Callable[[str], bool]
+"""Whether somebody may see the object of that name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind are asked for."""
+    """Which objects of a kind are asked for; `visible` says which of them the asker may see, if not all."""
 
     kind: AnyKind
     namespace: str
     labels: Selector
     fields: Selector
+    visible: Visible | None = None
 
     def takes(self, record: Record | None) -> bool:
         """Whether that revision of an object is one of them."""
         if record is None or (self.namespace and record.key.namespace != self.namespace):
+            return False
+        if self.visible is not None and not self.visible(record.key.name):
             return False
         if self.labels.requirements and not self.labels.matches(record.object.metadata.labels):
             return False
@@ -229,18 +236,18 @@ class Selection:
 
     @property
     def everything(self) -> bool:
-        """Whether there are no selectors."""
-        return not self.labels.requirements and not self.fields.requirements
+        """Whether there are no selectors, and the asker may see all."""
+        return self.visible is None and not self.labels.requirements and not self.fields.requirements
 
 
-def selection(where: Target, query: Mapping[str, str]) -> Selection:
+def selection(where: Target, query: Mapping[str, str], visible: Visible | None = None) -> Selection:
     """The selectors of a request. Raises Failure."""
     try:
         labels = parse_labels(query.get("labelSelector", ""))
         fields = parse_fields(query.get("fieldSelector", ""), where.kind.selectors)
     except BadSelector as error:
         raise answers.bad_request(str(error)) from error
-    return Selection(where.kind, where.namespace, labels, fields)
+    return Selection(where.kind, where.namespace, labels, fields, visible)
 
 
 class Page(msgspec.Struct, frozen=True):

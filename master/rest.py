@@ -19,7 +19,7 @@ from master.draft import Draft
 from master.kinds.kind import AnyKind, show_time
 from master.naming import random_letters
 from master.records import Expired, Key, Put, Record, Remove
-from master.request import Page, Selection, Target, View
+from master.request import Page, Selection, Target, View, Visible
 from master.scaling import Scale
 from master.shape import Shape, shape_of
 from master.store import Store
@@ -37,7 +37,8 @@ GENERATED_NAME_TRIES = 8
 class Ask:
     """A request for objects, with its body read.
 
-    `user` is who sent it, `manager` the name under which the client owns fields.
+    `user` is who sent it, and sees those objects that are `visible` to him, or all; `manager` is the name under which
+    the client owns fields.
     """
 
     where: Target
@@ -46,6 +47,7 @@ class Ask:
     content_type: str = ""
     manager: str = ""
     user: User = User()  # noqa: RUF009
+    visible: Visible | None = None
     document: Any = None
 
     @property
@@ -87,7 +89,7 @@ class Objects:
 
     def list_all(self, ask: Ask) -> Answer:
         """All that are selected, or a page of them, in one revision."""
-        selection, view = request.selection(ask.where, ask.query), request.view(ask.accept)
+        selection, view = request.selection(ask.where, ask.query, ask.visible), request.view(ask.accept)
         limit, token = request.number(ask.query, "limit"), ask.query.get("continue", "")
         asked = self._revision(ask.query, paged=bool(token))
         page = request.read_page(token) if token else None
@@ -225,7 +227,7 @@ class Objects:
         if new == old.object:
             await self._store.write()
             return old.object
-        if writes.may_go(kind, new):
+        if writes.may_go(kind.keeper, kind.kept(new)):
             (kept,) = await self._store.write(Remove(kind.kept(new), expect=old.revision))
         else:
             kept, *_ = await self._store.write(Put(kind.kept(new), expect=old.revision), *beside)
@@ -265,7 +267,7 @@ class Objects:
 
     async def delete_all(self, ask: Ask) -> Answer:
         """All objects that are selected go."""
-        selection, options = request.selection(ask.where, ask.query), delete_options(ask)
+        selection, options = request.selection(ask.where, ask.query, ask.visible), delete_options(ask)
         kind, dry = ask.where.kind, request.dry_run(ask.query) or bool(options.dry_run)
         found = (seen(kind, record) for record in self._store.scan_latest(kind.stored, ask.where.namespace))
         records = [record for record in found if selection.takes(record)]
@@ -283,12 +285,13 @@ class Objects:
         item = old.object
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
         node = self._latest_object(Key("Node", "", node_name)) if node_name else None
-        left = writes.deleted(kind, item, options, self._clock(), node)
+        kept = writes.deleted(kind.keeper, kind.kept(item), options, self._clock(), node)
+        left = item if kept is None else kind.seen(kept)
         if dry:
-            return (item if left is None else left), left is None
-        if left is None:
-            (kept,) = await self._store.write(Remove(kind.kept(item), expect=old.revision))
-            return kind.seen(kept), True
+            return left, kept is None
+        if kept is None:
+            (last,) = await self._store.write(Remove(kind.kept(item), expect=old.revision))
+            return kind.seen(last), True
         return await self._put(kind, left, old), False
 
     # --- parts -----------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from master.kinds.rbac import PolicyRule
 from master.kinds.resource_slice import ResourceSlice
 from master.kinds.service_account import ServiceAccount
 from master.records import Key
-from master.request import Target
+from master.request import Target, Visible
 from master.rest import Ask, delete_options
 from master.reviews import NonResourceAttributes, ResourceAttributes
 from master.store import Store
@@ -51,6 +51,15 @@ class Rights:
         found = self.decision(user, attributes)
         if not found.allowed:
             raise answers.forbidden(ask.where.kind, ask.where.name, _refusal(user, attributes, found))
+
+    def visible(self, user: User, kind: AnyKind) -> Visible | None:
+        """Which objects of a kind somebody is shown in lists; None for all."""
+        if not kind.personal or MASTERS in user.groups:
+            return None
+        keeper = kind.keeper
+        return lambda name: (
+            self.decision(user, Attributes("get", keeper.group, keeper.plural, namespace=name, name=name)).allowed
+        )
 
     def check_attributes(self, user: User, attributes: Attributes | PathAttributes) -> None:
         """The same for what is no object that is kept."""
@@ -110,7 +119,7 @@ class Rights:
         name = where.name
         if not name and "fieldSelector" in ask.query:
             name = request.selection(where, ask.query).fields.asks_exactly("metadata.name") or ""
-        namespace = where.name if where.kind.name == Namespace.KIND else where.namespace
+        namespace = where.name if where.kind.stored == Namespace.KIND else where.namespace
         plain = Attributes(verb, where.kind.group, where.kind.plural, where.subresource, namespace, name)
         return self._of_node(user.node, plain, ask) if user.node else plain
 

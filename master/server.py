@@ -15,14 +15,16 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from api.objects import Object
-from master import answers, bodies, certificates, pages, request, reviews, watch, writes
+from master import answers, bodies, certificates, pages, project_requests, request, reviews, watch, writes
 from master.admission_chain import AdmissionChain
 from master.authorize import MASTERS, Attributes, PathAttributes, User, who_cannot
 from master.callers import Callers
+from master.kinds import project
 from master.kinds.kind import SCALE
 from master.listener import Limits, Listener
 from master.pki import Authority
 from master.pod_actions import PodActions
+from master.project_requests import ProjectRequests
 from master.request import Target
 from master.rest import Answer, Ask, Clock, Objects
 from master.rights import Rights
@@ -65,6 +67,7 @@ class Server:
         self._callers = Callers(parts.store, parts.tokens, parts.clock)
         chain = AdmissionChain(parts.clock, parts.authority.pem.decode())
         self._rights = Rights(parts.store, self._callers.asked)
+        self._requests = ProjectRequests(parts.store, chain, parts.clock)
         self._objects = Objects(parts.store, parts.clock, chain, self._rights.guard)
         on_pods = PodActions(parts.store, parts.clock)
         self._actions = {
@@ -116,6 +119,8 @@ class Server:
         review = request.review(http.path)
         if review is not None:
             return await self._review(http, user, *review)
+        if http.path == project_requests.PATH:
+            return await self._project_request(http, user)
         self._rights.check_attributes(user, PathAttributes(request.path_verb(http.method), http.path))
         is_keys = http.path == KEYS_PATH
         answer = pages.json_answer(self._parts.tokens.keys()) if is_keys else pages.answer(http, self._parts.unready)
@@ -127,7 +132,9 @@ class Server:
         verb = request.verb(http.method, where, http.query)
         content_type = _content_type(http)
         manager = request.owner(http.query, http.headers)
-        ask = Ask(where, http.query, http.headers.get("Accept", ""), content_type, manager, user)
+        visible = self._rights.visible(user, where.kind)
+        accept = http.headers.get("Accept", "")
+        ask = Ask(where, http.query, accept, content_type, manager, user, visible)
         if not user.node:
             # The body of somebody who may do nothing is not even read.
             self._rights.check(user, verb, ask)
@@ -194,6 +201,19 @@ class Server:
         judge = reviews.Judge(self._callers.whose, self._rights.reviewed, self._rights.rules)
         answer = reviews.answered(review, user, judge)
         return pages.json_answer(msgspec.structs.replace(answer, api_version=kind.API_VERSION, kind=kind.KIND), 201)
+
+    async def _project_request(self, http: web.Request, user: User) -> web.StreamResponse:
+        asked = Attributes("create", project.GROUP, project.REQUESTS)
+        if not self._rights.decision(user, asked).allowed:
+            raise project_requests.refused()
+        if http.method == "GET":
+            # A list of what is never kept: it says that one may ask.
+            return pages.json_answer(answers.success())
+        if http.method != "POST":
+            raise answers.not_allowed()
+        document = await self._document(http, _content_type(http))
+        answer = await self._requests.create(user, document, dry=request.dry_run(http.query))
+        return web.Response(status=answer.code, body=answer.body, content_type="application/json")
 
     async def _sign(self, http: web.Request, user: User) -> web.StreamResponse:
         if MASTERS not in user.groups:

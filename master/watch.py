@@ -69,7 +69,7 @@ def wish(ask: Ask) -> Wish:
     if match and "sendInitialEvents" not in query:
         raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
     return Wish(
-        selection=request.selection(ask.where, query),
+        selection=request.selection(ask.where, query, ask.visible),
         form=Form(request.view(ask.accept), query.get("includeObject", "Metadata")),
         revision=revision or None,
         existing=initial or (not revision and "sendInitialEvents" not in query),

@@ -36,6 +36,7 @@ from master.kinds.pod_disruption_budget import POD_DISRUPTION_BUDGET
 from master.kinds.pod_disruption_budget_v1beta1 import POD_DISRUPTION_BUDGET_V1BETA1
 from master.kinds.pod_template import POD_TEMPLATE
 from master.kinds.priority_class import PRIORITY_CLASS
+from master.kinds.project import PROJECT
 from master.kinds.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
 from master.kinds.refused import REFUSED
 from master.kinds.replica_set import REPLICA_SET
@@ -60,6 +61,7 @@ ALL: tuple[AnyKind, ...] = (
     HOST_SUBNET,
     NET_NAMESPACE,
     NODE_QUERY,
+    PROJECT,
     EVENT,
     EVENT_V1,
     LEASE,

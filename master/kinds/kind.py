@@ -102,6 +102,7 @@ class Kind(Generic[O]):
     `status` and `scale`, which a kind has that has a status or can be scaled. `conversion` is that of a kind which is
     another form of a kind that is stored. `orphans` says that its dependents stay when a deletion says nothing of them.
     `verbs` are what clients may do. Of a kind that they cannot make, `refusal` says why not.
+    Of a `personal` kind, lists and watches show only what the asker may get one by one.
     """
 
     type: type[O]
@@ -122,6 +123,7 @@ class Kind(Generic[O]):
     own_rules: Rules[O] | None = None
     more: tuple[Subresource[O], ...] = ()
     conversion: Conversion[O] | None = None
+    personal: bool = False
     orphans: bool = False
     verbs: tuple[str, ...] = VERBS
     refusal: str = ""
@@ -132,9 +134,14 @@ class Kind(Generic[O]):
         return self.type.KIND
 
     @property
+    def keeper(self) -> AnyKind:
+        """The kind as which its objects are kept."""
+        return self if self.conversion is None else self.conversion.stored
+
+    @property
     def stored(self) -> str:
         """The name of the kind as which its objects are kept."""
-        return self.name if self.conversion is None else self.conversion.stored.name
+        return self.keeper.name
 
     def seen(self, item: Any) -> O:
         """An object as it is kept, in the form of this kind."""

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import shutil
-import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from api.kubeconfig import Kubeconfig
-from master import pki
 from tests.contract.apiserver import ApiServer
+from tests.contract.people import session
 
 Kubectl = Callable[..., str]
 
@@ -56,19 +50,8 @@ def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kube
 
 @pytest.fixture
 async def bob(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session with a certificate of the cluster's authority."""
-    config = Kubeconfig.load(server.kubeconfig)
-    directory = server.kubeconfig.parent / "state" / "pki"
-    key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    ca = pki.Authority(key, x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes()))
-    identity = pki.client_identity(ca, "bob", ("dev",), datetime.datetime.now(datetime.UTC))
-    pem = tmp_path / "bob.pem"
-    pem.write_bytes(identity.key + identity.certificate)
-    context = ssl.create_default_context(cadata=config.ca.decode())
-    context.load_cert_chain(pem)
-    async with aiohttp.ClientSession(config.server, connector=aiohttp.TCPConnector(ssl=context)) as session:
-        yield session
+    async with session(server, tmp_path, "bob", "dev") as found:
+        yield found
 
 
 async def test_a_user_by_certificate_has_what_the_roles_give(bob: aiohttp.ClientSession) -> None:

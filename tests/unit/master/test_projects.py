@@ -1,0 +1,65 @@
+"""Projects as another form of namespaces, and requests for them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.objects import Namespace, ObjectMeta
+from master import discovery
+from master.answers import Failure
+from master.kinds import BY_NAME
+from master.kinds.kind import with_metadata
+from master.kinds.project import PROJECT, Project
+from master.project_requests import administrator, read, wished
+
+NAMES = st.sampled_from(["openshift.io/display-name", "openshift.io/description", "openshift.io/requester", "mine"])
+
+
+@given(st.dictionaries(NAMES, st.text(max_size=3)), st.sampled_from(["Active", "Terminating"]))
+def test_nothing_is_lost_on_the_way_there_and_back(annotations: dict[str, str], phase: str) -> None:
+    made = BY_NAME["Namespace"].on_create(Namespace(metadata=ObjectMeta(name="red", annotations=annotations)))
+    namespace = Namespace(metadata=made.metadata, spec=made.spec, status=type(made.status)(phase=phase))
+    assert PROJECT.kept(PROJECT.seen(namespace)) == namespace
+
+
+def test_of_a_project_only_what_people_call_it_is_changed() -> None:
+    old = Project(metadata=ObjectMeta(name="red", labels={"a": "b"}))
+    names = {"openshift.io/display-name": "Red", "openshift.io/description": "It is red"}
+    assert list(PROJECT.rules.immutable(old, with_metadata(old, annotations=names))) == []
+    wrong = with_metadata(old, annotations={"openshift.io/requester": "eve"}, labels={})
+    assert [problem.path for problem in PROJECT.rules.immutable(old, wrong)] == [
+        "metadata.annotations[openshift.io/requester]",
+        "metadata.labels[a]",
+    ]
+
+
+def test_a_request_becomes_a_project_with_an_administrator() -> None:
+    wish = read({"metadata": {"name": "red"}, "displayName": "Red", "description": None})
+    assert wished(wish, "bob")["metadata"]["annotations"] == {
+        "openshift.io/display-name": "Red",
+        "openshift.io/description": "",
+        "openshift.io/requester": "bob",
+    }
+    binding = administrator("red", "bob")
+    assert list(BY_NAME["RoleBinding"].rules.check(binding)) == []
+    assert (binding.role_ref.name, binding.subjects[0].name) == ("admin", "bob")
+
+
+@pytest.mark.parametrize("document", [None, [], {"metadata": []}, {"displayName": 7}, {"metadata": {"name": "kube-x"}}])
+def test_what_is_no_request_is_refused(document: object) -> None:
+    with pytest.raises(Failure):
+        read(document)
+
+
+def test_discovery_lists_projects_beside_requests() -> None:
+    found = discovery.resources("project.openshift.io", "v1")
+    assert found is not None
+    rows = {row["name"]: row["verbs"] for row in found["resources"]}
+    assert rows["projectrequests"] == ["create", "list"]
+    assert "deletecollection" not in rows["projects"]
+    groups = [row["name"] for row in discovery.groups()["groups"]]
+    assert groups.count("project.openshift.io") == 1
+    items = [item["metadata"].get("name") for item in discovery.aggregated(core=False, form="v2")["items"]]
+    assert items == groups
