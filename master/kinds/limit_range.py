@@ -25,7 +25,7 @@ ONE = Quantity(1000)
 class LimitRangeItem(Value, frozen=True):
     """`type` is Container, Pod or PersistentVolumeClaim; all others are amounts by the name of the resource.
 
-    `default` are limits and `default_request` requests of containers that name none; `max_limit_request_ratio` is how
+    `default` are limits and `defaultRequest` requests of containers that name none; `maxLimitRequestRatio` is how
     many times the request a limit may be.
     """
 

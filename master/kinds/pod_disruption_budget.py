@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -15,16 +14,16 @@ from api.rules import Rules
 from api.schema import Problem, choices, shown
 from api.value import Value, by
 from master.kinds.kind import AGE, NAME, Column, Kind, age
+from master.kinds.workload import check_share, share
 
 IF_HEALTHY, ALWAYS = "IfHealthyBudget", "AlwaysAllow"
-_PERCENT = re.compile(r"(\d{1,9})%", re.ASCII)
 
 
 class PodDisruptionBudgetSpec(Value, frozen=True):
-    """Either `min_available` or `max_unavailable`: a number of pods, or a part in percent.
+    """Either `minAvailable` or `maxUnavailable`: a number of pods, or a part in percent.
 
     A selector that is empty takes every pod of the project, one that is left out takes none.
-    `unhealthy_pod_eviction_policy` is IfHealthyBudget (the default) or AlwaysAllow.
+    `unhealthyPodEvictionPolicy` is IfHealthyBudget (the default) or AlwaysAllow.
     """
 
     min_available: int | str | None = None
@@ -34,7 +33,7 @@ class PodDisruptionBudgetSpec(Value, frozen=True):
 
 
 class PodDisruptionBudgetStatus(Value, frozen=True, omit_defaults=False):
-    """`disrupted_pods`: pods that somebody has promised to end, with the time of the promise (RFC 3339)."""
+    """`disruptedPods`: pods that somebody has promised to end, with the time of the promise (RFC 3339)."""
 
     observed_generation: int = 0
     disrupted_pods: dict[str, str] = {}
@@ -72,12 +71,9 @@ def _wrong(value: int | str | None) -> str:
     """What is wrong with a number of pods; empty if nothing."""
     if isinstance(value, int):
         return "" if value >= 0 else "must be greater than or equal to 0"
-    if value is None:
-        return ""
-    found = _PERCENT.fullmatch(value)
-    if found is None:
+    if any(check_share("", value)):
         return "must be an integer or percentage (e.g '5%')"
-    return "" if int(found[1]) <= 100 else "must not be greater than 100%"
+    return "" if share(value, 100, up=False) <= 100 else "must not be greater than 100%"
 
 
 def _cells(item: PodDisruptionBudget, now: datetime.datetime) -> tuple[object, ...]:

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from api.objects import Object, Pod
+from master.kinds.limit_range import LimitRange
+from master.kinds.priority_class import PriorityClass
+from master.priorities import prioritised
+from master.records import Event, Record, key_of
+from master.refusals import FIRST, LAST, Refusal, refused, relieved
+from tests.unit.master.make import meta, pod
+from tests.unit.master.test_quotas import quota
+
+
+def test_pauses_double_up_to_a_minute() -> None:
+    one, now, pauses = None, 100.0, list[float]()
+    for _ in range(9):
+        one = refused(one, "red", "no", now)
+        assert one.again == now + one.pause
+        pauses.append(one.pause)
+        now = one.again
+    assert pauses[:3] == [FIRST, 2 * FIRST, 4 * FIRST]
+    assert pauses[-2:] == [LAST, LAST]
+
+
+def event(kind: str, new: Object, old: Object | None = None) -> Event:
+    def record(item: Object) -> Record:
+        return Record(key_of(item), 1, msgspec.json.encode(item), type(item), item)
+
+    return Event(kind, record(new), None if old is None else record(old))
+
+
+FULL = quota({"pods": "2"}, {"pods": "2"})
+RELIEF = [
+    (event("MODIFIED", quota({"pods": "2"}, {"pods": "1"}), FULL), True),
+    (event("MODIFIED", quota({"pods": "3"}, {"pods": "2"}), FULL), True),
+    (event("DELETED", FULL, FULL), True),
+    (event("MODIFIED", LimitRange(metadata=meta("l", namespace="red")), None), True),
+    (event("MODIFIED", FULL, quota({"pods": "2"}, {"pods": "1"})), False),
+    (event("MODIFIED", FULL, FULL), False),
+    (event("ADDED", FULL), False),
+]
+
+
+@pytest.mark.parametrize(("news", "is_relief"), RELIEF)
+def test_who_waits_tries_again_where_there_is_more_room(news: Event, is_relief: bool) -> None:
+    known = {"mine": Refusal("red", "no", 8.0, 50.0), "theirs": Refusal("blue", "no", 8.0, 50.0)}
+    found = relieved(known, news, 10.0)
+    assert found["mine"].again == (10.0 if is_relief else 50.0)
+    assert found["theirs"] == known["theirs"]
+    assert found["mine"].pause == 8.0
+
+
+def wish(**spec: Any) -> Pod:
+    item = pod("p")
+    return replace(item, spec=replace(item.spec, **spec))
+
+
+CLASSES = (
+    PriorityClass(metadata=meta("high"), value=9),
+    PriorityClass(metadata=meta("low"), value=-4, preemption_policy="Never"),
+)
+USUAL = PriorityClass(metadata=meta("usual"), value=3, global_default=True)
+RANKS = [
+    (wish(), CLASSES, ("", 0, "PreemptLowerPriority")),
+    (wish(priority_class_name="high"), CLASSES, ("high", 9, "PreemptLowerPriority")),
+    (wish(priority_class_name="low"), CLASSES, ("low", -4, "Never")),
+    (wish(priority_class_name="high", priority=9, preemption_policy="PreemptLowerPriority"), CLASSES,
+     ("high", 9, "PreemptLowerPriority")),
+    (wish(), (*CLASSES, USUAL), ("usual", 3, "PreemptLowerPriority")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("item", "classes", "wanted"), RANKS)
+def test_priorities_come_from_classes(item: Pod, classes: Any, wanted: tuple[str, int, str]) -> None:
+    spec = prioritised(item, classes).spec
+    assert (spec.priority_class_name, spec.priority, spec.preemption_policy) == wanted
+    assert prioritised(replace(item, spec=spec), classes).spec == spec
