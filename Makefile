@@ -84,8 +84,9 @@ golden: install ## rewrite the golden files; read the difference like code
 	@git diff --stat -- tests/golden
 
 .PHONY: conformance
-conformance: install ## hold the node agent against a real Kubernetes and its own specs; builds them first, once (SPECS=regex)
+conformance: install ## hold node agent and master against a real Kubernetes and its own specs; builds them first, once (SPECS=regex)
 	@$(BIN)/python -m tests.conformance.suite $(if $(SPECS),'$(SPECS)')
+	@$(BIN)/python -m tests.conformance.api_suite $(if $(SPECS),'$(SPECS)')
 	@$(BIN)/pytest -q tests/conformance
 
 .PHONY: install-master

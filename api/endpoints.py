@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address
 
 import msgspec
@@ -28,12 +28,26 @@ class EndpointAddress(Value, frozen=True):
 
 
 class EndpointPort(Value, frozen=True):
-    """A port that is open at all addresses of its subset or slice."""
+    """A port that is open at all addresses of its subset."""
 
     port: int = 0
     name: str = ""
     protocol: str = ""
     app_protocol: str | None = None
+
+
+class SlicePort(Value, frozen=True):
+    """A port that is open at all addresses of its slice. Service proxies leave out one that says nothing of a name."""
+
+    port: int = 0
+    name: str | None = None
+    protocol: str = ""
+    app_protocol: str | None = None
+
+
+def slice_ports(ports: tuple[EndpointPort, ...]) -> tuple[SlicePort, ...]:
+    """The same ports, as slices have them."""
+    return tuple(SlicePort(port.port, port.name, port.protocol, port.app_protocol) for port in ports)
 
 
 class EndpointSubset(Value, frozen=True):
@@ -82,7 +96,7 @@ class EndpointSlice(Object, frozen=True):
 
     address_type: str = ""
     endpoints: tuple[Endpoint, ...] = ()
-    ports: tuple[EndpointPort, ...] = ()
+    ports: tuple[SlicePort, ...] = ()
 
 
 def check_endpoints(item: Endpoints) -> Iterator[Problem]:
@@ -135,7 +149,7 @@ def _check_address(path: str, text: str) -> Iterator[Problem]:
             yield Problem(path, shown(text), why)
 
 
-def _check_ports(path: str, ports: tuple[EndpointPort, ...]) -> Iterator[Problem]:
+def _check_ports(path: str, ports: Sequence[EndpointPort | SlicePort]) -> Iterator[Problem]:
     for number, port in enumerate(ports):
         place = f"{path}.ports[{number}]".lstrip(".")
         if not 1 <= port.port <= 65535:
@@ -147,14 +161,18 @@ def _check_ports(path: str, ports: tuple[EndpointPort, ...]) -> Iterator[Problem
 
 def defaulted_endpoints(item: Endpoints) -> Endpoints:
     """With the protocol of every port."""
-    rows = tuple(msgspec.structs.replace(row, ports=_defaulted(row.ports)) for row in item.subsets)
+    rows = tuple(
+        msgspec.structs.replace(
+            row, ports=tuple(msgspec.structs.replace(port, protocol=port.protocol or "TCP") for port in row.ports)
+        )
+        for row in item.subsets
+    )
     return msgspec.structs.replace(item, subsets=rows)
 
 
 def defaulted_slice(item: EndpointSlice) -> EndpointSlice:
-    """With the protocol of every port."""
-    return msgspec.structs.replace(item, ports=_defaulted(item.ports))
-
-
-def _defaulted(ports: tuple[EndpointPort, ...]) -> tuple[EndpointPort, ...]:
-    return tuple(msgspec.structs.replace(port, protocol=port.protocol or "TCP") for port in ports)
+    """With the name and the protocol of every port."""
+    ports = (
+        msgspec.structs.replace(port, name=port.name or "", protocol=port.protocol or "TCP") for port in item.ports
+    )
+    return msgspec.structs.replace(item, ports=tuple(ports))

@@ -21,6 +21,8 @@ from api.endpoints import (
     Endpoints,
     EndpointSlice,
     EndpointSubset,
+    SlicePort,
+    slice_ports,
 )
 from api.objects import FINAL_PHASES, Object, ObjectMeta, Pod
 from api.resources import containers_of
@@ -47,6 +49,7 @@ class Backend:
 
 
 Ports = tuple[EndpointPort, ...]
+SlicePorts = tuple[SlicePort, ...]
 
 
 def passes(
@@ -169,13 +172,14 @@ def _slices(
 
     A service with nothing behind it has one empty slice, by which clients see that it was looked at.
     """
-    by_ports: dict[Ports, list[EndpointSlice]] = defaultdict(list)
+    by_ports: dict[SlicePorts, list[EndpointSlice]] = defaultdict(list)
     for item in sorted(own, key=lambda one: one.metadata.name):
         by_ports[item.ports].append(item)
     if not found:
         yield from _placeholder(service, by_ports.pop((), []))
     for ports, rows in found.items():
-        yield from _packed(service, ports, rows, by_ports.pop(ports, []))
+        wanted = slice_ports(ports)
+        yield from _packed(service, wanted, rows, by_ports.pop(wanted, []))
     for left in by_ports.values():
         yield from (Drop(item) for item in left)
 
@@ -189,7 +193,9 @@ def _placeholder(service: Service, known: Sequence[EndpointSlice]) -> Iterator[W
         yield Drop(item)
 
 
-def _packed(service: Service, ports: Ports, rows: Sequence[Backend], known: Sequence[EndpointSlice]) -> Iterator[Write]:
+def _packed(
+    service: Service, ports: SlicePorts, rows: Sequence[Backend], known: Sequence[EndpointSlice]
+) -> Iterator[Write]:
     wanted = {row.pod.metadata.uid: _endpoint(service, row) for row in rows}
     kept: list[list[Endpoint]] = []
     for item in known:
@@ -215,7 +221,7 @@ def _counted(new: EndpointSlice, old: EndpointSlice) -> EndpointSlice:
     return replace(new, metadata=replace(new.metadata, generation=old.metadata.generation + 1))
 
 
-def _made(service: Service, ports: Ports, endpoints: tuple[Endpoint, ...]) -> EndpointSlice:
+def _made(service: Service, ports: SlicePorts, endpoints: tuple[Endpoint, ...]) -> EndpointSlice:
     return EndpointSlice(
         metadata=ObjectMeta(
             generate_name=f"{service.metadata.name}-",

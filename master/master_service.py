@@ -20,6 +20,7 @@ from api.endpoints import (
     Endpoints,
     EndpointSlice,
     EndpointSubset,
+    slice_ports,
 )
 from api.objects import Object, ObjectMeta
 from api.services import Service, ServicePort, ServiceSpec
@@ -69,7 +70,7 @@ def passes(
     yield from _kept(Endpoints(metadata=_meta(UNMIRRORED), subsets=(subset,)), endpoints)
     endpoint = Endpoint(addresses=(place.address,), conditions=EndpointConditions(ready=True))
     meta = _meta({SERVICE_LABEL: NAME})
-    one = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=(endpoint,), ports=(port,))
+    one = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=(endpoint,), ports=slice_ports((port,)))
     yield from _kept(one, next((item for item in slices if _is_ours(item)), None))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from api import endpoints as newer
-from api.endpoints import EndpointConditions, EndpointPort, check_slice, immutable_slice
+from api.endpoints import EndpointConditions, SlicePort, check_slice, immutable_slice
 from api.objects import Object
 from api.rules import Rules
 from api.schema import Problem
@@ -38,7 +38,7 @@ class EndpointSlice(Object, frozen=True):
 
     address_type: str = ""
     endpoints: tuple[Endpoint, ...] = ()
-    ports: tuple[EndpointPort, ...] = ()
+    ports: tuple[SlicePort, ...] = ()
 
 
 def _older(row: newer.Endpoint) -> Endpoint:

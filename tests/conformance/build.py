@@ -22,16 +22,19 @@ TARGETS = (
     "cmd/kube-apiserver",
     "cmd/kube-controller-manager",
     "cmd/kube-scheduler",
+    "cmd/kube-proxy",
+    "cmd/kubelet",
     "test/images/agnhost",
     "test/images/nonewprivs",
     "vendor/github.com/onsi/ginkgo/ginkgo",
     "test/e2e/e2e.test",
 )
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+NODE_COMPONENTS = ("kube-proxy", "kubelet")
 SUITE = ("agnhost", "nonewprivs", "ginkgo", "e2e.test")
 
 
-def missing(names: tuple[str, ...] = (*CONTROL_PLANE, *SUITE)) -> tuple[str, ...]:
+def missing(names: tuple[str, ...] = (*CONTROL_PLANE, *NODE_COMPONENTS, *SUITE)) -> tuple[str, ...]:
     """What of these is not built yet; `etcd` comes from Debian as it is."""
     absent = [name for name in names if not (BINARIES / name).exists()]
     return (*absent, *(() if shutil.which("etcd") else ("etcd",)))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -26,33 +26,34 @@ from tests.conformance.build import BINARIES
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE, SingleNode
 
-API, ETCD = "127.0.0.1:6443", "127.0.0.1:2379"
+PORT = 6443
+API, ETCD = f"127.0.0.1:{PORT}", "127.0.0.1:2379"
 NODE_IP = "10.245.48.3"
 PODS, SERVICES, API_SERVICE = "10.248.0.0/24", "10.248.240.0/24", "10.248.240.1"
 READY_SECONDS = 120.0
-RUNTIME = Path(runtime.__file__)
+WITH_RUNTIME = (f"--add-runtime=here={Path(runtime.__file__)}", "--default-runtime=here")
+"""Flags of a dockerd on a machine whose root lacks rights."""
 
 
 class StockNode(SingleNode):
     """Use as a context manager. The agent is a node as `system:node:node-1`, authorised and admitted as such."""
 
     def __init__(self) -> None:
-        self._namespace = f"podstock-{os.getpid()}"
-        docker = (f"--add-runtime=here={RUNTIME}", "--default-runtime=here")
-        super().__init__(docker, place=("nsenter", f"--net=/run/netns/{self._namespace}"))
+        self.namespace = f"podstock-{os.getpid()}"
+        super().__init__(WITH_RUNTIME, place=("nsenter", f"--net=/run/netns/{self.namespace}"))
 
-    def __enter__(self) -> StockNode:
-        run("ip", "netns", "add", self._namespace)
+    def __enter__(self) -> Self:
+        run("ip", "netns", "add", self.namespace)
         for words in (("link", "set", "lo", "up"), ("link", "add", "node0", "type", "bridge")):
-            run("ip", "-n", self._namespace, *words)
-        run("ip", "-n", self._namespace, "addr", "add", f"{NODE_IP}/24", "dev", "node0")
-        run("ip", "-n", self._namespace, "link", "set", "node0", "up")
+            run("ip", "-n", self.namespace, *words)
+        run("ip", "-n", self.namespace, "addr", "add", f"{NODE_IP}/24", "dev", "node0")
+        run("ip", "-n", self.namespace, "link", "set", "node0", "up")
         super().__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        run("ip", "netns", "del", self._namespace)
+        run("ip", "netns", "del", self.namespace)
 
     def load_images(self) -> None:
         """All that Kubernetes' specs name."""
@@ -162,7 +163,7 @@ def _api_server(root: Path) -> tuple[str, ...]:
     return (
         f"--etcd-servers=http://{ETCD}",
         "--bind-address=127.0.0.1",
-        f"--secure-port={API.rpartition(':')[2]}",
+        f"--secure-port={PORT}",
         "--insecure-port=0",
         f"--advertise-address={NODE_IP}",
         f"--tls-cert-file={root}/server.pem",

@@ -67,7 +67,7 @@ def results(folder: Path) -> Iterator[Result]:
         try:
             cases = Xml.parse(path).getroot().iter("testcase")
         except Xml.ParseError as error:
-            _say(f"{path} is not whole, its specs are left out: {error}")
+            say(f"{path} is not whole, its specs are left out: {error}")
             continue
         yield from (_result(case) for case in cases if case.find("skipped") is None)
 
@@ -83,10 +83,16 @@ def _result(case: Xml.Element) -> Result:
     return Result(case.attrib["name"], "unserved" if unserved else "failed", why[:SHOWN])
 
 
-def run_specs(node: StockNode, focus: str, reports: Path) -> None:
+def names(folder: Path) -> frozenset[str]:
+    """Every spec that there is, whether it was run or not."""
+    found = (Xml.parse(path).getroot().iter("testcase") for path in folder.glob("junit_*.xml"))
+    return frozenset(case.attrib["name"] for cases in found for case in cases)
+
+
+def run_specs(node: StockNode, focus: str, not_asked: tuple[str, ...], reports: Path) -> None:
     """All that match, first those that may run beside others. What they say goes into `reports`."""
     reports.mkdir(parents=True, exist_ok=True)
-    skipped = "|".join(NOT_ASKED)
+    skipped = "|".join(not_asked)
     for name, at_once, chosen, left_out in (
         ("parallel", AT_ONCE, focus, f"{skipped}|{SERIAL}"),
         ("serial", 1, f"({focus}).*{SERIAL}|{SERIAL}.*({focus})", skipped),
@@ -111,7 +117,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
         if time.monotonic() - told > REPORT_SECONDS:
             told = time.monotonic()
             ends = Counter(re.findall(r'"msg":"(PASSED|FAILED) ', log.read_text(errors="replace")))
-            _say(f"{ends['PASSED']} passed, {ends['FAILED']} failed, after {told - begin:.0f} s")
+            say(f"{ends['PASSED']} passed, {ends['FAILED']} failed, after {told - begin:.0f} s")
 
 
 def table(rows: Iterable[Result]) -> str:
@@ -133,20 +139,19 @@ def main() -> int:
     build()
     reports = HOME / "reports" / time.strftime("%Y%m%d-%H%M%S")
     with StockNode() as node:
-        _say("a real Kubernetes is up; our node joins it")
+        say("a real Kubernetes is up; our node joins it")
         node.agent()
         with node.serving_logs():
-            run_specs(node, focus, reports)
+            run_specs(node, focus, NOT_ASKED, reports)
     rows = tuple(results(reports))
     sys.stdout.write(table(rows) + "\n")
     ends = Counter(row.outcome for row in rows)
-    _say(
-        f"{ends['passed']} passed, {ends['failed']} failed, {ends['unserved']} need the node's HTTP server ({reports})"
-    )
+    say(f"{ends['passed']} passed, {ends['failed']} failed, {ends['unserved']} need the node's HTTP server ({reports})")
     return 1 if ends["failed"] or not ends["passed"] else 0
 
 
-def _say(words: str) -> None:
+def say(words: str) -> None:
+    """A line for who waits."""
     sys.stdout.write(f"conformance: {words}\n")
     sys.stdout.flush()
 

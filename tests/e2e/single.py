@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from api.certificates import node_kubeconfig
 from api.client import Client
@@ -43,7 +43,7 @@ class SingleNode:
         self._docker = Dockerd(self.root / "docker", docker, place)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> SingleNode:
+    def __enter__(self) -> Self:
         try:
             self._docker.root.mkdir(parents=True, exist_ok=True)
             self._running["dockerd"] = self._docker.start()
@@ -145,10 +145,10 @@ class SingleNode:
         conditions = self.status(pod).get("conditions", [])
         return any(row["type"] == "Ready" and row["status"] == "True" for row in conditions)
 
-    def node_condition(self, kind: str) -> str:
+    def node_condition(self, kind: str, node: str = NODE) -> str:
         """A condition of the node, as its status."""
         path = f'{{.status.conditions[?(@.type=="{kind}")].status}}'
-        return self.kubectl("get", "node", NODE, "--ignore-not-found", "-o", f"jsonpath={path}")
+        return self.kubectl("get", "node", node, "--ignore-not-found", "-o", f"jsonpath={path}")
 
     def traces(self, pod: str = "") -> dict[str, list[str]]:
         """What this pod, or all pods together, have on the host."""

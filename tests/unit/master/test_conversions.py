@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.endpoints import Endpoint, EndpointConditions, EndpointPort, EndpointSlice
+from api.endpoints import Endpoint, EndpointConditions, EndpointSlice, SlicePort
 from api.events import Event, EventSeries, EventSource
 from api.label_selector import LabelSelector
 from api.objects import Condition
@@ -132,7 +132,7 @@ SLICES = st.builds(
         ),
         max_size=2,
     ).map(tuple),
-    ports=st.lists(st.builds(EndpointPort, port=st.integers(1, 9), name=TEXT), max_size=2).map(tuple),
+    ports=st.lists(st.builds(SlicePort, port=st.integers(1, 9), name=TEXT), max_size=2).map(tuple),
 )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -157,6 +158,17 @@ def test_ready_pods_are_behind_a_service_and_others_wait() -> None:
     ]
     for item in (writes[0].item, replace(piece, metadata=replace(piece.metadata, name="web-x"))):
         assert not list(check(item))
+
+
+def test_a_port_of_a_slice_says_its_name_even_if_it_has_none() -> None:
+    """Service proxies leave out one that does not."""
+    (piece,) = made_slices(of(service(selector={"app": "web"}), [backend(1)]))
+    assert msgspec.json.decode(msgspec.json.encode(piece))["ports"] == [{"port": 80, "name": "", "protocol": "TCP"}]
+    document = {"metadata": {"name": "s", "namespace": "red"}, "addressType": "IPv4", "ports": [{"port": 80}]}
+    item, problems, _ = decode(EndpointSlice, document)
+    assert not problems
+    assert item is not None
+    assert default(item).ports == piece.ports
 
 
 def test_a_service_with_nothing_behind_it_has_one_empty_slice() -> None:

@@ -1,0 +1,49 @@
+"""Kubernetes' specs about the API, and those of them that cannot pass against our master, each with the reason.
+
+All whose names match one of GROUPS are meant; a spec has the first reason of NOT_ASKED whose pattern its name matches,
+and one without a reason has to pass.
+"""
+
+from __future__ import annotations
+
+GROUPS = (
+    r"\[sig-api-machinery\]",
+    r"\[sig-cli\]",
+    r"\[sig-apps\]",
+    r"\[sig-auth\]",
+    r"\[sig-scheduling\]",
+    r"\[sig-instrumentation\]",
+    r"\[sig-network\]",
+    r"\[k8s\.io\] (Lease|NodeLease)|\[sig-node\] (PodTemplates|ConfigMap)",
+)
+
+STREAMS = "reads a pod's log, executes something in it or asks it through the API server: not served (issue 6)"
+CUSTOM = "needs kinds that a client defines: the master serves the kinds that it knows"
+WEBHOOKS = "needs admission webhooks: the master calls none"
+CLOUD = "needs a cloud, a load balancer, DNS or an add-on"
+DATAPATH = "is about packets: the network's own tests are (issue 7)"
+HARM = "stops daemons or cuts nodes off through SSH"
+OWN = "looks for what only kube-apiserver itself has"
+OLD = "asks for what Kubernetes has given up since 1.20"
+IMAGES = "needs an image from a registry"
+
+NOT_ASKED = (
+    ("AdmissionWebhook|ConversionWebhook", WEBHOOKS),
+    ("CustomResource|[Cc]ustom resource|CRD|Aggregator", CUSTOM),
+    ("Etcd failure|DaemonRestart|Network Partition|after restarting", HARM),
+    (r"\[Feature:(Elasticsearch|Stackdriver|GPU|Recreate|NEG|kubemci|Ingress\] multicluster)", CLOUD),
+    (
+        r"Stackdriver|Logging soak|Multi-AZ|[Ll]oad.?[Bb]alanc|ESIPP|Firewall|GPU|Metadata Concealment|Upgrade|GCE",
+        CLOUD,
+    ),
+    (r"clustered applications|ClusterDns|\] DNS|PerformanceDNS|cloud-provider-gcp|LB health|L7", CLOUD),
+    (r"Networking|Conntrack|KubeProxy|NoSNAT|NetworkPolicy between|DualStack|latency|SCTP|session affinity", DATAPATH),
+    (
+        r"Port forwarding|Simple pod|Guestbook|Update Demo|logs|cluster-info dump|Kubectl copy|version v1 should",
+        STREAMS,
+    ),
+    ("private image", IMAGES),
+    (r"health handlers|priority and fairness|storage version hash|MetricsGrabber", OWN),
+    (r'accept "application/vnd.kubernetes.protobuf"$', "takes answers in protobuf only: ours are JSON"),
+    (r"PodSecurityPolicy|componentstatuses|single API token exists|avoidPod annotation", OLD),
+)

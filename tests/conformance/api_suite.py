@@ -1,0 +1,80 @@
+"""Runs Kubernetes' own specs of the API against our master, and tells how each one ended, or why it was not asked.
+
+python -m tests.conformance.api_suite [FOCUS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.conformance.api_specs import GROUPS, NOT_ASKED
+from tests.conformance.build import HOME, build
+from tests.conformance.own import OwnNode
+from tests.conformance.suite import Result, names, results, run_specs, say, table
+
+_GROUP = re.compile(r"\[([\w.-]+)\]")
+
+
+def reason(spec: str) -> str:
+    """Why a spec is not asked; empty if it has to pass."""
+    return next((why for pattern, why in NOT_ASKED if re.search(pattern, spec)), "")
+
+
+def meant(specs: Iterable[str], focus: str) -> tuple[str, ...]:
+    """Those that this is about."""
+    return tuple(sorted(spec for spec in specs if re.search(focus, spec)))
+
+
+def counted(specs: Iterable[str], rows: Iterable[Result]) -> str:
+    """For each group how many passed, failed and were not asked, and for each reason how many have it."""
+    ends = {row.spec: row.outcome for row in rows}
+    groups: dict[str, Counter[str]] = {}
+    reasons: Counter[str] = Counter()
+    for spec in specs:
+        found = _GROUP.search(spec)
+        outcome = ends.get(spec, "not asked")
+        groups.setdefault(found[1] if found else "", Counter())[outcome] += 1
+        if outcome == "not asked":
+            reasons[reason(spec)] += 1
+    lines = [f"{'':22}passed  failed  not asked"]
+    for group, found_ends in sorted(groups.items()):
+        lines.append(f"{group:22}{found_ends['passed']:6}{found_ends['failed']:8}{found_ends['not asked']:11}")
+    return "\n".join([*lines, *(f"{number:5} not asked: {why}" for why, number in reasons.most_common())])
+
+
+def main() -> int:
+    """Returns 1 if a spec failed that has to pass."""
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__.partition("\n")[0])
+    parser.add_argument("focus", nargs="?", default="|".join(GROUPS), help="a regular expression for names of specs")
+    focus = parser.parse_args().focus
+    build()
+    reports = HOME / "reports" / time.strftime("api-%Y%m%d-%H%M%S")
+    with OwnNode() as node:
+        say("a master of ours is up; a node of ours joins it")
+        node.agent()
+        node.tokens()
+        run_specs(node, focus, tuple(pattern for pattern, _ in NOT_ASKED), reports)
+    return _told(reports, focus)
+
+
+def _told(reports: Path, focus: str) -> int:
+    rows = tuple(results(reports))
+    asked = {row.spec for row in rows}
+    specs = meant(names(reports), focus)
+    forgotten = [spec for spec in specs if spec not in asked and not reason(spec)]
+    sys.stdout.write(f"{table(rows)}\n\n{counted(specs, rows)}\n")
+    for spec in forgotten:
+        say(f"has to pass and was not run: {spec}")
+    failed = [row for row in rows if row.outcome == "failed"]
+    say(f"{len(rows) - len(failed)} passed, {len(failed)} failed ({reports})")
+    return 1 if failed or forgotten or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The components of a real Kubernetes beside our master: scheduler, controllers, service proxy, and a second node."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lab.command import run
+from master import pki
+from tests.conformance import images
+from tests.conformance.own import QUIET, OwnNode
+from tests.conformance.stock import NODE_IP, PODS, PORT, WITH_RUNTIME
+from tests.contract.test_docker_driver import Dockerd
+from tests.e2e.single import NODE
+
+SCHEDULER = "stock"
+"""The name by which pods ask for the scheduler of Kubernetes; ours leaves them to it."""
+
+KUBELET = "node-2"
+REFUSED = re.compile(r"Failed to (?:list|watch) \*|is forbidden|the server could not find the requested resource")
+
+
+class Components(OwnNode):
+    """Use as a context manager; each component is started by its own method, as its own user where that one may.
+
+    Their requests are protobuf, as is their default.
+    """
+
+    _second: Dockerd | None = None
+
+    def scheduler(self) -> None:
+        """kube-scheduler, for pods that name SCHEDULER."""
+        document = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(self._kubeconfig("system:kube-scheduler"))},
+            "leaderElection": {"leaderElect": False},
+            "profiles": [{"schedulerName": SCHEDULER}],
+        }
+        config = self._written("scheduler.json", document)
+        self._start_binary("kube-scheduler", f"--config={config}", "--bind-address=127.0.0.1", "--port=0")
+
+    def controllers(self) -> None:
+        """kube-controller-manager with all its controllers, as an administrator: we have no roles for each of them."""
+        self._start_binary(
+            "kube-controller-manager",
+            f"--kubeconfig={self.root}/admin",
+            f"--service-account-private-key-file={self.root}/master/pki/sa.key",
+            f"--root-ca-file={self.root}/master/pki/ca.crt",
+            f"--cluster-signing-cert-file={self.root}/master/pki/ca.crt",
+            f"--cluster-signing-key-file={self.root}/master/pki/ca.key",
+            *QUIET,
+        )
+
+    def proxy(self) -> None:
+        """kube-proxy with iptables; the limits of connection tracking are the machine's."""
+        self._start_binary(
+            "kube-proxy",
+            f"--kubeconfig={self._kubeconfig('system:kube-proxy')}",
+            f"--hostname-override={NODE}",
+            f"--cluster-cidr={PODS}",
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0",
+            "--conntrack-tcp-timeout-close-wait=0",
+        )
+
+    def kubelet(self) -> None:
+        """kubelet with a Docker of its own, as the node KUBELET: its identity is one of `podlane node add`."""
+        home = self.root / "kubelet"
+        self.join(KUBELET, home)
+        self._second = Dockerd(home / "docker", WITH_RUNTIME, self.place)
+        self._second.root.mkdir()
+        self._running["dockerd of the kubelet"] = self._second.start()
+        images.load(str(self._second.socket))
+        self._start_binary(
+            "kubelet",
+            f"--config={self._written('kubelet.json', _settings(self.root))}",
+            f"--kubeconfig={home}/{KUBELET}",
+            f"--hostname-override={KUBELET}",
+            f"--node-ip={NODE_IP}",
+            f"--root-dir={home}/state",
+            f"--cert-dir={home}/pki",
+            f"--docker-endpoint=unix://{self._second.socket}",
+            "--network-plugin=cni",
+            f"--cni-conf-dir={self.root}/net.d",
+            "--cni-bin-dir=/usr/lib/cni",
+            f"--cni-cache-dir={home}/cni",
+            "--pod-infra-container-image=k8s.gcr.io/pause:3.2",
+        )
+
+    def __exit__(self, *_: object) -> None:
+        if "kubelet" in self._running:
+            self._stop("kubelet")
+        if self._second is not None:
+            docker = ("docker", "-H", f"unix://{self._second.socket}")
+            for identity in run(*docker, "ps", "-aq").split():
+                run(*docker, "rm", "-f", identity)
+        super().__exit__()
+
+    def said(self, component: str) -> str:
+        """Its log so far."""
+        return (self.root / f"{component}.log").read_text(errors="replace")
+
+    def refusals(self, component: str) -> list[str]:
+        """Lines of its log about requests that our master did not answer as Kubernetes does."""
+        return [line for line in self.said(component).splitlines() if REFUSED.search(line)]
+
+    def unsynced(self, component: str) -> set[str]:
+        """What it waits for to be listed and watched, and does not have yet."""
+        waits = re.findall(r"Waiting for caches to sync for (.+?) *$", self.said(component), re.MULTILINE)
+        synced = re.findall(r"Caches are synced for (.+?) *$", self.said(component), re.MULTILINE)
+        return set(waits) - set(synced)
+
+    def answer(self, url: str) -> str:
+        """What curl gets, from the namespace of the node; empty if nothing."""
+        command = [*self.place, "curl", "-sSf", "--max-time", "5", url]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    def _kubeconfig(self, user: str) -> Path:
+        """Of a user whose certificate our master's authority has signed."""
+        now = datetime.now(UTC)
+        ca = pki.authority(self.root / "master" / "pki", now)
+        document = pki.kubeconfig(f"https://{NODE_IP}:{PORT}", ca, pki.client_identity(ca, user, (), now), user)
+        return self._written(f"{user.rpartition(':')[2]}.kubeconfig", document)
+
+    def _written(self, name: str, document: Mapping[str, Any]) -> Path:
+        (self.root / name).write_text(json.dumps(document))
+        return self.root / name
+
+
+def _settings(root: Path) -> dict[str, Any]:
+    """Of a kubelet that leaves the machine's control groups, limits and packet filters alone."""
+    authority = {"x509": {"clientCAFile": f"{root}/master/pki/ca.crt"}, "anonymous": {"enabled": False}}
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {**authority, "webhook": {"enabled": True}},
+        "authorization": {"mode": "Webhook"},
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": [],
+        "evictionHard": {"memory.available": "50Mi"},
+        "failSwapOn": False,
+        "makeIPTablesUtilChains": False,
+        "oomScoreAdj": 0,
+        "readOnlyPort": 0,
+    }
