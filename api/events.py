@@ -90,7 +90,7 @@ def check(item: Event) -> Iterator[Problem]:
     """An event lies beside the object that it is about."""
     about, place = item.involved_object, item.metadata.namespace
     if place and place != (about.namespace or CLUSTER_NAMESPACE):
-        yield Problem("involvedObject.namespace", shown(about.namespace), f"must equal metadata.namespace, {place}")
+        yield Problem("involvedObject.namespace", shown(about.namespace), "does not match event.namespace")
     if item.type not in ("", NORMAL, WARNING):
         yield Problem("type", shown(item.type), f"{NORMAL}, {WARNING} are accepted", NOT_SUPPORTED)
 

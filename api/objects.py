@@ -64,6 +64,17 @@ class Condition(Value, frozen=True):
     observed_generation: int = 0
 
 
+class StatusCondition(Value, frozen=True, omit_defaults=False):
+    """One row of `status.conditions` of newer kinds (Condition of meta/v1); clients count on all of its fields."""
+
+    type: str
+    status: str
+    observed_generation: int = 0
+    last_transition_time: str = ""
+    reason: str = ""
+    message: str = ""
+
+
 class Object(Value, frozen=True):
     """Base of every object that has a place of its own in the API."""
 

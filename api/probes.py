@@ -34,7 +34,7 @@ class ExecAction(Value, frozen=True):
     command: tuple[str, ...] = ()
 
 
-class HTTPHeader(Value, frozen=True):
+class HTTPHeader(Value, frozen=True, omit_defaults=False):
     """One header of a request."""
 
     name: str

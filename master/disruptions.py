@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from api.label_selector import selector
-from api.objects import Condition, Object, Pod
+from api.objects import Condition, Object, Pod, StatusCondition
 from master.controllers import Change
 from master.dependents import controller_of
 from master.kinds import BY_NAME
@@ -102,10 +102,10 @@ def told(status: PodDisruptionBudgetStatus, now: datetime.datetime) -> PodDisrup
 
 def _conditions(
     status: PodDisruptionBudgetStatus, reason: str, message: str, now: datetime.datetime
-) -> tuple[Condition, ...]:
+) -> tuple[StatusCondition, ...]:
     old = next((row for row in status.conditions if row.type == ALLOWED), None)
     good = str(reason == ENOUGH)
-    row = Condition(
+    row = StatusCondition(
         type=ALLOWED,
         status=good,
         reason=reason,

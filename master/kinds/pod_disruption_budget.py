@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from api.label_selector import LabelSelector, check_selector
-from api.objects import Condition, Object
+from api.objects import Object, StatusCondition
 from api.rules import Rules
 from api.schema import Problem, choices, shown
 from api.value import Value, by
@@ -41,7 +41,7 @@ class PodDisruptionBudgetStatus(Value, frozen=True, omit_defaults=False):
     current_healthy: int = 0
     desired_healthy: int = 0
     expected_pods: int = 0
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+    conditions: Annotated[tuple[StatusCondition, ...], by("type")] = ()
 
 
 class PodDisruptionBudget(Object, frozen=True):

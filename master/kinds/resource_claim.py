@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from api import names
-from api.objects import Condition, Object, ObjectMeta
+from api.objects import Object, ObjectMeta, StatusCondition
 from api.placement import NodeSelector
 from api.rules import Rules
 from api.schema import FORBIDDEN, Problem
@@ -101,7 +101,7 @@ class AllocatedDeviceStatus(Value, frozen=True):
     pool: str = ""
     device: str = ""
     share_id: str | None = msgspec.field(default=None, name="shareID")
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+    conditions: Annotated[tuple[StatusCondition, ...], by("type")] = ()
     data: Json = None
     network_data: NetworkDeviceData | None = None
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api.objects import Condition, Object
+from api.objects import Object, StatusCondition
 from api.rules import Rules
 from api.schema import MISSING, Problem
 from api.value import Value, by
@@ -26,7 +26,7 @@ class ServiceCIDRSpec(Value, frozen=True):
 class ServiceCIDRStatus(Value, frozen=True):
     """Written by a controller."""
 
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+    conditions: Annotated[tuple[StatusCondition, ...], by("type")] = ()
 
 
 class ServiceCIDR(Object, frozen=True):
