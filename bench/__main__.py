@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from bench import attach, megaflows, outage, peers, pods, rivals
+from bench import attach, master, megaflows, outage, peers, pods, rivals
 from bench.figures import Figure, show
 
 MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
@@ -21,6 +21,7 @@ MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
     "outage": outage.measure,
     "megaflows": megaflows.measure,
     "pods": pods.measure,
+    "master": master.measure,
 }
 
 

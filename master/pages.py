@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from master import answers, discovery, openapi
 
@@ -17,6 +16,9 @@ def answer(http: web.Request, unready: Callable[[], str]) -> web.Response:
     """Answer a GET of a path that names no object. Raises Failure."""
     path = http.path.rstrip("/") or "/"
     if path == "/metrics":
+        # Its library takes 1 MB, which a master need not have before somebody asks.
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415
+
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
     if path in ("/healthz", "/livez", "/readyz"):
         reason = unready() if path == "/readyz" else ""

@@ -17,7 +17,7 @@ class ApiServer:
 
     def __init__(self, root: Path, *flags: str) -> None:
         self.kubeconfig = root / "admin.kubeconfig"
-        self._root = root
+        self.root = root
         self._flags = flags
         self._log = root / "log"
         self._port = 0
@@ -28,7 +28,7 @@ class ApiServer:
         command = (
             Path(sys.executable).with_name("podlane-master"),
             *("--config", "/dev/null", "--listen-address", "127.0.0.1", "--advertise-address", "127.0.0.1"),
-            *("--port", str(self._port), "--state-dir", self._root / "state", "--admin-kubeconfig", self.kubeconfig),
+            *("--port", str(self._port), "--state-dir", self.root / "state", "--admin-kubeconfig", self.kubeconfig),
         )
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([*command, *self._flags], stdout=log, stderr=log)

@@ -1,0 +1,73 @@
+"""Thousands of watches in one cheap process: after the handshake it only notes when bytes reach each socket.
+
+What a client makes of the bytes is not the server's time; so they are left encrypted.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import ssl
+import time
+from types import TracebackType
+from typing import Self
+
+PATIENCE_SECONDS = 60.0
+
+
+class RawWatches:
+    """Use as a context manager: so many connections, each with one request whose answer does not end."""
+
+    def __init__(self, server: str, context: ssl.SSLContext, path: str, count: int) -> None:
+        host, _, port = server.removeprefix("https://").partition(":")
+        self._address = (host, int(port))
+        self._context = context
+        self._request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\n\r\n".encode()
+        self._count = count
+        self._sockets: list[ssl.SSLSocket] = []
+        self._ready = selectors.EpollSelector()
+
+    def __enter__(self) -> Self:
+        try:
+            for _ in range(self._count):
+                self._sockets.append(self._opened())
+        except BaseException:
+            self._close()
+            raise
+        for one in self._sockets:
+            one.setblocking(False)
+            self._ready.register(one.fileno(), selectors.EVENT_READ)
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._ready.close()
+        for one in self._sockets:
+            one.close()
+
+    def _opened(self) -> ssl.SSLSocket:
+        plain = socket.create_connection(self._address, PATIENCE_SECONDS)
+        one = self._context.wrap_socket(plain, server_hostname=self._address[0])
+        one.sendall(self._request)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += one.recv(4096)
+        if b" 200 " not in head.partition(b"\r\n")[0]:
+            raise ConnectionError(f"the server answers {head[:200]!r}")
+        return one
+
+    def last_after(self, begin: float) -> float:
+        """Seconds from a moment (time.monotonic) until every connection has got something. Raises TimeoutError."""
+        left = {one.fileno() for one in self._sockets}
+        while left:
+            ready = self._ready.select(PATIENCE_SECONDS)
+            if not ready:
+                raise TimeoutError(f"{len(left)} of {self._count} watches got nothing")
+            for key, _ in ready:
+                if not os.read(key.fd, 1 << 16):
+                    raise ConnectionError("the server has ended a watch")
+                left.discard(key.fd)
+        return time.monotonic() - begin
