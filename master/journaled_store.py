@@ -137,10 +137,12 @@ class JournaledStore:
 
     def scan_latest(self, kind: str, namespace: str = "") -> list[Record]:
         """As `scan`, with the writes on their way; not sorted."""
+        records = self._tables[kind].records
+        found = self.scan(kind, namespace) if namespace else list(records.values())
         ahead = {key: _outcome(event) for key, event in self._pending[kind].items()}
         if not ahead:
-            return self.scan(kind, namespace)
-        kept = [record for record in self.scan(kind, namespace) if record.key not in ahead]
+            return found
+        kept = [record for record in found if record.key not in ahead]
         return kept + [r for r in ahead.values() if r is not None and namespace in ("", r.key.namespace)]
 
     def scan_at(self, kind: str, namespace: str, revision: int) -> list[Record]:
