@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import asdict, replace
 
 from api import names, quantity
+from api.label_selector import LabelSelector, check_selector
 from api.objects import Object, ResourceRequirements
 from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, choices, shown
 from api.value import Json, ObjectReference, Value
@@ -66,7 +67,7 @@ class PersistentVolumeClaimSpec(Value, frozen=True):
     storage_class_name: str | None = None
     volume_attributes_class_name: str | None = None
     volume_mode: str | None = None
-    selector: Json = None
+    selector: LabelSelector | None = None
     data_source: Json = None
     data_source_ref: Json = None
 
@@ -152,6 +153,8 @@ def check_claim(claim: PersistentVolumeClaim) -> Iterator[Problem]:
     yield from choices(("spec.volumeMode", spec.volume_mode or "", VOLUME_MODES))
     if spec.volume_name and names.dns_subdomain(spec.volume_name):
         yield Problem("spec.volumeName", shown(spec.volume_name), names.dns_subdomain(spec.volume_name))
+    if spec.selector is not None:
+        yield from check_selector("spec.selector", spec.selector)
     for field, value in (("dataSource", spec.data_source), ("dataSourceRef", spec.data_source_ref)):
         if value is not None:
             yield Problem(f"spec.{field}", "given", "is not supported by this version", FORBIDDEN)

@@ -1,15 +1,18 @@
-"""Which claim has which volume: as people write it down, the volume in the claim or the claim in the volume. Pure.
+"""Which claim has which volume. Pure.
 
-Nobody is given a volume that he did not name: there is no choosing by size or class. One side is enough; the other is
-filled in, with the claim's uid, so that a claim made anew by the same name does not inherit the storage.
+People write it down, the volume in the claim or the claim in the volume: one side is enough, the other is filled in,
+with the claim's uid, so that a claim made anew by the same name does not inherit the storage. A claim that names none
+gets the smallest volume that names none, of its class, its modes, its labels and at least its size. No volume is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
+from api import quantity
+from api.label_selector import selector
 from api.objects import Object
 from api.storage import AVAILABLE, BOUND, LOST, PENDING, RELEASED, PersistentVolume, PersistentVolumeClaim
 from api.value import ObjectReference
@@ -18,11 +21,13 @@ from master.controllers import Change
 Key = tuple[str, str]
 
 
-def bindings(volumes: Iterable[PersistentVolume], claims: Iterable[PersistentVolumeClaim]) -> Iterator[Change]:
-    """The writes that are missing on both sides."""
+def bindings(
+    volumes: Iterable[PersistentVolume], claims: Iterable[PersistentVolumeClaim], usual: str = ""
+) -> Iterator[Change]:
+    """The writes that are missing on both sides. `usual` is the class of claims that name none."""
     by_name = {volume.metadata.name: volume for volume in volumes}
     by_key = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
-    pairs = dict(_pairs(by_name, by_key))
+    pairs = dict(_pairs(by_name, by_key, usual))
     holders = {volume: key for key, volume in pairs.items()}
     for name, volume in by_name.items():
         claim = by_key[holders[name]] if name in holders else None
@@ -31,8 +36,13 @@ def bindings(volumes: Iterable[PersistentVolume], claims: Iterable[PersistentVol
         yield from _changed(claim, _bound_claim(claim, by_name[pairs[key]] if key in pairs else None))
 
 
-def _pairs(volumes: dict[str, PersistentVolume], claims: dict[Key, PersistentVolumeClaim]) -> Iterator[tuple[Key, str]]:
-    """Volumes that name their claim come first; of several claims that name one volume the first has it."""
+def _pairs(
+    volumes: dict[str, PersistentVolume], claims: dict[Key, PersistentVolumeClaim], usual: str
+) -> Iterator[tuple[Key, str]]:
+    """Volumes that name their claim come first, then claims that name their volume, then those that name none.
+
+    Of several claims to one volume the first by its name has it.
+    """
     taken: set[str] = set()
     given: set[Key] = set()
     for name, volume in sorted(volumes.items()):
@@ -49,7 +59,38 @@ def _pairs(volumes: dict[str, PersistentVolume], claims: dict[Key, PersistentVol
         name = claim.spec.volume_name
         if key not in given and name not in taken and name in volumes and volumes[name].spec.claim_ref is None:
             taken.add(name)
+            given.add(key)
             yield key, name
+    free = [one for one in volumes.values() if one.metadata.name not in taken and _is_free(one)]
+    for key, claim in sorted(claims.items(), key=lambda item: item[0]):
+        fitting = [one for one in free if key not in given and _suits(one, claim, usual)]
+        if fitting:
+            best = min(fitting, key=lambda one: (_size(one.spec.capacity), one.metadata.name))
+            free.remove(best)
+            yield key, best.metadata.name
+
+
+def _is_free(volume: PersistentVolume) -> bool:
+    return volume.spec.claim_ref is None and volume.metadata.deletion_timestamp is None
+
+
+def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim, usual: str) -> bool:
+    """Whether a claim that names no volume, and never had one, may have this one."""
+    has, wish = volume.spec, claim.spec
+    wanted = usual if wish.storage_class_name is None else wish.storage_class_name
+    return (
+        not wish.volume_name
+        and claim.metadata.deletion_timestamp is None
+        and wanted == has.storage_class_name
+        and set(wish.access_modes) <= set(has.access_modes)
+        and wish.volume_mode == has.volume_mode
+        and _size(wish.resources.requests) <= _size(has.capacity)
+        and (wish.selector is None or selector(wish.selector).matches(volume.metadata.labels))
+    )
+
+
+def _size(amounts: Mapping[str, str | int | float]) -> int:
+    return quantity.whole(amounts.get("storage", 0))
 
 
 def _bound_volume(volume: PersistentVolume, claim: PersistentVolumeClaim | None) -> PersistentVolume:

@@ -36,6 +36,7 @@ from master import (
 )
 from master.controllers import Outcome
 from master.kinds import BY_NAME, STORED
+from master.kinds.storage_class import usual_class
 from master.look import Look
 
 ROLLOUT_SECONDS = 5.0
@@ -95,7 +96,7 @@ def _master_service(look: Look) -> Iterable[Outcome]:
 def _claims(look: Look) -> Iterable[Outcome]:
     """What is bound or set free now is looked at again before anything may go."""
     volumes, wishes = look.all("PersistentVolume"), look.all("PersistentVolumeClaim")
-    found: list[Outcome] = list(claims.bindings(volumes, wishes))
+    found: list[Outcome] = list(claims.bindings(volumes, wishes, usual_class(look.all("StorageClass"))))
     if not found and any(item.metadata.deletion_timestamp for item in (*volumes, *wishes)):
         found = list(protection.releases(volumes, wishes, look.all("Pod")))
     return found
@@ -226,7 +227,7 @@ CONTROLLERS = (
     Controller("jobs", ("Job", "Pod"), _jobs, JOB_SECONDS),
     Controller("quotas", tuple(kind.name for kind in quotas.COUNTABLE if kind.name not in FLEETING), _quotas),
     Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),
-    Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "Pod"), _claims),
+    Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"), _claims),
     Controller("dependents", OWNED, _dependents),
     Controller("namespaces", ("Namespace", *(name for name in CONTENTS if name not in FLEETING)), _namespaces),
     Controller("taints", ("Node",), lambda look: node_taints.tainted(look.all("Node"), look.now)),

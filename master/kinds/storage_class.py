@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -49,6 +49,13 @@ class StorageClass(Object, frozen=True):
     allow_volume_expansion: bool | None = None
     volume_binding_mode: str | None = None
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+def usual_class(classes: Iterable[StorageClass]) -> str:
+    """The name of the class of claims that name none; of several that say so the newest. Empty if there is none."""
+    marked = [one for one in classes if any(one.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS)]
+    newest = max(marked, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name), default=None)
+    return "" if newest is None else newest.metadata.name
 
 
 class VolumeAttributesClass(Object, frozen=True):

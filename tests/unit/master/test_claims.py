@@ -1,4 +1,4 @@
-"""Claims and volumes are paired as people have written it down, on both sides, and stay so."""
+"""Claims and volumes are paired as people have written it down, on both sides, or by what suits, and stay so."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ from master.claims import bindings
 from tests.unit.master.make import meta
 
 
-def disk(name: str, claim: str = "", uid: str = "") -> PersistentVolume:
-    spec: dict[str, Any] = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+def disk(name: str, claim: str = "", uid: str = "", **more: Any) -> PersistentVolume:
+    spec: dict[str, Any] = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **more}
     if claim:
         spec["claimRef"] = {"namespace": "red", "name": claim, "uid": uid}
     item = msgspec.convert({"spec": spec | {"hostPath": {"path": "/srv"}}}, PersistentVolume)
     return default(replace(item, metadata=meta(name)))
 
 
-def claim(name: str, volume: str = "", uid: str = "") -> PersistentVolumeClaim:
-    item = msgspec.convert({"spec": {"volumeName": volume}}, PersistentVolumeClaim)
+def claim(name: str, volume: str = "", uid: str = "", **more: Any) -> PersistentVolumeClaim:
+    """Without `more` it is for another class than that of the disks."""
+    spec = {"volumeName": volume, "storageClassName": "none", "accessModes": ["ReadWriteOnce"], **more}
+    item = msgspec.convert({"spec": spec}, PersistentVolumeClaim)
     return default(replace(item, metadata=meta(name, namespace="red", uid=uid or f"uid-{name}")))
 
 
 Items = list[PersistentVolume | PersistentVolumeClaim]
 
 
-def settled(*items: PersistentVolume | PersistentVolumeClaim) -> Items:
+def settled(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -> Items:
     """What is there when nothing is left to write; writing twice must be enough."""
     held: Items = list(items)
     for _ in range(2):
         for change in bindings(
             [item for item in held if isinstance(item, PersistentVolume)],
             [item for item in held if isinstance(item, PersistentVolumeClaim)],
+            usual,
         ):
             held[next(place for place, item in enumerate(held) if item is change.before)] = change.item  # type: ignore[call-overload]
     volumes = [item for item in held if isinstance(item, PersistentVolume)]
-    assert not list(bindings(volumes, [item for item in held if isinstance(item, PersistentVolumeClaim)]))
+    assert not list(bindings(volumes, [item for item in held if isinstance(item, PersistentVolumeClaim)], usual))
     return held
 
 
@@ -80,6 +83,43 @@ def test_storage_is_not_inherited_by_a_claim_of_the_same_name() -> None:
 def test_a_claim_whose_volume_is_gone_is_lost() -> None:
     _, wish = settled(disk("d", claim="c"), claim("c"))
     assert phases(settled(wish)) == ["Lost"]
+
+
+def wish(name: str = "c", size: str = "1Gi", **more: Any) -> PersistentVolumeClaim:
+    return claim(name, **{"storageClassName": "", "resources": {"requests": {"storage": size}}, **more})
+
+
+def volume_of(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -> str:
+    [found] = [one for one in settled(*items, usual=usual) if isinstance(one, PersistentVolumeClaim)]
+    return found.spec.volume_name
+
+
+def test_a_claim_that_names_none_gets_the_smallest_that_suits() -> None:
+    disks = [disk("large", capacity={"storage": "9Gi"}), disk("small"), disk("mid", capacity={"storage": "2Gi"})]
+    assert volume_of(*disks, wish()) == "small"
+    assert volume_of(*disks, wish(size="1500Mi")) == "mid"
+    assert volume_of(*disks, wish(size="10Gi")) == ""
+    assert volume_of(disk("d", claim="other"), wish()) == ""
+    assert volume_of(disk("d", accessModes=["ReadWriteMany"]), wish()) == ""
+    both = disk("d", accessModes=["ReadWriteMany", "ReadWriteOnce"])
+    assert volume_of(both, wish(accessModes=["ReadWriteMany"])) == "d"
+    red, blue = (replace(disk(name), metadata=meta(name, labels={"of": name})) for name in ("red", "blue"))
+    assert volume_of(red, blue, wish(selector={"matchLabels": {"of": "red"}})) == "red"
+
+
+def test_a_claim_gets_only_what_is_of_its_class() -> None:
+    fast, plain = disk("fast", storageClassName="ssd"), disk("plain")
+    assert volume_of(fast, plain, wish(storageClassName="ssd")) == "fast"
+    assert volume_of(fast, plain, wish(storageClassName="tape")) == ""
+    assert volume_of(fast, plain, wish(storageClassName=None)) == "plain"
+    assert volume_of(fast, plain, wish(storageClassName=None), usual="ssd") == "fast"
+    assert volume_of(fast, wish(), usual="ssd") == ""
+
+
+def test_two_claims_never_share() -> None:
+    found = settled(disk("a"), disk("b"), wish("c1"), wish("c2"), wish("c3"))
+    had = [one.spec.volume_name for one in found if isinstance(one, PersistentVolumeClaim)]
+    assert had == ["a", "b", ""]
 
 
 NAMES = st.sampled_from(["", "a", "b"])
