@@ -174,7 +174,8 @@ class Server:
         }
         if verb not in operations or (verb in ("update", "patch") and not ask.where.name):
             raise answers.not_allowed()
-        if not name and verb not in ("create", *kind.verbs):
+        # Of what nobody can make, who changes or deletes one is told that there is none.
+        if not (name or kind.refusal or verb in ("create", *kind.verbs)):
             raise answers.not_allowed()
         return await operations[verb](ask)
 
