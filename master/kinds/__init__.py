@@ -7,6 +7,7 @@ from master.kinds.cluster_network import CLUSTER_NETWORK
 from master.kinds.config_map import CONFIG_MAP
 from master.kinds.controller_revision import CONTROLLER_REVISION
 from master.kinds.cron_job import CRON_JOB
+from master.kinds.cron_job_v1beta1 import CRON_JOB_V1BETA1
 from master.kinds.csi import CSI_DRIVER, CSI_NODE, CSI_STORAGE_CAPACITY
 from master.kinds.daemon_set import DAEMON_SET
 from master.kinds.deployment import DEPLOYMENT
@@ -84,6 +85,7 @@ ALL: tuple[AnyKind, ...] = (
     POD_DISRUPTION_BUDGET_V1BETA1,
     JOB,
     CRON_JOB,
+    CRON_JOB_V1BETA1,
     LIMIT_RANGE,
     RESOURCE_QUOTA,
     ROLE,

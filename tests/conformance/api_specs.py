@@ -25,6 +25,7 @@ DATAPATH = "is about packets: the network's own tests are (issue 7)"
 HARM = "stops daemons or cuts nodes off through SSH"
 OWN = "looks for what only kube-apiserver itself has"
 OLD = "asks for what Kubernetes has given up since 1.20"
+NODES = "needs more nodes than one"
 IMAGES = "needs an image from a registry"
 
 NOT_ASKED = (
@@ -42,6 +43,10 @@ NOT_ASKED = (
         r"Port forwarding|Simple pod|Guestbook|Update Demo|logs|cluster-info dump|Kubectl copy|version v1 should",
         STREAMS,
     ),
+    (r"consumable|ServiceAccounts should (mount|support|set)|NodeAuthenticator|serve a basic image", STREAMS),
+    (r"StatefulSetBasic\] (Burst|Scaling|should (implement|not deadlock|perform|provide))", STREAMS),
+    (r"Services should (allow pods|be able to|be rejected|create endpoints|implement|preserve|release)", STREAMS),
+    (r"2 nodes|PodTopologySpread|PodAntiAffinity|preferably|nodes pod can tolerate", NODES),
     ("private image", IMAGES),
     (r"health handlers|priority and fairness|storage version hash|MetricsGrabber", OWN),
     (r'accept "application/vnd.kubernetes.protobuf"$', "takes answers in protobuf only: ours are JSON"),

@@ -17,6 +17,8 @@ from api.validate import decode
 from api.value import ObjectReference
 from master.conversions import seen, seen_event
 from master.kinds import ALL, BY_NAME, STORED
+from master.kinds.cron_job import CronJob, CronJobSpec
+from master.kinds.cron_job_v1beta1 import CRON_JOB_V1BETA1
 from master.kinds.endpoint_slice_v1beta1 import ENDPOINT_SLICE_V1BETA1
 from master.kinds.event_v1 import EVENT_V1, NAMES
 from master.kinds.horizontal_pod_autoscaler import (
@@ -168,6 +170,14 @@ def test_an_empty_selector_of_the_older_form_takes_no_pods() -> None:
     spec = PodDisruptionBudgetSpec(selector=LabelSelector())
     empty = POD_DISRUPTION_BUDGET_V1BETA1.type(metadata=meta("b"), spec=spec)
     assert POD_DISRUPTION_BUDGET_V1BETA1.kept(empty).spec.selector is None
+
+
+def test_cron_jobs_are_the_same_in_both_forms() -> None:
+    item = CronJob(metadata=meta("c", namespace="red"), spec=CronJobSpec(schedule="* * * * *", suspend=True))
+    assert CRON_JOB_V1BETA1.kept(CRON_JOB_V1BETA1.seen(item)) == item
+    document = {"metadata": {"name": "c", "namespace": "red"}, "spec": {"schedule": "every day"}}
+    _, problems, _ = decode(CRON_JOB_V1BETA1.type, document, CRON_JOB_V1BETA1.rules)
+    assert "spec.schedule" in {problem.path for problem in problems}
 
 
 WRONG = [
