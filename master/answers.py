@@ -203,6 +203,13 @@ def invalid_review(kind: str, problems: Sequence[Problem]) -> Failure:
     return failure(422, "Invalid", f'{kind} "" is invalid: {listed}', details)
 
 
+def invalid_options(kind: str, problem: Problem) -> Failure:
+    """422: parameters of a request that do not go together."""
+    found, group = cause(problem), "meta.k8s.io"
+    details = StatusDetails(group=group, kind=kind, causes=(found,))
+    return failure(422, "Invalid", f'{kind}.{group} "" is invalid: {found.field}: {found.message}', details)
+
+
 def unknown_fields(kind: AnyKind, fields: Iterable[str]) -> Failure:
     """400: a strict request named fields that the kind does not have."""
     listed = ", ".join(f'unknown field "{path}"' for path in fields)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from api.objects import Object, Pod
+from api.schema import FORBIDDEN, Problem
 from master import answers, apply, bodies, patch, request, scaling, tables, writes
 from master.admission_chain import AdmissionChain
 from master.apply import Owner
@@ -119,7 +120,9 @@ class Objects:
         if match not in ("", "Exact", "NotOlderThan"):
             raise answers.bad_request(f"resourceVersionMatch is {match!r}; Exact and NotOlderThan are accepted")
         if match and asked is None:
-            raise answers.bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+            why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+            problem = Problem("resourceVersionMatch", "given", why, FORBIDDEN)
+            raise answers.invalid_options("ListOptions", problem)
         if paged and asked:
             raise answers.bad_request("resourceVersion is not accepted together with continue")
         if asked is not None and asked > self._store.revision:

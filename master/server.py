@@ -209,7 +209,7 @@ class Server:
             raise project_requests.refused()
         if http.method == "GET":
             # A list of what is never kept: it says that one may ask.
-            return pages.json_answer(answers.success())
+            return web.Response(body=answers.encode(answers.success()), content_type="application/json")
         if http.method != "POST":
             raise answers.not_allowed()
         document = await self._document(http, _content_type(http))

@@ -62,11 +62,11 @@ def _check_wish(service: Service, network: IPv4Network, used: set[IPv4Address]) 
     text = service.spec.cluster_ip
     address, why = IPv4Address(text), ""
     if address not in network or address in (network.network_address, network.broadcast_address):
-        why = f"failed to allocate IP {text}: the provided IP is not in the valid range ({network})"
+        why = f"failed to allocate IP {text}: the provided network does not match the current range"
     elif address in used:
         why = f"failed to allocate IP {text}: provided IP is already allocated"
     if why:
-        raise answers.invalid(SERVICE, service.metadata.name, [Problem("spec.clusterIP", shown(text), why)])
+        raise answers.invalid(SERVICE, service.metadata.name, [Problem("spec.clusterIPs", shown([text]), why)])
 
 
 def _with_node_ports(service: Service, others: tuple[Service, ...], cursor: int) -> tuple[Service, int]:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from aiohttp import HttpVersion11, web
 
+from api.schema import FORBIDDEN, Problem
 from master import answers, request, tables
 from master.conversions import seen_event
 from master.kinds.kind import with_metadata
@@ -80,8 +81,7 @@ def wish(ask: Ask) -> Wish:
 
 
 def _forbidden_match(why: str) -> answers.Failure:
-    message = f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: {why}'
-    return answers.failure(422, "Invalid", message)
+    return answers.invalid_options("ListOptions", Problem("resourceVersionMatch", "given", why, FORBIDDEN))
 
 
 def change(selection: Selection, event: Event) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from api.objects import FINAL_PHASES, Binding, Condition, NamespaceStatus, Node, Object, Pod
-from api.schema import FORBIDDEN, UNKNOWN, Problem, shown, without_nulls
+from api.schema import FORBIDDEN, MISSING, UNKNOWN, Problem, shown, without_nulls
 from api.validate import decode, default, immutable
 from master import answers, apply, reviews
 from master.apply import Owner
@@ -192,8 +192,8 @@ def part_updated(kind: AnyKind, name: str, new: Any, old: Any) -> Any:
 def applicable(where: Target, document: object, manager: str) -> dict[str, Any]:
     """The part of an apply's body that its path is about. Raises Failure if it is no body of an apply."""
     if not manager:
-        message = 'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
-        raise answers.failure(422, "Invalid", message)
+        problem = Problem("fieldManager", '""', "is required for apply patch", MISSING)
+        raise answers.invalid_options("PatchOptions", problem)
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
         raise answers.bad_request(f"the body is not a {where.kind.name}: an object with metadata is accepted")
     if document["metadata"].get("managedFields") is not None:
@@ -362,7 +362,7 @@ def bound(kind: AnyKind, pod: Pod, binding: Binding, now: datetime.datetime) -> 
     """The pod, placed on the node that the binding names."""
     name, found, target = pod.metadata.name, binding.metadata, binding.target
     if found.name not in ("", name):
-        raise answers.bad_request(f"name in URL ({name}) does not match name in Binding object ({found.name})")
+        raise answers.bad_request("name in URL does not match name in Binding object")
     if target is None or target.kind not in ("", "Node") or not target.name:
         raise answers.bad_request("the Binding has no target of kind Node with a name")
     if found.uid not in ("", pod.metadata.uid):
