@@ -185,15 +185,15 @@ class Watcher:
             connector = aiohttp.TCPConnector(ssl=self._tls, limit=0, force_close=True)
             try:
                 async with aiohttp.ClientSession(connector=connector) as http:
-                    await (self._watch(http, marks) if self._known else self._begin(http))
+                    await (self._watch(http, marks) if self._known else self._begin(http, marks))
             except (aiohttp.ClientError, OSError):
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _begin(self, http: aiohttp.ClientSession) -> None:
+    async def _begin(self, http: aiohttp.ClientSession, marks: Marks) -> None:
         if self._dice.random() < 0.5:
             await self._list(http)
         else:
-            await self._list_by_watch(http)
+            await self._list_by_watch(http, marks)
 
     async def _list(self, http: aiohttp.ClientSession) -> None:
         items: list[_Object] = []
@@ -210,13 +210,14 @@ class Watcher:
                 return
             query["continue"] = page.metadata.continue_
 
-    async def _list_by_watch(self, http: aiohttp.ClientSession) -> None:
+    async def _list_by_watch(self, http: aiohttp.ClientSession, marks: Marks) -> None:
         items: list[_Object] = []
-        query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-        async for line in self._lines(http, query):
+        lines = self._lines(http, {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"})
+        async for line in lines:
             if line.object.metadata.annotations.get("k8s.io/initial-events-end") == "true":
                 assert line.type == BOOKMARK
                 self._start(line.object.revision, items)
+                await self._take(lines, line.object.revision, marks)
                 return
             assert line.type == "ADDED"
             items.append(line.object)
@@ -233,10 +234,14 @@ class Watcher:
         after = self._dice.choice(self._known) if back else self.reached
         if self.look_back:
             after, self.look_back = self._known[0], False
+        await self._take(self._lines(http, {"resourceVersion": str(after)}), after, marks)
+
+    async def _take(self, lines: AsyncIterator[_Line], after: int, marks: Marks) -> None:
+        """The events after a revision, until the stream ends or it is enough."""
         enough = None if self._steady else self._dice.randrange(1, 300)
         seen: list[Seen] = []
         try:
-            async for line in self._lines(http, {"resourceVersion": str(after)}):
+            async for line in lines:
                 if line.type == "ERROR":
                     assert line.object.code == 410
                     self._known.clear()
@@ -244,10 +249,8 @@ class Watcher:
                     if after >= marks.forgotten:
                         self.wrongly_expired.append(after)
                     return
-                shown = line.type == BOOKMARK
-                seen.append(
-                    Seen(line.type, line.object.revision, *(() if shown else (line.object.name, line.object.state)))
-                )
+                what = (line.object.name, line.object.state) if line.type != BOOKMARK else ()
+                seen.append(Seen(line.type, line.object.revision, *what))
                 if len(seen) == enough:
                     return
         finally:
