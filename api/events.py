@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from api import times
+from api import names, times
 from api.objects import Object, ObjectMeta
-from api.schema import FORBIDDEN, NOT_SUPPORTED, Problem, shown
+from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
 from api.value import ObjectReference, Value
 
 NORMAL, WARNING = "Normal", "Warning"
 CLUSTER_NAMESPACE = "default"
 """Where events about objects are kept that are in no namespace themselves."""
 
-LONGEST_NAME = 253
+CLUSTER_NAMESPACES = (CLUSTER_NAMESPACE, "kube-system")
+"""The same of events of the newer form, those with an `event_time`."""
+
+LONGEST_NAME, LONGEST_WORD, LONGEST_NOTE = 253, 128, 1024
 
 
 class EventSource(Value, frozen=True):
@@ -89,10 +92,27 @@ def event(about: ObjectReference, kind: str, reason: str, message: str, source: 
 def check(item: Event) -> Iterator[Problem]:
     """An event lies beside the object that it is about."""
     about, place = item.involved_object, item.metadata.namespace
-    if place and place != (about.namespace or CLUSTER_NAMESPACE):
+    homes = (about.namespace,) if about.namespace else CLUSTER_NAMESPACES if item.event_time else (CLUSTER_NAMESPACE,)
+    if place and place not in homes:
         yield Problem("involvedObject.namespace", shown(about.namespace), "does not match event.namespace")
     if item.type not in ("", NORMAL, WARNING):
         yield Problem("type", shown(item.type), f"{NORMAL}, {WARNING} are accepted", NOT_SUPPORTED)
+    if item.event_time:
+        yield from _check_told(item)
+
+
+def _check_told(item: Event) -> Iterator[Problem]:
+    """An event of the newer form, in which there is no source, says who tells what was done, in words for programs."""
+    told = ("reportingComponent", item.reporting_component), ("reportingInstance", item.reporting_instance)
+    for path, text in (*told, ("action", item.action), ("reason", item.reason)):
+        if not text:
+            yield Problem(path, '""', "a value is required", MISSING)
+        elif len(text) > LONGEST_WORD:
+            yield Problem(path, shown(text), f"can have at most {LONGEST_WORD} characters")
+    if item.reporting_component and names.label_key(item.reporting_component):
+        yield Problem("reportingComponent", shown(item.reporting_component), names.label_key(item.reporting_component))
+    if len(item.message) > LONGEST_NOTE:
+        yield Problem("message", shown(item.message), f"can have at most {LONGEST_NOTE} characters")
 
 
 def immutable(old: Event, new: Event) -> Iterator[Problem]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
-from api import names
 from api.events import NORMAL, WARNING, EventSeries, EventSource
 from api.events import Event as CoreEvent
 from api.events import check as check_core
@@ -14,10 +13,8 @@ from api.rules import Rules
 from api.schema import MISSING, Problem, shown
 from api.value import ObjectReference
 from master.kinds import event
-from master.kinds.checks import given, unchanged
+from master.kinds.checks import unchanged
 from master.kinds.kind import Conversion, Kind, parse_time
-
-LONGEST_WORD, LONGEST_NOTE = 128, 1024
 
 NAMES = {
     "series": "series",
@@ -71,26 +68,21 @@ def _kept(item: Event) -> CoreEvent:
     return CoreEvent(metadata=item.metadata, **{there: getattr(item, here) for here, there in NAMES.items()})
 
 
-def _word(text: str) -> str:
-    return "" if len(text) <= LONGEST_WORD else f"can have at most {LONGEST_WORD} characters"
+WORDS = {"involvedObject": "regarding", "reportingComponent": "reportingController", "message": "note"}
+"""Field of the core → field here, on the wire, where they differ in a path."""
 
 
 def _check(item: Event) -> Iterator[Problem]:
     """An event of the core may be shown here and written again as it is, so it has to be good as one of those only."""
     for problem in check_core(_kept(item)):
-        yield problem._replace(path=problem.path.replace("involvedObject", "regarding"))
-    if len(item.note) > LONGEST_NOTE:
-        yield Problem("note", shown(item.note), f"can have at most {LONGEST_NOTE} characters")
+        field, dot, rest = problem.path.partition(".")
+        yield problem._replace(path=f"{WORDS.get(field, field)}{dot}{rest}")
     if item.event_time is None and item.deprecated_first_timestamp is not None:
         return
     if item.event_time is None:
         yield Problem("eventTime", "null", "a time is required", MISSING)
     elif parse_time(item.event_time) is None:
         yield Problem("eventTime", shown(item.event_time), "a time of RFC 3339 is accepted")
-    yield from given("reportingController", item.reporting_controller, names.label_key)
-    yield from given("reportingInstance", item.reporting_instance, _word)
-    yield from given("action", item.action, _word)
-    yield from given("reason", item.reason, _word)
     if not item.type:
         yield Problem("type", '""', f"{NORMAL} or {WARNING} is required", MISSING)
     yield from _check_series(item.series)

@@ -75,6 +75,30 @@ def test_an_event_is_the_same_after_the_way_there_and_back(item: Event) -> None:
     assert EVENT_V1.kept(EVENT_V1.seen(item)) == item
 
 
+ABOUT_NODE = {"involvedObject": {"kind": "Node", "name": "n"}}
+TOLD = {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingComponent": "example.org/c", "reportingInstance": "c-1",
+        "action": "Binding", "reason": "Bound"} | ABOUT_NODE  # fmt: skip
+EVENTS_OF_THE_CORE = [
+    ("default", ABOUT_NODE, []),
+    ("kube-system", ABOUT_NODE, ["involvedObject.namespace"]),
+    ("kube-system", TOLD, []),
+    ("red", TOLD, ["involvedObject.namespace"]),
+    ("default", {**TOLD, "action": ""}, ["action"]),
+    ("default", {**TOLD, "reportingComponent": "a b"}, ["reportingComponent"]),
+    ("default", {**TOLD, "reportingInstance": "a" * 129}, ["reportingInstance"]),
+    ("default", {**TOLD, "message": "a" * 1025}, ["message"]),
+]
+
+
+@pytest.mark.parametrize(("namespace", "content", "paths"), EVENTS_OF_THE_CORE)
+def test_an_event_of_the_core_with_a_time_of_its_own_is_one_of_the_newer_form(
+    namespace: str, content: Any, paths: list[str]
+) -> None:
+    document = {**content, "metadata": {"name": "e", "namespace": namespace}}
+    _, problems, _ = decode(Event, document)
+    assert [problem.path for problem in problems] == paths
+
+
 AMOUNT = st.just("3")
 TARGETS = st.builds(MetricTarget, type=TEXT, average_value=AMOUNT) | st.integers(1, 99).map(
     lambda percent: MetricTarget(type="Utilization", average_utilization=percent)
