@@ -14,7 +14,9 @@ from api.schema import DUPLICATE, FORBIDDEN, MISSING, Problem, shown
 MOST_BYTES = 1 << 20
 LONGEST_KEY = 253
 OPAQUE = "Opaque"
-ACCOUNT_NAME = "kubernetes.io/service-account.name"
+ACCOUNT_TOKEN = "kubernetes.io/service-account-token"
+ACCOUNT_NAME, ACCOUNT_UID = "kubernetes.io/service-account.name", "kubernetes.io/service-account.uid"
+"""Type of a Secret with the token of a service account, and its annotations: which account it is."""
 
 _KEY = re.compile(r"[-._a-zA-Z0-9]+")
 
@@ -89,7 +91,7 @@ def check_secret(secret: Secret) -> Iterator[Problem]:
             yield Problem(f"data[{key}]", "<secret contents redacted>", "JSON is accepted")
     if secret.type == "kubernetes.io/basic-auth" and not data.keys() & {"username", "password"}:
         yield Problem("data", shown(sorted(data)), "username or password is required", MISSING)
-    if secret.type == "kubernetes.io/service-account-token" and not secret.metadata.annotations.get(ACCOUNT_NAME):
+    if secret.type == ACCOUNT_TOKEN and not secret.metadata.annotations.get(ACCOUNT_NAME):
         yield Problem(f"metadata.annotations[{ACCOUNT_NAME}]", "null", "the account's name is required", MISSING)
 
 

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from api.configuration import ConfigMap
+from api.configuration import ConfigMap, Secret
 from api.objects import Namespace, Object, ObjectMeta
 from api.schema import Problem, shown
 from api.tokens import TokenRequest
@@ -81,13 +81,27 @@ def claims(
             raise answers.conflict(bindable, reference.name, why)
         private[reference.kind.lower()] = {"name": bound.metadata.name, "uid": bound.metadata.uid}
     begin = int(now.timestamp())
+    return {**_claims(account, private, begin), "aud": list(spec.audiences) or [ISSUER], "exp": begin + seconds}
+
+
+def lasting_claims(account: ServiceAccount, secret: Secret, now: datetime.datetime) -> dict[str, Any]:
+    """The claims of a token that is good as long as the Secret is there which it stands in."""
+    meta, held = account.metadata, secret.metadata
+    private = {
+        "namespace": meta.namespace,
+        "serviceaccount": {"name": meta.name, "uid": meta.uid},
+        "secret": {"name": held.name, "uid": held.uid},
+    }
+    return {**_claims(account, private, int(now.timestamp())), "aud": [ISSUER]}
+
+
+def _claims(account: ServiceAccount, private: Claims, begin: int) -> dict[str, Any]:
+    meta = account.metadata
     return {
         "iss": ISSUER,
         "sub": f"{PREFIX}{meta.namespace}:{meta.name}",
-        "aud": list(spec.audiences) or [ISSUER],
         "iat": begin,
         "nbf": begin,
-        "exp": begin + seconds,
         PRIVATE: private,
     }
 
@@ -105,9 +119,11 @@ def needed(found: Claims) -> list[tuple[str, str, str, str]]:
 
 def user(found: Claims) -> User:
     """Who presents a token."""
-    namespace = found[PRIVATE]["namespace"]
-    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-    return User(found["sub"], frozenset(groups))
+    private = found[PRIVATE]
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{private['namespace']}", "system:authenticated")
+    pod = private.get("pod", {})
+    extra = tuple((f"authentication.kubernetes.io/pod-{key}", (pod[key],)) for key in ("name", "uid") if key in pod)
+    return User(found["sub"], frozenset(groups), private["serviceaccount"]["uid"], extra)
 
 
 def audiences(found: Claims, wanted: Collection[str]) -> tuple[str, ...]:

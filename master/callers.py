@@ -46,25 +46,34 @@ class Callers:
         known = user_of(certificate)
         if known != User() or not authorization.lower().startswith(BEARER):
             return known
-        found = self.whose(authorization[len(BEARER) :].strip(), ())
-        if not found.authenticated:
-            raise answers.failure(401, "Unauthorized", "Unauthorized")
-        return User(found.user.username, frozenset(found.user.groups))
+        try:
+            user, _ = self._read(authorization[len(BEARER) :].strip(), ())
+        except Refused as error:
+            raise answers.failure(401, "Unauthorized", "Unauthorized") from error
+        return user
 
     def whose(self, token: str, audiences: tuple[str, ...]) -> TokenReviewStatus:
-        """What there is to say of a token. It is worth nothing without the objects that it was given for."""
+        """What there is to say of a token."""
         try:
-            claims = self._issuer.read(token, self._clock())
+            user, good = self._read(token, audiences)
         except Refused as error:
             return TokenReviewStatus(error=str(error))
+        return TokenReviewStatus(authenticated=True, user=info(user), audiences=good)
+
+    def _read(self, token: str, audiences: tuple[str, ...]) -> tuple[User, tuple[str, ...]]:
+        """Whose a token is, and for whom of the audiences. Raises Refused.
+
+        It is worth nothing without the objects that it was given for.
+        """
+        claims = self._issuer.read(token, self._clock())
         for kind, namespace, name, uid in accounts.needed(claims):
             record = self._store.latest(Key(kind, namespace, name))
             if record is None or record.object.metadata.uid != uid:
-                return TokenReviewStatus(error=f"the {kind} {name!r} that the token was given for is gone")
+                raise Refused(f"the {kind} {name!r} that the token was given for is gone")
         good = accounts.audiences(claims, audiences)
         if not good:
-            return TokenReviewStatus(error=f"the token is for {', '.join(map(str, claims['aud']))}")
-        return TokenReviewStatus(authenticated=True, user=info(accounts.user(claims)), audiences=good)
+            raise Refused(f"the token is for {', '.join(map(str, claims['aud']))}")
+        return accounts.user(claims), good
 
     async def give(self, ask: Ask) -> Answer:
         """POST serviceaccounts/NAME/token."""

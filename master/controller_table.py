@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from api.configuration import Secret
 from api.objects import OwnerReference
 from master import (
+    account_secrets,
     accounts,
     claims,
     controllers,
@@ -36,6 +38,7 @@ from master import (
 )
 from master.controllers import Outcome
 from master.kinds import BY_NAME, STORED
+from master.kinds.service_account import ServiceAccount
 from master.kinds.storage_class import usual_class
 from master.look import Look
 
@@ -91,6 +94,14 @@ def _master_service(look: Look) -> Iterable[Outcome]:
     endpoints = look.one("Endpoints", name, master_service.NAMESPACE)
     found = look.all("Service"), endpoints, look.all("EndpointSlice")
     return master_service.passes(look.env.wish.service_network, place, *found)
+
+
+def _account_secrets(look: Look) -> Iterable[Outcome]:
+    def signed(account: ServiceAccount, secret: Secret) -> str:
+        return look.env.sign(accounts.lasting_claims(account, secret, look.now))
+
+    found = look.all("Secret"), look.all("ServiceAccount")
+    return account_secrets.passes(*found, look.env.authority, signed)
 
 
 def _claims(look: Look) -> Iterable[Outcome]:
@@ -204,6 +215,7 @@ CONTROLLERS = (
     Controller(
         MASTER_SERVICE, ("Service", "Endpoints", "EndpointSlice", "ClusterNetwork"), _master_service, opens=True
     ),
+    Controller("account secrets", ("Secret", "ServiceAccount"), _account_secrets),
     Controller(
         "accounts",
         ("Namespace", "ServiceAccount", "ConfigMap"),

@@ -74,12 +74,20 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 authority=authority.pem.decode(),
                 grace=settings.node_monitor_grace_seconds,
                 place=lambda: _place(settings, server.port),
+                sign=tokens.sign,
                 clock=_now,
                 finished_pods=settings.finished_pods,
             )
         )
         server = Server(
-            Parts(store, authority, tokens, _now, lambda: "" if controllers.first_pass.is_set() else "starting")
+            Parts(
+                store=store,
+                authority=authority,
+                tokens=tokens,
+                clock=_now,
+                unready=lambda: "" if controllers.first_pass.is_set() else "starting",
+                address=settings.advertise_address,
+            )
         )
         async with _beside(controllers.run(), store.run()):
             await controllers.first_pass.wait()

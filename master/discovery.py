@@ -48,6 +48,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
 """By group; all of version v1."""
 
 PATHS = [
+    "/.well-known/openid-configuration",
     "/api",
     "/api/v1",
     "/apis",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,8 @@ class Environment:
     """`authority` is the certificate by which pods know this server, as PEM; `grace` the seconds for which a node may
     be silent, `finished_pods` how many pods that have ended are kept.
 
-    `place` is where the server is reached; None until it is known. `clock` is the time of day; `steady` never jumps
-    (seconds).
+    `place` is where the server is reached; None until it is known. `sign` makes a token of claims. `clock` is the time
+    of day; `steady` never jumps (seconds).
     """
 
     store: Store
@@ -32,6 +32,7 @@ class Environment:
     authority: str
     grace: float
     place: Callable[[], Place | None]
+    sign: Callable[[Mapping[str, Any]], str]
     clock: Clock
     finished_pods: int
     steady: Callable[[], float] = time.monotonic

@@ -15,7 +15,18 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from api.objects import Object
-from master import answers, bodies, certificates, pages, project_requests, request, reviews, watch, writes
+from master import (
+    answers,
+    bodies,
+    certificates,
+    pages,
+    project_requests,
+    request,
+    reviews,
+    service_tokens,
+    watch,
+    writes,
+)
 from master.admission_chain import AdmissionChain
 from master.authorize import MASTERS, Attributes, PathAttributes, User, who_cannot
 from master.callers import Callers
@@ -34,18 +45,20 @@ from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
 
-KEYS_PATH = "/openid/v1/jwks"
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the server answers with. `unready` says why the master cannot do its work yet; empty if it can."""
+    """What the server answers with. `unready` says why the master cannot do its work yet; empty if it can.
+
+    `address` is that by which others reach it.
+    """
 
     store: Store
     authority: Authority
     tokens: Issuer
     clock: Clock
     unready: Callable[[], str]
+    address: str
 
 
 def tls(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
@@ -122,11 +135,18 @@ class Server:
         if http.path == project_requests.PATH:
             return await self._project_request(http, user)
         self._rights.check_attributes(user, PathAttributes(request.path_verb(http.method), http.path))
-        is_keys = http.path == KEYS_PATH
-        answer = pages.json_answer(self._parts.tokens.keys()) if is_keys else pages.answer(http, self._parts.unready)
+        answer = self._page(http)
         if http.method not in ("GET", "HEAD"):
             raise answers.not_allowed()
         return answer
+
+    def _page(self, http: web.Request) -> web.Response:
+        tokens = self._parts.tokens
+        if http.path == service_tokens.KEYS_PATH:
+            return pages.json_answer(tokens.keys())
+        if http.path == service_tokens.CONFIGURATION_PATH:
+            return pages.json_answer(tokens.configuration(f"https://{self._parts.address}:{self.port}"))
+        return pages.answer(http, self._parts.unready)
 
     async def _objects_answer(self, http: web.Request, user: User, where: Target) -> web.StreamResponse:
         verb = request.verb(http.method, where, http.query)

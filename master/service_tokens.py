@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from master.pki import private_pem, write_secret
 from reconcile.errors import NotReady, Refused
 
 ALGORITHM = "ES256"
+
+CONFIGURATION_PATH, KEYS_PATH = "/.well-known/openid-configuration", "/openid/v1/jwks"
+"""Where others learn by which keys tokens are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Issuer:
             )
         except (jwt.InvalidTokenError, ValueError, RecursionError) as error:
             raise Refused(f"the token is none of this server's: {error}") from error
-        if not _has_form(found) or found["exp"] <= now.timestamp():
+        if not _has_form(found) or found.get("exp", math.inf) <= now.timestamp():
             raise Refused("the token has expired, or says less than a token of a service account")
         return found
 
@@ -55,6 +59,16 @@ class Issuer:
         key = jwt.algorithms.ECAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {"keys": [{**key, "use": "sig", "kid": self.key_id, "alg": ALGORITHM}]}
 
+    def configuration(self, url: str) -> dict[str, Any]:
+        """GET /.well-known/openid-configuration: where the keys are, of the server that is reached at `url`."""
+        return {
+            "issuer": ISSUER,
+            "jwks_uri": f"{url}{KEYS_PATH}",
+            "response_types_supported": ["id_token"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": [ALGORITHM],
+        }
+
 
 def _has_form(found: Mapping[str, Any]) -> bool:
     private = found.get(PRIVATE)
@@ -62,7 +76,8 @@ def _has_form(found: Mapping[str, Any]) -> bool:
         return False
     named = [private[key] for key in ("serviceaccount", *map(str.lower, BINDABLE)) if key in private]
     good = all(isinstance(row, dict) and {"name", "uid"} <= row.keys() for row in named)
-    return good and "serviceaccount" in private and isinstance(found.get("exp"), int) and "sub" in found
+    ends = isinstance(found.get("exp"), int) or ("secret" in private and "exp" not in found)
+    return good and "serviceaccount" in private and ends and "sub" in found
 
 
 def issuer(directory: Path) -> Issuer:

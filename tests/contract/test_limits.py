@@ -99,7 +99,7 @@ async def own_server(root: Path, limits: Limits) -> AsyncIterator[Kubeconfig]:
     now = datetime.datetime.now(datetime.UTC)
     authority, tokens = pki.authority(root / "pki", now), service_tokens.issuer(root / "pki")
     store = await JournaledStore.open(root / "store.db", TYPES)
-    server = Server(Parts(store, authority, tokens, lambda: now, str), limits)
+    server = Server(Parts(store, authority, tokens, lambda: now, str, "127.0.0.1"), limits)
     pem = pki.server_certificate(authority, root / "pki", ["127.0.0.1"], now)
     await server.start("127.0.0.1", 0, tls(pem, root / "pki" / "ca.crt"))
     admin = pki.client_identity(authority, "system:admin", ("system:masters",), now)

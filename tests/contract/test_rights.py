@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -18,6 +19,12 @@ from tests.contract.people import session
 Kubectl = Callable[..., str]
 
 KUBECTL = shutil.which("kubectl") or "kubectl"
+KEY = """\
+apiVersion: v1
+kind: Secret
+metadata: {name: key, namespace: blue, annotations: {kubernetes.io/service-account.name: keeper}}
+type: kubernetes.io/service-account-token
+"""
 ROBOT = "system:serviceaccount:red:robot"
 
 
@@ -165,3 +172,26 @@ def test_roles_of_every_cluster_come_back(kubectl: Kubectl, server: ApiServer) -
     for role in ("view", "edit", "admin"):
         path = '--for=jsonpath={.rules[?(@.resources[0]=="netnamespaces")].verbs[0]}=get'
         kubectl("wait", path, f"clusterrole/{role}", "--timeout=10s")
+
+
+def test_a_secret_may_hold_the_token_of_an_account(kubectl: Kubectl, server: ApiServer, tmp_path: Path) -> None:
+    kubectl("-n", "blue", "create", "serviceaccount", "keeper")
+    manifest = tmp_path / "secret.yaml"
+    manifest.write_text(KEY)
+    kubectl("create", "-f", str(manifest))
+    kubectl("-n", "blue", "wait", "--for=jsonpath={.data.token}", "secret/key", "--timeout=10s")
+    data = json.loads(kubectl("-n", "blue", "get", "secret", "key", "-o", "json"))["data"]
+    token = base64.b64decode(data["token"]).decode()
+    keeper = ("--kubeconfig=/dev/null", f"--server={server.url}", "--insecure-skip-tls-verify", f"--token={token}")
+    assert "system:serviceaccount:blue:keeper" in kubectl(*keeper, "auth", "whoami")
+    kubectl("-n", "blue", "delete", "secret", "key")
+    assert "Unauthorized" in kubectl(*keeper, "get", "pods", code=1)
+
+
+async def test_others_learn_by_which_keys_tokens_are_known(bob: aiohttp.ClientSession, server: ApiServer) -> None:
+    async with bob.get("/.well-known/openid-configuration") as answer:
+        found = await answer.json()
+    assert found["jwks_uri"] == f"{server.url}/openid/v1/jwks"
+    assert found["issuer"] == "https://kubernetes.default.svc.cluster.local"
+    async with bob.get("/openid/v1/jwks") as answer:
+        assert [key["alg"] for key in (await answer.json())["keys"]] == found["id_token_signing_alg_values_supported"]

@@ -159,7 +159,7 @@ def _of_mounts(node: DisturbedNode, pods: dict[str, dict[str, Any]]) -> Iterator
 def _in_memory(volume: dict[str, Any]) -> list[str]:
     if volume.get("emptyDir", {}).get("medium") == "Memory":
         return ["kubernetes.io~empty-dir"]
-    return ["kubernetes.io~secret"] if "secret" in volume else []
+    return [f"kubernetes.io~{kind}" for kind in ("secret", "projected") if kind in volume]
 
 
 def _of_cgroups(node: DisturbedNode, pods: dict[str, dict[str, Any]], found: list[_Container]) -> Iterator[str]:

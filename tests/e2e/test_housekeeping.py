@@ -33,6 +33,9 @@ def node(host: SingleNode) -> Iterator[SingleNode]:
     wait_until(lambda: not any(host.traces().values()), "nothing is left of any pod")
 
 
+CRITICAL = "  priorityClassName: system-cluster-critical"
+
+
 def pod(name: str, command: str = SLEEP, resources: str = "{}", extra: str = "", mount: str = "") -> str:
     return f"""\
 ---
@@ -84,7 +87,7 @@ def test_short_of_memory_who_takes_more_than_asked_goes_first_and_critical_pods_
         node,
         pod("modest", resources="{requests: {memory: 64Mi}}"),
         pod("hog", f"head -c 40000000 /dev/zero > /dev/shm/x; {SLEEP}"),
-        pod("critical", extra="  priority: 2000000000"),
+        pod("critical", extra=CRITICAL),
     )
     assert node.node_condition("MemoryPressure") == "False"
     node.agent("--eviction-hard=memory.available<100%")
@@ -107,7 +110,7 @@ def test_a_node_that_runs_short_takes_only_what_it_must(node: SingleNode) -> Non
     node.agent("--eviction-soft=memory.available<100%", "--eviction-soft-grace-period=memory.available=1h")
     wait_until(lambda: node.node_condition("MemoryPressure") == "True", "it is short of memory")
     modest = pod("modest", resources="{requests: {memory: 1Mi}}")
-    start(node, modest, pod("critical", extra="  priority: 2000000000"))
+    start(node, modest, pod("critical", extra=CRITICAL))
     node.kubectl("apply", "-f", "-", stdin=pod("greedy"))
     wait_until(lambda: node.status("greedy").get("phase") == "Failed", "who promises nothing is refused")
     status = node.status("greedy")
@@ -159,6 +162,7 @@ def small_disk(node: SingleNode) -> Iterator[SingleNode]:
     yield node
     node.agent()
     node.kubectl("delete", "pods", "--all", "--timeout=60s")
+    wait_until(lambda: not any(node.traces().values()), "nothing is mounted in it any more")
     with node.without_agent():
         run("umount", str(node.state))
 
@@ -248,7 +252,7 @@ def test_images_that_nobody_has_used_for_long_go(node: SingleNode) -> None:
 
 
 def test_of_dead_containers_the_newest_stays(node: SingleNode) -> None:
-    node.kubectl("apply", "-f", "-", stdin=pod("crashing", "exit 1", extra="  priority: 2000000000"))
+    node.kubectl("apply", "-f", "-", stdin=pod("crashing", "exit 1", extra=CRITICAL))
 
     def dead() -> list[str]:
         return node.docker("ps", "-a", "--filter", "name=k8s_main_crashing", "--format", "{{.Names}}").split()

@@ -74,6 +74,7 @@ PURE = (
     "cli/verdict.py",
     "cli/walk.py",
     "lab/topology.py",
+    "master/account_secrets.py",
     "master/accounts.py",
     "master/allocators.py",
     "master/amounts.py",
