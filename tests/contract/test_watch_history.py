@@ -115,7 +115,8 @@ class Run:
         after = await self._revision()
         self._marks.forgotten = after
         self._quiet.append((now, after))
-        self._dice.choice(self.watchers[1:]).look_back = True
+        for watcher in self.watchers[1:]:
+            watcher.look_back = True
 
     async def _revision(self) -> int:
         answer = await self._client.list(Namespace)

@@ -117,7 +117,8 @@ async def test_writes_meanwhile_are_neither_lost_nor_told_twice(http: Http) -> N
             await _make(http, f"m{number:02}")
 
     async def follow() -> list[Any]:
-        lines, told = _lines(http, WATCH_LIST | BOOKMARKS), []
+        lines = _lines(http, WATCH_LIST | BOOKMARKS)
+        told: list[Any] = []
         while not {("ADDED", "m59"), ("BOOKMARK", "")} <= set(_told(told)):
             told.append(await anext(lines))
         await lines.aclose()

@@ -181,7 +181,7 @@ class Watcher:
 
     async def follow(self, marks: Marks) -> None:
         """Until everything up to the last revision is known."""
-        while marks.last is None or self.reached < marks.last:
+        while marks.last is None or self.reached < marks.last or self.look_back:
             connector = aiohttp.TCPConnector(ssl=self._tls, limit=0, force_close=True)
             try:
                 async with aiohttp.ClientSession(connector=connector) as http:
