@@ -169,16 +169,28 @@ def _was_scaled(rollout: Rollout) -> bool:
 
 def _in_proportion(rollout: Rollout, now: Mapping[str, int]) -> dict[str, int]:
     """Every replica set that has pods takes its part of the change; what rounding leaves goes to the largest."""
-    sized = sorted((one for one in rollout.all if one.spec.replicas), key=lambda one: -(one.spec.replicas or 0))
-    if not sized:
-        sized = [rollout.all[-1]] if rollout.all else []
-    total = sum(now.values())
-    most = rollout.replicas + (rollout.surge if len(sized) > 1 else 0)
-    if not sized or rollout.replicas == 0:
-        return dict.fromkeys(now, 0)
-    sizes = {one.metadata.uid: (now[one.metadata.uid] * most) // max(total, 1) for one in sized}
-    sizes[sized[0].metadata.uid] += most - sum(sizes.values())
+    sized = [one for one in rollout.all if one.spec.replicas] or list(rollout.all[-1:])
+    if rollout.replicas == 0 or len(sized) <= 1:
+        return {one.metadata.uid: rollout.replicas for one in sized}
+    most = rollout.replicas + rollout.surge
+    change = most - sum(now.values())
+    newest_first = sized[::-1] if change > 0 else sized
+    sizes: dict[str, int] = {}
+    for one in sorted(newest_first, key=lambda one: -(one.spec.replicas or 0)):
+        size = one.spec.replicas or 0
+        part, left = _part(one, most, sum(now.values())) - size, change
+        sizes[one.metadata.uid] = size + (min(part, left) if change > 0 else max(part, left))
+        change -= sizes[one.metadata.uid] - size
+    largest = next(iter(sizes))
+    sizes[largest] = max(0, sizes[largest] + change)
     return sizes
+
+
+def _part(one: ReplicaSet, most: int, total: int) -> int:
+    """How large a replica set is among `most` pods that was as large as it is among those it was made for."""
+    text = one.metadata.annotations.get(MOST, "")
+    before = int(text) if text.isdecimal() and int(text) else total
+    return (2 * (one.spec.replicas or 0) * most + before) // (2 * before)
 
 
 # --- replica sets come and go -----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ IMAGES = "needs an image from a registry"
 
 NOT_ASKED = (
     ("AdmissionWebhook|ConversionWebhook", WEBHOOKS),
-    ("CustomResource|[Cc]ustom resource|CRD|Aggregator", CUSTOM),
+    ("CustomResource|ustom resource|CRD|Aggregator", CUSTOM),
     ("Etcd failure|DaemonRestart|Network Partition|after restarting", HARM),
     (r"\[Feature:(Elasticsearch|Stackdriver|GPU|Recreate|NEG|kubemci|Ingress\] multicluster)", CLOUD),
     (

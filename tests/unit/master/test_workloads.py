@@ -228,18 +228,25 @@ def test_a_paused_deployment_scales_and_does_not_roll() -> None:
     assert (len(world.pods()), images(world)) == (4, {"i:1"})
 
 
-def test_scaled_on_the_way_both_take_their_part() -> None:
+@pytest.mark.parametrize(
+    ("before", "surge", "unavailable", "after", "sizes"),
+    [(4, 1, 0, 8, [2, 7]), (10, 3, 2, 30, [13, 20]), (10, 3, 2, 5, [3, 5]), (10, 3, 2, 0, [0, 0])],
+)
+def test_scaled_on_the_way_both_take_their_part(
+    before: int, surge: int, unavailable: int, after: int, sizes: list[int]
+) -> None:
     world = Simulation()
-    world.put(deployment(replicas=4, strategy={"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}))
+    rolling = {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
+    world.put(deployment(replicas=before, strategy=rolling))
     all_ready(world)
     roll(world, "i:2")
     world.settle()
     current: Deployment = world.all("Deployment")[0]
-    world.change(replace(current, spec=replace(current.spec, replicas=8)))
+    world.change(replace(current, spec=replace(current.spec, replicas=after)))
     world.settle()
-    assert sorted(one.spec.replicas for one in world.all("ReplicaSet")) == [1, 8]
+    assert sorted(one.spec.replicas for one in world.all("ReplicaSet")) == sizes
     all_ready(world)
-    assert (len(world.pods()), images(world)) == (8, {"i:2"})
+    assert (len(world.pods()), images(world)) == (after, {"i:2"} if after else set())
 
 
 def test_a_pod_counts_when_it_has_been_ready_for_long_enough() -> None:
