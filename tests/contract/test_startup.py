@@ -31,6 +31,11 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 STRATEGIC = "application/strategic-merge-patch+json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 WAYS = ("WatchList", "LIST and WATCH")
+MADE_BY_THE_MASTER = (
+    "/api/v1/namespaces/red/serviceaccounts",
+    "/api/v1/namespaces/red/endpoints",
+    "/apis/apps/v1/namespaces/red/replicasets",
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +56,11 @@ async def admin(server: ApiServer) -> AsyncIterator[Wire]:
             assert got.code == 201, (path, got)
         node = {"metadata": {"name": NODE}}
         assert (await wire.ask("POST", "/api/v1/nodes", node)).code in (201, 409)
-        await _until(wire, "/api/v1/namespaces/red/serviceaccounts/default")
-        await _until(wire, "/api/v1/namespaces/red/endpoints/x")
+        for path in MADE_BY_THE_MASTER:
+            async with asyncio.timeout(20):
+                while not (await wire.ask("GET", path)).document["items"]:
+                    await asyncio.sleep(0.02)
         yield wire
-
-
-async def _until(wire: Wire, path: str) -> Any:
-    async with asyncio.timeout(20):
-        while (got := await wire.ask("GET", path)).code != 200:
-            await asyncio.sleep(0.02)
-    return got.document
 
 
 @asynccontextmanager
