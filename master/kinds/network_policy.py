@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator
 from ipaddress import ip_network
 
@@ -17,6 +18,7 @@ from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, choices, show
 from api.value import Value
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
+_LENGTH = re.compile(r"/[0-9]{1,3}$", re.ASCII)
 PROTOCOLS, TYPES = ("TCP", "UDP", "SCTP"), ("Ingress", "Egress")
 
 
@@ -163,7 +165,7 @@ def check_network(path: str, text: str) -> Iterator[Problem]:
     """A network such as 10.0.0.0/8."""
     try:
         ip_network(text, strict=False)
-        good = "/" in text
+        good = _LENGTH.search(text) is not None and "%" not in text
     except ValueError:
         good = False
     if not good:

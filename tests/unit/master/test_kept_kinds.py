@@ -215,7 +215,8 @@ BAD += [
     ("egressnetworkpolicies", egress(type="Maybe"), "spec.egress[0].type"),
     ("egressnetworkpolicies", egress(to={}), "spec.egress[0].to"),
     ("egressnetworkpolicies", egress(to={"cidrSelector": "10.0.0.0/8", "dnsName": "a"}), "spec.egress[0].to"),
-    ("egressnetworkpolicies", egress(to={"cidrSelector": "10"}), "spec.egress[0].to.cidrSelector"),
+    *(("egressnetworkpolicies", egress(to={"cidrSelector": text}), "spec.egress[0].to.cidrSelector")
+      for text in ("10", "10.0.0.0/255.0.0.0", "fe80::1%eth0/64", "10.0.0.0/33", "10.0.0.0/+8", "a/8", "10.0.0.0/8\n")),
     ("egressnetworkpolicies", egress(to={"dnsName": "A_"}), "spec.egress[0].to.dnsName"),
     ("egressnetworkpolicies", {"spec": {"egress": [egress()["spec"]["egress"][0]] * 1001}}, "spec.egress"),
     ("horizontalpodautoscalers", {"spec": {"maxReplicas": 1, "scaleTargetRef": {"name": "d"}}},
