@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import datetime
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,24 +97,25 @@ class Objects:
         asked = self._revision(ask.query, paged=bool(token))
         page = request.read_page(token) if token else None
         revision = page.rv if page is not None else asked
-        records = [record for record in self._scan(selection, revision) if selection.takes(record)]
+        records = self._scan(selection, revision)
         if page is not None:
-            records = [record for record in records if (record.key.namespace, record.key.name) > tuple(page.after)]
+            records = records[bisect.bisect_right(records, tuple(page.after), key=_place) :]
+        most = limit if limit and ask.query.get("resourceVersion") != "0" else len(records)
+        views = (seen(selection.kind, record) for record in records)
+        shown = list(itertools.islice((record for record in views if selection.takes(record)), most + 1))
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
-        if limit and len(records) > limit and ask.query.get("resourceVersion") != "0":
-            last = records[limit - 1].key
-            metadata["continue"] = request.write_page(Page(revision, (last.namespace, last.name)))
+        if len(shown) > most:
+            shown.pop()
+            metadata["continue"] = request.write_page(Page(revision, _place(shown[-1])))
             if selection.everything:
-                metadata["remainingItemCount"] = len(records) - limit
-            records = records[:limit]
-        return Answer(200, self._listed(ask, records, metadata, view))
+                metadata["remainingItemCount"] = len(records) - most
+        return Answer(200, self._listed(ask, shown, metadata, view))
 
     def _scan(self, selection: Selection, revision: int) -> list[Record]:
         try:
-            records = self._store.scan_at(selection.kind.stored, selection.namespace, revision)
+            return self._store.scan_at(selection.kind.stored, selection.namespace, revision)
         except Expired as error:
             raise answers.expired(f"The provided continue parameter is too old: {error}; list again") from error
-        return [seen(selection.kind, record) for record in records]
 
     def _revision(self, query: Mapping[str, str], *, paged: bool) -> int:
         """The revision that a list shows. Raises Failure."""
@@ -336,6 +339,11 @@ def delete_options(ask: Ask) -> DeleteOptions:
         grace_period_seconds=options.grace_period_seconds if seconds is None else seconds,
         propagation_policy=policy or options.propagation_policy,
     )
+
+
+def _place(record: Record) -> tuple[str, str]:
+    """By which lists are sorted."""
+    return record.key.namespace, record.key.name
 
 
 def _patched(ask: Ask, before: Any, shape: Shape) -> Any:
