@@ -117,7 +117,7 @@ class Controllers:
             **makes.refused,
         }
         self._refused_by[loop] = frozenset(makes.refused)
-        if mine != self._refused_by[loop]:
+        if makes.tried or mine != self._refused_by[loop]:
             self._by_name[loop].wake()
         for uid in makes.tried:
             asyncio.get_running_loop().call_later(makes.refused[uid].pause, self._by_name[loop].wake)

@@ -49,10 +49,14 @@ class Cursor(Object, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """A new object; `by`, if anybody, tells its owner in an event that it was made."""
+    """A new object; `by`, if anybody, tells its owner in an event that it was made.
+
+    `owner` is for whom it is made, where that is not its controller.
+    """
 
     item: Object
     by: str = ""
+    owner: Object | None = None
 
 
 @dataclass(frozen=True, slots=True)

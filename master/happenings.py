@@ -57,18 +57,22 @@ def told(about: ObjectReference, kind: str, reason: str, words: str, by: str, no
 
 def made(item: Object, by: str, now: datetime.datetime) -> Make:
     """The owner of an object has got it."""
-    words = f"Created {item.KIND.lower()}: {item.metadata.name}"
-    return told(_owner_of(item), NORMAL, "SuccessfulCreate", words, by, now)
-
-
-def refused(item: Object, by: str, why: str, now: datetime.datetime) -> Make:
-    """The owner of an object does not get it."""
-    return told(_owner_of(item), WARNING, "FailedCreate", f"Error creating: {why}", by, now)
-
-
-def _owner_of(item: Object) -> ObjectReference:
-    owner = controller_of(item.metadata)
+    owner = owner_of(item)
     assert owner is not None
+    words = f"Created {item.KIND.lower()}: {item.metadata.name}"
+    return told(owner, NORMAL, "SuccessfulCreate", words, by, now)
+
+
+def refused(owner: ObjectReference, by: str, why: str, now: datetime.datetime) -> Make:
+    """Somebody does not get what is his due."""
+    return told(owner, WARNING, "FailedCreate", f"Error creating: {why}", by, now)
+
+
+def owner_of(item: Object) -> ObjectReference | None:
+    """The controller of an object, as events name it."""
+    owner = controller_of(item.metadata)
+    if owner is None:
+        return None
     return ObjectReference(
         api_version=owner.api_version,
         kind=owner.kind,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from api.events import Event
-from api.objects import Object, OwnerReference
+from api.events import Event, reference
+from api.objects import Object
 from api.validate import default
+from api.value import ObjectReference
 from master import happenings, refusals, writes
 from master.admission_chain import AdmissionChain
 from master.answers import Failure
 from master.controllers import Cursor, Make
-from master.dependents import controller_of
 from master.draft import Draft
 from master.kinds import BY_NAME
 from master.look import Look
@@ -39,7 +39,7 @@ class Makes:
         if isinstance(wish.item, Cursor):
             self.draft.put(wish.item)
             return
-        owner = controller_of(wish.item.metadata)
+        owner = happenings.owner_of(wish.item) if wish.owner is None else reference(wish.owner)
         if owner is not None and self._must_wait(owner.uid):
             return
         item = self._completed(wish.item)
@@ -61,7 +61,7 @@ class Makes:
             self.refused[uid] = known
         return uid in self.refused
 
-    def _tell(self, by: str, item: Object, owner: OwnerReference | None, why: str) -> None:
+    def _tell(self, by: str, item: Object, owner: ObjectReference | None, why: str) -> None:
         if isinstance(item, Event):
             return  # Nothing can be told where nothing is kept any more.
         if owner is None:
@@ -71,7 +71,7 @@ class Makes:
         now = self._look.env.steady()
         self.refused[owner.uid] = refusals.refused(before, item.metadata.namespace, why, now)
         self.tried.add(owner.uid)
-        self.make(happenings.refused(item, by or f"{owner.kind.lower()}-controller", why, self._look.now))
+        self.make(happenings.refused(owner, by or f"{owner.kind.lower()}-controller", why, self._look.now))
 
     def _completed(self, item: Object) -> Object:
         """With a name, where there is only the beginning of one."""

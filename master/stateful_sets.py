@@ -238,7 +238,7 @@ class _Stand:
                     annotations=template.metadata.annotations,
                     owner_references=self._claim_owners(number),
                 )
-                made.append(Make(replace(template, metadata=meta)))
+                made.append(Make(replace(template, metadata=meta), owner=self.owner))
         return made
 
     def _claim_owners(self, number: int) -> tuple[OwnerReference, ...]:

@@ -219,3 +219,27 @@ async def test_a_job_is_refused_and_goes_on_when_there_is_room(door: Door) -> No
     await door.until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 0)
     await door.ask("PATCH", f"{work.at}/resourcequotas/q", {"spec": {"hard": {"pods": "1"}}})
     await door.until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 1)
+
+
+async def test_a_stateful_set_makes_no_pod_without_its_claims(door: Door) -> None:
+    kept = Project(door, "kept")
+    await kept.begin({"persistentvolumeclaims": 0})
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    spec = {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": template,
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+    }
+    await door.make("/apis/apps/v1/namespaces/kept/statefulsets", name="db", spec=spec)
+
+    def refused(found: Any) -> Any:
+        return [event for event in found["items"] if event["reason"] == "FailedCreate"]
+
+    (event, *_) = refused(await door.until(f"{kept.at}/events", refused))
+    assert event["involvedObject"]["kind"] == "StatefulSet"
+    assert 'persistentvolumeclaims "data-db-0" is forbidden: exceeded quota: q' in event["message"]
+    assert (await door.ask("GET", f"{kept.at}/pods"))["items"] == []
+    await door.ask("PATCH", f"{kept.at}/resourcequotas/q", {"spec": {"hard": {"persistentvolumeclaims": "1"}}})
+    await door.until(f"{kept.at}/pods", lambda found: len(found["items"]) == 1)
+    assert len((await door.ask("GET", f"{kept.at}/persistentvolumeclaims"))["items"]) == 1
