@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -46,9 +47,10 @@ def passes(
     jobs: Iterable[Job], pods: Iterable[Pod], now: datetime.datetime, refused: Mapping[str, str]
 ) -> Iterator[Write]:
     """Everything that is to be written for these jobs. `refused`: by uid, why a job does not get its pods."""
-    everything = tuple(pods)
-    kin, counting = Kin(everything), set()
-    for job in jobs:
+    everything, known = tuple(pods), tuple(jobs)
+    kin = Kin(() if all(map(is_finished, known)) else everything)
+    counting: set[str] = set()
+    for job in known:
         if job.spec.managed_by not in (None, OUR_NAME):
             counting.add(job.metadata.uid)  # Whoever acts for it counts its pods, too.
         elif not is_finished(job):
@@ -192,12 +194,13 @@ def _surplus(tally: Tally) -> tuple[Pod, ...]:
     needless: list[Pod] = []
     needed = list(tally.active)
     if tally.is_indexed:
-        pending = set(range(tally.job.spec.completions or 0)) - tally.done - tally.lost
+        settled = set(tally.done | tally.lost)
         needed = []
         for pod in sorted(tally.active, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
             index = index_of(pod)
-            (needed if index in pending else needless).append(pod)
-            pending.discard(-1 if index is None else index)
+            is_pending = index is not None and index < (tally.job.spec.completions or 0) and index not in settled
+            (needed if is_pending else needless).append(pod)
+            settled.add(-1 if index is None else index)
     too_many = max(0, len(needed) - _wanted(tally))
     return (*needless, *dispensable(needed)[:too_many])
 
@@ -214,8 +217,8 @@ def _makings(tally: Tally, now: datetime.datetime) -> list[Make]:
     taken = {index_of(pod) for pod in (*tally.active, *(tally.terminating if later else ()))}
     settled = tally.done | tally.lost | taken
     pending = (index for index in range(job.spec.completions or 0) if index not in settled)
-    free = [index for index in pending if not tally.index_waits(index, now)]
-    return [Make(_indexed(tally, index), CONTROLLER) for index in free[:missing]]
+    free = (index for index in pending if not tally.index_waits(index, now))
+    return [Make(_indexed(tally, index), CONTROLLER) for index in islice(free, missing)]
 
 
 def _finalizers(job: Job) -> tuple[str, ...]:

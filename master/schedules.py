@@ -17,7 +17,7 @@ MACROS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-FIELDS = 5
+FIELDS, LONGEST = 5, 1000
 MINUTE = datetime.timedelta(minutes=1)
 _SOME_DAY = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 
@@ -36,6 +36,8 @@ def problem(schedule: str) -> str:
     """What is wrong with a schedule; empty if nothing."""
     if "TZ" in schedule:
         return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+    if len(schedule) > LONGEST:
+        return f"must be no more than {LONGEST} characters"
     plain = _plain(schedule)
     accepted = f"five fields as in cron, or one of {', '.join(MACROS)}, are accepted"
     if len(plain.split()) != FIELDS:

@@ -25,7 +25,7 @@ from master.dependents import controller_of
 from master.kinds.controller_revision import ControllerRevision
 from master.kinds.stateful_set import DELETE, PARALLEL, ROLLING, StatefulSet, StatefulSetStatus, with_claims
 from master.kinds.workload import PodTemplateSpec
-from master.own_pods import Kin, census, is_available, is_due, made_from, ready_since
+from master.own_pods import MOST_AT_ONCE, Kin, census, is_available, is_due, made_from, ready_since
 from master.revisions import HASH_LABEL
 
 CONTROLLER = "statefulset-controller"
@@ -131,14 +131,14 @@ class _Stand:
 
     def steps(self) -> Iterator[Outcome]:
         """In order the first that is due, otherwise all that are."""
-        waits = False
+        steps = 0
         for number in self._numbers:
             step, goes_on = self._kept(number)
             yield from step
-            waits = waits or not goes_on
-            if waits and self._in_order:
+            steps += bool(step)
+            if (self._in_order and not goes_on) or steps >= MOST_AT_ONCE:
                 return
-        for number in sorted(set(self._by_number) - set(self._numbers), reverse=True):
+        for number in sorted((one for one in self._by_number if one not in self._numbers), reverse=True):
             pod = self._by_number[number]
             before = [self._by_number[lower] for lower in self._by_number if lower < number]
             if not pod.metadata.deletion_timestamp and (not self._in_order or all(map(self._serves, before))):

@@ -29,7 +29,10 @@ OUR_NAME = "kubernetes.io/job-controller"
 """By which a job may say that this master is to act for it, which it does anyway."""
 
 BACKOFF_LIMIT, NO_LIMIT = 6, (1 << 31) - 1
-MOST_INDEXED_PARALLEL = 100_000
+MOST_INDEXES = 100_000
+LONGEST_NAME = 63
+"""A job's name is the value of a label of its pods."""
+
 
 UID_LABEL, NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
 LEGACY_UID_LABEL, LEGACY_NAME_LABEL = "controller-uid", "job-name"
@@ -133,7 +136,7 @@ def _on_create(item: Job) -> Job:
     """
     spec, meta = item.spec, item.metadata
     if not spec.manual_selector:
-        template, uid, name = spec.template, meta.uid, meta.name[:63]
+        template, uid, name = spec.template, meta.uid, meta.name
         mine = {UID_LABEL: uid, LEGACY_UID_LABEL: uid, NAME_LABEL: name, LEGACY_NAME_LABEL: name}
         labels = {**template.metadata.labels, **mine}
         spec = replace(
@@ -166,6 +169,7 @@ def check_spec(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("spec.template.spec.restartPolicy", shown(policy), wanted, MISSING)
     yield from _check_modes(spec)
     yield from _check_indexes(spec)
+    yield from _check_limits(spec)
     if spec.pod_failure_policy is not None:
         yield from _check_policy(spec, spec.pod_failure_policy)
 
@@ -186,21 +190,24 @@ def _check_indexes(spec: JobSpec) -> Iterator[Problem]:
     if spec.completion_mode == INDEXED:
         if spec.completions is None:
             yield Problem("spec.completions", "null", f"when completion mode is {INDEXED}", MISSING)
-        if spec.parallelism is not None and spec.parallelism > MOST_INDEXED_PARALLEL:
-            why = f"must be less than or equal to {MOST_INDEXED_PARALLEL} when completion mode is {INDEXED}"
-            yield Problem("spec.parallelism", shown(spec.parallelism), why)
+        for name, number in (("parallelism", spec.parallelism), ("completions", spec.completions)):
+            if number is not None and number > MOST_INDEXES:
+                why = f"must be less than or equal to {MOST_INDEXES} when completion mode is {INDEXED}"
+                yield Problem(f"spec.{name}", shown(number), why)
+        if spec.success_policy is not None:
+            yield from success_policy.check(spec.success_policy, min(spec.completions or 0, MOST_INDEXES))
+        return
     for name, value in (
         ("backoffLimitPerIndex", spec.backoff_limit_per_index),
         ("maxFailedIndexes", spec.max_failed_indexes),
+        ("successPolicy", spec.success_policy),
     ):
-        if value is not None and spec.completion_mode != INDEXED:
+        if value is not None:
             why = f"requires indexed completion mode (completionMode: {INDEXED})"
-            yield Problem(f"spec.{name}", shown(value), why, FORBIDDEN)
-    if spec.success_policy is not None and spec.completion_mode != INDEXED:
-        why = f"requires indexed completion mode (completionMode: {INDEXED})"
-        yield Problem("spec.successPolicy", "given", why, FORBIDDEN)
-    elif spec.success_policy is not None:
-        yield from success_policy.check(spec.success_policy, spec.completions)
+            yield Problem(f"spec.{name}", "given", why, FORBIDDEN)
+
+
+def _check_limits(spec: JobSpec) -> Iterator[Problem]:
     if spec.max_failed_indexes is not None and spec.backoff_limit_per_index is None:
         why = "when maxFailedIndexes is specified"
         yield Problem("spec.backoffLimitPerIndex", "null", why, MISSING)
@@ -223,6 +230,8 @@ def _check_policy(spec: JobSpec, policy: PodFailurePolicy) -> Iterator[Problem]:
 
 def _check(item: Job) -> Iterator[Problem]:
     spec, wish = item.spec, item.spec.selector
+    if len(item.metadata.name) > LONGEST_NAME:
+        yield Problem("metadata.name", shown(item.metadata.name), f"must be no more than {LONGEST_NAME} characters")
     yield from check_spec(spec)
     yield from check_selector("spec.selector", wish or LabelSelector())
     if spec.manual_selector:

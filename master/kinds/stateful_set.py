@@ -32,6 +32,7 @@ ROLLING, ON_DELETE = "RollingUpdate", "OnDelete"
 ORDERED, PARALLEL = "OrderedReady", "Parallel"
 RETAIN, DELETE = "Retain", "Delete"
 HISTORY = 10
+LONGEST_NAME, HIGHEST_NUMBER = 52, (1 << 31) - 1
 CHANGEABLE = (
     "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "
     "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"
@@ -167,6 +168,7 @@ def _check(item: StatefulSet) -> Iterator[Problem]:
     for number, (name, _) in enumerate(claims):
         if names.dns_label(name):
             yield Problem(f"spec.volumeClaimTemplates[{number}].metadata.name", shown(name), names.dns_label(name))
+    yield from _check_name(item)
     start = spec.ordinals.start if spec.ordinals is not None else None
     partition = spec.update_strategy.rolling_update.partition if spec.update_strategy.rolling_update else None
     yield from at_least(
@@ -176,6 +178,17 @@ def _check(item: StatefulSet) -> Iterator[Problem]:
         ("spec.updateStrategy.rollingUpdate.partition", partition, 0),
     )
     yield from _check_words(spec)
+
+
+def _check_name(item: StatefulSet) -> Iterator[Problem]:
+    """Its pods and their hosts are named after it, and their revision is the value of a label."""
+    name, spec = item.metadata.name, item.spec
+    start = spec.ordinals.start if spec.ordinals is not None else 0
+    if start > HIGHEST_NUMBER or (spec.replicas or 0) > HIGHEST_NUMBER - start:
+        yield Problem("spec.replicas", shown(spec.replicas), f"the numbers of pods end at {HIGHEST_NUMBER}")
+    elif name and (len(name) > LONGEST_NAME or names.dns_label(name)):
+        accepted = f"a DNS label of no more than {LONGEST_NAME} characters is accepted: hosts are named after it"
+        yield Problem("metadata.name", shown(name), accepted)
 
 
 def _check_words(spec: StatefulSetSpec) -> Iterator[Problem]:

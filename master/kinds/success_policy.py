@@ -36,7 +36,7 @@ def met(policy: SuccessPolicy | None, done: frozenset[int], completions: int) ->
     return None
 
 
-def check(policy: SuccessPolicy, completions: int | None) -> Iterator[Problem]:
+def check(policy: SuccessPolicy, completions: int) -> Iterator[Problem]:
     """Every problem, of a job with so many completions."""
     path = "spec.successPolicy.rules"
     if not policy.rules:
@@ -49,13 +49,13 @@ def check(policy: SuccessPolicy, completions: int | None) -> Iterator[Problem]:
             why = "at least one of succeededCount or succeededIndexes must be specified"
             yield Problem(place, "{}", why, MISSING)
         yield from at_least((f"{place}.succeededCount", count, 0))
-        indexes = job_indexes.read(named, completions or 0)
-        if named is not None and not job_indexes.is_list(named, completions or 0):
+        indexes = job_indexes.read(named, completions)
+        if named is not None and not job_indexes.is_list(named, completions):
             why = 'indexes below the completions are accepted, in order and joined as in "0,2-4"'
             yield Problem(f"{place}.succeededIndexes", shown(named), why)
         elif named is not None and count is not None and count > len(indexes):
             why = f"must be less than or equal to {len(indexes)}, the number of the indexes"
             yield Problem(f"{place}.succeededCount", shown(count), why)
-        if completions is not None and count is not None and count > completions:
+        if count is not None and count > completions:
             why = f"must be less than or equal to {completions}, the number of completions"
             yield Problem(f"{place}.succeededCount", shown(count), why)

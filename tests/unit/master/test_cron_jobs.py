@@ -227,6 +227,7 @@ WRONG = [
     ({"schedule": "* * * *"}, ["spec.schedule"]),
     ({"schedule": "* * * * * *"}, ["spec.schedule"]),
     ({"schedule": "61 * * * *"}, ["spec.schedule"]),
+    ({"schedule": f"{'0,' * 600}0 * * * *"}, ["spec.schedule"]),
     ({"schedule": "@sometimes"}, ["spec.schedule"]),
     ({"schedule": "TZ=UTC * * * * *"}, ["spec.schedule"]),
     ({"timeZone": "Middle/Earth"}, ["spec.timeZone"]),

@@ -14,11 +14,12 @@ from master import stateful_sets, writes
 from master.answers import Failure
 from master.controllers import End, Make, Notice
 from master.kinds.stateful_set import STATEFUL_SET, StatefulSet
-from master.own_pods import ready_since
+from master.own_pods import MOST_AT_ONCE, ready_since
 from tests.unit.master.simulation import Simulation
 
 CONTAINER = {"name": "main", "image": "i:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
 TEMPLATE: dict[str, Any] = {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [CONTAINER]}}
+WITHOUT_CLAIM = {**TEMPLATE, "spec": {"containers": [{"name": "main", "image": "i:1"}]}}
 CLAIM = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
 
 
@@ -157,6 +158,12 @@ def test_in_parallel_nobody_waits() -> None:
     world.respec(replicas=0)
     world.settle()
     assert all(pod.metadata.deletion_timestamp for pod in world.pods())
+
+
+def test_of_many_only_some_are_made_at_once() -> None:
+    world = Stateful(replicas=10**9, podManagementPolicy="Parallel", volumeClaimTemplates=[], template=WITHOUT_CLAIM)
+    world.step()
+    assert len(world.pods()) == MOST_AT_ONCE
 
 
 def test_numbers_may_begin_elsewhere() -> None:
@@ -378,6 +385,8 @@ WRONG = [
         ["spec.persistentVolumeClaimRetentionPolicy.whenScaled"],
     ),
     ({"ordinals": {"start": -1}}, ["spec.ordinals.start"]),
+    ({"ordinals": {"start": 1 << 31}}, ["spec.replicas"]),
+    ({"replicas": 1 << 31}, ["spec.replicas"]),
 ]
 
 
@@ -386,6 +395,13 @@ def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str
     own = {"selector": {"matchLabels": {"app": "db"}}, "template": TEMPLATE, "volumeClaimTemplates": [CLAIM]}
     _, problems, _ = decode(StatefulSet, {"metadata": {"name": "db"}, "spec": {**own, **spec}}, STATEFUL_SET.rules)
     assert [row.path for row in problems] == paths
+
+
+@pytest.mark.parametrize("name", ["a.b", "a" * 53])
+def test_hosts_can_be_named_after_it(name: str) -> None:
+    own = {"selector": {"matchLabels": {"app": "db"}}, "template": WITHOUT_CLAIM}
+    _, problems, _ = decode(StatefulSet, {"metadata": {"name": name}, "spec": own}, STATEFUL_SET.rules)
+    assert [row.path for row in problems] == ["metadata.name"]
 
 
 def test_what_the_pods_are_does_not_change() -> None:
