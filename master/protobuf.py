@@ -211,12 +211,17 @@ def _moment(message: Any) -> datetime.datetime | None:
 
 def _time(message: Any) -> str | None:
     moment = _moment(message)
-    return None if moment is None else f"{moment:%Y-%m-%dT%H:%M:%S}Z"
+    return None if moment is None else f"{_seconds(moment)}Z"
 
 
 def _micro_time(message: Any) -> str | None:
     moment = _moment(message)
-    return None if moment is None else f"{moment:%Y-%m-%dT%H:%M:%S}.{message.nanos // 1000 % 1000000:06d}Z"
+    return None if moment is None else f"{_seconds(moment)}.{message.nanos // 1000 % 1000000:06d}Z"
+
+
+def _seconds(moment: datetime.datetime) -> str:
+    """Four digits for each year: %Y has fewer for the first ones."""
+    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}"
 
 
 def _raw(message: Any) -> Any:

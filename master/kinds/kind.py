@@ -101,6 +101,8 @@ class Kind(Generic[O]):
     finalizers. `own_rules` are those of a kind that no daemon but the master reads. `more` are subresources beside
     `status` and `scale`, which a kind has that has a status or can be scaled. `conversion` is that of a kind which is
     another form of a kind that is stored. `orphans` says that its dependents stay when a deletion says nothing of them.
+    `reported`: nodes write its status, and whoever writes that changes nothing else; with the status of another kind
+    labels and annotations may change, too.
     `verbs` are what clients may do. Of a kind that they cannot make, `refusal` says why not.
     Of a `personal` kind, lists and watches show only what the asker may get one by one.
     """
@@ -123,6 +125,7 @@ class Kind(Generic[O]):
     own_rules: Rules[O] | None = None
     more: tuple[Subresource[O], ...] = ()
     conversion: Conversion[O] | None = None
+    reported: bool = False
     personal: bool = False
     orphans: bool = False
     verbs: tuple[str, ...] = VERBS
@@ -183,11 +186,18 @@ class Kind(Generic[O]):
     def subresources(self) -> tuple[Subresource[O], ...]:
         """Every path below an object of this kind."""
         found: list[Subresource[O]] = []
-        if (with_status := self.with_status) is not None:
-            found.append(Subresource("status", lambda new, old: (with_status(new, old), ())))
+        if self.with_status is not None:
+            found.append(Subresource("status", lambda new, old: (self._status_updated(new, old), ())))
         if self.scaling is not None:
             found.append(Subresource(SCALE, body=("autoscaling", "v1", "Scale")))
         return (*found, *self.more)
+
+    def _status_updated(self, new: O, old: O) -> O:
+        assert self.with_status is not None
+        item = self.with_status(new, old)
+        if self.reported:
+            return item
+        return with_metadata(item, labels=new.metadata.labels, annotations=new.metadata.annotations)
 
     def subresource(self, name: str) -> Subresource[O] | None:
         """The one of that name, if there is one."""

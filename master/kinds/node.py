@@ -70,4 +70,5 @@ NODE = Kind(
     fields=lambda item: {"spec.unschedulable": "true" if item.spec.unschedulable else "false"},
     on_update=_on_update,
     with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
+    reported=True,
 )

@@ -40,4 +40,5 @@ NODE_QUERY = Kind(
     fields=lambda item: {"spec.nodeName": item.spec.node_name},
     on_update=_on_update,
     with_status=_with_status,
+    reported=True,
 )

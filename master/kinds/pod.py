@@ -177,6 +177,7 @@ POD = Kind(
     on_create=_on_create,
     on_update=_on_update,
     with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
+    reported=True,
     spec=_spec,
     held=lambda item: bool(item.metadata.deletion_grace_period_seconds),
     more=(

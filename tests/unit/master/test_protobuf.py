@@ -88,6 +88,9 @@ def test_bytes_quantities_and_times() -> None:
     assert protobuf.document(envelope("v1", "ResourceQuota", quota))["spec"] == {"hard": {"cpu": "100m"}}
     event = part(6, number(1, 1_700_000_000))
     assert protobuf.document(envelope("v1", "Event", event))["firstTimestamp"] == "2023-11-14T22:13:20Z"
+    first = part(2, part(4, number(1, (-62_135_596_798) % (1 << 64))))
+    found = protobuf.document(envelope("coordination.k8s.io/v1", "Lease", first))
+    assert found["spec"]["renewTime"] == "0001-01-01T00:00:02.000000Z"
 
 
 def test_json_inside_of_protobuf() -> None:

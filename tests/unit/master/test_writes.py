@@ -105,3 +105,13 @@ def test_a_policy_that_nobody_knows_is_refused() -> None:
     with pytest.raises(Failure) as caught:
         deleted(BY_NAME["Job"], Job(), DeleteOptions(propagation_policy="Gone"), datetime(2026, 1, 1, tzinfo=UTC))
     assert "Background, Foreground, Orphan are accepted" in str(caught.value.status.message)
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("Ingress", True), ("Service", True), ("Pod", False), ("Node", False)])
+def test_labels_may_change_with_the_status_unless_nodes_write_it(kind: str, changes: bool) -> None:
+    """A node must not move its pods from one service to another."""
+    old = BY_NAME[kind].type(metadata=meta("a", labels={"app": "a"}))
+    new = replace(old, metadata=replace(old.metadata, labels={"app": "b"}, annotations={"c": "d"}, finalizers=("x/y",)))
+    found = part_updated(BY_NAME[kind], "status", new, old).metadata
+    assert (found.labels, found.annotations) == (({"app": "b"}, {"c": "d"}) if changes else ({"app": "a"}, {}))
+    assert found.finalizers == ()
