@@ -40,6 +40,12 @@ class Door:
         assert answer["kind"] != "Status" or answer.get("status") == "Success", answer
         return answer
 
+    async def watched(self, path: str, since: str) -> list[Any]:
+        """Every event from a revision until now."""
+        query = {"watch": "true", "resourceVersion": since, "timeoutSeconds": "1"}
+        lines = (await self._client.request("GET", path, query=query)).splitlines()
+        return [json.loads(line) for line in lines]
+
     async def until(self, path: str, good: Callable[[Any], bool]) -> Any:
         """What is at a path, once it is good."""
         deadline = time.monotonic() + SECONDS

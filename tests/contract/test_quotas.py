@@ -77,6 +77,40 @@ async def test_fifty_creates_in_flight_never_exceed_the_quota(door: Door) -> Non
     assert (await red.pod("next", {"requests": {"cpu": "400m"}}))["kind"] == "Pod"
 
 
+async def test_no_moment_of_a_storm_exceeds_the_quota(door: Door) -> None:
+    """Clients and a replica set make pods, clients delete theirs, the quota moves; a watch tells every state."""
+    storm = Project(door, "storm")
+    await storm.begin({"pods": 6})
+    begin = (await door.ask("GET", f"{storm.at}/pods"))["metadata"]["resourceVersion"]
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    sets = "/apis/apps/v1/namespaces/storm/replicasets"
+    spec = {"replicas": 4, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    await door.make(sets, name="r", spec=spec)
+
+    async def client(number: int) -> list[str]:
+        told = []
+        for turn in range(6):
+            told.append((await storm.pod(f"p{number}-{turn}"))["kind"])
+            await door.ask("DELETE", f"{storm.at}/pods/p{number}-{turn}")
+            if number == 0:
+                await door.ask("PATCH", f"{sets}/r", {"spec": {"replicas": 1 + 3 * (turn % 2)}})
+                hard = {"spec": {"hard": {"pods": str(6 - turn % 2)}}}
+                await door.ask("PATCH", f"{storm.at}/resourcequotas/q", hard)
+        return told
+
+    answers = [kind for told in await asyncio.gather(*map(client, range(10))) for kind in told]
+    assert set(answers) == {"Pod", "Status"}
+    events = await door.watched(f"{storm.at}/pods", begin)
+    there, most = set[str](), 0
+    for event in events:
+        name = event["object"]["metadata"]["name"]
+        there = there - {name} if event["type"] == "DELETED" else there | {name}
+        most = max(most, len(there))
+    assert most <= 6
+    assert len([event for event in events if event["type"] == "ADDED"]) > 10, "they come and go"
+    await storm.until_used(pods=str(len((await door.ask("GET", f"{storm.at}/pods"))["items"])))
+
+
 async def test_whatever_is_counted_is_charged_and_given_back(door: Door) -> None:
     blue = Project(door, "blue")
     counts = {"services": 2, "services.nodeports": 1, "services.loadbalancers": 0, "secrets": 1, "configmaps": 2}
