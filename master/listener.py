@@ -30,7 +30,7 @@ GOODBYE_SECONDS = 5.0
 OWN_FILES = 128
 """Files that the master opens itself: its store, its log, what it reads."""
 
-READ_AHEAD = 32 << 10
+READ_AHEAD = 16 << 10
 """Bytes that asyncio's TLS keeps ready for reading, for every connection; its own 256 KB would be most of a watch."""
 
 log = logging.getLogger(__name__)
