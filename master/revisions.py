@@ -103,9 +103,16 @@ def _made(owner: Owner, number: int, collisions: int) -> ControllerRevision:
 
 
 def _as_patch(template: PodTemplateSpec) -> Any:
-    """Byte for byte what kubectl makes of the same template: by that it knows which revision is the current one."""
+    """Byte for byte what kubectl makes of the same template: by that it knows which revision is the current one.
+
+    Go writes a part that has no pointer to it although nothing is in it.
+    """
     document = msgspec.to_builtins(template)
     document["metadata"] = {"creationTimestamp": None, **document.get("metadata", {})}
+    spec = document.get("spec", {})
+    for field in ("containers", "initContainers"):
+        if field in spec:
+            spec[field] = [{"resources": {}, **container} for container in spec[field]]
     return _sorted({**document, "$patch": "replace"})
 
 
