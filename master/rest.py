@@ -7,7 +7,7 @@ import datetime
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -30,8 +30,16 @@ from master.writes import DeleteOptions
 
 Clock = Callable[[], datetime.datetime]
 
-Guard = Callable[[AnyKind, Any, Any, User], None]
-"""Raises Failure if the user may not make (old is None) or change an object so, beyond what the path says."""
+
+class Gate(Protocol):
+    """Who may do what, where the path of a request does not say all. Both raise Failure."""
+
+    def check(self, user: User, verb: str, ask: Ask) -> None:
+        """Whether the user may do that with the objects of the path."""
+
+    def guard(self, kind: AnyKind, new: Any, old: Any, user: User) -> None:
+        """Whether the user may make (`old` is None) or change an object so."""
+
 
 GENERATED_NAME_TRIES = 8
 
@@ -71,10 +79,10 @@ class Answer:
 class Objects:
     """All operations on objects. Raises `answers.Failure`, and NotReady when the store refuses."""
 
-    def __init__(self, store: Store, clock: Clock, chain: AdmissionChain, guard: Guard) -> None:
+    def __init__(self, store: Store, clock: Clock, chain: AdmissionChain, gate: Gate) -> None:
         self._store = store
         self._clock = clock
-        self._guard = guard
+        self._gate = gate
         self._chain = chain
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -171,7 +179,7 @@ class Objects:
                 raise await self._when_durable(answers.already_exists(where.kind, name))
         else:
             raise answers.already_exists(where.kind, name)
-        self._guard(where.kind, body.item, None, ask.user)
+        self._gate.guard(where.kind, body.item, None, ask.user)
         draft = Draft(self._store)
         item = writes.owned(self._chain.created(where.kind, body.item, draft), owners)
         if not dry:
@@ -206,6 +214,7 @@ class Objects:
         if result.conflicts and not request.flag(ask.query, "force"):
             raise answers.apply_conflict(result.conflicts)
         if record is None:
+            self._gate.check(ask.user, "create", ask)
             return await self._create(ask, result.document, result.owners)
         return await self._replace(ask, result.document, record, result.owners)
 
@@ -222,7 +231,7 @@ class Objects:
             new = writes.part_updated(kind, part, body.item, old.object)
         else:
             new = writes.updated(kind, body.item, old.object)
-            self._guard(kind, new, old.object, ask.user)
+            self._gate.guard(kind, new, old.object, ask.user)
         if owners is None:
             owners = writes.owners_after(kind, old.object, new, document, self._owner(ask, apply.UPDATE))
         new = writes.owned(new if part else self._chain.changed(kind, new, old.object, draft), owners)

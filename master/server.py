@@ -81,7 +81,7 @@ class Server:
         chain = AdmissionChain(parts.clock, parts.authority.pem.decode())
         self._rights = Rights(parts.store, self._callers.asked)
         self._requests = ProjectRequests(parts.store, chain, parts.clock)
-        self._objects = Objects(parts.store, parts.clock, chain, self._rights.guard)
+        self._objects = Objects(parts.store, parts.clock, chain, self._rights)
         on_pods = PodActions(parts.store, parts.clock)
         self._actions = {
             ("Pod", "binding"): on_pods.bind,

@@ -108,6 +108,19 @@ async def test_a_name_in_a_field_selector_is_a_name(bob: aiohttp.ClientSession, 
             assert answer.status == code
 
 
+async def test_who_applies_what_is_not_there_makes_it(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+    kubectl("-n", "blue", "create", "role", "patches", "--verb=patch", "--resource=secrets")
+    kubectl("-n", "blue", "create", "rolebinding", "patches", "--role=patches", "--user=bob")
+    path = "/api/v1/namespaces/blue/secrets/applied?fieldManager=bob"
+    kind = {"Content-Type": "application/apply-patch+yaml"}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "applied"}}
+    async with bob.patch(path, json=body, headers=kind) as answer:
+        assert (answer.status, "cannot create" in (await answer.json())["message"]) == (403, True)
+    kubectl("-n", "blue", "create", "secret", "generic", "applied")
+    async with bob.patch(path, json=body, headers=kind) as answer:
+        assert answer.status == 200
+
+
 async def test_reviews_say_why(bob: aiohttp.ClientSession, server: ApiServer, kubectl: Kubectl) -> None:
     async def asked(spec: dict[str, object]) -> dict[str, object]:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

@@ -32,6 +32,7 @@ OBJECTS = [
     {"kind": "ConfigMap", "metadata": {"name": "first"}, "data": {"color": "red", "size": "1", "not-a.name": "taken"}},
     {"kind": "ConfigMap", "metadata": {"name": "second"}, "data": {"color": "blue"}},
     {"kind": "Secret", "metadata": {"name": "words"}, "stringData": {"word": "sesame"}},
+    {"kind": "ServiceAccount", "metadata": {"name": "robot"}},
 ]
 
 
