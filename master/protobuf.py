@@ -99,14 +99,19 @@ def document(body: bytes) -> dict[str, Any]:
         raise Unreadable("the body does not begin with the protobuf envelope of Kubernetes")
     envelope: Any = _parsed("Unknown", body[len(MAGIC) :])
     kind, version = envelope.typeMeta.kind, envelope.typeMeta.apiVersion
-    name = _SECOND.get((version, kind), kind)
-    if name not in _messages() or name in ("Unknown", "TypeMeta"):
+    name = message_of(version, kind)
+    if name not in messages() or name in ("Unknown", "TypeMeta"):
         raise Unreadable(f"{kind or 'this kind'} is accepted as application/json only")
     return {"apiVersion": version, "kind": kind, **_struct(_parsed(name, envelope.raw))}
 
 
+def message_of(version: str, kind: str) -> str:
+    """The name of the message for a kind, whether there is one or not."""
+    return _SECOND.get((version, kind), kind)
+
+
 def _parsed(name: str, content: bytes) -> Message:
-    message = _classes()[name]()
+    message = classes()[name]()
     try:
         message.ParseFromString(content)
     except DecodeError as error:
@@ -118,7 +123,8 @@ def _parsed(name: str, content: bytes) -> Message:
 
 
 @cache
-def _messages() -> Mapping[str, tuple[Field, ...]]:
+def messages() -> Mapping[str, tuple[Field, ...]]:
+    """Message → its fields."""
     found: dict[str, list[Field]] = {}
     name = ""
     for line in (_OWN_FORMS + MESSAGES.read_text()).splitlines():
@@ -132,17 +138,16 @@ def _messages() -> Mapping[str, tuple[Field, ...]]:
 
 
 @cache
-def _classes() -> Mapping[str, type[Message]]:
+def classes() -> Mapping[str, type[Message]]:
+    """Message → its type."""
     file = descriptor_pb2.FileDescriptorProto(name="podlane.proto", package="podlane", syntax="proto2")
-    for name, fields in _messages().items():
+    for name, fields in messages().items():
         message = file.message_type.add(name=name)
         for field in fields:
             _describe(message, field)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"podlane.{name}")) for name in _messages()
-    }
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"podlane.{name}")) for name in messages()}
 
 
 def _describe(message: descriptor_pb2.DescriptorProto, field: Field) -> None:
@@ -176,7 +181,7 @@ def _struct(message: Message) -> dict[str, Any]:
         raise Unreadable(f"field {unknown[0].field_number} of {name} is not known here; send application/json")
     given = {descriptor.name: value for descriptor, value in message.ListFields()}
     found: dict[str, Any] = {}
-    for field in _messages()[name]:
+    for field in messages()[name]:
         shown = _field(field, given[field.name]) if field.name in given else None
         if field.inline and shown is not None:
             found |= shown

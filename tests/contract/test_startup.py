@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from master import request
 from tests.contract.apiserver import ApiServer
 from tests.contract.startup import (
     ACCEPT,
@@ -24,8 +25,8 @@ from tests.contract.startup import (
     Component,
     Informer,
 )
-from tests.contract.wire import Wire
-from tests.unit.master.test_protobuf import envelope, number, part
+from tests.contract.wire import Got, Wire
+from tests.protobuf_bodies import encoded
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -52,15 +53,26 @@ async def admin(server: ApiServer) -> AsyncIterator[Wire]:
     async with Wire(server.kubeconfig) as wire:
         first = (await wire.ask("GET", "/api/v1/namespaces/red")).code == 404
         for path, document in WORLD if first else ():
-            got = await wire.ask("POST", path, {"metadata": {"name": "x"}, **document})
+            got = await _post(wire, path, {"metadata": {"name": "x"}, **document})
             assert got.code == 201, (path, got)
-        node = {"metadata": {"name": NODE}}
-        assert (await wire.ask("POST", "/api/v1/nodes", node)).code in (201, 409)
+        assert (await _post(wire, "/api/v1/nodes", {"metadata": {"name": NODE}})).code in (201, 409)
         for path in MADE_BY_THE_MASTER:
             async with asyncio.timeout(20):
                 while not (await wire.ask("GET", path)).document["items"]:
                     await asyncio.sleep(0.02)
         yield wire
+
+
+async def _post(wire: Wire, path: str, document: dict[str, Any]) -> Got:
+    """A new object, in protobuf, as components send it unless they are told otherwise."""
+    where = request.target(path)
+    assert where is not None
+    return await _send(wire, "POST", path, where.kind.type.API_VERSION, where.kind.name, **document)
+
+
+async def _send(wire: Wire, method: str, path: str, version: str, kind: str, **document: Any) -> Got:
+    """The same for what is no kind that is kept."""
+    return await wire.ask(method, path, encoded({"apiVersion": version, "kind": kind, **document}), kind=PROTOBUF)
 
 
 @asynccontextmanager
@@ -203,7 +215,16 @@ async def test_the_garbage_collector_sees_everything_that_can_be_deleted(
 
 # --- what they ask and write beside -----------------------------------------------------------------------------------
 
-OPTIONS = {"kind": "DeleteOptions", "apiVersion": "v1"}
+STATUS = {
+    "capacity": {"cpu": "4", "memory": "8Gi", "pods": "110"},
+    "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+    "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+    "nodeInfo": {"kubeletVersion": "v1.36.2", "architecture": "amd64", "swap": {"capacity": 0}},
+    "runtimeHandlers": [{"name": "", "features": {"recursiveReadOnlyMounts": True, "userNamespaces": False}}],
+    "features": {"supplementalGroupsPolicy": True},
+    "declaredFeatures": ["A"],
+}
+"""As a kubelet of 1.36 begins; what this master has no field for is dropped with a warning."""
 CSI_NODE = "/apis/storage.k8s.io/v1/csinodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -215,7 +236,7 @@ async def _lead(wire: Wire, namespace: str, name: str) -> None:
     """A lease: none at first (404), made, renewed."""
     leases, spec = LEASES.format(namespace), {"holderIdentity": name, "leaseDurationSeconds": 15}
     assert (await wire.ask("GET", f"{leases}/{name}")).code == 404
-    assert (await wire.ask("POST", leases, {"metadata": {"name": name}, "spec": spec})).code == 201
+    assert (await _post(wire, leases, {"metadata": {"name": name}, "spec": spec})).code == 201
     held = (await wire.ask("GET", f"{leases}/{name}")).document
     held["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
     assert (await wire.ask("PUT", f"{leases}/{name}", held)).code == 200
@@ -227,36 +248,40 @@ async def test_what_a_kubelet_asks_and_writes(server: ApiServer, admin: Wire) ->
     async with _as(server, COMPONENTS["kubelet"]) as kubelet:
         assert (await kubelet.ask("GET", f"{CSI_NODE}/{NODE}", resourceVersion="0")).code == 404
         assert (await kubelet.ask("GET", f"/api/v1/nodes/{NODE}")).code == 404
-        node = {"metadata": {"name": NODE}, "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}}
-        assert (await kubelet.ask("POST", "/api/v1/nodes", node)).code == 201
-        assert (await kubelet.ask("POST", "/api/v1/nodes", node)).code == 409
+        node = {"metadata": {"name": NODE}, "status": STATUS}
+        made = await _post(kubelet, "/api/v1/nodes", node)
+        assert (made.code, made.document["status"]["addresses"]) == (201, STATUS["addresses"])
+        assert (await _post(kubelet, "/api/v1/nodes", node)).code == 409
         await _lead(kubelet, "kube-node-lease", NODE)
         drivers = {"metadata": {"name": NODE, "ownerReferences": [owner]}, "spec": {"drivers": []}}
-        assert (await kubelet.ask("POST", CSI_NODE, drivers)).code == 201
+        assert (await _post(kubelet, CSI_NODE, drivers)).code == 201
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
         got = await kubelet.ask("PATCH", f"/api/v1/nodes/{NODE}/status", ready, kind=STRATEGIC)
         assert (got.code, got.document["status"]["conditions"][-1]["type"]) == (200, "Ready")
 
         mine = {"driver": "x", "nodeName": NODE, "pool": {"name": NODE, "resourceSliceCount": 1}}
         assert (await admin.ask("POST", SLICES, {"metadata": {"name": "mine"}, "spec": mine})).code == 201
-        swept = await kubelet.ask("DELETE", SLICES, OPTIONS, fieldSelector=f"spec.nodeName={NODE}")
-        assert swept.code == 200
+        mine_only = f"{SLICES}?fieldSelector=spec.nodeName={NODE}"
+        assert (await _send(kubelet, "DELETE", mine_only, "resource.k8s.io/v1", "DeleteOptions")).code == 200
         left = (await admin.ask("GET", SLICES)).document["items"]
         assert [item["metadata"]["name"] for item in left] == ["x"]
-        assert (await kubelet.ask("DELETE", SLICES, OPTIONS)).code == 403
+        assert (await _send(kubelet, "DELETE", SLICES, "resource.k8s.io/v1", "DeleteOptions")).code == 403
 
         event = {
             "metadata": {"name": "starting"}, "involvedObject": {"kind": "Node", "name": NODE, "uid": NODE},
             "reason": "Starting", "source": {"component": "kubelet", "host": NODE}, "type": "Normal", "count": 1,
         }  # fmt: skip
-        assert (await kubelet.ask("POST", EVENTS, event)).code == 201
+        assert (await _post(kubelet, EVENTS, event)).code == 201
         assert (await kubelet.ask("PATCH", f"{EVENTS}/starting", {"count": 2}, kind=STRATEGIC)).code == 200
         asked = {"verb": "get", "resource": "nodes", "subresource": "log"}
-        review = {"spec": {"user": "u", "resourceAttributes": asked}}
-        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        got = await kubelet.ask("POST", path, review)
+        review = {"user": "u", "resourceAttributes": asked}
+        version = "authorization.k8s.io/v1"
+        path = f"/apis/{version}/subjectaccessreviews"
+        got = await _send(kubelet, "POST", path, version, "SubjectAccessReview", spec=review)
         assert (got.code, got.document["status"]["allowed"]) == (201, False)
-        got = await kubelet.ask("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "none"}})
+        version = "authentication.k8s.io/v1"
+        path = f"/apis/{version}/tokenreviews"
+        got = await _send(kubelet, "POST", path, version, "TokenReview", spec={"token": "none"})
         assert (got.code, got.document["status"].get("authenticated", False)) == (201, False)
 
 
@@ -266,28 +291,29 @@ async def test_what_a_kubelet_does_for_a_pod(server: ApiServer, admin: Wire) -> 
     uid = (await admin.ask("POST", pods, document)).document["metadata"]["uid"]
     async with _as(server, COMPONENTS["kubelet"]) as kubelet:
         reference = {"kind": "Pod", "apiVersion": "v1", "name": "short", "uid": uid}
-        wish = {"spec": {"expirationSeconds": 3607, "boundObjectRef": reference}}
-        got = await kubelet.ask("POST", "/api/v1/namespaces/red/serviceaccounts/default/token", wish)
+        wish = {"expirationSeconds": 3607, "boundObjectRef": reference}
+        path = "/api/v1/namespaces/red/serviceaccounts/default/token"
+        got = await _send(kubelet, "POST", path, "authentication.k8s.io/v1", "TokenRequest", spec=wish)
         assert (got.code, bool(got.document["status"]["token"])) == (201, True)
         assert (await kubelet.ask("GET", f"{pods}/short")).code == 200
         phase = {"metadata": {"uid": uid}, "status": {"phase": "Running", "podIP": "10.128.0.9"}}
         assert (await kubelet.ask("PATCH", f"{pods}/short/status", phase, kind=STRATEGIC)).code == 200
         assert (await admin.ask("DELETE", f"{pods}/short")).code == 200
-        end = {**OPTIONS, "gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
-        assert (await kubelet.ask("DELETE", f"{pods}/short", end)).code in (200, 404)
+        end = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+        ended = await _send(kubelet, "DELETE", f"{pods}/short", "v1", "DeleteOptions", **end)
+        assert ended.code in (200, 404)
         assert (await admin.ask("GET", f"{pods}/short")).code == 404
 
 
 async def test_what_kube_proxy_writes(server: ApiServer, admin: Wire) -> None:
-    """One event, in protobuf."""
     del admin
-    about = part(8, part(1, "Node") + part(3, NODE) + part(4, NODE))
-    words = part(4, "kube-proxy") + part(5, f"kube-proxy-{NODE}") + part(6, "StartKubeProxy") + part(7, "Starting")
-    moment = part(2, number(1, 1_767_225_600))
-    event = part(1, part(1, "proxy.1") + part(3, "default")) + moment + words + about + part(11, "Normal")
+    event = {
+        "metadata": {"name": "proxy.1"}, "regarding": {"kind": "Node", "name": NODE, "uid": NODE},
+        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "kube-proxy",
+        "reportingInstance": f"kube-proxy-{NODE}", "action": "StartKubeProxy", "reason": "Starting", "type": "Normal",
+    }  # fmt: skip
     async with _as(server, COMPONENTS["kube-proxy"]) as proxy:
-        body = envelope("events.k8s.io/v1", "Event", event)
-        got = await proxy.ask("POST", NEWER_EVENTS, body, kind=PROTOBUF)
+        got = await _post(proxy, NEWER_EVENTS, event)
         assert (got.code, got.document.get("reportingController")) == (201, "kube-proxy"), got
 
 
@@ -299,7 +325,7 @@ async def test_what_a_scheduler_asks_and_writes(server: ApiServer, admin: Wire) 
         why = {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}}
         assert (await scheduler.ask("PATCH", f"{pod}/status", why, kind=STRATEGIC)).code == 200
         target = {"metadata": {"name": "free"}, "target": {"kind": "Node", "name": NODE}}
-        bound = await scheduler.ask("POST", f"{pod}/binding", target)
+        bound = await _send(scheduler, "POST", f"{pod}/binding", "v1", "Binding", **target)
         assert (bound.code, bound.document["status"]) == (201, "Success")
         event = {
             "metadata": {"name": "free.1"}, "regarding": {"kind": "Pod", "namespace": "red", "name": "free"},
@@ -307,7 +333,7 @@ async def test_what_a_scheduler_asks_and_writes(server: ApiServer, admin: Wire) 
             "reportingInstance": "default-scheduler-m", "action": "Binding", "reason": "Scheduled", "type": "Normal",
         }  # fmt: skip
         path = NEWER_EVENTS.replace("default", "red")
-        assert (await scheduler.ask("POST", path, event)).code == 201
+        assert (await _post(scheduler, path, event)).code == 201
     told = (await admin.ask("GET", "/api/v1/namespaces/red/events", fieldSelector="involvedObject.name=free")).document
     assert "Scheduled" in [item["reason"] for item in told["items"]]
 
@@ -321,8 +347,10 @@ async def test_what_a_controller_manager_asks_and_writes(server: ApiServer, admi
         await _lead(manager, "kube-system", "kube-controller-manager")
         accounts = "/api/v1/namespaces/kube-system/serviceaccounts"
         assert (await manager.ask("GET", f"{accounts}/job-controller")).code == 404
-        assert (await manager.ask("POST", accounts, {"metadata": {"name": "job-controller"}})).code == 201
-        got = await manager.ask("POST", f"{accounts}/job-controller/token", {"spec": {"expirationSeconds": 3600}})
+        assert (await _post(manager, accounts, {"metadata": {"name": "job-controller"}})).code == 201
+        path = f"{accounts}/job-controller/token"
+        wish = {"expirationSeconds": 3600}
+        got = await _send(manager, "POST", path, "authentication.k8s.io/v1", "TokenRequest", spec=wish)
         assert (got.code, bool(got.document["status"]["token"])) == (201, True)
 
 

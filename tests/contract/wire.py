@@ -60,7 +60,8 @@ class Wire:
 
     def _ask(self, method: str, path: str, query: dict[str, str], body: bytes | None, headers: dict[str, str]) -> Got:
         with closing(http.client.HTTPSConnection(self._address, context=self._ssl, timeout=SECONDS)) as connection:
-            connection.request(method, f"{path}?{urlencode(query)}", body, self._headers | headers)
+            place = f"{path}?{urlencode(query)}" if query else path
+            connection.request(method, place, body, self._headers | headers)
             answer = connection.getresponse()
             text = answer.read().decode()
             is_json = answer.headers.get_content_type() == "application/json"

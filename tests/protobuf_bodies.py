@@ -1,0 +1,99 @@
+"""Documents → protobuf bodies, as components of Kubernetes send them unless they are told otherwise."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from master import protobuf
+from master.protobuf import Field
+
+
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """The object in its envelope. A field that the message does not have is an error."""
+    version, kind = document["apiVersion"], document["kind"]
+    name = protobuf.message_of(version, kind)
+    message = protobuf.classes()[name]()
+    _fill(message, name, {key: value for key, value in document.items() if key not in ("apiVersion", "kind")})
+    envelope: Any = protobuf.classes()["Unknown"]()
+    envelope.typeMeta.apiVersion, envelope.typeMeta.kind = version, kind
+    envelope.raw = message.SerializeToString()
+    return protobuf.MAGIC + envelope.SerializeToString()  # type: ignore[no-any-return]
+
+
+def _fill(message: Any, name: str, document: Mapping[str, Any]) -> None:
+    fields = {field.name: field for field in protobuf.messages()[name]}
+    inner = {
+        key: field
+        for field in fields.values()
+        if field.inline
+        for key in (one.name for one in protobuf.messages()[field.type])
+        if key in document
+    }
+    for field in {field.name: field for field in inner.values()}.values():
+        part = getattr(message, field.name)
+        part.SetInParent()
+        _fill(part, field.type, {key: document[key] for key, of in inner.items() if of == field})
+    for key, value in document.items():
+        if key not in inner:
+            _put(message, fields[key], value)
+
+
+def _put(message: Any, field: Field, value: Any) -> None:
+    place = getattr(message, field.name)
+    if field.type not in protobuf.messages():
+        if field.map:
+            place.update(value)
+        elif field.repeated:
+            place.extend(value)
+        else:
+            setattr(message, field.name, base64.b64decode(value) if field.type == "bytes" else value)
+    elif field.map:
+        for key, item in value.items():
+            _one(place[key], field.type, item)
+    elif field.repeated:
+        for item in value:
+            _one(place.add(), field.type, item)
+    else:
+        place.SetInParent()
+        _one(place, field.type, value)
+
+
+def _one(message: Any, name: str, value: Any) -> None:
+    form: Callable[[Any, Any], None] | None = _FORMS.get(name)
+    if form is None:
+        _fill(message, name, value)
+    else:
+        form(message, value)
+
+
+def _time(message: Any, value: str) -> None:
+    moment = datetime.datetime.fromisoformat(value)
+    message.seconds, message.nanos = int(moment.timestamp()), moment.microsecond * 1000
+
+
+def _quantity(message: Any, value: str | float) -> None:
+    message.string = str(value)
+
+
+def _number_or_text(message: Any, value: int | str) -> None:
+    if isinstance(value, int):
+        message.type, message.intVal = 0, value
+    else:
+        message.type, message.strVal = 1, value
+
+
+def _raw(message: Any, value: Any) -> None:
+    message.raw = json.dumps(value).encode()
+
+
+_FORMS: Mapping[str, Callable[[Any, Any], None]] = {
+    "Time": _time,
+    "MicroTime": _time,
+    "Quantity": _quantity,
+    "IntOrString": _number_or_text,
+    "RawExtension": _raw,
+}
