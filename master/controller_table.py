@@ -21,6 +21,7 @@ from master import (
     deployments,
     disruptions,
     ending_namespaces,
+    endpoint_mirroring,
     endpoints,
     happenings,
     jobs,
@@ -199,6 +200,7 @@ def _of_all(passes: Callable[..., Iterable[Outcome]], *kinds: str) -> Callable[[
 
 MASTER_SERVICE = "master service"
 ENDPOINTS = ("Service", "Pod", "Endpoints", "EndpointSlice")
+MIRRORED = ("Service", "Endpoints", "EndpointSlice")
 
 STATEFUL = ("StatefulSet", "ControllerRevision", "PersistentVolumeClaim", "Pod")
 
@@ -239,6 +241,7 @@ CONTROLLERS = (
     Controller("jobs", ("Job", "Pod"), _jobs, JOB_SECONDS),
     Controller("quotas", tuple(kind.name for kind in quotas.COUNTABLE if kind.name not in FLEETING), _quotas),
     Controller("endpoints", ENDPOINTS, _of_all(endpoints.passes, *ENDPOINTS)),
+    Controller("mirrored-endpoints", MIRRORED, _of_all(endpoint_mirroring.passes, *MIRRORED)),
     Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"), _claims),
     Controller("dependents", OWNED, _dependents),
     Controller("namespaces", ("Namespace", *(name for name in CONTENTS if name not in FLEETING)), _namespaces),

@@ -25,11 +25,11 @@ from api.endpoints import (
 from api.objects import Object, ObjectMeta
 from api.services import Service, ServicePort, ServiceSpec
 from master.controllers import Change, Drop, Make, Notice, Outcome
+from master.endpoint_mirroring import NOT_MIRRORED
 
 NAMESPACE, NAME = "default", "kubernetes"
 PORT, PORT_NAME = 443, "https"
 LABELS = {"component": "apiserver", "provider": "kubernetes"}
-UNMIRRORED = {"endpointslice.kubernetes.io/skip-mirror": "true"}
 
 HOSTS = (
     "kubernetes",
@@ -67,7 +67,7 @@ def passes(
     yield from _service(network, place, tuple(services))
     port = EndpointPort(name=PORT_NAME, port=place.port, protocol="TCP")
     subset = EndpointSubset(addresses=(EndpointAddress(ip=place.address),), ports=(port,))
-    yield from _kept(Endpoints(metadata=_meta(UNMIRRORED), subsets=(subset,)), endpoints)
+    yield from _kept(Endpoints(metadata=_meta(NOT_MIRRORED), subsets=(subset,)), endpoints)
     endpoint = Endpoint(addresses=(place.address,), conditions=EndpointConditions(ready=True))
     meta = _meta({SERVICE_LABEL: NAME})
     one = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=(endpoint,), ports=slice_ports((port,)))

@@ -99,6 +99,7 @@ PURE = (
     "master/disruptions.py",
     "master/evictions.py",
     "master/ending_namespaces.py",
+    "master/endpoint_mirroring.py",
     "master/endpoints.py",
     "master/field_sets.py",
     "master/default_tolerations.py",
