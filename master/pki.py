@@ -262,3 +262,8 @@ def write_secret(path: Path, data: bytes, mode: int = 0o600) -> None:
         file.flush()
         os.fsync(file.fileno())
     passing.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

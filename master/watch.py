@@ -35,6 +35,9 @@ BOOKMARK_SECONDS = 60.0
 DEFAULT_SECONDS = (1800.0, 3600.0)
 """How long a watch lasts that does not say: anything between, so that clients do not all come back at once."""
 
+TURN = 50
+"""Events of a beginning that are sent before others have their turn; and before it is seen that the client has gone."""
+
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
@@ -241,20 +244,21 @@ class _Follower:
             self._form = self._wanted.form
 
     async def _send_all(self, events: Iterable[Event]) -> None:
-        for event in events:
+        for number, event in enumerate(events, 1):
             self._send(event)
             if self._stream.full:
                 await self._stream.flush()
+            elif number % TURN == 0:
+                await asyncio.sleep(0)
+            if self._stream.ended:
+                return
 
     async def _catch_up(self) -> None:
         """Send what came meanwhile, and from then on everything as it comes."""
         while self._backlog and not self._stream.ended:
             waiting, self._backlog = self._backlog, []
-            for event in waiting:
-                self._stream.paid(len(event.record.data))
-                self._send(event)
-                if self._stream.full:
-                    await self._stream.flush()
+            self._stream.paid(sum(len(event.record.data) for event in waiting))
+            await self._send_all(waiting)
         self._backlog = None
 
     async def _keep_up(self, store: Store) -> None:
