@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.events import reference
+from api.events import NORMAL, reference
 from api.objects import ObjectMeta
 from api.value import ObjectReference
 from master import happenings, schedules
@@ -50,10 +50,13 @@ def _pass(owner: CronJob, jobs: list[Job], names: set[tuple[str, str]], now: dat
     begun = due is not None and (owner.metadata.namespace, _name(owner, due)) in names
     active = [job for job in jobs if not is_finished(job) and MANUAL not in job.metadata.annotations]
     waits = owner.spec.concurrency_policy == FORBID and active
+    there = {job.metadata.uid for job in jobs}
+    yield from (_missed(owner, row, now) for row in owner.status.active if row.uid not in there)
     if due is not None and not begun and not waits:
         if owner.spec.concurrency_policy == REPLACE:
             for job in (job for job in active if not job.metadata.deletion_timestamp):
                 yield from _ended(owner, job, now)
+            active = []
         yield Make(_made(owner, due), CONTROLLER)
     for job in _forgotten(owner, jobs):
         yield from _ended(owner, job, now)
@@ -100,6 +103,12 @@ def _made(owner: CronJob, due: datetime.datetime) -> Job:
 def _referring(job: Job) -> ObjectReference:
     """Without its revision, which changes all the time."""
     return replace(reference(job), resource_version="")
+
+
+def _missed(owner: CronJob, row: ObjectReference, now: datetime.datetime) -> Make:
+    """Somebody else has deleted a job before it had finished."""
+    words = f"Active job went missing: {row.name}"
+    return happenings.told(reference(owner), NORMAL, "MissingJob", words, CONTROLLER, now)
 
 
 def _ended(owner: CronJob, job: Job, now: datetime.datetime) -> Iterator[Write]:

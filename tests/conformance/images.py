@@ -16,7 +16,8 @@ PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 AGNHOST = "k8s.gcr.io/e2e-test-images/agnhost:2.21"
 WEB = ("nginx:1.14-alpine", "nginx:1.15-alpine", "httpd:2.4.38-alpine", "httpd:2.4.39-alpine")
 OLD = "gcr.io/kubernetes-e2e-test-images"
-SETUID, EXECUTABLE = 0o6755, 0o755
+SETUID, EXECUTABLE, READABLE = 0o6755, 0o755, 0o644
+PAGE = b"<html><body><h1>It works!</h1></body></html>\n"
 CURL = """#!/bin/sh
 exec wget -q -O - "$@"
 """
@@ -38,7 +39,8 @@ def load(socket: str) -> None:
 
 def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
     agnhost, busybox = (BINARIES / "agnhost").read_bytes(), _with({})
-    web = ('CMD ["httpd", "-f", "-p", "80", "-h", "/etc"]', "EXPOSE 80")
+    site = _with({"www/index.html": (PAGE, READABLE)})
+    web = ('CMD ["httpd", "-f", "-p", "80", "-h", "/www"]', "EXPOSE 80")
     return {
         AGNHOST: (
             _with(
@@ -56,7 +58,7 @@ def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
             _with({"usr/local/bin/nnp": ((BINARIES / "nonewprivs").read_bytes(), SETUID)}),
             ('CMD ["nnp"]',),
         ),
-        **dict.fromkeys(WEB, (busybox, web)),
+        **dict.fromkeys(WEB, (site, web)),
     }
 
 

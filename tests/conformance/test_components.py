@@ -86,7 +86,7 @@ def test_their_proxy_leads_to_the_pods_of_a_service(cluster: Components) -> None
     cluster.kubectl("expose", "pod", "web", "--port=8080", "--target-port=80", "--name=web")
     address = cluster.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
     wait_until(lambda: cluster.is_ready("web"), "the pod is ready")
-    wait_until(lambda: "localhost" in cluster.answer(f"http://{address}:8080/hosts"), "an answer by the service")
+    wait_until(lambda: "It works!" in cluster.answer(f"http://{address}:8080"), "an answer by the service")
     assert cluster.refusals("kube-proxy") == []
     cluster.kubectl("delete", "service/web", "pod/web")
 

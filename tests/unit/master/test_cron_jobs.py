@@ -247,3 +247,20 @@ def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str
     own = {"schedule": "* * * * *", "jobTemplate": TEMPLATE}
     _, problems, _ = decode(CronJob, {"metadata": {"name": "tidy"}, "spec": {**own, **spec}}, CRON_JOB.rules)
     assert [row.path for row in problems if not row.path.endswith("restartPolicy")] == paths
+
+
+def test_a_job_that_somebody_deletes_is_missed_once_and_one_that_is_replaced_is_not() -> None:
+    def missed(world: Times) -> list[str]:
+        return [event.message for event in world.all("Event") if event.reason == "MissingJob"]
+
+    world = Times()
+    world.wait(10.1)
+    (job,) = world.all("Job")
+    world.drop(job)
+    world.wait(1)
+    assert missed(world) == [f"Active job went missing: {job.metadata.name}"]
+    assert world.active == []
+    replaced = Times(concurrencyPolicy="Replace")
+    replaced.wait(10.1)
+    replaced.wait(10)
+    assert (replaced.minutes, missed(replaced)) == ([20], [])
