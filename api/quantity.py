@@ -65,6 +65,10 @@ class Quantity(NamedTuple):
         """The sum, written like the first of them that is not 0."""
         return Quantity(self.milli + other.milli, self.binary if self.milli else other.binary)
 
+    def over(self, other: Quantity) -> Decimal:
+        """How many times the other one it is."""
+        return Decimal(self.milli) / other.milli
+
 
 _DECIMAL, _BINARY = ("", *"kMGTPE"), ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 

@@ -63,9 +63,17 @@ def made(item: Object, by: str, now: datetime.datetime) -> Make:
     return told(owner, NORMAL, "SuccessfulCreate", words, by, now)
 
 
-def refused(owner: ObjectReference, by: str, why: str, now: datetime.datetime) -> Make:
-    """Somebody does not get what is his due."""
-    return told(owner, WARNING, "FailedCreate", f"Error creating: {why}", by, now)
+def refused(owner: ObjectReference, item: Object, by: str, why: str, now: datetime.datetime) -> Make:
+    """Somebody does not get what is his due; each kind has its own words for that."""
+    name, reason, words = item.metadata.name, "FailedCreate", f"Error creating: {why}"
+    match owner.kind, item.KIND:
+        case "StatefulSet", "Pod":
+            words = f"create Pod {name} in StatefulSet {owner.name} failed error: {why}"
+        case "CronJob", _:
+            words = f"Error creating job: {why}"
+        case "Deployment", _:
+            reason, words = "ReplicaSetCreateError", f'Failed to create new replica set "{name}": {why}'
+    return told(owner, WARNING, reason, words, by, now)
 
 
 def owner_of(item: Object) -> ObjectReference | None:

@@ -112,4 +112,4 @@ def _ratio(words: str, name: str, ratio: Quantity, requests: Amounts, limits: Am
     elif not limit.milli:
         yield f"{words}, but no limit is specified or limit is 0"
     elif limit.milli * 1000 > ratio.milli * request.milli:
-        yield f"{words}, but provided ratio is {limit.milli / request.milli:f}"
+        yield f"{words}, but provided ratio is {limit.over(request):.6f}"

@@ -71,7 +71,8 @@ class Makes:
         now = self._look.env.steady()
         self.refused[owner.uid] = refusals.refused(before, item.metadata.namespace, why, now)
         self.tried.add(owner.uid)
-        self.make(happenings.refused(owner, by or f"{owner.kind.lower()}-controller", why, self._look.now))
+        by = by or f"{owner.kind.lower()}-controller"
+        self.make(happenings.refused(owner, item, by, why, self._look.now))
 
     def _completed(self, item: Object) -> Object:
         """With a name, where there is only the beginning of one."""

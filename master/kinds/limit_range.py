@@ -146,9 +146,8 @@ def _check_ratio(path: str, name: str, fields: Mapping[str, Amounts]) -> Iterato
     if ratio.milli < ONE.milli:
         yield Problem(path, shown(str(ratio)), f"ratio {ratio} is less than 1")
     least, most = fields["min"].get(name), fields["max"].get(name)
-    if least is not None and most is not None and least.milli and ratio.milli / 1000 > most.milli / least.milli:
-        why = f"ratio {ratio} is greater than max/min = {most.milli / least.milli:f}"
-        yield Problem(path, shown(str(ratio)), why)
+    if least is not None and most is not None and least.milli and ratio.milli * least.milli > most.milli * ONE.milli:
+        yield Problem(path, shown(str(ratio)), f"ratio {ratio} is greater than max/min = {most.over(least):.6f}")
 
 
 def _cells(item: LimitRange, now: datetime.datetime) -> tuple[object, ...]:

@@ -255,6 +255,26 @@ async def test_a_job_is_refused_and_goes_on_when_there_is_room(door: Door) -> No
     await door.until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 1)
 
 
+async def test_who_is_refused_says_so_in_the_words_of_its_kind(door: Door) -> None:
+    words = Project(door, "words")
+    await words.begin({"pods": 0, "count/replicasets.apps": 0})
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    for plural in ("statefulsets", "deployments"):
+        await door.make(f"/apis/apps/v1/namespaces/words/{plural}", name="web", spec=spec)
+
+    def told(found: Any) -> dict[tuple[str, str], str]:
+        events = [event for event in found["items"] if event["type"] == "Warning"]
+        return {(event["involvedObject"]["kind"], event["reason"]): event["message"] for event in events}
+
+    found = told(await door.until(f"{words.at}/events", lambda found: len(told(found)) == 2))
+    begin = found["StatefulSet", "FailedCreate"]
+    assert begin.startswith(
+        'create Pod web-0 in StatefulSet web failed error: pods "web-0" is forbidden: exceeded quota'
+    )
+    assert found["Deployment", "ReplicaSetCreateError"].startswith('Failed to create new replica set "web-')
+
+
 async def test_a_stateful_set_makes_no_pod_without_its_claims(door: Door) -> None:
     kept = Project(door, "kept")
     await kept.begin({"persistentvolumeclaims": 0})

@@ -132,3 +132,16 @@ def test_wrong_bounds_are_refused(row: dict[str, Any], path: str, why: str) -> N
 def test_defaults_come_once() -> None:
     once = bounds({"type": "Container", "max": {"cpu": "2000m"}})
     assert default(once, LIMIT_RANGE.rules) == once
+
+
+def test_amounts_beyond_all_measure_are_no_reason_to_fail() -> None:
+    """No float holds them."""
+    huge = {"cpu": "9" * 400}
+    rows = [{"type": kind, "max": huge, "min": {"cpu": "1"}, "maxLimitRequestRatio": {"cpu": "2"}}
+            for kind in ("Container", "Pod")]  # fmt: skip
+    assert bounds(*rows).spec.limits[0].max["cpu"]
+    found = refusal(pod({"requests": {"cpu": "1"}, "limits": huge}), bounds(*rows))
+    assert "cpu max limit to request ratio per Pod is 2, but provided ratio is 1" in found
+    above = {"type": "Pod", "max": {"cpu": "2"}, "min": {"cpu": "1"}, "maxLimitRequestRatio": huge}
+    _, problems, _ = decode(LimitRange, {"metadata": {"name": "l"}, "spec": {"limits": [above]}}, LIMIT_RANGE.rules)
+    assert "is greater than max/min = 2.000000" in problems[0].wanted
