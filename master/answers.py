@@ -139,6 +139,18 @@ def expired(message: str) -> Failure:
     return failure(410, "Expired", message)
 
 
+def expired_page(token: str) -> Failure:
+    """410: the list cannot be gone on with as it was; with this token it can be, as it is now."""
+    message = (
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+        "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
+        "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
+        "modified, or deleted between the time the first chunk was returned and now may show up in the list."
+    )
+    status = expired(message).status
+    return Failure(msgspec.structs.replace(status, metadata=ListMeta(continue_=token)))
+
+
 def unsupported_media_type(message: str) -> Failure:
     """415: the body has a form that is not read."""
     return failure(415, "UnsupportedMediaType", message)

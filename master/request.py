@@ -250,8 +250,12 @@ def selection(where: Target, query: Mapping[str, str], visible: Visible | None =
     return Selection(where.kind, where.namespace, labels, fields, visible)
 
 
+NEWEST = -1
+"""In place of a revision: of whatever there is when the page is asked for."""
+
+
 class Page(msgspec.Struct, frozen=True):
-    """Where the next page of a list begins: after an object, in the state of a revision."""
+    """Where the next page of a list begins: after an object, in the state of a revision (or of NEWEST)."""
 
     rv: int
     after: tuple[str, str]

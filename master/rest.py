@@ -104,8 +104,8 @@ class Objects:
         limit, token = request.number(ask.query, "limit"), ask.query.get("continue", "")
         asked = self._revision(ask.query, paged=bool(token))
         page = request.read_page(token) if token else None
-        revision = page.rv if page is not None else asked
-        records = self._scan(selection, revision)
+        revision = asked if page is None or page.rv == request.NEWEST else page.rv
+        records = self._scan(selection, revision, page)
         if page is not None:
             records = records[bisect.bisect_right(records, tuple(page.after), key=_place) :]
         most = limit if limit and ask.query.get("resourceVersion") != "0" else len(records)
@@ -119,11 +119,13 @@ class Objects:
                 metadata["remainingItemCount"] = len(records) - most
         return Answer(200, self._listed(ask, shown, metadata, view))
 
-    def _scan(self, selection: Selection, revision: int) -> list[Record]:
+    def _scan(self, selection: Selection, revision: int, page: Page | None) -> list[Record]:
         try:
             return self._store.scan_at(selection.kind.stored, selection.namespace, revision)
         except Expired as error:
-            raise answers.expired(f"The provided continue parameter is too old: {error}; list again") from error
+            if page is None:
+                raise answers.expired("The resourceVersion for the provided list is too old.") from error
+            raise answers.expired_page(request.write_page(Page(request.NEWEST, page.after))) from error
 
     def _revision(self, query: Mapping[str, str], *, paged: bool) -> int:
         """The revision that a list shows. Raises Failure."""

@@ -1,0 +1,75 @@
+"""Lists in pages, against a store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.kinds import KINDS
+from master.admission_chain import AdmissionChain
+from master.answers import Failure
+from master.journaled_store import JournaledStore
+from master.records import Put, Remove
+from master.request import target
+from master.rest import Ask, Objects
+from tests.unit.master.make import namespace
+
+
+def now() -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[JournaledStore]:
+    store = await JournaledStore.open(tmp_path / "store.db", KINDS)
+    await store.write(*(Put(namespace(name)) for name in "abcdef"))
+    yield store
+    await store.close()
+
+
+def listed(store: JournaledStore, **query: str) -> Any:
+    where = target("/api/v1/namespaces")
+    assert where is not None
+    objects = Objects(store, now, AdmissionChain(now, ""), None)  # type: ignore[arg-type]
+    found = json.loads(objects.list_all(Ask(where, query)).body)
+    return found["metadata"], [item["metadata"]["name"] for item in found["items"]]
+
+
+async def test_pages_show_one_state(store: JournaledStore) -> None:
+    first, names = listed(store, limit="2")
+    assert (names, first["remainingItemCount"]) == (["a", "b"], 4)
+    await store.write(Put(namespace("cc")))
+    second, names = listed(store, limit="3", **{"continue": first["continue"]})
+    assert (names, second["resourceVersion"]) == (["c", "d", "e"], first["resourceVersion"])
+    last, names = listed(store, limit="3", **{"continue": second["continue"]})
+    assert names == ["f"]
+    assert "continue" not in last
+
+
+async def test_a_page_whose_state_is_forgotten_can_be_had_as_it_is_now(store: JournaledStore) -> None:
+    first, _ = listed(store, limit="2")
+    (gone,) = (record.object for record in store.scan("Namespace") if record.key.name == "c")
+    await store.write(Remove(gone), Put(namespace("dd")))
+    await store.compact(store.revision)
+    with pytest.raises(Failure) as refused:
+        listed(store, limit="2", **{"continue": first["continue"]})
+    status = refused.value.status
+    assert (status.code, status.reason) == (410, "Expired")
+    second, names = listed(store, limit="2", **{"continue": status.metadata.continue_})
+    assert names == ["d", "dd"]
+    assert second["resourceVersion"] == str(store.revision)
+    assert listed(store, **{"continue": second["continue"]})[1] == ["e", "f"]
+
+
+async def test_a_list_of_a_state_that_is_forgotten(store: JournaledStore) -> None:
+    await store.write(Put(namespace("g")))
+    await store.compact(store.revision)
+    with pytest.raises(Failure) as refused:
+        listed(store, resourceVersion="2", resourceVersionMatch="Exact")
+    assert refused.value.status.message == "The resourceVersion for the provided list is too old."
+    assert refused.value.status.metadata.continue_ == ""
