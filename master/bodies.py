@@ -36,14 +36,14 @@ def read(patches: bool, content_type: str, body: bytes) -> Any:
 def _json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise answers.bad_request(f"the body is not JSON: {error}") from error
 
 
 def _yaml(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass  # it may still be YAML
     if len(body) > LARGEST_YAML:
         message = f"the body is YAML of {len(body)} bytes; {LARGEST_YAML} are accepted, or JSON of any length"

@@ -47,7 +47,7 @@ def sign(ca: Authority, body: bytes, now: datetime.datetime) -> dict[str, Any]:
     """The CertificateSigningRequest with its certificate. Raises Failure."""
     try:
         asked = msgspec.json.decode(body, type=SigningRequest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise answers.bad_request(f"the body is not a CertificateSigningRequest: {error}") from error
     request = _checked(asked.spec)
     certificate = sign_request(ca, request, now)

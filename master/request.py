@@ -271,5 +271,5 @@ def read_page(token: str) -> Page:
     try:
         padded = token + "=" * (-len(token) % 4)
         return msgspec.json.decode(base64.urlsafe_b64decode(padded.encode("ascii")), type=Page)
-    except (msgspec.DecodeError, binascii.Error, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, binascii.Error, UnicodeError, RecursionError) as error:
         raise answers.bad_request("continue key is not valid: it is not one that this server gave") from error

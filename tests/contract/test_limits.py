@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime
 import re
 import ssl
@@ -146,6 +147,9 @@ async def test_a_selector_as_long_as_a_head_may_be_is_read(client: Client) -> No
 # --- what is no HTTP, or an old one -----------------------------------------------------------------------------------
 
 
+NOT_UTF8, DEEP = (base64.urlsafe_b64encode(data).decode().rstrip("=") for data in (b'"\xff"', b'{"x":' + b"[" * 5000))
+
+
 MALFORMED = (
     b"\x00\x01\x02\x03" * 100,
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
@@ -161,6 +165,10 @@ MALFORMED = (
     b"POST "
     + CONFIG_MAPS.encode()
     + b" HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
+    b"POST " + CONFIG_MAPS.encode() + b' HTTP/1.1\r\nHost: a\r\nContent-Length: 14\r\n\r\n{"metadat\xff": {',
+    b"POST " + CONFIG_MAPS.encode() + b" HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n" + b"[" * 9000,
+    f"GET {CONFIG_MAPS}?continue={NOT_UTF8} HTTP/1.1\r\nHost: a\r\n\r\n".encode(),
+    f"GET {CONFIG_MAPS}?continue={DEEP} HTTP/1.1\r\nHost: a\r\n\r\n".encode(),
     b"GET /api/v1/pods?limit=%zz&watch=%ff HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     b"GET /%00/%ff/../..//api HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     b"GET http://[::1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
