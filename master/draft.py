@@ -35,8 +35,7 @@ class Draft:
         kept = [row.object for row in self._store.scan_latest(kind, namespace) if row.key not in ahead]
         return kept + [put.object for key, put in ahead.items() if namespace in ("", key.namespace)]
 
-    def put(self, item: Object, expect: int | None = None) -> None:
+    def put(self, item: Object) -> None:
         """Write that, too; another put of the same object takes the place of the first."""
         key = key_of(item)
-        first = self._puts[key.kind].get(key)
-        self._puts[key.kind][key] = Put(item, first.expect if first is not None else expect)
+        self._puts[key.kind][key] = Put(item)
