@@ -99,6 +99,16 @@ def test_bytes_quantities_and_times() -> None:
     assert found["spec"]["renewTime"] == "0001-01-01T00:00:02.000000Z"
 
 
+def test_what_a_client_sends_to_a_subresource() -> None:
+    scale = envelope("autoscaling/v1", "Scale", part(1, part(1, "web")) + part(2, number(1, 3)))
+    assert protobuf.document(scale) == {
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {"name": "web"},
+        "spec": {"replicas": 3},
+    }
+
+
 def test_json_inside_of_protobuf() -> None:
     content = part(2, part(1, b'{"spec": {"a": [1]}}')) + number(3, 2)
     found = protobuf.document(envelope("apps/v1", "ControllerRevision", content))
