@@ -46,10 +46,8 @@ NOT_ASKED = (
     (r"consumable|ServiceAccounts should (mount|support|set)|NodeAuthenticator|serve a basic image", STREAMS),
     (r"StatefulSetBasic\] (Burst|Scaling|should (implement|not deadlock|perform|provide))", STREAMS),
     (r"Services should (allow pods|be able to|be rejected|create endpoints|implement|preserve|release)", STREAMS),
-    (
-        r"2 nodes|rollback without unnecessary restarts|PodTopologySpread|PodAntiAffinity|preferably|nodes pod can tolerate",
-        NODES,
-    ),
+    (r"2 nodes|rollback without unnecessary|PodTopologySpread|PodAntiAffinity|preferably|pod can tolerate", NODES),
+    (r"StatefulSetBasic\] should adopt", "needs a storage class that provides"),
     ("private image", IMAGES),
     (r"health handlers|priority and fairness|storage version hash|MetricsGrabber", OWN),
     (r'accept "application/vnd.kubernetes.protobuf"$', "takes answers in protobuf only: ours are JSON"),
