@@ -225,7 +225,7 @@ def owned(item: Any, owners: Sequence[Owner]) -> Any:
 
 
 def _check_identity(kind: AnyKind, new: Any, old: Any) -> None:
-    if new.metadata.resource_version not in ("", old.metadata.resource_version):
+    if new.metadata.resource_version not in ("", "0", old.metadata.resource_version):
         raise answers.conflict(kind, old.metadata.name)
     if new.metadata.uid not in ("", old.metadata.uid):
         why = f"Precondition failed: UID in precondition: {new.metadata.uid}, UID in object meta: {old.metadata.uid}"

@@ -115,3 +115,16 @@ def test_labels_may_change_with_the_status_unless_nodes_write_it(kind: str, chan
     found = part_updated(BY_NAME[kind], "status", new, old).metadata
     assert (found.labels, found.annotations) == (({"app": "b"}, {"c": "d"}) if changes else ({"app": "a"}, {}))
     assert found.finalizers == ()
+
+
+@pytest.mark.parametrize(("version", "accepted"), [("", True), ("0", True), ("7", True), ("6", False), ("8", False)])
+def test_an_update_holds_for_the_revision_that_it_names(version: str, accepted: bool) -> None:
+    """None and 0 are any."""
+    kind, old = BY_NAME["ConfigMap"], BY_NAME["ConfigMap"].type(metadata=meta("a", resource_version="7"))
+    new = replace(old, metadata=replace(old.metadata, resource_version=version, labels={"a": "b"}))
+    if accepted:
+        assert updated(kind, new, old).metadata.resource_version == "7"
+        return
+    with pytest.raises(Failure) as caught:
+        updated(kind, new, old)
+    assert caught.value.status.reason == "Conflict"
