@@ -89,6 +89,17 @@ conformance: install ## hold node agent and master against a real Kubernetes and
 	@$(BIN)/python -m tests.conformance.api_suite $(if $(SPECS),'$(SPECS)')
 	@$(BIN)/pytest -q tests/conformance
 
+FUZZER := .venv-fuzz/bin/schemathesis
+
+.PHONY: fuzz
+fuzz: install $(FUZZER) ## send the master what its own description allows and forbids (minutes; DOCUMENTS="api/v1 ...")
+	@$(BIN)/python -m tests.fuzz --program $(FUZZER) $(DOCUMENTS)
+
+$(FUZZER):
+	@echo "installing schemathesis into .venv-fuzz, once"
+	@python3 -m venv .venv-fuzz
+	@.venv-fuzz/bin/pip install -q --disable-pip-version-check 'schemathesis>=4.32,<5' 2> >(grep -v '^WARNING: Location' >&2 || true)
+
 .PHONY: install-master
 install-master: ## make this host the master: commands in /opt/podlane, systemd unit, /etc/podlane
 	@systemd/install.sh master

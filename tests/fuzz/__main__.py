@@ -1,0 +1,81 @@
+"""Send a master what its own description allows, and what it forbids: `python -m tests.fuzz [DOCUMENT...]`.
+
+A document is named as in the index of OpenAPI, such as `api/v1`; without one, all are taken. For each it must hold that
+no answer is a 5xx or late, that every answer is as its schema says, and that nothing is accepted which the schema
+forbids. schemathesis tells how to ask again for what went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from master import openapi
+from tests.contract.apiserver import ApiServer
+
+CHECKS = "not_a_server_error,response_schema_conformance,content_type_conformance,negative_data_rejection"
+ANSWER_SECONDS = 30
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("documents", nargs="*", metavar="DOCUMENT", default=sorted(openapi.index()["paths"]))
+    parser.add_argument("--program", default="schemathesis", help="where schemathesis is")
+    parser.add_argument("--examples", type=int, default=20, help="how many random requests for each operation")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
+    found = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        server = ApiServer(Path(folder))
+        server.start()
+        try:
+            files = _credentials(server.kubeconfig)
+            bad = [one for one in found.documents if not _passes(server.url, one, files, found)]
+        finally:
+            ended = server.stop()
+    sys.stdout.write(f"fuzz: {len(found.documents) - len(bad)} of {len(found.documents)} documents hold\n")
+    return 1 if bad or ended else 0
+
+
+def _credentials(kubeconfig: Path) -> tuple[Path, Path]:
+    """The administrator's certificate with its key, and the authority's, as files."""
+    text = yaml.safe_load(kubeconfig.read_text())
+    user, cluster = text["users"][0]["user"], text["clusters"][0]["cluster"]
+    certificate, authority = kubeconfig.with_name("admin.pem"), kubeconfig.with_name("ca.pem")
+    rows = (user["client-certificate-data"], user["client-key-data"])
+    certificate.write_bytes(b"".join(base64.b64decode(row) for row in rows))
+    authority.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
+    return certificate, authority
+
+
+def _passes(url: str, document: str, files: tuple[Path, Path], wish: argparse.Namespace) -> bool:
+    certificate, authority = files
+    flags = {
+        "url": url,
+        "request-cert": certificate,
+        "tls-verify": authority,
+        "phases": "coverage,fuzzing",
+        "max-examples": wish.examples,
+        "seed": wish.seed,
+        "checks": CHECKS,
+        "request-timeout": ANSWER_SECONDS,
+        "warnings": "off",
+    }
+    command = [wish.program, "run", f"{url}/openapi/v3/{document}"]
+    options = [f"--{name}={value}" for name, value in flags.items()]
+    done = subprocess.run(
+        [*command, "--continue-on-failure", *options],
+        env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.fuzz.hooks", "PYTHONPATH": os.getcwd()},
+        check=False,
+    )
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
