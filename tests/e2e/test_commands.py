@@ -11,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.contract.apiserver import ApiServer
+from tests.e2e.cluster import Cluster
 from tests.e2e.transcript import Section, Terminal, Version, sections
 
 FOLDER = Path(__file__).with_name("commands")
@@ -37,13 +39,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     assert one.stop() == 0
 
 
-def in_its_project(program: str, kubeconfig: Path, root: Path, number: int, section: Section) -> list[str]:
+def played(program: str, kubeconfig: Path, root: Path, folder: Path, node: str = "") -> list[str]:
+    """What is wrong of all sections of a folder."""
+    text = "\n".join(file.read_text() for file in sorted(folder.glob("*.txt"))).replace("NODE", node or "NODE")
+    found = sections(text, version_of(program))
+    assert found
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        told = threads.map(
+            lambda pair: in_its_project(program, kubeconfig, root, f"{folder.name}-{pair[0]}", pair[1]),
+            enumerate(found),
+        )
+        return [text for section in told for text in section]
+
+
+def in_its_project(program: str, kubeconfig: Path, root: Path, name: str, section: Section) -> list[str]:
     """Play a section in a new project, which the kubeconfig names."""
-    project = f"p{version_of(program)[1]}-{number}"
+    project = f"p{version_of(program)[1]}-{name}"
     directory = root / project
     shutil.copytree(FOLDER / "files", directory)
-    text = kubeconfig.read_text().replace("    user: admin\n", f"    user: admin\n    namespace: {project}\n")
-    (directory / "kubeconfig").write_text(text)
+    known = yaml.safe_load(kubeconfig.read_text())
+    known["contexts"][0]["context"]["namespace"] = project
+    (directory / "kubeconfig").write_text(json.dumps(known))
     environment = {"HOME": str(root), "KUBECONFIG": str(directory / "kubeconfig"), "EDITOR": "false"}
     subprocess.run(
         [program, "create", "namespace", project], env=environment, check=True, capture_output=True, cwd=directory
@@ -53,12 +69,19 @@ def in_its_project(program: str, kubeconfig: Path, root: Path, number: int, sect
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[Path(program).name for program in PROGRAMS])
 def test_commands_give_the_outcome_of_the_reference(program: str, server: ApiServer, tmp_path: Path) -> None:
-    version = version_of(program)
-    found = [section for file in sorted(FOLDER.glob("*.txt")) for section in sections(file.read_text(), version)]
-    assert len(found) > 20
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        told = threads.map(lambda pair: in_its_project(program, server.kubeconfig, tmp_path, *pair), enumerate(found))
-        wrong = [text for section in told for text in section]
+    wrong = played(program, server.kubeconfig, tmp_path, FOLDER)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[Path(program).name for program in PROGRAMS])
+def test_commands_with_pods_that_run(program: str, cluster: Cluster, tmp_path: Path) -> None:
+    wrong = played(program, cluster.lab.kubeconfig, tmp_path, FOLDER / "lab")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_commands_that_empty_a_node(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.lab.nodes[1].name
+    wrong = played(PROGRAMS[-1], cluster.lab.kubeconfig, tmp_path, FOLDER / "node", node)
     assert not wrong, "\n".join(wrong)
 
 
