@@ -99,11 +99,8 @@ class Run:
                 self.kills += 1
 
     async def _forget(self) -> None:
-        """Push everything out of the history, once the witness has seen it."""
-        now = await self._revision()
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while self._witness.reached < now:
-                await asyncio.sleep(0.01)
+        """Push everything out of the history that the witness has seen."""
+        now = await self._seen_by_the_witness()
         self._ballast += 1
         self._marks.forgotten = math.inf
         path = f"/api/v1/namespaces/{NAMESPACES[0]}/configmaps"
@@ -112,11 +109,20 @@ class Run:
             meta = {"name": f"b{self._ballast}-{number}"}
             await self._client.request("POST", path, msgspec.json.encode({"metadata": meta, "data": {"f": filler}}))
         await self._client.request("DELETE", path)
-        after = await self._revision()
+        # What it has not come past by then may be forgotten for it too; and nobody else tells what follows.
+        after = await self._seen_by_the_witness()
         self._marks.forgotten = after
         self._quiet.append((now, after))
         for watcher in self.watchers[1:]:
             watcher.look_back = True
+
+    async def _seen_by_the_witness(self) -> int:
+        """The newest revision, when it has come to it."""
+        now = await self._revision()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while self._witness.reached < now:
+                await asyncio.sleep(0.01)
+        return now
 
     async def _revision(self) -> int:
         answer = await self._client.list(Namespace)
