@@ -178,7 +178,7 @@ class Objects:
             if self._store.latest(Key(where.kind.stored, where.namespace, name)) is None:
                 break
             if not body.item.metadata.generate_name or document["metadata"].get("name"):
-                raise await self._when_durable(answers.already_exists(where.kind, name))
+                raise answers.already_exists(where.kind, name)
         else:
             raise answers.already_exists(where.kind, name)
         self._gate.guard(where.kind, body.item, None, ask.user)
@@ -331,11 +331,6 @@ class Objects:
     def _answer(self, code: int, ask: Ask, item: Object, warnings: tuple[str, ...] = ()) -> Answer:
         view, include = request.view(ask.accept), ask.query.get("includeObject", "Metadata")
         return Answer(code, tables.shown(ask.where.kind, item, view, self._clock(), include), warnings)
-
-    async def _when_durable(self, failure: answers.Failure) -> answers.Failure:
-        """An answer that rests on writes still on their way is given when they are on disk."""
-        await self._store.write()
-        return failure
 
 
 def delete_options(ask: Ask) -> DeleteOptions:

@@ -28,7 +28,7 @@ from master import (
     writes,
 )
 from master.admission_chain import AdmissionChain
-from master.authorize import MASTERS, Attributes, PathAttributes, User, who_cannot
+from master.authorize import MASTERS, READS, Attributes, PathAttributes, User, who_cannot
 from master.callers import Callers
 from master.kinds import project
 from master.kinds.kind import SCALE
@@ -166,7 +166,13 @@ class Server:
             raise answers.not_allowed()
         if verb == "watch":
             return await self.watches.serve(http, watch.wish(ask))
-        answer = await self._operate(verb, ask)
+        try:
+            answer = await self._operate(verb, ask)
+        except answers.Failure:
+            if verb not in READS:
+                # It may rest on writes that are on their way to the disk: who looks again must see them.
+                await self._store.write()
+            raise
         headers = CIMultiDict([("Cache-Control", "no-cache, private")])
         for warning in answer.warnings:
             headers.add("Warning", f"299 - {_quoted(warning)}")

@@ -42,7 +42,7 @@ NOT_ASKED = (
     (r"clustered applications|ClusterDns|\] DNS|PerformanceDNS|cloud-provider-gcp|LB health|L7", CLOUD),
     (r"Networking|Conntrack|KubeProxy|NoSNAT|NetworkPolicy between|DualStack|latency|SCTP|session affinity", DATAPATH),
     (r"Port forwarding|Simple pod|Guestbook|Update Demo|logs|cluster-info dump|Kubectl (copy|expose)", STREAMS),
-    ("Proxy version v1 should", STREAMS),
+    ("Proxy version v1 should|no conflict between pods with same hostPort", STREAMS),
     (r"consumable|ServiceAccounts should (mount|support|set)|NodeAuthenticator|serve a basic image", STREAMS),
     (r"StatefulSetBasic\] (Burst|Scaling|should (implement|not deadlock|perform|provide))", STREAMS),
     (r"Services should (allow pods|be able to|be rejected|create endpoints|implement|preserve|release)", STREAMS),
