@@ -17,10 +17,11 @@ from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Obj
 from api.services import Service
 from api.storage import PersistentVolumeClaim
 from api.validate import check, default
-from master import accounts, admission, answers, limit_ranges, pod_accounts, priorities, quotas, writes
+from master import accounts, admission, answers, ingress_classes, limit_ranges, pod_accounts, priorities, quotas, writes
 from master.controllers import Cursor, moved
 from master.draft import Draft
 from master.kinds import BY_NAME
+from master.kinds.ingress import Ingress, IngressClass
 from master.kinds.kind import AnyKind
 from master.kinds.limit_range import LimitRange
 from master.kinds.pod import POD
@@ -48,6 +49,8 @@ class AdmissionChain:
             admission.check_namespace(kind, meta.name, meta.namespace, namespace)
         if isinstance(item, Pod):
             item = _completed(item, draft)
+        elif isinstance(item, Ingress):
+            item = ingress_classes.classed(item, draft.all(IngressClass.KIND))
         item = self._begun(kind, item)
         if kind.stored == Namespace.KIND:
             self._furnish(kind.kept(item), draft)

@@ -114,6 +114,7 @@ PURE = (
     "master/jobs.py",
     "master/lanes.py",
     "master/limit_ranges.py",
+    "master/ingress_classes.py",
     "master/openapi.py",
     "master/schemas.py",
     "master/own_pods.py",
