@@ -34,6 +34,18 @@ class OwnerReference(Value, frozen=True):
 
 
 class ObjectMeta(Value, frozen=True):
+    """What every object has: its name, and what the server keeps of it.
+
+    `name` is unique among the objects of a kind, in its namespace if it has one, and never changes. `generate_name` is
+    the beginning of a name that the server completes, where none is given. `namespace` is the project that the object
+    is in. `uid` tells the object from all others that ever had its name. `resource_version` changes with each change
+    of the object. `generation` counts the changes of what is wished for. `creation_timestamp` is when the object was
+    made. `deletion_timestamp` is when it will be gone, once its deletion was asked for.
+    `deletion_grace_period_seconds` is how long that is after it was asked for. `labels` are names and values by which
+    objects are chosen. `annotations` are names and values that nobody chooses by. `finalizers` name what must be done
+    before the object may go. `managed_fields` tell who set which field. `self_link` is not used any more.
+    """
+
     name: str = ""
     generate_name: str = ""
     namespace: str = ""
@@ -188,6 +200,13 @@ class Node(Object, frozen=True):
 
 
 class ContainerPort(Value, frozen=True):
+    """A port at which a container answers.
+
+    `container_port` is its number, 1 to 65535. `name` is how services and probes may call it. `host_port` is the port
+    of the node that leads to it. `host_ip` is the node's address at which it does. `protocol` is TCP, UDP or
+    SCTP, TCP if nothing is said.
+    """
+
     container_port: int
     name: str = ""
     host_port: int = 0
@@ -202,6 +221,17 @@ class ResourceRequirements(Value, frozen=True):
 
 
 class Container(Value, frozen=True):
+    """A program that runs in a pod.
+
+    `name` is unique in the pod. `image` is what the container is made from. `command` replaces the entry point of the
+    image, without a shell; $(NAME) stands for a variable. `args` replace the arguments of the image. `working_dir` is
+    the directory that the program starts in. `image_pull_policy` is Always, IfNotPresent or Never: when the image is
+    fetched. `termination_message_path` is the file in which the program may say why it ended.
+    `termination_message_policy` is File or FallbackToLogsOnError: where that is looked for. `stdin` keeps the standard
+    input open. `stdin_once` closes it when the first who attached has gone. `tty` gives the program a terminal.
+    `restart_policy` Always makes a container that comes before others one that runs beside them.
+    """
+
     name: str = ""
     image: str = ""
     command: tuple[str, ...] = ()
@@ -248,6 +278,25 @@ class PodSchedulingGate(Value, frozen=True):
 
 
 class PodSpec(Value, frozen=True):
+    """What a pod consists of, and where and how it runs.
+
+    `restart_policy` is Always, OnFailure or Never: whether a container that has ended is started again.
+    `termination_grace_period_seconds` is how long containers may take to end, 30 if nothing is said.
+    `active_deadline_seconds` is how long the pod may run before it fails. `dns_policy` is ClusterFirst, Default,
+    ClusterFirstWithHostNet or None: whom containers ask for names. `node_selector` has the labels that the node must
+    have. `service_account_name` is the account under which the pod's containers speak to the server.
+    `service_account` is the old name of `service_account_name`. `automount_service_account_token` says whether
+    containers find a token of the account. `node_name` is the node that the pod is bound to. `host_network` lets the
+    pod use the network of its node. `host_pid` lets it see the processes of its node. `host_ipc` (hostIPC)
+    lets it use the memory that processes of its node share. `host_users` false gives the pod users of its own.
+    `share_process_namespace` lets its containers see each other's processes. `hostname` is what the pod calls itself,
+    its own name if nothing is said. `subdomain` is the service in whose domain the pod has a name. `scheduler_name` is
+    who binds the pod to a node. `priority_class_name` names how important the pod is. `priority` is that as a number.
+    `preemption_policy` is PreemptLowerPriority or Never: whether less important pods may be ended to make room.
+    `runtime_class_name` names another runtime for the containers. `enable_service_links` tells containers of services
+    by variables. `set_hostname_as_fqdn` makes the full name the host's name.
+    """
+
     volumes: Annotated[tuple[Volume, ...], by("name")] = ()
     init_containers: Annotated[tuple[Container, ...], by("name")] = ()
     containers: Annotated[tuple[Container, ...], by("name")] = ()
@@ -365,6 +414,15 @@ FINAL_PHASES = frozenset(("Succeeded", "Failed"))
 
 
 class PodStatus(Value, frozen=True):
+    """How a pod is, as its node tells.
+
+    `phase` is Pending, Running, Succeeded, Failed or Unknown. `message` says for people why the pod is as it is.
+    `reason` says it in a word for programs. `nominated_node_name` is the node on which room is being made for it.
+    `host_ip` is the address of its node. `pod_ip` is its own. `start_time` is when its node began with
+    it. `qos_class` is Guaranteed, Burstable or BestEffort: who goes last when a node lacks memory.
+    `observed_generation` is the generation of the object that the node has seen.
+    """
+
     observed_generation: int = 0
     phase: str = ""
     conditions: Annotated[tuple[Condition, ...], by("type")] = ()

@@ -67,7 +67,12 @@ class Affinity(Value, frozen=True):
 
 
 class Toleration(Value, frozen=True):
-    """Equal (the default) compares key and value; Exists only the key, or nothing if there is none."""
+    """Lets a pod onto a node with a taint, or stay there.
+
+    `operator` is Equal (the default), which compares `key` and `value`, or Exists, which compares only the `key`, or
+    nothing if there is none. `effect` is NoSchedule, PreferNoSchedule or NoExecute, or empty for all of them.
+    `toleration_seconds` is how long the pod stays where NoExecute would end it.
+    """
 
     key: str = ""
     operator: str = ""

@@ -75,7 +75,13 @@ class SleepAction(Value, frozen=True):
 
 
 class Probe(Value, frozen=True):
-    """One question that is asked again and again; exactly one of the four handlers is set."""
+    """One question that is asked again and again; exactly one of the four handlers is set.
+
+    `initial_delay_seconds` pass before it is asked first. `period_seconds` pass from one time to the next, 10 if
+    nothing is said. `timeout_seconds` are given for an answer, 1 if nothing is said. `success_threshold` good answers
+    in a row are needed after a bad one. `failure_threshold` bad answers in a row are needed after a good one, 3 if
+    nothing is said. `termination_grace_period_seconds` replaces that of the pod when the container is ended for it.
+    """
 
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None

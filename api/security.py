@@ -51,7 +51,13 @@ class Sysctl(Value, frozen=True):
 
 
 class SecurityContext(Value, frozen=True):
-    """Of one container."""
+    """What one container may do.
+
+    `privileged` gives it all that root on the node has. `read_only_root_filesystem` keeps it from writing to its
+    image. `run_as_user` and `run_as_group` are the numbers that its program runs as. `run_as_non_root` refuses to
+    start it as root. `allow_privilege_escalation` lets its program become more than it was started as. `proc_mount` is
+    Default or Unmasked: whether parts of /proc are hidden.
+    """
 
     privileged: bool | None = None
     capabilities: Capabilities | None = None

@@ -25,7 +25,12 @@ LONGEST_AFFINITY = 86400
 
 
 class ServicePort(Value, frozen=True):
-    """`target_port` is a number, or the name of a port of the pods; 0 means the same as `port`."""
+    """A port of a service.
+
+    `target_port` is a number, or the name of a port of the pods; 0 means the same as `port`. `name` tells ports apart
+    where there are several. `protocol` is TCP, UDP or SCTP, TCP if nothing is said. `app_protocol` is what is spoken
+    there, such as http. `node_port` is the port at which every node leads there.
+    """
 
     port: int
     name: str = ""
@@ -48,7 +53,16 @@ class SessionAffinityConfig(Value, frozen=True):
 
 
 class ServiceSpec(Value, frozen=True):
-    """`cluster_ip` is an address of the service network, `None`, or empty for one that the master chooses."""
+    """Which pods a service leads to, and from where.
+
+    `cluster_ip` is an address of the service network, `None`, or empty for one that the master chooses.
+    `cluster_ips` begins with it. `type` is ClusterIP, NodePort, LoadBalancer or ExternalName. `selector`
+    has the labels of the pods. `external_ips` are further addresses at which nodes lead there.
+    `external_name` is the name that stands for a service of the type ExternalName. `session_affinity` is None or
+    ClientIP: whether a client always gets the same pod. `publish_not_ready_addresses` leads to pods that are not ready,
+    too. `internal_traffic_policy` is Cluster or Local: whether pods only of the same node serve those inside.
+    `external_traffic_policy` is Cluster or Local: the same for those outside.
+    """
 
     type: str = ""
     selector: Annotated[dict[str, str], ATOMIC] = {}

@@ -17,6 +17,15 @@ TOKEN_SECONDS = 3600
 
 
 class VolumeMount(Value, frozen=True):
+    """Where a container finds a volume of its pod.
+
+    `name` is the volume's. `mount_path` is the directory in the container. `read_only` keeps the container from
+    writing. `sub_path` is the part of the volume that is seen, instead of the whole. `sub_path_expr` is the same with
+    $(NAME) for variables. `mount_propagation` is None, HostToContainer or Bidirectional: whether what is mounted
+    later on one side is seen on the other. `recursive_read_only` is Disabled, IfPossible or Enabled: whether what is
+    mounted below may not be written either.
+    """
+
     name: str
     mount_path: str
     read_only: bool = False

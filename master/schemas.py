@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect as python
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,9 @@ _PLAIN: Mapping[type[inspect.Type], Row] = {
     inspect.BytesType: {"type": "string", "format": "byte"},
 }
 
+
+_QUOTED = re.compile(r"`(\w+)`")
+_SENTENCE_END = re.compile(r"(?<=[.])\s+(?=[A-Z`])")
 
 INT_OR_STRING, QUANTITY = "IntOrString", "Quantity"
 
@@ -110,11 +114,26 @@ def _struct(info: inspect.Type) -> Row:
     assert isinstance(info, inspect.StructType)
     row: Row = {
         "type": "object",
-        "description": python.cleandoc(info.cls.__doc__ or ""),
-        "properties": {field.encode_name: _schema(field.type) for field in info.fields},
+        "description": _description(info, info.cls),
+        "properties": {field.encode_name: _property(info, field) for field in info.fields},
     }
     required = [field.encode_name for field in info.fields if field.required]
     return row | ({"required": required} if required else {})
+
+
+def _property(info: inspect.StructType, field: inspect.Field) -> Row:
+    """With the sentences of its type's description that name it."""
+    described = " ".join(_description(info, one) for one in info.cls.__mro__ if issubclass(one, msgspec.Struct))
+    sentences = _SENTENCE_END.split(" ".join(described.split()))
+    told = " ".join(one for one in sentences if f"`{field.encode_name}`" in one)
+    return _schema(field.type) | ({"description": told} if told else {})
+
+
+def _description(info: inspect.StructType, cls: type) -> str:
+    """What a class says of itself, with its fields as documents name them."""
+    names = {field.name: field.encode_name for field in info.fields}
+    text = python.cleandoc(vars(cls).get("__doc__") or "")
+    return _QUOTED.sub(lambda found: f"`{names.get(found[1], found[1])}`", text)
 
 
 def _schema(info: inspect.Type) -> Row:

@@ -28,6 +28,8 @@ def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
         for name, part in schema.get("properties", {}).items():
             if name not in schema.get("required", ()):
                 part["nullable"] = True
+            if isinstance(part.get("additionalProperties"), dict):
+                part["additionalProperties"]["nullable"] = True
     raw_schema["components"]["schemas"]["DeleteOptions"]["nullable"] = True
 
 
