@@ -11,6 +11,7 @@ import msgspec
 
 from api.names import dns_subdomain
 from api.objects import StatusCause, StatusDetails
+from api.schema import without_nulls
 from master import answers
 from master.authorize import NODE_PREFIX, NODES
 from master.kinds.kind import show_time
@@ -43,11 +44,11 @@ class SigningRequest(msgspec.Struct, frozen=True, rename="camel"):
     metadata: Metadata = Metadata()
 
 
-def sign(ca: Authority, body: bytes, now: datetime.datetime) -> dict[str, Any]:
+def sign(ca: Authority, document: Any, now: datetime.datetime) -> dict[str, Any]:
     """The CertificateSigningRequest with its certificate. Raises Failure."""
     try:
-        asked = msgspec.json.decode(body, type=SigningRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        asked = msgspec.convert(without_nulls(document), SigningRequest)
+    except msgspec.ValidationError as error:
         raise answers.bad_request(f"the body is not a CertificateSigningRequest: {error}") from error
     request = _checked(asked.spec)
     certificate = sign_request(ca, request, now)

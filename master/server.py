@@ -246,7 +246,8 @@ class Server:
         if MASTERS not in user.groups:
             asked = PathAttributes(request.path_verb(http.method), http.path)
             raise answers.forbidden_access(asked, who_cannot(user, asked))
-        signed = certificates.sign(self._parts.authority, await self._listener.body(http), self._parts.clock())
+        document = await self._document(http, _content_type(http))
+        signed = certificates.sign(self._parts.authority, document, self._parts.clock())
         log.info("certificate issued", extra={"request": signed["metadata"]["name"]})
         return pages.json_answer(signed, 201)
 

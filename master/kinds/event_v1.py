@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from api.events import NORMAL, WARNING, EventSeries, EventSource
 from api.events import Event as CoreEvent
 from api.events import check as check_core
+from api.events import immutable as immutable_in_core
 from api.objects import Object
 from api.rules import Rules
 from api.schema import MISSING, Problem, shown
 from api.value import ObjectReference
 from master.kinds import event
-from master.kinds.checks import unchanged
 from master.kinds.kind import Conversion, Kind, parse_time
 
 NAMES = {
@@ -68,7 +68,12 @@ def _kept(item: Event) -> CoreEvent:
     return CoreEvent(metadata=item.metadata, **{there: getattr(item, here) for here, there in NAMES.items()})
 
 
-WORDS = {"involvedObject": "regarding", "reportingComponent": "reportingController", "message": "note"}
+WORDS = {
+    "involvedObject": "regarding",
+    "reportingComponent": "reportingController",
+    "message": "note",
+    "source": "deprecatedSource",
+}
 """Field of the core → field here, on the wire, where they differ in a path."""
 
 
@@ -98,21 +103,9 @@ def _check_series(series: EventSeries | None) -> Iterator[Problem]:
 
 
 def _immutable(old: Event, new: Event) -> Iterator[Problem]:
-    yield from unchanged(
-        ("regarding", old.regarding, new.regarding),
-        ("reason", old.reason, new.reason),
-        ("note", old.note, new.note),
-        ("type", old.type, new.type),
-        ("action", old.action, new.action),
-        ("eventTime", old.event_time, new.event_time),
-        ("related", old.related, new.related),
-        ("reportingController", old.reporting_controller, new.reporting_controller),
-        ("reportingInstance", old.reporting_instance, new.reporting_instance),
-        ("deprecatedSource", old.deprecated_source, new.deprecated_source),
-        ("deprecatedFirstTimestamp", old.deprecated_first_timestamp, new.deprecated_first_timestamp),
-        ("deprecatedLastTimestamp", old.deprecated_last_timestamp, new.deprecated_last_timestamp),
-        ("deprecatedCount", old.deprecated_count, new.deprecated_count),
-    )
+    """As in the core: what else an event says may be said better later, as clients of the reference do."""
+    for problem in immutable_in_core(_kept(old), _kept(new)):
+        yield problem._replace(path=WORDS.get(problem.path, problem.path))
 
 
 def _cells(item: Event, now: datetime.datetime) -> tuple[object, ...]:

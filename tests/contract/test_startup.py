@@ -354,6 +354,14 @@ async def test_what_a_controller_manager_asks_and_writes(server: ApiServer, admi
         assert (got.code, bool(got.document["status"]["token"])) == (201, True)
 
 
+async def test_a_request_for_a_certificate_is_read_in_protobuf_too(server: ApiServer) -> None:
+    path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+    spec = {"request": "bm9uZQ==", "signerName": "kubernetes.io/kube-apiserver-client-kubelet"}
+    async with Wire(server.kubeconfig) as wire:
+        got = await _post(wire, path, {"metadata": {"name": "x"}, "spec": spec})
+        assert (got.code, [cause["field"] for cause in got.document["details"]["causes"]]) == (422, ["spec.request"])
+
+
 # --- what only logs a refusal -----------------------------------------------------------------------------------------
 
 CONFIGURATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"

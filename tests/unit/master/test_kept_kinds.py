@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from api.validate import decode, default, immutable
 from master import tables
@@ -263,10 +264,7 @@ FIXED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("csinodes", NODE, {"spec": {"drivers": [{"name": "csi.example.org", "nodeID": "n-2"}]}}, "spec.drivers[0]"),
     ("csistoragecapacities", {"storageClassName": "a"}, {"storageClassName": "b"}, "storageClassName"),
     ("volumeattachments", {"spec": PLACE}, {"spec": {**PLACE, "nodeName": "m"}}, "spec"),
-    *(
-        ("events", TOLD, {**TOLD, key: "Other"}, key)
-        for key in ("reason", "action", "reportingController", "reportingInstance", "note")
-    ),
+    ("events", TOLD, {**TOLD, "deprecatedSource": {"component": "c"}}, "deprecatedSource"),
     ("events", TOLD, {**TOLD, "regarding": {**POD, "uid": "u"}}, "regarding"),
 ]
 
@@ -393,3 +391,12 @@ def test_what_a_policy_is_about_follows_from_its_rules() -> None:
     both = read("networkpolicies", {"spec": {"podSelector": {}, "egress": [{"ports": [{"port": 1}]}]}}).spec
     assert both.policy_types == ("Ingress", "Egress")
     assert both.egress[0].ports[0].protocol == "TCP"
+
+
+def test_a_status_brings_labels_and_annotations_along() -> None:
+    old = read("ingresses", ingress())
+    spec, metadata = replace(old.spec, ingress_class_name="x"), replace(old.metadata, labels={"a": "b"})
+    new = replace(old, spec=spec, metadata=metadata)
+    with_status = KINDS["ingresses"].with_status
+    assert with_status is not None
+    assert with_status(new, old) == replace(old, metadata=new.metadata)
