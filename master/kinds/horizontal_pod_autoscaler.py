@@ -13,7 +13,7 @@ from api.rules import Rules
 from api.schema import NOT_SUPPORTED, Problem, choices, shown
 from api.value import Value, by
 from master.kinds.checks import amount, at_least
-from master.kinds.kind import AGE, NAME, Column, Kind, age, with_status_of
+from master.kinds.kind import AGE, NAME, Column, Kind, age
 from master.kinds.metrics import (
     Amount,
     CrossVersionObjectReference,
@@ -204,7 +204,7 @@ HORIZONTAL_POD_AUTOSCALER = Kind(
     cells=_cells,
     on_create=lambda item: replace(item, status=HorizontalPodAutoscalerStatus()),
     on_update=lambda new, old: replace(new, status=old.status),
-    with_status=with_status_of,
+    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     own_rules=Rules(_default, _check, warnings=lambda item: iter((UNHEEDED,))),
 )

@@ -16,7 +16,7 @@ from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, choices, show
 from api.services import LoadBalancerStatus
 from api.value import Value
 from master.kinds.checks import given, unchanged
-from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none, with_status_of
+from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
 
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 EXACT, PREFIX, OWN = PATH_TYPES = ("Exact", "Prefix", "ImplementationSpecific")
@@ -319,7 +319,7 @@ INGRESS = Kind(
     cells=_cells,
     on_create=lambda item: replace(item, status=IngressStatus()),
     on_update=lambda new, old: replace(new, status=old.status),
-    with_status=with_status_of,
+    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     own_rules=Rules(check=_check_all, warnings=lambda item: iter((UNHEEDED,))),
 )

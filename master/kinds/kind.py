@@ -218,12 +218,6 @@ def with_metadata(item: O, **changes: Any) -> O:
     return msgspec.structs.replace(item, metadata=metadata)
 
 
-def with_status_of(new: Any, old: Any) -> Any:
-    """The old object with the status of the new one, and its labels and annotations."""
-    item = msgspec.structs.replace(old, status=new.status)
-    return with_metadata(item, labels=new.metadata.labels, annotations=new.metadata.annotations)
-
-
 def parse_time(text: str | None) -> datetime.datetime | None:
     """An RFC 3339 time; None if there is none or it is none."""
     if not text:

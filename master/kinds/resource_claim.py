@@ -28,7 +28,7 @@ from master.kinds.devices import (
     check_selectors,
     defaulted_claim,
 )
-from master.kinds.kind import AGE, NAME, Column, Kind, age, with_status_of
+from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 UNHEEDED = "nobody gives out devices: pods with resourceClaims are refused"
 
@@ -214,7 +214,7 @@ RESOURCE_CLAIM = Kind(
     cells=_cells,
     on_create=lambda item: replace(item, status=ResourceClaimStatus()),
     on_update=lambda new, old: replace(new, status=old.status),
-    with_status=with_status_of,
+    with_status=lambda new, old: replace(old, status=new.status),
     own_rules=Rules(
         default=lambda item: replace(item, spec=_defaulted(item.spec)),
         check=lambda item: check_claim("spec.devices", item.spec.devices),

@@ -13,7 +13,7 @@ from api.rules import Rules
 from api.schema import MISSING, Problem
 from api.value import Value, by
 from master.kinds.checks import unchanged
-from master.kinds.kind import AGE, NAME, VERBS, Column, Kind, age, with_status_of
+from master.kinds.kind import AGE, NAME, VERBS, Column, Kind, age
 from master.kinds.network_policy import check_network
 
 
@@ -58,7 +58,7 @@ SERVICE_CIDR = Kind(
     columns=(NAME, Column("CIDRs", "The networks."), AGE),
     cells=_cells,
     on_update=lambda new, old: replace(new, status=old.status),
-    with_status=with_status_of,
+    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     own_rules=Rules(check=_check, immutable=lambda old, new: unchanged(("spec.cidrs", old.spec.cidrs, new.spec.cidrs))),
     verbs=tuple(verb for verb in VERBS if verb != "create"),

@@ -14,7 +14,7 @@ from api.schema import Problem
 from api.storage import PersistentVolumeSpec
 from api.value import Value
 from master.kinds.checks import exactly_one, given, unchanged
-from master.kinds.kind import AGE, NAME, Column, Kind, age, with_status_of
+from master.kinds.kind import AGE, NAME, Column, Kind, age
 from master.kinds.storage_class import driver
 
 
@@ -99,6 +99,6 @@ VOLUME_ATTACHMENT = Kind(
     cells=_cells,
     on_create=lambda item: replace(item, status=VolumeAttachmentStatus()),
     on_update=lambda new, old: replace(new, status=old.status),
-    with_status=with_status_of,
+    with_status=lambda new, old: replace(old, status=new.status),
     own_rules=Rules(check=_check, immutable=lambda old, new: unchanged(("spec", old.spec, new.spec))),
 )

@@ -53,7 +53,7 @@ NOT_ASKED = (
     ("private image", IMAGES),
     (r"health handlers|priority and fairness|storage version hash|MetricsGrabber", OWN),
     (r'accept "application/vnd.kubernetes.protobuf"$', "takes answers in protobuf only: ours are JSON"),
-    (r"Events API should ensure|exceeds active deadline|more than 1 IngressClass|Kubectl version should", LATER),
+    (r"exceeds active deadline|more than 1 IngressClass|Kubectl version should", LATER),
     ("Certificates API", SIGNED),
     (r"PodSecurityPolicy|componentstatuses|single API token exists|avoidPod annotation", OLD),
 )

@@ -14,6 +14,7 @@ from master import tables
 from master.kinds import ALL, BY_NAME, BY_RESOURCE, STORED
 from master.kinds.kind import VERBS, AnyKind
 from master.request import View
+from master.writes import part_updated
 
 NOW = datetime.datetime(2026, 1, 1, 0, 2, 21, tzinfo=datetime.UTC)
 KINDS = {kind.plural: kind for kind in ALL} | {"horizontalpodautoscalers": BY_NAME["HorizontalPodAutoscaler"]}
@@ -397,6 +398,4 @@ def test_a_status_brings_labels_and_annotations_along() -> None:
     old = read("ingresses", ingress())
     spec, metadata = replace(old.spec, ingress_class_name="x"), replace(old.metadata, labels={"a": "b"})
     new = replace(old, spec=spec, metadata=metadata)
-    with_status = KINDS["ingresses"].with_status
-    assert with_status is not None
-    assert with_status(new, old) == replace(old, metadata=new.metadata)
+    assert part_updated(KINDS["ingresses"], "status", new, old) == replace(old, metadata=new.metadata)
