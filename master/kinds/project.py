@@ -46,7 +46,9 @@ class ProjectRequest(Object, frozen=True):
 
 
 def _seen(item: Namespace) -> Project:
-    return Project(metadata=item.metadata, spec=item.spec, status=item.status)
+    return Project(
+        api_version=Project.API_VERSION, kind=Project.KIND, metadata=item.metadata, spec=item.spec, status=item.status
+    )
 
 
 def _kept(item: Project) -> Namespace:
