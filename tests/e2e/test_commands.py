@@ -61,10 +61,15 @@ def in_its_project(program: str, kubeconfig: Path, root: Path, name: str, sectio
     known["contexts"][0]["context"]["namespace"] = project
     (directory / "kubeconfig").write_text(json.dumps(known))
     environment = {"HOME": str(root), "KUBECONFIG": str(directory / "kubeconfig"), "EDITOR": "false"}
-    subprocess.run(
-        [program, "create", "namespace", project], env=environment, check=True, capture_output=True, cwd=directory
-    )
-    return Terminal(program, directory, environment).play(section, project)
+
+    def about_project(*words: str) -> None:
+        subprocess.run([program, *words, project], env=environment, check=True, capture_output=True, cwd=directory)
+
+    about_project("create", "namespace")
+    try:
+        return Terminal(program, directory, environment).play(section, project)
+    finally:
+        about_project("delete", "namespace", "--wait=false")
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[Path(program).name for program in PROGRAMS])
