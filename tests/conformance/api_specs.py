@@ -49,6 +49,7 @@ NOT_ASKED = (
     (r"2 nodes|SchedulerPreemption .Serial. validates (basic|lower)|rollback without unnecessary", NODES),
     (r"PodTopologySpread|PodAntiAffinity|preferably|pod can tolerate", NODES),
     (r"StatefulSetBasic\] should adopt", "needs a storage class that provides"),
+    ("has been compacted away", "waits until history is forgotten by its age: here it is by its amount"),
     ("pod overhead", "asks for the overhead of a runtime, which is not heeded"),
     ("private image", IMAGES),
     (r"health handlers|priority and fairness|storage version hash|MetricsGrabber", OWN),
