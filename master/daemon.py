@@ -12,18 +12,20 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from master import master_service, pki, service_tokens
-from master.allocators import SubnetPool, SubnetPools
-from master.controller_loop import Controllers
-from master.controller_table import MASTER_SERVICE
-from master.controllers import Cursor, NetworkWish
-from master.journaled_store import JournaledStore
+from master.access import pki, service_tokens
+from master.controllers.bootstrap import NetworkWish
+from master.controllers.look import Environment
+from master.controllers.loop import Controllers
+from master.controllers.network import master_service
+from master.controllers.network.allocators import SubnetPool, SubnetPools
+from master.controllers.network.master_service import Place
+from master.controllers.outcomes import Cursor
+from master.controllers.table import MASTER_SERVICE
 from master.kinds import TYPES
-from master.look import Environment
-from master.master_service import Place
-from master.server import Parts, Server, tls
+from master.server.server import Parts, Server, tls
 from master.settings import ClusterNetworkSetting, Settings
-from master.store import Store
+from master.store.journaled_store import JournaledStore
+from master.store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from master import protobuf
-from master.protobuf import Field
+from master.wire import protobuf
+from master.wire.protobuf import Field
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:

@@ -16,7 +16,7 @@ from api.objects import O, Object, ObjectMeta
 from api.rules import Rules
 from api.schema import Problem
 from api.validate import RULES
-from master.shape import Shape, shape_of
+from master.kinds.shape import Shape, shape_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import msgspec
 from api import init_containers
 from api.objects import FINAL_PHASES, Condition, ContainerStatus, Pod, PodStatus
 from api.resources import is_sidecar
-from master.default_tolerations import with_tolerations
+from master.kinds.default_tolerations import with_tolerations
 from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, or_none
 
 EPHEMERAL = "ephemeralcontainers"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.command import run
-from master import pki
+from master.access import pki
 from tests.conformance import images
 from tests.conformance.own import QUIET, OwnNode
 from tests.conformance.stock import NODE_IP, PODS, PORT, WITH_RUNTIME

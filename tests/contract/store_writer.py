@@ -12,8 +12,8 @@ from pathlib import Path
 
 from api.kinds import KINDS
 from api.objects import Namespace, ObjectMeta
-from master.journaled_store import JournaledStore, Keep
-from master.records import Key, Put, Remove
+from master.store.journaled_store import JournaledStore, Keep
+from master.store.records import Key, Put, Remove
 
 WRITERS = 4
 KEEP = Keep(events=12)

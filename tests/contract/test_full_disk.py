@@ -15,8 +15,8 @@ from api.kinds import KINDS
 from api.kubeconfig import Kubeconfig
 from api.objects import Namespace, ObjectMeta
 from lab.command import run
-from master.journaled_store import JournaledStore, Keep
-from master.records import Put, Remove
+from master.store.journaled_store import JournaledStore, Keep
+from master.store.records import Put, Remove
 from reconcile.errors import NotReady
 from tests.contract.apiserver import ApiServer
 

@@ -18,12 +18,12 @@ import pytest
 
 from api.client import Client
 from api.kubeconfig import Kubeconfig
-from master import pki, service_tokens
-from master.journaled_store import JournaledStore
+from master.access import pki, service_tokens
 from master.kinds import TYPES
-from master.listener import LARGEST_BODY, Limits
-from master.server import Parts, Server, tls
-from master.streams import MOST_UNREAD
+from master.server.listener import LARGEST_BODY, Limits
+from master.server.server import Parts, Server, tls
+from master.server.streams import MOST_UNREAD
+from master.store.journaled_store import JournaledStore
 from tests.contract.apiserver import ApiServer
 
 CROWD = 200

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from master import request
+from master.wire import request
 from tests.contract.apiserver import ApiServer
 from tests.contract.startup import (
     ACCEPT,

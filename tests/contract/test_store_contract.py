@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from api.configuration import Secret
 from api.kinds import KINDS
 from api.objects import Namespace, Node, ObjectMeta
-from master.journaled_store import JournaledStore
-from master.records import Event, Expired, Key, Mismatch, Put, Record, Remove
-from master.store import Store
+from master.store.journaled_store import JournaledStore
+from master.store.records import Event, Expired, Key, Mismatch, Put, Record, Remove
+from master.store.store import Store
 from reconcile.errors import NotReady
 
 Opener = Callable[[Path], Awaitable[Store]]

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from api.kinds import KINDS
-from master.journal import Journal, Row
-from master.journaled_store import JournaledStore
-from master.records import Key
+from master.store.journal import Journal, Row
+from master.store.journaled_store import JournaledStore
+from master.store.records import Key
 from tests.contract.store_writer import GONE, KEEP
 
 KILLS = int(os.environ.get("PODLANE_SOAK_KILLS", "8"))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from master import openapi
+from master.wire import openapi
 from tests.contract.apiserver import ApiServer
 
 CHECKS = "not_a_server_error,response_schema_conformance,content_type_conformance,negative_data_rejection"

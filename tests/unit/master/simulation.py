@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from api.objects import Condition, Node, Object, Pod
 from api.validate import default
-from master import cron_jobs, daemon_sets, dependents, deployments, jobs, replicas, stateful_sets, writes
-from master.controllers import Change, Drop, End, Make, Notice
+from master.controllers import dependents
+from master.controllers.outcomes import Change, Drop, End, Make, Notice
+from master.controllers.workloads import cron_jobs, daemon_sets, deployments, jobs, replicas, stateful_sets
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
+from master.writing import writes
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

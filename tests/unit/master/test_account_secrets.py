@@ -9,12 +9,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 
 from api.configuration import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
-from master import accounts
-from master.account_secrets import passes
-from master.controllers import Change, Drop
+from master.access import accounts
+from master.access.service_tokens import Issuer
+from master.controllers.account_secrets import passes
+from master.controllers.outcomes import Change, Drop
 from master.kinds.kind import with_metadata
 from master.kinds.service_account import ServiceAccount
-from master.service_tokens import Issuer
 from reconcile.errors import Refused
 from tests.unit.master.make import meta
 

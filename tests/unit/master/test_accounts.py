@@ -11,13 +11,9 @@ from msgspec.structs import replace
 
 from api.configuration import ConfigMap
 from api.tokens import BoundObjectReference, TokenRequest, TokenRequestSpec
-from master import accounts
-from master.answers import Failure
-from master.authorize import Attributes, Decision, User, decision
-from master.controllers import Change, Make
-from master.kinds.rbac import PolicyRule
-from master.kinds.service_account import ServiceAccount
-from master.reviews import (
+from master.access import accounts
+from master.access.authorize import Attributes, Decision, User, decision
+from master.access.reviews import (
     AccessSpec,
     Judge,
     NonResourceAttributes,
@@ -31,7 +27,11 @@ from master.reviews import (
     answered,
     problems,
 )
-from master.service_tokens import Issuer
+from master.access.service_tokens import Issuer
+from master.controllers.outcomes import Change, Make
+from master.kinds.rbac import PolicyRule
+from master.kinds.service_account import ServiceAccount
+from master.wire.answers import Failure
 from reconcile.errors import Refused
 from tests.unit.master.make import meta, namespace, pod
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from api.objects import ClusterNetwork, HostSubnet, ObjectMeta
-from master import admission
-from master.answers import Failure
+from master.admission import checks as admission
+from master.wire.answers import Failure
 
 CLUSTER = ClusterNetwork(
     metadata=ObjectMeta(name="default"), network="10.128.0.0/14", hostsubnetlength=9, service_network="172.30.0.0/16"

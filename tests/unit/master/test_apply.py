@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from api.configuration import ConfigMap
 from api.objects import Pod
-from master.apply import APPLY, BEFORE, UPDATE, Applied, Owner, applied, managed_fields, owners_in, tracked
-from master.field_sets import from_fields, leaves, shown_path, to_fields
-from master.shape import shape_of
+from master.kinds.shape import shape_of
+from master.writing.apply import APPLY, BEFORE, UPDATE, Applied, Owner, applied, managed_fields, owners_in, tracked
+from master.writing.field_sets import from_fields, leaves, shown_path, to_fields
 
 CONFIG_MAP, POD = shape_of(ConfigMap), shape_of(Pod)
 

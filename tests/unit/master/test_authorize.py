@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from api.objects import ObjectMeta, OwnerReference, Pod, PodSpec
-from master.authorize import Attributes, Decision, PathAttributes, User, decision, who_cannot
+from master.access.authorize import Attributes, Decision, PathAttributes, User, decision, who_cannot
 
 ADMIN = User("system:admin", frozenset(("system:masters",)))
 NODE = User("system:node:n1", frozenset(("system:nodes",)))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.storage import PersistentVolume, PersistentVolumeClaim
 from api.validate import default
-from master.claims import bindings
+from master.controllers.claims import bindings
 from tests.unit.master.make import meta
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from master import tables
 from master.kinds import ALL
 from master.kinds.kind import Column
+from master.wire import tables
 
 KINDS = {f"{kind.plural}.{kind.group}".rstrip("."): kind for kind in ALL}
 

@@ -15,8 +15,8 @@ from api.label_selector import LabelSelector
 from api.objects import Condition
 from api.validate import decode
 from api.value import ObjectReference
-from master.conversions import seen, seen_event
 from master.kinds import ALL, BY_NAME, STORED
+from master.kinds.conversions import seen, seen_event
 from master.kinds.cron_job import CronJob, CronJobSpec
 from master.kinds.cron_job_v1beta1 import CRON_JOB_V1BETA1
 from master.kinds.endpoint_slice_v1beta1 import ENDPOINT_SLICE_V1BETA1
@@ -41,8 +41,8 @@ from master.kinds.metrics import (
 from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetSpec
 from master.kinds.pod_disruption_budget_v1beta1 import ALL as ALL_PODS
 from master.kinds.pod_disruption_budget_v1beta1 import POD_DISRUPTION_BUDGET_V1BETA1
-from master.records import Event as Happened
-from master.records import Record, key_of, stamped
+from master.store.records import Event as Happened
+from master.store.records import Record, key_of, stamped
 from tests.unit.master.make import meta
 
 OTHERS = [kind for kind in ALL if kind.conversion is not None]

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from api.objects import Condition
 from api.validate import decode
-from master import cron_jobs, schedules
-from master.controllers import Make
+from master.controllers.outcomes import Make
+from master.controllers.workloads import cron_jobs, schedules
 from master.kinds.cron_job import CRON_JOB, CronJob
 from master.kinds.job import Job, is_finished
 from master.kinds.kind import show_time

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from api.objects import Node, Pod, Taint
 from api.validate import decode
-from master import daemon_sets, patch
-from master.daemon_sets import node_of
+from master.controllers.scheduling.scheduler import Placed, schedule
+from master.controllers.workloads import daemon_sets
+from master.controllers.workloads.daemon_sets import node_of
+from master.controllers.workloads.own_pods import ready_since
 from master.kinds.daemon_set import DAEMON_SET, DaemonSet
 from master.kinds.workload import share
-from master.own_pods import ready_since
-from master.scheduler import Placed, schedule
+from master.writing import patch
 from tests.unit.master import make
 from tests.unit.master.simulation import Simulation
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from api.configuration import ConfigMap
 from api.objects import Object, OwnerReference
-from master.controllers import End
-from master.dependents import passes
-from master.writes import FOREGROUND, ORPHAN
+from master.controllers.dependents import passes
+from master.controllers.outcomes import End
+from master.writing.writes import FOREGROUND, ORPHAN
 from tests.unit.master.make import THEN, meta
 
 MOST_PASSES = 50

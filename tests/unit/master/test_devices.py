@@ -9,8 +9,8 @@ import pytest
 
 from api.schema import without_nulls
 from api.validate import decode, default, immutable
-from master import tables
-from master.request import View
+from master.wire import tables
+from master.wire.request import View
 from tests.unit.master.test_kept_kinds import KINDS, NOW, document, held_by, read
 
 GPU = {"deviceClassName": "gpu"}

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from api.objects import Condition, Object, OwnerReference, Pod, PodSpec, PodStatus
 from api.validate import decode
-from master.answers import Failure
-from master.disruptions import passes
-from master.evictions import drawn_on, marked, read
+from master.admission.evictions import drawn_on, marked, read
+from master.controllers.workloads.disruptions import passes
 from master.kinds.deployment import Deployment, DeploymentSpec
 from master.kinds.pod_disruption_budget import (
     POD_DISRUPTION_BUDGET,
@@ -20,6 +19,7 @@ from master.kinds.pod_disruption_budget import (
     PodDisruptionBudgetStatus,
 )
 from master.kinds.replica_set import ReplicaSet, ReplicaSetSpec
+from master.wire.answers import Failure
 from tests.unit.master.make import meta
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)

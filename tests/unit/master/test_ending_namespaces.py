@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from api.configuration import ConfigMap
 from api.events import Event
 from api.objects import Namespace, NamespaceSpec, Object
-from master.controllers import Change
-from master.ending_namespaces import passes
+from master.controllers.ending_namespaces import passes
+from master.controllers.outcomes import Change
 from tests.unit.master.make import meta, namespace, pod
 from tests.unit.master.wishes import WALL, lines
 

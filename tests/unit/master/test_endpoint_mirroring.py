@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from api.endpoints import Endpoint, EndpointAddress, EndpointPort, Endpoints, EndpointSlice, EndpointSubset
 from api.services import Service, ServiceSpec
 from api.validate import check
-from master.controllers import Change, Drop, Make, Write
-from master.endpoint_mirroring import NOT_MIRRORED, passes
+from master.controllers.network.endpoint_mirroring import NOT_MIRRORED, passes
+from master.controllers.outcomes import Change, Drop, Make, Write
 from tests.unit.master.make import meta
 from tests.unit.master.wishes import lines
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from api.events import Event, EventSeries, EventSource, event, reference
 from api.objects import Namespace
 from api.validate import check, immutable
-from master import happenings
+from master.controllers import forgetting, happenings
 from master.kinds.event import EVENT
 from tests.unit.master.make import meta, namespace, pod
 from tests.unit.master.wishes import WALL, lines
@@ -81,7 +81,7 @@ def test_events_are_forgotten_an_hour_after_they_were_last_heard_of() -> None:
     old = replace(PULLED, metadata=meta("old"), last_timestamp="2026-01-01T10:59:59Z")
     fresh = replace(PULLED, metadata=meta("fresh"), last_timestamp="2026-01-01T11:00:00Z")
     undated = replace(PULLED, metadata=meta("undated"), last_timestamp=None)
-    assert lines(happenings.old_events([old, fresh, undated], WALL)) == ["- Event old", "- Event undated"]
+    assert lines(forgetting.old_events([old, fresh, undated], WALL)) == ["- Event old", "- Event undated"]
 
 
 def test_the_scheduler_tells_what_it_did() -> None:

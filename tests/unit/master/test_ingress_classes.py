@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from master.ingress_classes import DEFAULT, classed
+from master.admission.ingress_classes import DEFAULT, classed
 from master.kinds.ingress import CLASS_ANNOTATION, Ingress, IngressClass, IngressSpec
 from tests.unit.master.make import meta
 

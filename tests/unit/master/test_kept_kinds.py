@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from api.validate import decode, default, immutable
-from master import tables
 from master.kinds import ALL, BY_NAME, BY_RESOURCE, STORED
 from master.kinds.kind import VERBS, AnyKind
-from master.request import View
-from master.writes import part_updated
+from master.wire import tables
+from master.wire.request import View
+from master.writing.writes import part_updated
 
 NOW = datetime.datetime(2026, 1, 1, 0, 2, 21, tzinfo=datetime.UTC)
 KINDS = {kind.plural: kind for kind in ALL} | {"horizontalpodautoscalers": BY_NAME["HorizontalPodAutoscaler"]}

@@ -7,10 +7,10 @@ import pytest
 from api.objects import Pod
 from api.storage import PersistentVolumeClaim
 from api.validate import decode, default
-from master import limit_ranges
-from master.answers import Failure
+from master.admission import limit_ranges
 from master.kinds import BY_NAME
 from master.kinds.limit_range import LIMIT_RANGE, LimitRange
+from master.wire.answers import Failure
 from tests.unit.master.test_quotas import made, pod
 
 

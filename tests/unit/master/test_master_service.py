@@ -10,11 +10,11 @@ from api.endpoints import Endpoints, EndpointSlice
 from api.objects import Object, ObjectMeta
 from api.services import Service, ServiceSpec
 from api.validate import default
-from master.controllers import Change, Drop, Make, Notice
+from master.controllers.network.master_service import Place, passes
+from master.controllers.outcomes import Change, Drop, Make, Notice
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata
-from master.master_service import Place, passes
-from master.records import stamped
+from master.store.records import stamped
 
 NETWORK = IPv4Network("172.30.0.0/16")
 PLACE = Place("10.245.2.2", 8443)

@@ -19,8 +19,8 @@ from api.pod_affinity import (
     WeightedPodAffinityTerm,
 )
 from api.validate import immutable
+from master.controllers.scheduling.scheduler import Placed, schedule
 from master.kinds.pod import POD, state
-from master.scheduler import Placed, schedule
 from tests.unit.master.make import node, pod
 
 HOST, ZONE = "kubernetes.io/hostname", "zone"

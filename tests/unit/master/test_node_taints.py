@@ -5,10 +5,11 @@ from msgspec.structs import replace
 
 from api.objects import Condition, Node, NodeStatus, Pod, Taint
 from api.placement import Toleration
-from master import node_taints, taint_evictions
-from master.controllers import Change, End, Make, was_away
-from master.default_tolerations import with_tolerations
-from master.scheduler import Placed, Unplaced, schedule
+from master.controllers.nodes import node_taints, taint_evictions
+from master.controllers.nodes.silence import was_away
+from master.controllers.outcomes import Change, End, Make
+from master.controllers.scheduling.scheduler import Placed, Unplaced, schedule
+from master.kinds.default_tolerations import with_tolerations
 from tests.unit.master.make import meta, node, pod
 from tests.unit.master.wishes import WALL, lines
 

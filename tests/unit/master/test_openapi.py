@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from master import openapi, schemas
 from master.kinds import ALL
+from master.wire import openapi, schemas
 
 DOCUMENTS = list(openapi.index()["paths"])
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from api.kinds import KINDS
-from master.admission_chain import AdmissionChain
-from master.answers import Failure
-from master.journaled_store import JournaledStore
-from master.records import Put, Remove
-from master.request import target
-from master.rest import Ask, Objects
+from master.admission.chain import AdmissionChain
+from master.server.rest import Ask, Objects
+from master.store.journaled_store import JournaledStore
+from master.store.records import Put, Remove
+from master.wire.answers import Failure
+from master.wire.request import target
 from tests.unit.master.make import namespace
 
 

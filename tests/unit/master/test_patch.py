@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.objects import Pod
-from master.patch import Unpatchable, apply_operations, merge
-from master.patch import strategic as strategic_by_shape
-from master.shape import OPEN, Form, Shape, shape_of
+from master.kinds.shape import OPEN, Form, Shape, shape_of
+from master.writing.patch import Unpatchable, apply_operations, merge
+from master.writing.patch import strategic as strategic_by_shape
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"]),

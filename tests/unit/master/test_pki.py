@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from api.kubeconfig import Kubeconfig
-from master import pki, service_tokens
+from master.access import pki, service_tokens
 from tests.fakes import AgentKilled
 from tests.killer import KILLER
 

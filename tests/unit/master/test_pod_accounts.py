@@ -10,9 +10,9 @@ from api.objects import Container, ObjectMeta, Pod, PodSpec
 from api.static_pods import CONFIG_MIRROR
 from api.value import LocalObjectReference
 from api.volumes import EmptyDirVolumeSource, Volume, VolumeMount
-from master.answers import Failure
+from master.admission.pod_accounts import MOUNT, named, with_account
 from master.kinds.service_account import ServiceAccount
-from master.pod_accounts import MOUNT, named, with_account
+from master.wire.answers import Failure
 
 ACCOUNT = ServiceAccount(metadata=ObjectMeta(name="default", namespace="red"))
 POD = Pod(

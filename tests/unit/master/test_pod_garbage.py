@@ -3,9 +3,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from api.objects import Pod
-from master.controllers import Change
+from master.controllers.nodes.pod_garbage import absences, finished, orphaned
+from master.controllers.outcomes import Change
 from master.kinds.kind import with_metadata
-from master.pod_garbage import absences, finished, orphaned
 from tests.unit.master.make import node, pod
 from tests.unit.master.wishes import WALL, lines
 

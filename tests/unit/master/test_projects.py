@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.objects import Namespace, ObjectMeta
-from master import discovery
-from master.answers import Failure
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata
 from master.kinds.project import PROJECT, Project
-from master.project_requests import administrator, read, wished
+from master.server.project_requests import administrator, read, wished
+from master.wire import discovery
+from master.wire.answers import Failure
 
 NAMES = st.sampled_from(["openshift.io/display-name", "openshift.io/description", "openshift.io/requester", "mine"])
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.schema import without_nulls
-from master import protobuf
 from master.kinds import ALL
+from master.wire import protobuf
 from tests.protobuf_bodies import encoded
 from tests.unit.master import test_devices as devices
 from tests.unit.master import test_kept_kinds as kept

@@ -14,10 +14,10 @@ from api.quantity import Quantity
 from api.services import Service
 from api.storage import PersistentVolumeClaim
 from api.validate import decode, default
-from master import quotas
-from master.answers import Failure
+from master.admission import quotas
 from master.kinds import BY_NAME
 from master.kinds.resource_quota import RESOURCE_QUOTA, ResourceQuota, ResourceQuotaStatus
+from master.wire.answers import Failure
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 

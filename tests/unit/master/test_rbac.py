@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.objects import ObjectMeta
-from master.authorize import Attributes, PathAttributes, User
-from master.grants import Grants
-from master.journaled_store import JournaledStore
+from master.access.authorize import Attributes, PathAttributes, User
+from master.access.grants import Grants
+from master.access.rbac import EVERYTHING, Grant, decision, shown_rule, uncovered
 from master.kinds.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject
-from master.rbac import EVERYTHING, Grant, decision, shown_rule, uncovered
-from master.records import Put, Remove
+from master.store.journaled_store import JournaledStore
+from master.store.records import Put, Remove
 
 BINDING = ClusterRoleBinding(metadata=ObjectMeta(name="x"), role_ref=RoleRef(kind="ClusterRole", name="y"))
 LOCAL = RoleBinding(metadata=ObjectMeta(name="x", namespace="red"), role_ref=RoleRef(kind="Role", name="y"))

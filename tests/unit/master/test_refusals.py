@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from api.objects import Object, Pod
+from master.admission.priorities import prioritised
+from master.controllers.refusals import FIRST, LAST, Refusal, refused, relieved
 from master.kinds.limit_range import LimitRange
 from master.kinds.priority_class import PriorityClass
-from master.priorities import prioritised
-from master.records import Event, Record, key_of
-from master.refusals import FIRST, LAST, Refusal, refused, relieved
+from master.store.records import Event, Record, key_of
 from tests.unit.master.make import meta, pod
 from tests.unit.master.test_quotas import quota
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master import discovery, request
-from master.answers import Failure
-from master.request import Page, View
+from master.wire import discovery, request
+from master.wire.answers import Failure
+from master.wire.request import Page, View
 
 
 def read(path: str) -> tuple[str, str, str, str] | None:

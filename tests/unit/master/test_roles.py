@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from api.label_selector import LabelSelector
 from api.objects import Object, ObjectMeta
-from master import escalation, impersonation
-from master.answers import Failure
-from master.authorize import Attributes, User
-from master.bootstrap_roles import AUTO_UPDATE, BINDINGS, ROLES
-from master.controllers import Change, Drop, Make
+from master.access import escalation, impersonation
+from master.access.authorize import Attributes, User
+from master.access.bootstrap_roles import AUTO_UPDATE, BINDINGS, ROLES
+from master.access.rbac import EVERYTHING, uncovered
+from master.access.roles import passes
+from master.controllers.outcomes import Change, Drop, Make
 from master.kinds import BY_NAME, BY_RESOURCE
 from master.kinds.kind import with_metadata
 from master.kinds.rbac import (
@@ -25,8 +26,7 @@ from master.kinds.rbac import (
     RoleRef,
     Subject,
 )
-from master.rbac import EVERYTHING, uncovered
-from master.roles import passes
+from master.wire.answers import Failure
 
 PODS = PolicyRule(verbs=("get",), api_groups=("",), resources=("pods",))
 SECRETS = PolicyRule(verbs=("get",), api_groups=("",), resources=("secrets",))

@@ -11,7 +11,7 @@ from api.placement import (
     NodeSelectorTerm,
     Toleration,
 )
-from master.scheduler import Placed, Unplaced, schedule
+from master.controllers.scheduling.scheduler import Placed, Unplaced, schedule
 from tests.unit.master.make import node, pod
 
 

@@ -11,11 +11,11 @@ from api.endpoints import EndpointSlice
 from api.objects import Condition, ContainerPort, Pod, PodStatus
 from api.services import Service
 from api.validate import check, decode, default, immutable
-from master import endpoints
-from master.answers import Failure
-from master.controllers import Change, Drop, Make
+from master.admission.service_addresses import assigned
+from master.controllers.network import endpoints
+from master.controllers.outcomes import Change, Drop, Make
 from master.kinds.service import SERVICE
-from master.service_addresses import assigned
+from master.wire.answers import Failure
 from tests.unit.master.make import meta, pod
 
 NETWORK = IPv4Network("172.30.0.0/29")

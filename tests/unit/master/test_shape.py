@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from api.configuration import ConfigMap
 from api.objects import Node, Pod
-from master.shape import OPEN, Form, shape_of
+from master.kinds.shape import OPEN, Form, shape_of
 
 
 def test_lists_of_a_pod_are_told_apart_by_the_marks_on_its_fields() -> None:

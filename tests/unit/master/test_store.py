@@ -8,9 +8,9 @@ import pytest
 
 from api.kinds import KINDS
 from api.objects import Namespace, ObjectMeta
-from master.journal import Journal
-from master.journaled_store import JournaledStore, Keep
-from master.records import Event, Expired, Key, Put, Record, Remove
+from master.store.journal import Journal
+from master.store.journaled_store import JournaledStore, Keep
+from master.store.records import Event, Expired, Key, Put, Record, Remove
 from reconcile.errors import NotReady, Refused
 
 

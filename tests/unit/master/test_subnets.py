@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from api.objects import ASSIGN_SUBNET, HostSubnet
 from api.validate import check
-from master.controllers import Change, Cursor
-from master.subnets import host_subnets
+from master.controllers.network.subnets import host_subnets
+from master.controllers.outcomes import Change, Cursor
 from tests.unit.master.make import meta, node, subnet
 from tests.unit.master.wishes import TINY, WISH, cursor, lines
 

@@ -21,11 +21,11 @@ from api.objects import (
     PodSpec,
     PodStatus,
 )
-from master import tables
 from master.kinds import BY_NAME
 from master.kinds.kind import duration
 from master.kinds.pod import state
-from master.request import View
+from master.wire import tables
+from master.wire.request import View
 from tests.unit.master.make import lane, meta, namespace, node, pod, subnet
 
 NOW = datetime.datetime(2026, 1, 1, 0, 2, 21, tzinfo=datetime.UTC)

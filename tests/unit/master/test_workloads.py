@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.validate import decode, default
+from master.controllers.workloads.own_pods import is_active, ready_since
+from master.controllers.workloads.template_hash import template_hash
 from master.kinds.deployment import DEPLOYMENT, Deployment
 from master.kinds.replica_set import REPLICA_SET, ReplicaSet
 from master.kinds.replication_controller import REPLICATION_CONTROLLER, ReplicationController
 from master.kinds.workload import share
-from master.own_pods import is_active, ready_since
-from master.template_hash import template_hash
 from tests.unit.master.simulation import Simulation
 
 KINDS: dict[str, Any] = {kind.name: kind for kind in (DEPLOYMENT, REPLICA_SET, REPLICATION_CONTROLLER)}

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from api.objects import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
-from master.answers import Failure
 from master.kinds import BY_NAME
 from master.kinds.job import Job
 from master.kinds.pod import EPHEMERAL
-from master.request import target
-from master.writes import FOREGROUND, ORPHAN, DeleteOptions, created, deleted, part_updated, read, updated
+from master.wire.answers import Failure
+from master.wire.request import target
+from master.writing.writes import FOREGROUND, ORPHAN, DeleteOptions, created, deleted, part_updated, read, updated
 from tests.unit.master.make import meta
 
 GOOD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}

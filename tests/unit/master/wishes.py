@@ -9,8 +9,9 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from api.objects import PLUGIN_MULTITENANT, PLUGIN_SUBNET, ObjectMeta
-from master.allocators import SubnetPool, SubnetPools
-from master.controllers import Change, Cursor, Drop, End, Make, NetworkWish, Notice
+from master.controllers.bootstrap import NetworkWish
+from master.controllers.network.allocators import SubnetPool, SubnetPools
+from master.controllers.outcomes import Change, Cursor, Drop, End, Make, Notice
 
 SERVICES = IPv4Network("172.30.0.0/16")
 

@@ -1,0 +1,118 @@
+"""Who calls: by client certificate, or by the token of a service account; and the giving of such tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from api.schema import without_nulls
+from api.tokens import TokenRequest, TokenRequestStatus
+from master.access import accounts
+from master.access.authorize import User
+from master.access.reviews import TokenReviewStatus, info
+from master.access.service_tokens import Issuer
+from master.kinds.kind import show_time
+from master.kinds.service_account import ServiceAccount
+from master.server.rest import Answer, Ask, Clock
+from master.store.records import Key
+from master.store.store import Store
+from master.wire import answers
+from reconcile.errors import Refused
+
+BEARER = "bearer "
+
+
+def user_of(certificate: Mapping[str, Any] | None) -> User:
+    """The user that a verified client certificate names, in the form of `getpeercert`."""
+    pairs = [pair for names in (certificate or {}).get("subject", ()) for pair in names]
+    name = next((value for key, value in pairs if key == "commonName"), "")
+    if not name:
+        return User()
+    groups = frozenset(value for key, value in pairs if key == "organizationName")
+    return User(name, groups | {"system:authenticated"})
+
+
+class Callers:
+    """Raises `answers.Failure`."""
+
+    def __init__(self, store: Store, issuer: Issuer, clock: Clock) -> None:
+        self._store = store
+        self._issuer = issuer
+        self._clock = clock
+
+    def user(self, certificate: Mapping[str, Any] | None, authorization: str) -> User:
+        """Who sends a request. A certificate counts before a token; a token that is none is refused."""
+        known = user_of(certificate)
+        if known != User() or not authorization.lower().startswith(BEARER):
+            return known
+        try:
+            user, _ = self._read(authorization[len(BEARER) :].strip(), ())
+        except Refused as error:
+            raise answers.failure(401, "Unauthorized", "Unauthorized") from error
+        return user
+
+    def whose(self, token: str, audiences: tuple[str, ...]) -> TokenReviewStatus:
+        """What there is to say of a token."""
+        try:
+            user, good = self._read(token, audiences)
+        except Refused as error:
+            return TokenReviewStatus(error=str(error))
+        return TokenReviewStatus(authenticated=True, user=info(user), audiences=good)
+
+    def _read(self, token: str, audiences: tuple[str, ...]) -> tuple[User, tuple[str, ...]]:
+        """Whose a token is, and for whom of the audiences. Raises Refused.
+
+        It is worth nothing without the objects that it was given for.
+        """
+        claims = self._issuer.read(token, self._clock())
+        for kind, namespace, name, uid in accounts.needed(claims):
+            record = self._store.latest(Key(kind, namespace, name))
+            if record is None or record.object.metadata.uid != uid:
+                raise Refused(f"the {kind} {name!r} that the token was given for is gone")
+        good = accounts.audiences(claims, audiences)
+        if not good:
+            raise Refused(f"the token is for {', '.join(map(str, claims['aud']))}")
+        return accounts.user(claims), good
+
+    async def give(self, ask: Ask) -> Answer:
+        """POST serviceaccounts/NAME/token."""
+        record = self._store.latest(ask.key)
+        if record is None:
+            raise answers.not_found(ask.where.kind, ask.where.name)
+        account: ServiceAccount = record.object
+        asked = self.asked(ask)
+        reference = asked.spec.bound_object_ref
+        bound = None
+        if reference is not None:
+            namespace = "" if reference.kind == "Node" else ask.where.namespace
+            bound = self._store.latest(Key(reference.kind, namespace, reference.name))
+        claims = accounts.claims(account, asked, None if bound is None else bound.object, self._clock())
+        spec = msgspec.structs.replace(
+            asked.spec, audiences=tuple(claims["aud"]), expiration_seconds=claims["exp"] - claims["iat"]
+        )
+        moment = self._clock().fromtimestamp(claims["exp"], self._clock().tzinfo)
+        status = TokenRequestStatus(token=self._issuer.sign(claims), expiration_timestamp=show_time(moment))
+        answer = TokenRequest(
+            api_version=TokenRequest.API_VERSION,
+            kind=TokenRequest.KIND,
+            metadata=msgspec.structs.replace(
+                account.metadata,
+                labels={},
+                annotations={},
+                managed_fields=None,
+                creation_timestamp=show_time(self._clock()),
+            ),
+            spec=spec,
+            status=status,
+        )
+        return Answer(201, msgspec.json.encode(answer))
+
+    @staticmethod
+    def asked(ask: Ask) -> TokenRequest:
+        """The TokenRequest in a body."""
+        try:
+            return msgspec.convert(without_nulls(ask.document), TokenRequest)
+        except msgspec.ValidationError as error:
+            raise answers.bad_request(f"the body is not a TokenRequest: {error}") from error

@@ -1,0 +1,201 @@
+"""Who may do what with the objects there are: the decisions of `authorize` and `rbac`, with what they look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from api.events import Event
+from api.objects import Namespace, Object, Pod
+from api.queries import NodeQuery
+from api.references import Reference, references
+from api.schema import without_nulls
+from api.storage import PersistentVolume, PersistentVolumeClaim
+from api.tokens import TokenRequest
+from master.access import accounts, authorize, escalation, impersonation, rbac
+from master.access.authorize import FOR_PODS, MASTERS, Attributes, Decision, PathAttributes, User
+from master.access.grants import Grants
+from master.access.reviews import NonResourceAttributes, ResourceAttributes
+from master.kinds.kind import AnyKind
+from master.kinds.rbac import PolicyRule
+from master.kinds.resource_slice import ResourceSlice
+from master.kinds.service_account import ServiceAccount
+from master.server.rest import Ask, delete_options
+from master.store.records import Key
+from master.store.store import Store
+from master.wire import answers, request
+from master.wire.request import Target, Visible
+
+BOUND = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
+"""Kinds whose objects belong to the node that `spec.nodeName` names."""
+
+VERBS = frozenset((*request.VERBS.values(), "list", "watch", "deletecollection"))
+
+
+class Rights:
+    """Raises `answers.Failure`. `asked(ask)` is the TokenRequest in a body."""
+
+    def __init__(self, store: Store, asked: Callable[[Ask], TokenRequest]) -> None:
+        self._store = store
+        self._asked = asked
+        self._grants = Grants(store)
+
+    def check(self, user: User, verb: str, ask: Ask) -> None:
+        """Whether the user may do that with objects. A namespace lies in itself: who may read there may read it."""
+        if MASTERS in user.groups:
+            return
+        attributes = self._attributes(user, verb, ask)
+        found = self.decision(user, attributes)
+        if not found.allowed:
+            raise answers.forbidden(ask.where.kind, ask.where.name, _refusal(user, attributes, found))
+
+    def visible(self, user: User, kind: AnyKind) -> Visible | None:
+        """Which objects of a kind somebody is shown in lists; None for all."""
+        if not kind.personal or MASTERS in user.groups:
+            return None
+        keeper = kind.keeper
+        return lambda name: (
+            self.decision(user, Attributes("get", keeper.group, keeper.plural, namespace=name, name=name)).allowed
+        )
+
+    def check_attributes(self, user: User, attributes: Attributes | PathAttributes) -> None:
+        """The same for what is no object that is kept."""
+        found = self.decision(user, attributes)
+        if found.allowed:
+            return
+        raise answers.forbidden_access(attributes, _refusal(user, attributes, found))
+
+    def decision(self, user: User, attributes: Attributes | PathAttributes) -> Decision:
+        """Whether the user may do that, and why."""
+        namespace = attributes.namespace if isinstance(attributes, Attributes) else ""
+        return authorize.decision(
+            user, attributes, lambda asked: rbac.decision(asked, self._grants.of(user, namespace))
+        )
+
+    def reviewed(self, user: User, access: ResourceAttributes | NonResourceAttributes) -> Decision:
+        """The same as a review asks it."""
+        if isinstance(access, NonResourceAttributes):
+            return self.decision(user, PathAttributes(access.verb, access.path))
+        where = request.resource(access.group, access.resource) if user.node else None
+        if where is None or access.verb not in VERBS:
+            asked = (access.verb, access.group, access.resource, access.subresource, access.namespace, access.name)
+            return self.decision(user, Attributes(*asked))
+        place = Target(where, access.namespace, access.name, access.subresource)
+        return self.decision(user, self._attributes(user, access.verb, Ask(place, {})))
+
+    def rules(self, user: User, namespace: str) -> tuple[PolicyRule, ...]:
+        """Everything that roles allow somebody in a namespace."""
+        if MASTERS in user.groups:
+            return rbac.EVERYTHING
+        return tuple(chain.from_iterable(grant.rules or () for grant in self._grants.of(user, namespace)))
+
+    def disguised(self, user: User, headers: Iterable[tuple[str, str]]) -> User:
+        """Whom a request is to be answered as: by its headers somebody else, if the user may be that."""
+        wanted = impersonation.disguise(headers)
+        if wanted is None:
+            return user
+        for attributes in wanted.needed:
+            self.check_attributes(user, attributes)
+        return wanted.user
+
+    def guard(self, kind: AnyKind, new: Any, old: Any, user: User) -> None:
+        """Whether the user may give away what a role or a binding gives."""
+        if isinstance(new, escalation.GUARDED):
+            giver = escalation.Giver(
+                user,
+                may=lambda asked: self.decision(user, asked).allowed,
+                held=lambda namespace: self.rules(user, namespace),
+                rules=self._grants.rules,
+            )
+            escalation.check(kind, new, old, giver)
+
+    # --- what nodes' rules look at ---------------------------------------------------------------------------------
+
+    def _attributes(self, user: User, verb: str, ask: Ask) -> Attributes:
+        where = ask.where
+        name = where.name
+        if not name and "fieldSelector" in ask.query:
+            name = request.selection(where, ask.query).fields.asks_exactly("metadata.name") or ""
+        namespace = where.name if where.kind.stored == Namespace.KIND else where.namespace
+        plain = Attributes(verb, where.kind.group, where.kind.plural, where.subresource, namespace, name)
+        return self._of_node(user.node, plain, ask) if user.node else plain
+
+    def _of_node(self, node: str, plain: Attributes, ask: Ask) -> Attributes:
+        where, verb = ask.where, plain.verb
+        record = self._store.latest(ask.key) if where.name else None
+        asked_node = ""
+        if where.kind.name in BOUND and not where.name:
+            asked_node = request.selection(where, ask.query).fields.asks_exactly("spec.nodeName") or ""
+        creates, own = verb == "create", self._store.latest(Key("Node", "", node))
+        return replace(
+            plain,
+            asked_node=asked_node,
+            bound_to=None if record is None else node_of(record.object),
+            body_name=_in_body(ask, "metadata", "name") if creates else "",
+            body_host=_in_body(ask, "source", "host") if creates else "",
+            grace=delete_options(ask).grace_period_seconds if verb == "delete" and where.name else None,
+            needed=self._is_needed(node, ask),
+            pod=_body_pod(ask) if creates and where.kind.name == "Pod" else None,
+            node_uid="" if own is None else own.object.metadata.uid,
+        )
+
+    def _is_needed(self, node: str, ask: Ask) -> bool:
+        where = ask.where
+        if where.kind.type is ServiceAccount:
+            return self._is_bound_there(node, ask)
+        if (where.kind.group, where.kind.plural) not in FOR_PODS:
+            return False
+        name = where.name or request.selection(where, ask.query).fields.asks_exactly("metadata.name")
+        pods: Iterable[Pod] = (record.object for record in self._store.scan_latest(Pod.KIND, where.namespace))
+        named = (one for pod in pods if pod.spec.node_name == node for one in references(pod))
+        if where.kind.type is PersistentVolume:
+            return any(self._has_storage(claim, name or "") for claim in named if claim.kind is PersistentVolumeClaim)
+        return Reference(where.kind.type, where.namespace, name or "") in named
+
+    def _is_bound_there(self, node: str, ask: Ask) -> bool:
+        """Whether a token is asked for, for a pod on that node that runs under the account."""
+        if ask.where.subresource != "token" or ask.document is None:
+            return False
+        reference = self._asked(ask).spec.bound_object_ref
+        record = reference and self._store.latest(Key(reference.kind, ask.where.namespace, reference.name))
+        if reference is None or not record or not isinstance(record.object, Pod):
+            return False
+        pod: Pod = record.object
+        account = pod.spec.service_account_name or accounts.DEFAULT
+        same = reference.uid == pod.metadata.uid and account == ask.where.name
+        return same and pod.spec.node_name == node
+
+    def _has_storage(self, claim: Reference, volume: str) -> bool:
+        record = self._store.latest(Key(claim.kind.KIND, claim.namespace, claim.name))
+        return record is not None and record.object.spec.volume_name == volume
+
+
+def node_of(item: Object) -> str:
+    """The node to which an object belongs; that of an Event is the one that tells it."""
+    if isinstance(item, Event):
+        return item.source.host
+    return item.spec.node_name or "" if isinstance(item, Pod | NodeQuery | ResourceSlice) else ""
+
+
+def _refusal(user: User, attributes: Attributes | PathAttributes, found: Decision) -> str:
+    sentence = authorize.who_cannot(user, attributes)
+    return f"{sentence}: {found.reason}" if found.reason else sentence
+
+
+def _in_body(ask: Ask, part: str, field: str) -> str:
+    document = ask.document
+    held = document.get(part) if isinstance(document, dict) else None
+    found = held.get(field) if isinstance(held, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def _body_pod(ask: Ask) -> Pod | None:
+    """The Pod in the body of a create; None if it has not the shape of one."""
+    try:
+        return msgspec.convert(without_nulls(ask.document), Pod)
+    except msgspec.ValidationError:
+        return None

@@ -1,0 +1,1 @@
+"""What must hold of what is written, and what is filled in."""

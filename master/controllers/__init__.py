@@ -1,0 +1,1 @@
+"""What the master itself wishes of the objects: a look in, writes out."""

@@ -1,0 +1,1 @@
+"""Subnets, lanes, and where services lead."""

@@ -1,0 +1,245 @@
+"""Services → Endpoints and EndpointSlices: which pods are behind a service, and which of them are ready. Pure.
+
+A pod is behind a service of its project when it has an address and the labels, until it has ended. A port by name is
+looked up in each pod; pods that have it at different numbers are told apart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from api.endpoints import (
+    SERVICE_LABEL,
+    Endpoint,
+    EndpointAddress,
+    EndpointConditions,
+    EndpointPort,
+    Endpoints,
+    EndpointSlice,
+    EndpointSubset,
+    SlicePort,
+    slice_ports,
+)
+from api.objects import FINAL_PHASES, Object, ObjectMeta, Pod
+from api.resources import containers_of
+from api.services import EXTERNAL_NAME, Service, ServicePort
+from api.value import ObjectReference
+from master.controllers.dependents import reference_to
+from master.controllers.outcomes import Change, Drop, Make, Write
+
+WRITER = "endpointslice.kubernetes.io/managed-by"
+ME = "endpointslice-controller.k8s.io"
+TRUNCATED = "endpoints.kubernetes.io/over-capacity"
+MOST_IN_ENDPOINTS = 1000
+MOST_IN_A_SLICE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A pod behind a service, and how it is."""
+
+    pod: Pod
+    ready: bool
+    serving: bool
+    terminating: bool
+
+
+Ports = tuple[EndpointPort, ...]
+SlicePorts = tuple[SlicePort, ...]
+
+
+def passes(
+    services: Iterable[Service], pods: Iterable[Pod], endpoints: Iterable[Endpoints], slices: Iterable[EndpointSlice]
+) -> Iterator[Write]:
+    """Everything that is to be written. Endpoints that people made for services without a selector stay."""
+    labelled: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
+    for pod in pods:
+        for label in pod.metadata.labels.items():
+            labelled[(pod.metadata.namespace, *label)].append(pod)
+    known = {(item.metadata.namespace, item.metadata.name): item for item in endpoints}
+    mine: dict[tuple[str, str], list[EndpointSlice]] = defaultdict(list)
+    for item in slices:
+        if item.metadata.labels.get(WRITER) == ME:
+            mine[(item.metadata.namespace, item.metadata.labels.get(SERVICE_LABEL, ""))].append(item)
+    for service in services:
+        key = (service.metadata.namespace, service.metadata.name)
+        own = mine.pop(key, [])
+        if service.spec.selector and service.spec.type != EXTERNAL_NAME and not service.metadata.deletion_timestamp:
+            label = min(service.spec.selector.items())
+            found = backends(service, labelled.get((service.metadata.namespace, *label), ()))
+            yield from _endpoints(service, found, known.get(key))
+            yield from _slices(service, found, own)
+        else:
+            yield from (Drop(item) for item in own)
+    for left in mine.values():
+        yield from (Drop(item) for item in left)
+
+
+def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]]:
+    """The pods behind a service, by the ports at which they serve it, in the order of their names."""
+    found: dict[Ports, list[Backend]] = defaultdict(list)
+    wanted = service.spec.selector.items()
+    behind = (
+        pod
+        for pod in pods
+        if wanted <= pod.metadata.labels.items() and pod.status.pod_ip and pod.status.phase not in FINAL_PHASES
+    )
+    for pod in sorted(behind, key=lambda one: one.metadata.name):
+        ports = tuple(port for each in service.spec.ports if (port := _port_at(each, pod)) is not None)
+        found[ports].append(_backend(service, pod))
+    return dict(found)
+
+
+def _backend(service: Service, pod: Pod) -> Backend:
+    terminating = pod.metadata.deletion_timestamp is not None
+    is_ready = any(row.type == "Ready" and row.status == "True" for row in pod.status.conditions)
+    serving = is_ready or service.spec.publish_not_ready_addresses
+    return Backend(pod, (serving and not terminating) or service.spec.publish_not_ready_addresses, serving, terminating)
+
+
+def _port_at(port: ServicePort, pod: Pod) -> EndpointPort | None:
+    number = port.target_port or port.port
+    if isinstance(number, str):
+        named = (row for one in containers_of(pod) for row in one.ports if row.name == number)
+        row = next((row for row in named if (row.protocol or "TCP") == port.protocol), None)
+        if row is None:
+            return None
+        number = row.container_port
+    return EndpointPort(port=number, name=port.name, protocol=port.protocol, app_protocol=port.app_protocol)
+
+
+def _target(pod: Pod) -> ObjectReference:
+    return ObjectReference(
+        kind=pod.KIND, namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid
+    )
+
+
+def _hostname(service: Service, pod: Pod) -> str:
+    return pod.spec.hostname if pod.spec.hostname and pod.spec.subdomain == service.metadata.name else ""
+
+
+# --- Endpoints --------------------------------------------------------------------------------------------------------
+
+
+def _endpoints(service: Service, found: Mapping[Ports, Sequence[Backend]], known: Endpoints | None) -> Iterator[Write]:
+    left, subsets = MOST_IN_ENDPOINTS, []
+    for ports, rows in sorted(found.items(), key=lambda row: tuple(port.port for port in row[0])):
+        steady = [row for row in rows if not row.terminating or row.ready][:left]
+        left -= len(steady)
+        good = tuple(_address(service, row.pod) for row in steady if row.ready)
+        bad = tuple(_address(service, row.pod) for row in steady if not row.ready)
+        if good or bad:
+            subsets.append(EndpointSubset(addresses=good, not_ready_addresses=bad, ports=ports))
+    labels = service.metadata.labels
+    over = sum(len(rows) for rows in found.values()) > MOST_IN_ENDPOINTS
+    annotations = {TRUNCATED: "truncated"} if over else {}
+    meta = ObjectMeta(
+        name=service.metadata.name, namespace=service.metadata.namespace, labels=labels, annotations=annotations
+    )
+    if known is None:
+        owners = (reference_to(service),)
+        yield Make(Endpoints(metadata=replace(meta, owner_references=owners), subsets=tuple(subsets)))
+        return
+    metadata = replace(known.metadata, labels=labels, annotations=annotations)
+    yield from _changed(replace(known, metadata=metadata, subsets=tuple(subsets)), known)
+
+
+def _changed(new: Object, old: Object) -> Iterator[Change]:
+    if new != old:
+        yield Change(new, old)
+
+
+def _address(service: Service, pod: Pod) -> EndpointAddress:
+    return EndpointAddress(
+        ip=pod.status.pod_ip,
+        hostname=_hostname(service, pod),
+        node_name=pod.spec.node_name or None,
+        target_ref=_target(pod),
+    )
+
+
+# --- EndpointSlices ---------------------------------------------------------------------------------------------------
+
+
+def _slices(
+    service: Service, found: Mapping[Ports, Sequence[Backend]], own: Sequence[EndpointSlice]
+) -> Iterator[Write]:
+    """An endpoint stays in the slice that it is in; new ones fill what there is before another is made.
+
+    A service with nothing behind it has one empty slice, by which clients see that it was looked at.
+    """
+    by_ports: dict[SlicePorts, list[EndpointSlice]] = defaultdict(list)
+    for item in sorted(own, key=lambda one: one.metadata.name):
+        by_ports[item.ports].append(item)
+    if not found:
+        yield from _placeholder(service, by_ports.pop((), []))
+    for ports, rows in found.items():
+        wanted = slice_ports(ports)
+        yield from _packed(service, wanted, rows, by_ports.pop(wanted, []))
+    for left in by_ports.values():
+        yield from (Drop(item) for item in left)
+
+
+def _placeholder(service: Service, known: Sequence[EndpointSlice]) -> Iterator[Write]:
+    if not known:
+        yield Make(_made(service, (), ()))
+    for item in known[:1]:
+        yield from _changed(_counted(replace(item, endpoints=()), item), item)
+    for item in known[1:]:
+        yield Drop(item)
+
+
+def _packed(
+    service: Service, ports: SlicePorts, rows: Sequence[Backend], known: Sequence[EndpointSlice]
+) -> Iterator[Write]:
+    wanted = {row.pod.metadata.uid: _endpoint(service, row) for row in rows}
+    kept: list[list[Endpoint]] = []
+    for item in known:
+        uids = [row.target_ref.uid for row in item.endpoints if row.target_ref is not None]
+        kept.append([wanted.pop(uid) for uid in uids if uid in wanted])
+    waiting = list(wanted.values())
+    for item, endpoints in zip(known, kept, strict=True):
+        room = MOST_IN_A_SLICE - len(endpoints)
+        full = (*endpoints, *waiting[:room])
+        waiting = waiting[room:]
+        if full:
+            yield from _changed(_counted(replace(item, endpoints=full), item), item)
+        else:
+            yield Drop(item)
+    for start in range(0, len(waiting), MOST_IN_A_SLICE):
+        yield Make(_made(service, ports, tuple(waiting[start : start + MOST_IN_A_SLICE])))
+
+
+def _counted(new: EndpointSlice, old: EndpointSlice) -> EndpointSlice:
+    """A change of endpoints counts up the generation."""
+    if new.endpoints == old.endpoints:
+        return new
+    return replace(new, metadata=replace(new.metadata, generation=old.metadata.generation + 1))
+
+
+def _made(service: Service, ports: SlicePorts, endpoints: tuple[Endpoint, ...]) -> EndpointSlice:
+    return EndpointSlice(
+        metadata=ObjectMeta(
+            generate_name=f"{service.metadata.name}-",
+            namespace=service.metadata.namespace,
+            labels={**service.metadata.labels, SERVICE_LABEL: service.metadata.name, WRITER: ME},
+            owner_references=(reference_to(service),),
+        ),
+        address_type="IPv4",
+        endpoints=endpoints,
+        ports=ports,
+    )
+
+
+def _endpoint(service: Service, row: Backend) -> Endpoint:
+    return Endpoint(
+        addresses=(row.pod.status.pod_ip,),
+        conditions=EndpointConditions(ready=row.ready, serving=row.serving, terminating=row.terminating),
+        hostname=_hostname(service, row.pod) or None,
+        node_name=row.pod.spec.node_name or None,
+        target_ref=_target(row.pod),
+    )

@@ -1,0 +1,1 @@
+"""Nodes that are well, silent or gone, and what becomes of their pods."""

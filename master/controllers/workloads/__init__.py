@@ -1,0 +1,1 @@
+"""Pods that are made from templates, and how they are replaced."""

@@ -1,0 +1,275 @@
+"""Daemon sets: one pod on every node that suits it, replaced node by node when the template changes. Pure.
+
+The scheduler places the pods: each has a node affinity to the name of its node. A pass first mends what is missing or
+too many, and only when nothing is takes the next step from one template to the next.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from api import placement
+from api.label_selector import LabelSelector, selector
+from api.objects import FINAL_PHASES, Node, Pod, PodSpec
+from api.placement import (
+    MEMORY_PRESSURE,
+    NAME_FIELD,
+    NOT_READY,
+    UNREACHABLE,
+    UNSCHEDULABLE,
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Toleration,
+)
+from master.controllers import happenings
+from master.controllers.nodes.node_taints import NO_EXECUTE, NO_SCHEDULE, PRESSURES, standing
+from master.controllers.outcomes import Change, End, Make, Write
+from master.controllers.workloads import revisions
+from master.controllers.workloads.own_pods import (
+    MOST_AT_ONCE,
+    Kin,
+    census,
+    is_available,
+    is_due,
+    made_from,
+    ready_since,
+)
+from master.controllers.workloads.revisions import HASH_LABEL, hash_of
+from master.kinds.controller_revision import ControllerRevision
+from master.kinds.daemon_set import ROLLING, DaemonSet, DaemonSetStatus
+from master.kinds.workload import share
+
+CONTROLLER = "daemonset-controller"
+
+BORNE = (
+    (NOT_READY, NO_EXECUTE),
+    (UNREACHABLE, NO_EXECUTE),
+    (PRESSURES["DiskPressure"], NO_SCHEDULE),
+    (MEMORY_PRESSURE, NO_SCHEDULE),
+    (PRESSURES["PIDPressure"], NO_SCHEDULE),
+    (UNSCHEDULABLE, NO_SCHEDULE),
+)
+"""(key, effect) of the taints that every pod of a daemon set tolerates."""
+
+
+def passes(
+    sets: Iterable[DaemonSet],
+    nodes: Iterable[Node],
+    pods: Iterable[Pod],
+    kept: Sequence[ControllerRevision],
+    now: datetime.datetime,
+) -> Iterator[Write]:
+    """Everything that is to be written for these daemon sets."""
+    kin, places = Kin(pods), tuple(nodes)
+    for one in sets:
+        found = census(one, selector(one.spec.selector or LabelSelector()), kin.near(one))
+        yield from found.handed
+        if not found.handed:
+            yield from _pass(one, places, found.mine, kept, now)
+
+
+def _pass(
+    owner: DaemonSet,
+    nodes: Sequence[Node],
+    pods: tuple[Pod, ...],
+    kept: Sequence[ControllerRevision],
+    now: datetime.datetime,
+) -> Iterator[Write]:
+    used = {f"{owner.metadata.name}-{pod.metadata.labels.get(HASH_LABEL, '')}" for pod in pods}
+    history = revisions.history(owner, kept, used)
+    stand = _Stand(owner, nodes, pods, "" if history.current is None else hash_of(history.current), now)
+    if owner.metadata.deletion_timestamp is None:
+        yield from history.writes
+        if history.current is not None:
+            yield from stand.mended() or stand.rolled()
+    status = replace(stand.status, collision_count=history.collisions)
+    if status != owner.status:
+        yield Change(replace(owner, status=status), owner)
+
+
+# --- which node -------------------------------------------------------------------------------------------------------
+
+
+def pod_spec(spec: PodSpec, node: str) -> PodSpec:
+    """For a pod that is to be on this node: the scheduler puts it there, though the node may be unwell."""
+    bearing = [Toleration(key=key, operator="Exists", effect=effect) for key, effect in BORNE]
+    if spec.host_network:
+        key = PRESSURES["NetworkUnavailable"]
+        bearing.append(Toleration(key=key, operator="Exists", effect=NO_SCHEDULE))
+    row = NodeSelectorRequirement(key=NAME_FIELD, operator="In", values=(node,))
+    required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(row,)),))
+    affinity = spec.affinity or Affinity()
+    to_nodes = replace(
+        affinity.node_affinity or NodeAffinity(), required_during_scheduling_ignored_during_execution=required
+    )
+    tolerations = (*spec.tolerations, *(one for one in bearing if one not in spec.tolerations))
+    return replace(spec, affinity=replace(affinity, node_affinity=to_nodes), tolerations=tolerations)
+
+
+def node_of(pod: Pod) -> str:
+    """The node that a pod is on, or is meant for."""
+    if pod.spec.node_name or pod.spec.affinity is None or pod.spec.affinity.node_affinity is None:
+        return pod.spec.node_name
+    required = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
+    for term in required.node_selector_terms if required is not None else ():
+        for row in term.match_fields:
+            if (row.key, row.operator, len(row.values)) == (NAME_FIELD, "In", 1):
+                return row.values[0]
+    return ""
+
+
+def suits(owner: DaemonSet, node: Node) -> tuple[bool, bool]:
+    """Whether a pod is to be made on a node, and whether one that is there may stay."""
+    wish, name = owner.spec.template.spec, node.metadata.name
+    if wish.node_name not in ("", name) or not placement.suits(wish, name, node.metadata.labels):
+        return False, False
+    bearing, taints = pod_spec(wish, name), standing(node)
+    stays = placement.untolerated(bearing, taints, (NO_EXECUTE,)) is None
+    return stays and placement.untolerated(bearing, taints, (NO_SCHEDULE,)) is None, stays
+
+
+# --- the next step ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Stand:
+    """A daemon set as it stands; `current` is the hash of its newest template."""
+
+    owner: DaemonSet
+    nodes: Sequence[Node]
+    pods: tuple[Pod, ...]
+    current: str
+    now: datetime.datetime
+
+    @cached_property
+    def by_node(self) -> Mapping[str, list[Pod]]:
+        """The pods of each node, the oldest first."""
+        found: dict[str, list[Pod]] = defaultdict(list)
+        for pod in sorted(self.pods, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
+            found[node_of(pod)].append(pod)
+        return found
+
+    @cached_property
+    def fitness(self) -> Mapping[str, tuple[bool, bool]]:
+        """What `suits` says of each node."""
+        return {node.metadata.name: suits(self.owner, node) for node in self.nodes}
+
+    @cached_property
+    def wanted(self) -> tuple[str, ...]:
+        """The nodes that are to have a pod."""
+        return tuple(name for name, (runs, _) in sorted(self.fitness.items()) if runs)
+
+    def _is_new(self, pod: Pod) -> bool:
+        return pod.metadata.labels.get(HASH_LABEL) == self.current
+
+    def _serves(self, pod: Pod) -> bool:
+        return is_available(pod, self.owner.spec.min_ready_seconds, self.now)
+
+    def _bounds(self) -> tuple[int, int]:
+        """On how many nodes the pod may be missing, and be there twice."""
+        rolling, of = self.owner.spec.update_strategy.rolling_update, len(self.wanted)
+        if self.owner.spec.update_strategy.type != ROLLING or rolling is None:
+            return 0, 0
+        return share(rolling.max_unavailable, of, up=True), share(rolling.max_surge, of, up=True)
+
+    # --- what is missing or too many ----------------------------------------------------------------------------------
+
+    def mended(self) -> list[Write]:
+        """Writes for nodes without a pod, with too many, or with one that has ended."""
+        ended = [pod for name, pods in self.by_node.items() for pod in self._needless(name, pods)]
+        bare = [name for name in self.wanted if name not in self.by_node]
+        return [*self._made(bare), *self._ended(ended)]
+
+    def _made(self, names: Iterable[str]) -> list[Write]:
+        template = self.owner.spec.template
+        labels = {**template.metadata.labels, HASH_LABEL: self.current}
+        return [
+            Make(
+                made_from(replace(template, spec=pod_spec(template.spec, name)), self.owner, labels=labels), CONTROLLER
+            )
+            for name in list(names)[:MOST_AT_ONCE]
+        ]
+
+    def _ended(self, pods: Iterable[Pod]) -> list[Write]:
+        found: list[Write] = []
+        for pod in list(pods)[:MOST_AT_ONCE]:
+            found += [End(pod), happenings.ended(self.owner, pod, CONTROLLER, self.now)]
+        return found
+
+    def _needless(self, name: str, pods: list[Pod]) -> Iterator[Pod]:
+        there = [pod for pod in pods if not pod.metadata.deletion_timestamp]
+        if name not in self.fitness:
+            # A pod that waits for a node that is gone; one that ran there is somebody else's to clear away.
+            yield from (pod for pod in there if not pod.spec.node_name)
+            return
+        if not self.fitness[name][1]:
+            yield from there
+            return
+        yield from (pod for pod in there if pod.status.phase in FINAL_PHASES and is_due(pod, self.now))
+        live = [pod for pod in there if pod.status.phase not in FINAL_PHASES]
+        yield from self._doubled(live)
+
+    def _doubled(self, live: list[Pod]) -> Iterator[Pod]:
+        """All but the oldest; on the way with a surge one of each template, until the new one serves."""
+        if not self._bounds()[1]:
+            yield from live[1:]
+            return
+        new, old = ([pod for pod in live if self._is_new(pod) is is_new] for is_new in (True, False))
+        yield from (*new[1:], *old[1:])
+        if new and old and (self._serves(new[0]) or ready_since(old[0]) is None):
+            yield old[0]
+
+    # --- from one template to the next --------------------------------------------------------------------------------
+
+    def rolled(self) -> list[Write]:
+        """The next step, as far as the bounds allow."""
+        if self.owner.spec.update_strategy.type != ROLLING:
+            return []
+        missing, surge = self._bounds()
+        pairs = {name: self._pair(self.by_node.get(name, ())) for name in self.wanted}
+        if surge:
+            twice = sum(new is not None and old is not None for new, old in pairs.values())
+            single = {name: old for name, (new, old) in pairs.items() if old is not None and new is None}
+            sick = [name for name, old in single.items() if not self._serves(old)]
+            well = [name for name in single if name not in sick]
+            return self._made([*sick, *well[: max(0, surge - twice)]])
+        serving = sum(any(pod is not None and self._serves(pod) for pod in pair) for pair in pairs.values())
+        olds = [old for _, old in pairs.values() if old is not None]
+        sick_pods = [pod for pod in olds if not self._serves(pod)]
+        spare = max(0, missing - (len(self.wanted) - serving))
+        return self._ended([*sick_pods, *[pod for pod in olds if self._serves(pod)][:spare]])
+
+    def _pair(self, pods: Iterable[Pod]) -> tuple[Pod | None, Pod | None]:
+        """The pod of a node from the newest template, and the one from an older."""
+        live = [pod for pod in pods if not pod.metadata.deletion_timestamp and pod.status.phase not in FINAL_PHASES]
+        new = next(filter(self._is_new, live), None)
+        return new, next((pod for pod in live if not self._is_new(pod)), None)
+
+    # --- what it tells ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def status(self) -> DaemonSetStatus:
+        """The numbers, of the oldest pod of each node."""
+        first = {name: pods[0] for name, pods in self.by_node.items()}
+        there = [first[name] for name in self.wanted if name in first]
+        available = sum(map(self._serves, there))
+        return replace(
+            self.owner.status,
+            desired_number_scheduled=len(self.wanted),
+            current_number_scheduled=len(there),
+            number_misscheduled=sum(name in self.fitness and name not in self.wanted for name in first),
+            number_ready=sum(ready_since(pod) is not None for pod in there),
+            updated_number_scheduled=sum(map(self._is_new, there)),
+            number_available=available,
+            number_unavailable=len(self.wanted) - available,
+            observed_generation=self.owner.metadata.generation,
+        )

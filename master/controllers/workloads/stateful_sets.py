@@ -1,0 +1,299 @@
+"""Stateful sets: pods with lasting names and storage, made, ended and replaced in order. Pure.
+
+A pod is known by its name, so there is never more than one of an identity: the next one is made when the one before is
+gone from the store. In order means: one is made when all before it are available; the last one ends first; and of a new
+template the last one is made first.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from api.events import WARNING, reference
+from api.label_selector import LabelSelector, selector
+from api.objects import FINAL_PHASES, Object, ObjectMeta, OwnerReference, Pod
+from api.storage import PersistentVolumeClaim
+from master.controllers import happenings
+from master.controllers.dependents import controller_of
+from master.controllers.outcomes import Change, End, Make, Notice, Outcome
+from master.controllers.workloads import revisions
+from master.controllers.workloads.own_pods import (
+    MOST_AT_ONCE,
+    Kin,
+    census,
+    is_available,
+    is_due,
+    made_from,
+    ready_since,
+)
+from master.controllers.workloads.revisions import HASH_LABEL
+from master.kinds.controller_revision import ControllerRevision
+from master.kinds.stateful_set import DELETE, PARALLEL, ROLLING, StatefulSet, StatefulSetStatus, with_claims
+from master.kinds.workload import PodTemplateSpec
+
+CONTROLLER = "statefulset-controller"
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+NAME_LABEL, NUMBER_LABEL = "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"
+
+
+def passes(
+    sets: Iterable[StatefulSet],
+    pods: Iterable[Pod],
+    claims: Iterable[PersistentVolumeClaim],
+    kept: Sequence[ControllerRevision],
+    now: datetime.datetime,
+) -> Iterator[Outcome]:
+    """Everything that is to be written for these stateful sets."""
+    everything = tuple(pods)
+    kin, names = Kin(everything), frozenset((pod.metadata.namespace, pod.metadata.name) for pod in everything)
+    held = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
+    for one in sets:
+        able = [pod for pod in kin.near(one) if number_of(one, pod) is not None or controller_of(pod.metadata)]
+        found = census(one, selector(one.spec.selector or LabelSelector()), able)
+        yield from found.handed
+        if not found.handed:
+            yield from _pass(one, found.mine, names, held, kept, now)
+
+
+def number_of(owner: StatefulSet, pod: Pod) -> int | None:
+    """The number of a pod of this set; None if it has not the name of one."""
+    prefix, _, number = pod.metadata.name.rpartition("-")
+    return int(number) if prefix == owner.metadata.name and _NUMBER.fullmatch(number) else None
+
+
+def _pass(
+    owner: StatefulSet,
+    pods: tuple[Pod, ...],
+    names: frozenset[tuple[str, str]],
+    claims: Mapping[tuple[str, str], PersistentVolumeClaim],
+    kept: Sequence[ControllerRevision],
+    now: datetime.datetime,
+) -> Iterator[Outcome]:
+    used = {pod.metadata.labels.get(HASH_LABEL, "") for pod in pods} | {owner.status.current_revision}
+    history = revisions.history(owner, kept, used)
+    update = history.current
+    if update is None:
+        yield Change(replace(owner, status=replace(owner.status, collision_count=history.collisions)), owner)
+        return
+    current = next((one for one in history.old if one.metadata.name == owner.status.current_revision), update)
+    stand = _Stand(owner, pods, names, claims, current, update, now)
+    if owner.metadata.deletion_timestamp is None:
+        yield from history.writes
+        yield from stand.steps()
+        yield from stand.claims_in_hand()
+    if stand.status != owner.status:
+        yield Change(replace(owner, status=stand.status), owner)
+
+
+@dataclass(frozen=True)
+class _Stand:
+    """A stateful set as it stands. `names` are (namespace, name) of all pods; `current` is the revision from which
+    pods are made below the partition, `update` that of its newest template.
+    """
+
+    owner: StatefulSet
+    pods: tuple[Pod, ...]
+    names: frozenset[tuple[str, str]]
+    claims: Mapping[tuple[str, str], PersistentVolumeClaim]
+    current: ControllerRevision
+    update: ControllerRevision
+    now: datetime.datetime
+
+    @property
+    def _first(self) -> int:
+        return self.owner.spec.ordinals.start if self.owner.spec.ordinals is not None else 0
+
+    @property
+    def _numbers(self) -> range:
+        """Those of the pods that there are to be."""
+        return range(self._first, self._first + (self.owner.spec.replicas or 0))
+
+    @cached_property
+    def _by_number(self) -> Mapping[int, Pod]:
+        found = ((number_of(self.owner, pod), pod) for pod in self.pods)
+        return {number: pod for number, pod in found if number is not None}
+
+    @property
+    def _in_order(self) -> bool:
+        return self.owner.spec.pod_management_policy != PARALLEL
+
+    @property
+    def _partition(self) -> int:
+        """Below it a pod is made from the old template."""
+        rolling = self.owner.spec.update_strategy.rolling_update
+        return self._first + ((rolling.partition or 0) if rolling is not None else 0)
+
+    def _runs(self, pod: Pod) -> bool:
+        return pod.status.phase == "Running" and ready_since(pod) is not None
+
+    def _serves(self, pod: Pod) -> bool:
+        available = is_available(pod, self.owner.spec.min_ready_seconds, self.now)
+        return self._runs(pod) and available and not pod.metadata.deletion_timestamp
+
+    # --- the next step ------------------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Outcome]:
+        """In order the first that is due, otherwise all that are."""
+        steps = 0
+        for number in self._numbers:
+            step, goes_on = self._kept(number)
+            yield from step
+            steps += bool(step)
+            if (self._in_order and not goes_on) or steps >= MOST_AT_ONCE:
+                return
+        for number in sorted((one for one in self._by_number if one not in self._numbers), reverse=True):
+            pod = self._by_number[number]
+            before = [self._by_number[lower] for lower in self._by_number if lower < number]
+            if not pod.metadata.deletion_timestamp and (not self._in_order or all(map(self._serves, before))):
+                yield from self._ended(pod)
+            if self._in_order:
+                return
+        if self.owner.spec.update_strategy.type == ROLLING:
+            yield from self._rolled()
+
+    def _kept(self, number: int) -> tuple[list[Outcome], bool]:
+        """What is missing of one identity, and whether the next may follow."""
+        pod = self._by_number.get(number)
+        if pod is None:
+            return self._made(number), False
+        if pod.metadata.deletion_timestamp is None and pod.status.phase in FINAL_PHASES:
+            return (self._replaced(pod) if is_due(pod, self.now) else []), False
+        return self._claimed(number), self._serves(pod)
+
+    def _rolled(self) -> Iterator[Outcome]:
+        """The last pod that is of an older template goes, when all after it serve."""
+        for number in reversed(range(max(self._first, self._partition), self._numbers.stop)):
+            pod = self._by_number.get(number)
+            if pod is None or pod.metadata.deletion_timestamp or pod.status.phase in FINAL_PHASES:
+                return
+            if self._revision(pod) != self.update.metadata.name:
+                yield from self._ended(pod)
+                return
+            if not self._serves(pod):
+                return
+
+    def _replaced(self, pod: Pod) -> list[Outcome]:
+        words = f"StatefulSet {self.owner.metadata.namespace}/{self.owner.metadata.name} is recreating failed Pod "
+        about, words = reference(self.owner), words + pod.metadata.name
+        return [End(pod), happenings.told(about, WARNING, "RecreatingFailedPod", words, CONTROLLER, self.now)]
+
+    def _ended(self, pod: Pod) -> list[Outcome]:
+        return [End(pod), happenings.ended(self.owner, pod, CONTROLLER, self.now)]
+
+    # --- an identity --------------------------------------------------------------------------------------------------
+
+    def _name(self, number: int) -> str:
+        return f"{self.owner.metadata.name}-{number}"
+
+    def _revision(self, pod: Pod) -> str:
+        return pod.metadata.labels.get(HASH_LABEL, "")
+
+    def _made(self, number: int) -> list[Outcome]:
+        """The pod, with claims that are missing; nothing while something else is in the way of its name or claims."""
+        name = self._name(number)
+        if (self.owner.metadata.namespace, name) in self.names:
+            why = f"the pod {name} is not of StatefulSet {self.owner.metadata.name}, which cannot make its own"
+            return [Notice(why, about=f"{self.owner.metadata.namespace}/{name}")]
+        found = (self._claim(claim) for _, claim in self._claim_names(number))
+        if any(claim is not None and claim.metadata.deletion_timestamp for claim in found):
+            return []
+        return [*self._claimed(number), Make(self._pod(number), CONTROLLER)]
+
+    def _pod(self, number: int) -> Pod:
+        rolls = self.owner.spec.update_strategy.type == ROLLING
+        revision = self.current if rolls and number < self._partition else self.update
+        template = self.owner.spec.template if revision is self.update else self._old_template
+        name = self._name(number)
+        labels = {
+            **template.metadata.labels,
+            HASH_LABEL: revision.metadata.name,
+            NAME_LABEL: name,
+            NUMBER_LABEL: str(number),
+        }
+        spec = with_claims(template.spec, self._claim_names(number))
+        spec = replace(spec, hostname=name, subdomain=self.owner.spec.service_name)
+        return made_from(replace(template, spec=spec), self.owner, name=name, generate_name="", labels=labels)
+
+    @property
+    def _old_template(self) -> PodTemplateSpec:
+        return revisions.template_of(self.current) or self.owner.spec.template
+
+    # --- its storage --------------------------------------------------------------------------------------------------
+
+    def _claim_names(self, number: int) -> list[tuple[str, str]]:
+        """(name of the template, name of the claim)."""
+        names = (claim.metadata.name for claim in self.owner.spec.volume_claim_templates)
+        return [(name, f"{name}-{self._name(number)}") for name in names]
+
+    def _claim(self, name: str) -> PersistentVolumeClaim | None:
+        return self.claims.get((self.owner.metadata.namespace, name))
+
+    def _claimed(self, number: int) -> list[Outcome]:
+        """The claims of an identity that are missing."""
+        made: list[Outcome] = []
+        for template, (_, name) in zip(self.owner.spec.volume_claim_templates, self._claim_names(number), strict=True):
+            if self._claim(name) is None:
+                labels = {**template.metadata.labels, **(self.owner.spec.selector or LabelSelector()).match_labels}
+                meta = ObjectMeta(
+                    name=name,
+                    namespace=self.owner.metadata.namespace,
+                    labels=labels,
+                    annotations=template.metadata.annotations,
+                    owner_references=self._claim_owners(number),
+                )
+                made.append(Make(replace(template, metadata=meta), owner=self.owner))
+        return made
+
+    def _claim_owners(self, number: int) -> tuple[OwnerReference, ...]:
+        """With whom a claim goes: with the set, with the pod that is no longer wished for, or with nobody."""
+        policy, pod = self.owner.spec.persistent_volume_claim_retention_policy, self._by_number.get(number)
+        if number not in self._numbers and policy.when_scaled == DELETE:
+            return (_naming(pod),) if pod is not None else ()
+        return (_naming(self.owner),) if policy.when_deleted == DELETE else ()
+
+    def claims_in_hand(self) -> Iterator[Change]:
+        """Claims of pods that are there, in the hands of those with whom they go."""
+        uids = {self.owner.metadata.uid, *(pod.metadata.uid for pod in self.pods)}
+        for number in self._by_number:
+            for _, name in self._claim_names(number):
+                claim = self._claim(name)
+                if claim is None:
+                    continue
+                others = (row for row in claim.metadata.owner_references if row.uid not in uids)
+                owners = (*others, *self._claim_owners(number))
+                if owners != claim.metadata.owner_references:
+                    yield Change(replace(claim, metadata=replace(claim.metadata, owner_references=owners)), claim)
+
+    # --- what it tells ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def status(self) -> StatefulSetStatus:
+        """The numbers; when all pods are of the newest template, that is the current one."""
+        standing = [pod for pod in self.pods if not pod.metadata.deletion_timestamp]
+        ready = sum(map(self._runs, self.pods))
+        updated = sum(self._revision(pod) == self.update.metadata.name for pod in standing)
+        done = self.owner.spec.update_strategy.type == ROLLING and updated == len(self.pods) == ready
+        current = self.update if done else self.current
+        return replace(
+            self.owner.status,
+            observed_generation=self.owner.metadata.generation,
+            replicas=len(self.pods),
+            ready_replicas=ready,
+            available_replicas=sum(map(self._serves, self.pods)),
+            current_replicas=sum(self._revision(pod) == current.metadata.name for pod in standing),
+            updated_replicas=updated,
+            current_revision=current.metadata.name,
+            update_revision=self.update.metadata.name,
+        )
+
+
+def _naming(owner: Object) -> OwnerReference:
+    return OwnerReference(
+        api_version=owner.API_VERSION, kind=owner.KIND, name=owner.metadata.name, uid=owner.metadata.uid
+    )

@@ -1,0 +1,135 @@
+"""The listening socket: HTTPS connections, within limits of number and time.
+
+A head of a request is limited by aiohttp: 8,190 bytes for its first line and for each header, 128 headers (400).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import ssl
+from asyncio import sslproto
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from master.wire import answers
+from reconcile.errors import NotReady
+
+LARGEST_BODY = 3 << 20
+
+CLOSING_SECONDS = 2.0
+"""How long requests may still take when the server stops."""
+
+GOODBYE_SECONDS = 5.0
+"""How long a connection that was closed waits for the other side to agree."""
+
+OWN_FILES = 128
+"""Files that the master opens itself: its store, its log, what it reads."""
+
+READ_AHEAD = 16 << 10
+"""Bytes that asyncio's TLS keeps ready for reading, for every connection; its own 256 KB would be most of a watch."""
+
+log = logging.getLogger(__name__)
+THEIR_FAULT = (HttpProcessingError, web.RequestPayloadError)
+log.addFilter(lambda record: record.exc_info is None or not isinstance(record.exc_info[1], THEIR_FAULT))
+"""For what aiohttp has to say; anybody can send what is no HTTP, and is told so."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`connections` at the same time; more are closed as they come.
+
+    `handshake_seconds` for TLS to begin, `idle_seconds` for the whole head of the next request to be there,
+    `body_seconds` for its body.
+    """
+
+    connections: int = 20_000
+    handshake_seconds: float = 10.0
+    idle_seconds: float = 75.0
+    body_seconds: float = 30.0
+
+
+class Listener:
+    """`await start(...)`, then `port` is where it listens; `await stop()` ends all requests."""
+
+    def __init__(self, handler: Handler, limits: Limits) -> None:
+        app = web.Application(client_max_size=LARGEST_BODY)
+        app.router.add_route("*", "/{path:.*}", handler)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=log,
+            auto_decompress=False,
+            handler_cancellation=True,
+            shutdown_timeout=CLOSING_SECONDS,
+            keepalive_timeout=limits.idle_seconds,
+        )
+        self._limits = limits
+        self._socket: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self, address: str, port: int, context: ssl.SSLContext) -> None:
+        """Listen. Raises NotReady when the address cannot be had."""
+        sslproto.SSLProtocol.max_size = READ_AHEAD
+        most = min(self._limits.connections, _files() - OWN_FILES)
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+
+        def connected() -> asyncio.Protocol:
+            return server() if len(server.connections) < most else _Refusal()
+
+        try:
+            self._socket = await asyncio.get_running_loop().create_server(
+                connected,
+                address,
+                port,
+                ssl=context,
+                backlog=1024,
+                ssl_handshake_timeout=self._limits.handshake_seconds,
+                ssl_shutdown_timeout=GOODBYE_SECONDS,
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            raise NotReady(f"cannot listen on {address}:{port}: {error}") from error
+        self.port = self._socket.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more, and let requests finish."""
+        if self._socket is not None:
+            self._socket.close()
+        await self._runner.cleanup()
+
+    async def body(self, http: web.Request) -> bytes:
+        """The whole body of a request. Raises Failure."""
+        seconds = self._limits.body_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await http.read()
+        except TimeoutError:
+            raise answers.failure(408, "Timeout", f"the body did not come within {seconds:.0f} seconds") from None
+        except web.HTTPRequestEntityTooLarge:
+            message = f"the body is larger than {LARGEST_BODY} bytes"
+            raise answers.failure(413, "RequestEntityTooLarge", message) from None
+        except web.RequestPayloadError as error:
+            raise answers.bad_request(f"the body is not as its headers say: {error}") from None
+
+
+class _Refusal(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _files() -> int:
+    """How many files this process may have open: as many as it is allowed to allow itself."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most

@@ -1,0 +1,98 @@
+"""ProjectRequest: whoever may ask for a project gets it, and is its administrator. Never kept.
+
+Source: project.openshift.io of OpenShift. Raises `answers.Failure`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from api.objects import ObjectMeta, StatusDetails
+from api.schema import without_nulls
+from api.validate import default
+from master.access.authorize import User
+from master.admission.chain import AdmissionChain
+from master.kinds import BY_NAME
+from master.kinds import rbac as roles
+from master.kinds.project import DESCRIPTION, DISPLAY_NAME, GROUP, PROJECT, REQUESTER, REQUESTS, ProjectRequest
+from master.server.rest import Answer
+from master.store.draft import Draft
+from master.store.records import Key, Put
+from master.store.store import Store
+from master.wire import answers
+from master.wire.request import Target
+from master.writing import writes
+
+PATH = f"/apis/{GROUP}/v1/{REQUESTS}"
+
+RESERVED = ("openshift-", "kube-", "kubernetes-")
+"""Beginnings of names that are the cluster's own."""
+
+
+def refused() -> answers.Failure:
+    """Who may not ask for projects is told so in these words."""
+    details = StatusDetails(group=GROUP, kind=REQUESTS)
+    return answers.failure(403, "Forbidden", "You may not request a new project via this API.", details)
+
+
+def read(document: object) -> ProjectRequest:
+    """The request in a body."""
+    if not isinstance(document, dict):
+        raise answers.bad_request("the body is not a ProjectRequest: a JSON object is accepted")
+    try:
+        wish = msgspec.convert(without_nulls(document), ProjectRequest)
+    except msgspec.ValidationError as error:
+        raise answers.bad_request(f"the body is not a ProjectRequest: {error}") from error
+    for prefix in RESERVED:
+        if wish.metadata.name.startswith(prefix):
+            why = f'cannot request a project starting with "{prefix}"'
+            raise answers.forbidden(PROJECT, wish.metadata.name, why)
+    return wish
+
+
+def wished(wish: ProjectRequest, requester: str) -> dict[str, Any]:
+    """The project as its requester would have to write it."""
+    given = {DISPLAY_NAME: wish.display_name, DESCRIPTION: wish.description, REQUESTER: requester}
+    meta = {"name": wish.metadata.name, "annotations": {**wish.metadata.annotations, **given}}
+    return {"metadata": {**meta, "labels": wish.metadata.labels}}
+
+
+def administrator(project: str, user: str) -> roles.RoleBinding:
+    """What makes somebody the administrator of a project."""
+    return roles.RoleBinding(
+        metadata=ObjectMeta(name="admin", namespace=project),
+        subjects=(roles.Subject(kind="User", api_group=roles.GROUP, name=user),),
+        role_ref=roles.RoleRef(api_group=roles.GROUP, kind=roles.ClusterRole.KIND, name="admin"),
+    )
+
+
+class ProjectRequests:
+    """Answers POST."""
+
+    def __init__(self, store: Store, chain: AdmissionChain, clock: Callable[[], datetime.datetime]) -> None:
+        self._store = store
+        self._chain = chain
+        self._clock = clock
+
+    async def create(self, user: User, document: object, *, dry: bool) -> Answer:
+        """The project, and its requester as its administrator, in one write."""
+        wish = read(document)
+        body = writes.read(Target(PROJECT), wished(wish, user.name), "Ignore")
+        name = body.item.metadata.name
+        if self._store.latest(Key(PROJECT.stored, "", name)) is not None:
+            raise answers.already_exists(PROJECT, name)
+        draft = Draft(self._store)
+        item = self._chain.created(PROJECT, body.item, draft)
+        kind = BY_NAME[roles.RoleBinding.KIND]
+        binding = default(administrator(name, user.name), kind.rules)
+        binding = writes.created(kind, binding, str(uuid.uuid4()), self._clock())
+        if not dry:
+            # Watchers of projects are told of those they may see: so they may first.
+            _, kept, *_ = await self._store.write(Put(binding), Put(PROJECT.kept(item), expect=0), *draft.puts)
+            item = PROJECT.seen(kept)
+        return Answer(201, msgspec.json.encode(item))

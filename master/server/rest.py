@@ -1,0 +1,364 @@
+"""Reading and writing objects: what each request does to the store. Knows nothing of HTTP but codes and bodies."""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from api.objects import Object, Pod
+from api.schema import FORBIDDEN, Problem
+from master.access.authorize import User
+from master.admission.chain import AdmissionChain
+from master.kinds.conversions import seen
+from master.kinds.kind import AnyKind, show_time
+from master.kinds.shape import Shape, shape_of
+from master.store.draft import Draft
+from master.store.records import Expired, Key, Put, Record, Remove
+from master.store.store import Store
+from master.wire import answers, bodies, request, tables
+from master.wire.request import Page, Selection, Target, View, Visible
+from master.writing import apply, patch, scaling, writes
+from master.writing.apply import Owner
+from master.writing.naming import random_letters
+from master.writing.scaling import Scale
+from master.writing.writes import DeleteOptions
+
+Clock = Callable[[], datetime.datetime]
+
+
+class Gate(Protocol):
+    """Who may do what, where the path of a request does not say all. Both raise Failure."""
+
+    def check(self, user: User, verb: str, ask: Ask) -> None:
+        """Whether the user may do that with the objects of the path."""
+
+    def guard(self, kind: AnyKind, new: Any, old: Any, user: User) -> None:
+        """Whether the user may make (`old` is None) or change an object so."""
+
+
+GENERATED_NAME_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for objects, with its body read.
+
+    `user` is who sent it, and sees those objects that are `visible` to him, or all; `manager` is the name under which
+    the client owns fields.
+    """
+
+    where: Target
+    query: Mapping[str, str]
+    accept: str = ""
+    content_type: str = ""
+    manager: str = ""
+    user: User = User()  # noqa: RUF009
+    visible: Visible | None = None
+    document: Any = None
+
+    @property
+    def key(self) -> Key:
+        """The object that is asked for."""
+        return Key(self.where.kind.stored, self.where.namespace, self.where.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A JSON body with its code; warnings are for the person who sent the request."""
+
+    code: int
+    body: bytes
+    warnings: tuple[str, ...] = ()
+
+
+class Objects:
+    """All operations on objects. Raises `answers.Failure`, and NotReady when the store refuses."""
+
+    def __init__(self, store: Store, clock: Clock, chain: AdmissionChain, gate: Gate) -> None:
+        self._store = store
+        self._clock = clock
+        self._gate = gate
+        self._chain = chain
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def get(self, ask: Ask) -> Answer:
+        """One object."""
+        view = request.view(ask.accept)
+        record = self._store.get(ask.key)
+        if record is None:
+            raise answers.not_found(ask.where.kind, ask.where.name)
+        record = seen(ask.where.kind, record)
+        if view is View.OBJECT:
+            return Answer(200, record.data)
+        return self._answer(200, ask, record.object)
+
+    def list_all(self, ask: Ask) -> Answer:
+        """All that are selected, or a page of them, in one revision."""
+        selection, view = request.selection(ask.where, ask.query, ask.visible), request.view(ask.accept)
+        limit, token = request.number(ask.query, "limit"), ask.query.get("continue", "")
+        asked = self._revision(ask.query, paged=bool(token))
+        page = request.read_page(token) if token else None
+        revision = asked if page is None or page.rv == request.NEWEST else page.rv
+        records = self._scan(selection, revision, page)
+        if page is not None:
+            records = records[bisect.bisect_right(records, tuple(page.after), key=_place) :]
+        most = limit if limit and ask.query.get("resourceVersion") != "0" else len(records)
+        views = (seen(selection.kind, record) for record in records)
+        shown = list(itertools.islice((record for record in views if selection.takes(record)), most + 1))
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        if len(shown) > most:
+            shown.pop()
+            metadata["continue"] = request.write_page(Page(revision, _place(shown[-1])))
+            if selection.everything:
+                metadata["remainingItemCount"] = len(records) - most
+        return Answer(200, self._listed(ask, shown, metadata, view))
+
+    def _scan(self, selection: Selection, revision: int, page: Page | None) -> list[Record]:
+        try:
+            return self._store.scan_at(selection.kind.stored, selection.namespace, revision)
+        except Expired as error:
+            if page is None:
+                raise answers.expired("The resourceVersion for the provided list is too old.") from error
+            raise answers.expired_page(request.write_page(Page(request.NEWEST, page.after))) from error
+
+    def _revision(self, query: Mapping[str, str], *, paged: bool) -> int:
+        """The revision that a list shows. Raises Failure."""
+        match, asked = query.get("resourceVersionMatch", ""), request.number(query, "resourceVersion")
+        if match not in ("", "Exact", "NotOlderThan"):
+            raise answers.bad_request(f"resourceVersionMatch is {match!r}; Exact and NotOlderThan are accepted")
+        if match and asked is None:
+            why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+            problem = Problem("resourceVersionMatch", "given", why, FORBIDDEN)
+            raise answers.invalid_options("ListOptions", problem)
+        if paged and asked:
+            raise answers.bad_request("resourceVersion is not accepted together with continue")
+        if asked is not None and asked > self._store.revision:
+            raise answers.too_large_version(asked, self._store.revision)
+        return asked if match == "Exact" and asked else self._store.revision
+
+    def _listed(self, ask: Ask, records: list[Record], metadata: Mapping[str, Any], view: View) -> bytes:
+        kind = ask.where.kind
+        if view.is_table:
+            include, now = ask.query.get("includeObject", "Metadata"), self._clock()
+            rows = [tables.row(kind, record.object, view, now, include) for record in records]
+            return tables.table(view, rows, metadata, tables.columns(kind))
+        if view.is_metadata:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version}
+            items = [msgspec.json.encode(tables.metadata_only(record.object, view.api_version)) for record in records]
+        else:
+            head = {"kind": f"{kind.name}List", "apiVersion": kind.type.API_VERSION}
+            items = [record.data for record in records]
+        opening = msgspec.json.encode({**head, "metadata": metadata})[:-1]
+        return b"".join((opening, b',"items":[', b",".join(items), b"]}"))
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    async def create(self, ask: Ask) -> Answer:
+        """A new object."""
+        if ask.where.name:
+            raise answers.not_allowed()
+        return await self._create(ask, ask.document, ())
+
+    async def _create(self, ask: Ask, document: Any, owners: Sequence[Owner]) -> Answer:
+        where, dry = ask.where, request.dry_run(ask.query)
+        if where.kind.refusal:
+            raise answers.not_allowed(where.kind.refusal)
+        if where.kind.namespaced and not where.namespace:
+            raise answers.bad_request(f"{where.kind.plural} are made in a namespace: none is given in the path")
+        strictness = request.strictness(ask.query)
+        for _ in range(GENERATED_NAME_TRIES):
+            body = writes.read(where, document, strictness, random_letters)
+            name = body.item.metadata.name
+            if self._store.latest(Key(where.kind.stored, where.namespace, name)) is None:
+                break
+            if not body.item.metadata.generate_name or document["metadata"].get("name"):
+                raise answers.already_exists(where.kind, name)
+        else:
+            raise answers.already_exists(where.kind, name)
+        self._gate.guard(where.kind, body.item, None, ask.user)
+        draft = Draft(self._store)
+        item = writes.owned(self._chain.created(where.kind, body.item, draft), owners)
+        if not dry:
+            kept, *_ = await self._store.write(Put(where.kind.kept(item), expect=0), *draft.puts)
+            item = where.kind.seen(kept)
+        return self._answer(201, ask, item, body.warnings)
+
+    async def update(self, ask: Ask) -> Answer:
+        """Another object in place of the one there is, or another status."""
+        old = self._old(ask)
+        return await self._replace(ask, ask.document, old)
+
+    async def patch(self, ask: Ask) -> Answer:
+        """A part of the object changed."""
+        if ask.content_type == bodies.APPLY_PATCH:
+            return await self._apply(ask)
+        old = self._old(ask)
+        before = msgspec.json.decode(old.data)
+        # Where nobody applied there is no record of owners; kubectl replaces it all the same when it takes over.
+        before["metadata"].setdefault("managedFields", [])
+        return await self._replace(ask, _patched(ask, before, ask.where.kind.shape), old)
+
+    async def _apply(self, ask: Ask) -> Answer:
+        """The fields of the body are as it says, and belong to who applies it; the object is made if there is none."""
+        kind, record = ask.where.kind, self._latest(ask.where.kind, ask.key)
+        if record is None and ask.where.subresource:
+            raise answers.not_found(kind, ask.where.name)
+        wish = writes.applicable(ask.where, ask.document, ask.query.get("fieldManager", ""))
+        live = {} if record is None else msgspec.json.decode(record.data)
+        me = self._owner(ask, apply.APPLY)
+        result = apply.applied(live, wish, kind.shape, apply.owners_in(live), me)
+        if result.conflicts and not request.flag(ask.query, "force"):
+            raise answers.apply_conflict(result.conflicts)
+        if record is None:
+            self._gate.check(ask.user, "create", ask)
+            return await self._create(ask, result.document, result.owners)
+        return await self._replace(ask, result.document, record, result.owners)
+
+    def _owner(self, ask: Ask, operation: str) -> Owner:
+        version, now = ask.where.kind.type.API_VERSION, show_time(self._clock())
+        return Owner(ask.manager, operation, ask.where.subresource, version, now, frozenset())
+
+    async def _replace(self, ask: Ask, document: Any, old: Record, owners: Sequence[Owner] | None = None) -> Answer:
+        """`owners` are those after an apply."""
+        kind, dry = ask.where.kind, request.dry_run(ask.query)
+        body = writes.read(ask.where, document, request.strictness(ask.query))
+        part, draft = ask.where.subresource, Draft(self._store)
+        if part:
+            new = writes.part_updated(kind, part, body.item, old.object)
+        else:
+            new = writes.updated(kind, body.item, old.object)
+            self._gate.guard(kind, new, old.object, ask.user)
+        if owners is None:
+            owners = writes.owners_after(kind, old.object, new, document, self._owner(ask, apply.UPDATE))
+        new = writes.owned(new if part else self._chain.changed(kind, new, old.object, draft), owners)
+        item = new if dry else await self._put(kind, new, old, draft.puts)
+        return self._answer(200, ask, item, body.warnings)
+
+    async def _put(self, kind: AnyKind, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:
+        if new == old.object:
+            await self._store.write()
+            return old.object
+        if writes.may_go(kind.keeper, kind.kept(new)):
+            (kept,) = await self._store.write(Remove(kind.kept(new), expect=old.revision))
+        else:
+            kept, *_ = await self._store.write(Put(kind.kept(new), expect=old.revision), *beside)
+        return kind.seen(kept)
+
+    async def scale(self, verb: str, ask: Ask) -> Answer:
+        """GET, PUT and PATCH of the subresource scale."""
+        kind, old = ask.where.kind, self._old(ask)
+        assert kind.scaling is not None
+        before = scaling.scale_of(kind.scaling, old.object)
+        if verb == "get":
+            return Answer(200, msgspec.json.encode(before))
+        if ask.content_type == bodies.APPLY_PATCH:
+            raise answers.unsupported_patch()
+        document = ask.document
+        if verb == "patch":
+            document = _patched(ask, msgspec.to_builtins(before), shape_of(Scale))
+        wish = scaling.scaled(kind.scaling, old.object, scaling.read(kind, ask.where.name, document))
+        new = writes.updated(kind, wish, old.object)
+        owners = writes.owners_after(kind, old.object, new, {}, self._owner(ask, apply.UPDATE))
+        new = writes.owned(new, owners)
+        item = new if request.dry_run(ask.query) else await self._put(kind, new, old)
+        return Answer(200, msgspec.json.encode(scaling.scale_of(kind.scaling, item)))
+
+    # --- deleting --------------------------------------------------------------------------------------------------
+
+    async def delete(self, ask: Ask) -> Answer:
+        """The object goes, at once or in its time."""
+        options, dry = delete_options(ask), request.dry_run(ask.query)
+        old, kind = self._old(ask), ask.where.kind
+        writes.check_preconditions(kind, old.object, options)
+        item, gone = await self._delete(kind, old, options, dry=dry or bool(options.dry_run))
+        if gone and kind.name not in ("Pod", "Namespace", "PersistentVolume"):
+            details = answers.about(kind, item.metadata.name, item.metadata.uid)
+            return Answer(200, answers.encode(answers.success(details)))
+        return self._answer(200, ask, item)
+
+    async def delete_all(self, ask: Ask) -> Answer:
+        """All objects that are selected go."""
+        selection, options = request.selection(ask.where, ask.query, ask.visible), delete_options(ask)
+        kind, dry = ask.where.kind, request.dry_run(ask.query) or bool(options.dry_run)
+        found = (seen(kind, record) for record in self._store.scan_latest(kind.stored, ask.where.namespace))
+        records = [record for record in found if selection.takes(record)]
+        items = []
+        for record in records:
+            newest = self._latest(kind, record.key)
+            if newest is not None:
+                item, _ = await self._delete(kind, newest, options, dry=dry)
+                items.append(Record(record.key, newest.revision, msgspec.json.encode(item), kind.type, item))
+        metadata = {"resourceVersion": str(self._store.revision)}
+        return Answer(200, self._listed(ask, items, metadata, request.view(ask.accept)))
+
+    async def _delete(self, kind: AnyKind, old: Record, options: DeleteOptions, *, dry: bool) -> tuple[Any, bool]:
+        """The object as it is left, and whether it is gone."""
+        item = old.object
+        node_name = item.spec.node_name if isinstance(item, Pod) else ""
+        node = self._latest_object(Key("Node", "", node_name)) if node_name else None
+        kept = writes.deleted(kind.keeper, kind.kept(item), options, self._clock(), node)
+        left = item if kept is None else kind.seen(kept)
+        if dry:
+            return left, kept is None
+        if kept is None:
+            (last,) = await self._store.write(Remove(kind.kept(item), expect=old.revision))
+            return kind.seen(last), True
+        return await self._put(kind, left, old), False
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _old(self, ask: Ask) -> Record:
+        record = self._latest(ask.where.kind, ask.key)
+        if record is None:
+            raise answers.not_found(ask.where.kind, ask.where.name)
+        return record
+
+    def _latest(self, kind: AnyKind, key: Key) -> Record | None:
+        """The newest revision in the form of that kind."""
+        record = self._store.latest(key)
+        return None if record is None else seen(kind, record)
+
+    def _latest_object(self, key: Key) -> Any:
+        record = self._store.latest(key)
+        return None if record is None else record.object
+
+    def _answer(self, code: int, ask: Ask, item: Object, warnings: tuple[str, ...] = ()) -> Answer:
+        view, include = request.view(ask.accept), ask.query.get("includeObject", "Metadata")
+        return Answer(code, tables.shown(ask.where.kind, item, view, self._clock(), include), warnings)
+
+
+def delete_options(ask: Ask) -> DeleteOptions:
+    """The body of a delete, and what its parameters say instead. Raises Failure."""
+    try:
+        options = msgspec.convert({} if ask.document is None else ask.document, DeleteOptions)
+    except msgspec.ValidationError as error:
+        raise answers.bad_request(f"the body is not a DeleteOptions: {error}") from error
+    seconds, policy = request.number(ask.query, "gracePeriodSeconds"), ask.query.get("propagationPolicy", "")
+    return msgspec.structs.replace(
+        options,
+        grace_period_seconds=options.grace_period_seconds if seconds is None else seconds,
+        propagation_policy=policy or options.propagation_policy,
+    )
+
+
+def _place(record: Record) -> tuple[str, str]:
+    """By which lists are sorted."""
+    return record.key.namespace, record.key.name
+
+
+def _patched(ask: Ask, before: Any, shape: Shape) -> Any:
+    try:
+        if ask.content_type == bodies.MERGE_PATCH:
+            return patch.merge(before, ask.document)
+        if ask.content_type == bodies.STRATEGIC_PATCH:
+            return patch.strategic(before, ask.document, shape)
+        return patch.apply_operations(before, ask.document)
+    except patch.Unpatchable as error:
+        raise answers.unpatchable(str(error)) from error

@@ -1,0 +1,264 @@
+"""The HTTPS door: who is asking, may they, and which part of the master answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from multidict import CIMultiDict
+
+from api.objects import Object
+from master.access import reviews, service_tokens
+from master.access.authorize import MASTERS, READS, Attributes, PathAttributes, User, who_cannot
+from master.access.callers import Callers
+from master.access.pki import Authority
+from master.access.rights import Rights
+from master.access.service_tokens import Issuer
+from master.admission.chain import AdmissionChain
+from master.kinds import project
+from master.kinds.kind import SCALE
+from master.server import certificates, pages, project_requests, watch
+from master.server.listener import Limits, Listener
+from master.server.pod_actions import PodActions
+from master.server.project_requests import ProjectRequests
+from master.server.rest import Answer, Ask, Clock, Objects
+from master.store.store import Store
+from master.wire import answers, bodies, request
+from master.wire.request import Target
+from master.writing import writes
+from reconcile.errors import NotReady
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the server answers with. `unready` says why the master cannot do its work yet; empty if it can.
+
+    `address` is that by which others reach it.
+    """
+
+    store: Store
+    authority: Authority
+    tokens: Issuer
+    clock: Clock
+    unready: Callable[[], str]
+    address: str
+
+
+def tls(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
+    """TLS that asks for a client certificate; one that our authority did not sign ends the connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(server_pem)
+    context.load_verify_locations(ca_pem)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+class Server:
+    """`await start(...)`, then `port` is where it listens; `await stop()` ends all requests."""
+
+    def __init__(self, parts: Parts, limits: Limits = Limits()) -> None:  # noqa: B008
+        self._parts = parts
+        self._store = parts.store
+        self._callers = Callers(parts.store, parts.tokens, parts.clock)
+        chain = AdmissionChain(parts.clock, parts.authority.pem.decode())
+        self._rights = Rights(parts.store, self._callers.asked)
+        self._requests = ProjectRequests(parts.store, chain, parts.clock)
+        self._objects = Objects(parts.store, parts.clock, chain, self._rights)
+        on_pods = PodActions(parts.store, parts.clock)
+        self._actions = {
+            ("Pod", "binding"): on_pods.bind,
+            ("Pod", "eviction"): on_pods.evict,
+            ("ServiceAccount", "token"): self._callers.give,
+        }
+        self.watches = watch.Watches(parts.store, parts.clock)
+        self._listener = Listener(self._handle, limits)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._listener.port
+
+    async def start(self, address: str, port: int, context: ssl.SSLContext) -> None:
+        """Listen. Raises NotReady when the address cannot be had."""
+        await self._listener.start(address, port, context)
+
+    async def stop(self) -> None:
+        """End watches cleanly, let other requests finish, and listen no more."""
+        self.watches.end_all()
+        await self._listener.stop()
+
+    # --- one request -----------------------------------------------------------------------------------------------
+
+    async def _handle(self, http: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(http)
+        except answers.Failure as failure:
+            return _refusal(failure)
+        except NotReady as error:
+            return _refusal(answers.unavailable(str(error)))
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            log.exception("request failed", extra={"method": http.method, "path": http.path})
+            return _refusal(answers.failure(500, "InternalError", "the server failed; its log says more"))
+
+    async def _answer(self, http: web.Request) -> web.StreamResponse:
+        certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
+        caller = self._callers.user(certificate, http.headers.get("Authorization", ""))
+        user = self._rights.disguised(caller, http.headers.items())
+        if http.path == certificates.PATH and http.method == "POST":
+            return await self._sign(http, user)
+        where = request.target(http.path)
+        if where is not None:
+            return await self._objects_answer(http, user, where)
+        review = request.review(http.path)
+        if review is not None:
+            return await self._review(http, user, *review)
+        if http.path == project_requests.PATH:
+            return await self._project_request(http, user)
+        self._rights.check_attributes(user, PathAttributes(request.path_verb(http.method), http.path))
+        answer = self._page(http)
+        if http.method not in ("GET", "HEAD"):
+            raise answers.not_allowed()
+        return answer
+
+    def _page(self, http: web.Request) -> web.Response:
+        tokens = self._parts.tokens
+        if http.path == service_tokens.KEYS_PATH:
+            return pages.json_answer(tokens.keys())
+        if http.path == service_tokens.CONFIGURATION_PATH:
+            return pages.json_answer(tokens.configuration(f"https://{self._parts.address}:{self.port}"))
+        return pages.answer(http, self._parts.unready)
+
+    async def _objects_answer(self, http: web.Request, user: User, where: Target) -> web.StreamResponse:
+        verb = request.verb(http.method, where, http.query)
+        content_type = _content_type(http)
+        manager = request.owner(http.query, http.headers)
+        visible = self._rights.visible(user, where.kind)
+        accept = http.headers.get("Accept", "")
+        ask = Ask(where, http.query, accept, content_type, manager, user, visible)
+        if not user.node:
+            # The body of somebody who may do nothing is not even read.
+            self._rights.check(user, verb, ask)
+        if http.method not in ("GET", "HEAD"):
+            ask = replace(ask, document=await self._document(http, content_type))
+        if user.node:
+            self._rights.check(user, verb, ask)
+        if verb == "watch" and http.method == "HEAD":
+            raise answers.not_allowed()
+        if verb == "watch":
+            return await self.watches.serve(http, watch.wish(ask))
+        try:
+            answer = await self._operate(verb, ask)
+        except answers.Failure:
+            if verb not in READS:
+                # It may rest on writes that are on their way to the disk: who looks again must see them.
+                await self._store.write()
+            raise
+        headers = CIMultiDict([("Cache-Control", "no-cache, private")])
+        for warning in answer.warnings:
+            headers.add("Warning", f"299 - {_quoted(warning)}")
+        return web.Response(status=answer.code, body=answer.body, content_type="application/json", headers=headers)
+
+    async def _operate(self, verb: str, ask: Ask) -> Answer:
+        kind, name = ask.where.kind, ask.where.subresource
+        subresource = kind.subresource(name)
+        if name and subresource is None:
+            raise answers.no_such_path()
+        if subresource is not None and verb not in subresource.verbs:
+            raise answers.not_allowed()
+        if name == SCALE:
+            return await self._objects.scale(verb, ask)
+        if subresource is not None and subresource.part is None:
+            return await self._actions[kind.name, name](ask)
+        if verb in ("get", "list"):
+            return self._objects.get(ask) if verb == "get" else self._objects.list_all(ask)
+        operations = {
+            "create": self._objects.create,
+            "update": self._objects.update,
+            "patch": self._objects.patch,
+            "delete": self._objects.delete,
+            "deletecollection": self._objects.delete_all,
+        }
+        if verb not in operations or (verb in ("update", "patch") and not ask.where.name):
+            raise answers.not_allowed()
+        # Of what nobody can make, who changes or deletes one is told that there is none.
+        if not (name or kind.refusal or verb in ("create", *kind.verbs)):
+            raise answers.not_allowed()
+        return await operations[verb](ask)
+
+    async def _document(self, http: web.Request, content_type: str) -> Any:
+        """The body as a document; YAML takes long enough to let others go on meanwhile."""
+        body = await self._listener.body(http)
+        if not body and http.method == "DELETE":
+            return None
+        if content_type in (bodies.YAML, bodies.APPLY_PATCH):
+            return await asyncio.to_thread(bodies.read, http.method == "PATCH", content_type, body)
+        return bodies.read(http.method == "PATCH", content_type, body)
+
+    # --- what is no object -------------------------------------------------------------------------------------------
+
+    async def _review(self, http: web.Request, user: User, kind: type[Object], namespace: str) -> web.StreamResponse:
+        if http.method != "POST":
+            raise answers.not_allowed()
+        group, plural = reviews.PLACES[kind]
+        self._rights.check_attributes(user, Attributes("create", group, plural, namespace=namespace))
+        if request.view(http.headers.get("Accept", "")) is not request.View.OBJECT:
+            raise answers.not_acceptable()
+        document = await self._document(http, _content_type(http))
+        review = writes.asked(kind, document, namespace)
+        judge = reviews.Judge(self._callers.whose, self._rights.reviewed, self._rights.rules)
+        answer = reviews.answered(review, user, judge)
+        return pages.json_answer(msgspec.structs.replace(answer, api_version=kind.API_VERSION, kind=kind.KIND), 201)
+
+    async def _project_request(self, http: web.Request, user: User) -> web.StreamResponse:
+        asked = Attributes("create", project.GROUP, project.REQUESTS)
+        if not self._rights.decision(user, asked).allowed:
+            raise project_requests.refused()
+        if http.method == "GET":
+            # A list of what is never kept: it says that one may ask.
+            return web.Response(body=answers.encode(answers.success()), content_type="application/json")
+        if http.method != "POST":
+            raise answers.not_allowed()
+        document = await self._document(http, _content_type(http))
+        answer = await self._requests.create(user, document, dry=request.dry_run(http.query))
+        return web.Response(status=answer.code, body=answer.body, content_type="application/json")
+
+    async def _sign(self, http: web.Request, user: User) -> web.StreamResponse:
+        if MASTERS not in user.groups:
+            asked = PathAttributes(request.path_verb(http.method), http.path)
+            raise answers.forbidden_access(asked, who_cannot(user, asked))
+        document = await self._document(http, _content_type(http))
+        signed = certificates.sign(self._parts.authority, document, self._parts.clock())
+        log.info("certificate issued", extra={"request": signed["metadata"]["name"]})
+        return pages.json_answer(signed, 201)
+
+
+def _content_type(http: web.Request) -> str:
+    """The media type of the body, without its parameters."""
+    return http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def _refusal(failure: answers.Failure) -> web.Response:
+    status = failure.status
+    retry = status.details.retry_after_seconds if status.details else 0
+    headers = {"Retry-After": str(retry)} if retry else {}
+    return web.Response(
+        status=status.code, body=answers.encode(status), content_type="application/json", headers=headers
+    )
+
+
+def _quoted(text: str) -> str:
+    """A text as the Warning header carries it (RFC 7234): quoted, in one line of ASCII."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "replace").decode("ascii")
+    return '"' + "".join(c if c.isprintable() else " " for c in plain) + '"'

@@ -1,0 +1,278 @@
+"""Watches: every client gets the events of its selection, in order, from the revision it names.
+
+An event is put into words once for each form that is watched, however many watch it. A client that does not read is
+cut off when too much waits for it; it comes back with its last revision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import HttpVersion11, web
+
+from api.schema import FORBIDDEN, Problem
+from master.kinds.conversions import seen_event
+from master.kinds.kind import with_metadata
+from master.server.rest import Ask
+from master.server.streams import Stream
+from master.store.records import Event, Expired
+from master.store.store import Store
+from master.wire import answers, request, tables
+from master.wire.request import Selection, View
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime.datetime]
+
+BOOKMARK_SECONDS = 60.0
+DEFAULT_SECONDS = (1800.0, 3600.0)
+"""How long a watch lasts that does not say: anything between, so that clients do not all come back at once."""
+
+TURN = 50
+"""Events of a beginning that are sent before others have their turn; and before it is seen that the client has gone."""
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How events are to look."""
+
+    view: View
+    include: str
+    definitions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A watch as it was asked for: after `revision`, or with what there is first, or (neither) with what comes."""
+
+    selection: Selection
+    form: Form
+    revision: int | None
+    existing: bool
+    initial_end: bool
+    bookmarks: bool
+    seconds: float
+
+
+def wish(ask: Ask) -> Wish:
+    """Read the parameters of a watch. Raises Failure."""
+    query = ask.query
+    revision, seconds = request.number(query, "resourceVersion"), request.number(query, "timeoutSeconds")
+    initial, match = request.flag(query, "sendInitialEvents"), query.get("resourceVersionMatch", "")
+    if "sendInitialEvents" in query and match != "NotOlderThan":
+        raise _forbidden_match("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+    if match and "sendInitialEvents" not in query:
+        raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+    return Wish(
+        selection=request.selection(ask.where, query, ask.visible),
+        form=Form(request.view(ask.accept), query.get("includeObject", "Metadata")),
+        revision=revision or None,
+        existing=initial or (not revision and "sendInitialEvents" not in query),
+        initial_end=initial,
+        bookmarks=request.flag(query, "allowWatchBookmarks"),
+        seconds=float(seconds) if seconds else random.uniform(*DEFAULT_SECONDS),
+    )
+
+
+def _forbidden_match(why: str) -> answers.Failure:
+    return answers.invalid_options("ListOptions", Problem("resourceVersionMatch", "given", why, FORBIDDEN))
+
+
+def change(selection: Selection, event: Event) -> str:
+    """What an event is to those who see only a selection: an object may enter it or leave it. Empty if nothing."""
+    before = selection.takes(event.previous)
+    after = event.type != "DELETED" and selection.takes(event.record)
+    if after:
+        return "MODIFIED" if before else "ADDED"
+    return "DELETED" if before else ""
+
+
+class Watches:
+    """All watches of the server."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._worded: Event | None = None
+        self._words: dict[tuple[str, str, Form], bytes] = {}
+        self._seen: dict[str, Event] = {}
+        self._open: set[_Follower] = set()
+
+    @property
+    def count(self) -> int:
+        """How many watches there are."""
+        return len(self._open)
+
+    def end_all(self) -> None:
+        """End every watch cleanly, as if its time were up."""
+        for follower in tuple(self._open):
+            follower.end()
+
+    async def serve(self, http: web.Request, wanted: Wish) -> web.StreamResponse:
+        """Answer a watch until its time is up or the client goes."""
+        if wanted.existing and (wanted.revision or 0) > self._store.revision:
+            raise answers.too_large_version(wanted.revision or 0, self._store.revision)
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
+        if http.version >= HttpVersion11:
+            response.enable_chunked_encoding()
+        await response.prepare(http)
+        transport = http.transport
+        if transport is None:
+            return response
+        follower = _Follower(self, wanted, Stream(http, transport, response))
+        self._open.add(follower)
+        try:
+            await follower.run(self._store)
+        finally:
+            self._open.discard(follower)
+        return response
+
+    def beginning(self, wanted: Wish) -> Iterator[Event]:
+        """What a watch is sent first. Raises Expired."""
+        selection = wanted.selection
+        if wanted.existing:
+            records = self._store.scan(selection.kind.stored, selection.namespace)
+            return (Event("ADDED", record, None) for record in records)
+        return iter(self._store.since(selection.kind.stored, wanted.revision) if wanted.revision else ())
+
+    def words(self, selection: Selection, form: Form, event: Event) -> bytes:
+        """The event as a chunk of HTTP for one selection and form; empty if it is nothing to them."""
+        if self._worded is not event:
+            self._worded, self._words, self._seen = event, {}, {}
+        version = selection.kind.type.API_VERSION
+        if version not in self._seen:
+            self._seen[version] = seen_event(selection.kind, event)
+        told = self._seen[version]
+        what = change(selection, told)
+        if not what:
+            return b""
+        left = what == "DELETED" and event.type != "DELETED"
+        key = ("LEFT" if left else what, version, form)
+        if key not in self._words:
+            self._words[key] = _framed(what, self._shown(selection, form, told, left=left))
+        return self._words[key]
+
+    def _shown(self, selection: Selection, form: Form, event: Event, *, left: bool) -> bytes:
+        if form.view is View.OBJECT and not left:
+            return event.record.data
+        item: Any = event.record.object
+        if left and event.previous is not None:
+            item = with_metadata(event.previous.object, resource_version=str(event.record.revision))
+        if not form.view.is_table:
+            return tables.shown(selection.kind, item, form.view, self._clock())
+        row = tables.row(selection.kind, item, form.view, self._clock(), form.include)
+        definitions = tables.columns(selection.kind) if form.definitions else None
+        return tables.table(form.view, [row], {"resourceVersion": str(event.record.revision)}, definitions)
+
+    def bookmark(self, wanted: Wish, revision: int, annotations: dict[str, str] | None = None) -> bytes:
+        """Says how far the client has come."""
+        kind, view = wanted.selection.kind, wanted.form.view
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        if annotations:
+            metadata["annotations"] = annotations
+        if view.is_table:
+            return _framed("BOOKMARK", tables.table(view, [], metadata, None))
+        head = {"kind": kind.name, "apiVersion": kind.type.API_VERSION}
+        if view.is_metadata:
+            head = {"kind": "PartialObjectMetadata", "apiVersion": view.api_version}
+        return _framed("BOOKMARK", msgspec.json.encode({**head, "metadata": metadata}))
+
+
+class _Follower:
+    """One client's watch."""
+
+    def __init__(self, watches: Watches, wanted: Wish, stream: Stream) -> None:
+        self._watches = watches
+        self._wanted = wanted
+        self._form = Form(wanted.form.view, wanted.form.include, definitions=wanted.form.view.is_table)
+        self._stream = stream
+        self._backlog: list[Event] | None = []
+
+    async def run(self, store: Store) -> None:
+        """Until its time is up, the client goes, or is cut off."""
+        wanted = self._wanted
+        try:
+            # From here to the registration nothing waits, so no event falls between the beginning and what follows.
+            beginning = self._watches.beginning(wanted)
+        except Expired as error:
+            self._stream.write(_framed("ERROR", answers.encode(answers.expired(str(error)).status)))
+            return
+        revision = store.revision
+        unfollow = store.watch(wanted.selection.kind.stored, self._take)
+        try:
+            async with asyncio.timeout(wanted.seconds):
+                await self._send_all(beginning)
+                if wanted.initial_end:
+                    self._stream.write(self._watches.bookmark(wanted, revision, {INITIAL_EVENTS_END: "true"}))
+                await self._catch_up()
+                await self._keep_up(store)
+        except TimeoutError:
+            if wanted.bookmarks and self._backlog is None:
+                self._stream.write(self._watches.bookmark(wanted, store.revision))
+        finally:
+            unfollow()
+            if self._stream.cut_off:
+                log.warning("client does not read its watch", extra={"kind": wanted.selection.kind.name})
+
+    def end(self) -> None:
+        """As if its time were up."""
+        self._stream.end()
+
+    def _take(self, event: Event) -> None:
+        """An event from the store; it waits while the beginning is being sent."""
+        if self._backlog is not None:
+            self._backlog.append(event)
+            self._stream.owe(len(event.record.data))
+        else:
+            self._send(event)
+
+    def _send(self, event: Event) -> None:
+        chunk = self._watches.words(self._wanted.selection, self._form, event)
+        if chunk:
+            self._stream.write(chunk)
+            self._form = self._wanted.form
+
+    async def _send_all(self, events: Iterable[Event]) -> None:
+        for number, event in enumerate(events, 1):
+            self._send(event)
+            if self._stream.full:
+                await self._stream.flush()
+            elif number % TURN == 0:
+                await asyncio.sleep(0)
+            if self._stream.ended:
+                return
+
+    async def _catch_up(self) -> None:
+        """Send what came meanwhile, and from then on everything as it comes."""
+        while self._backlog and not self._stream.ended:
+            waiting, self._backlog = self._backlog, []
+            self._stream.paid(sum(len(event.record.data) for event in waiting))
+            await self._send_all(waiting)
+        self._backlog = None
+
+    async def _keep_up(self, store: Store) -> None:
+        """Until the end; meanwhile bookmarks."""
+        while not self._stream.ended:
+            try:
+                async with asyncio.timeout(BOOKMARK_SECONDS):
+                    await self._stream.flow()
+            except TimeoutError:
+                if self._wanted.bookmarks:
+                    self._stream.write(self._watches.bookmark(self._wanted, store.revision))
+
+
+def _framed(what: str, item: bytes) -> bytes:
+    """One event on a line of its own, as one chunk of HTTP."""
+    line = b'{"type":"%s","object":%s}\n' % (what.encode("ascii"), item)
+    return b"%x\r\n%s\r\n" % (len(line), line)

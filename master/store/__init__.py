@@ -1,0 +1,1 @@
+"""Every revision of every object: kept in a file, served from memory."""

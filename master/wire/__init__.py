@@ -1,0 +1,1 @@
+"""How objects are said: bodies and answers, tables, discovery, schemas."""

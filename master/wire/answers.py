@@ -1,0 +1,238 @@
+"""Answers that say no, in the words and shapes that clients of Kubernetes know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from api import schema
+from api.objects import ListMeta, Status, StatusCause, StatusDetails
+from api.schema import Problem
+from master.access.authorize import Attributes, PathAttributes
+from master.kinds.kind import AnyKind
+from master.writing.apply import UPDATE, Conflict, Owner
+from master.writing.field_sets import shown_path
+
+
+class Failure(Exception):
+    """Ends a request with this Status."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+
+def failure(code: int, reason: str, message: str, details: StatusDetails | None = None) -> Failure:
+    """A Status of failure, to be raised."""
+    return Failure(Status(status="Failure", code=code, reason=reason, message=message, details=details))
+
+
+def success(details: StatusDetails | None = None, code: int = 0) -> Status:
+    """A Status of success; a code stands in it only where the reference has one."""
+    return Status(status="Success", details=details, code=code)
+
+
+def about(kind: AnyKind, name: str = "", uid: str = "", causes: Iterable[StatusCause] = ()) -> StatusDetails:
+    """The details of an answer about an object."""
+    return StatusDetails(name=name, group=kind.group, kind=kind.plural, uid=uid, causes=tuple(causes))
+
+
+def qualified(kind: AnyKind) -> str:
+    """A resource as messages name it: pods, hostsubnets.network.openshift.io."""
+    return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+
+
+def bad_request(message: str) -> Failure:
+    """400: the request makes no sense."""
+    return failure(400, "BadRequest", message)
+
+
+def forbidden(kind: AnyKind, name: str, why: str, causes: Iterable[StatusCause] = ()) -> Failure:
+    """403: the request is understood and not allowed."""
+    subject = f'{qualified(kind)} "{name}"' if name else qualified(kind)
+    return failure(403, "Forbidden", f"{subject} is forbidden: {why}", about(kind, name, causes=causes))
+
+
+def forbidden_access(asked: Attributes | PathAttributes, why: str) -> Failure:
+    """403: of what is no object that is kept."""
+    if isinstance(asked, PathAttributes):
+        return failure(403, "Forbidden", f"forbidden: {why}", StatusDetails())
+    plural = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
+    subject = f'{plural} "{asked.name}"' if asked.name else plural
+    details = StatusDetails(name=asked.name, group=asked.group, kind=asked.resource)
+    return failure(403, "Forbidden", f"{subject} is forbidden: {why}", details)
+
+
+def no_such_path() -> Failure:
+    """404: there is nothing at this path."""
+    return failure(404, "NotFound", "the server could not find the requested resource", StatusDetails())
+
+
+def not_found(kind: AnyKind, name: str) -> Failure:
+    """404: there is no such object."""
+    return failure(404, "NotFound", f'{qualified(kind)} "{name}" not found', about(kind, name))
+
+
+def not_allowed(why: str = "") -> Failure:
+    """405: the path exists, but not for this method."""
+    message = "the server does not allow this method on the requested resource" + (f": {why}" if why else "")
+    return failure(405, "MethodNotAllowed", message, StatusDetails())
+
+
+def not_acceptable() -> Failure:
+    """406: the client takes none of the forms that there are."""
+    message = "406: Not Acceptable\n\nAvailable representations: application/json"
+    return failure(406, "NotAcceptable", message, StatusDetails())
+
+
+def already_exists(kind: AnyKind, name: str) -> Failure:
+    """409: the name is taken."""
+    return failure(409, "AlreadyExists", f'{qualified(kind)} "{name}" already exists', about(kind, name))
+
+
+def conflict(kind: AnyKind, name: str, why: str = "") -> Failure:
+    """409: the object is not as the request takes it to be."""
+    modified = "the object has been modified; please apply your changes to the latest version and try again"
+    message = f'Operation cannot be fulfilled on {qualified(kind)} "{name}": {why or modified}'
+    return failure(409, "Conflict", message, about(kind, name))
+
+
+def other_object(kind: AnyKind, name: str, why: str) -> Failure:
+    """409: the object is not the one that a delete is meant for. The answer names its kind, not its resource."""
+    message = f'Operation cannot be fulfilled on {kind.name} "{name}": {why}'
+    return failure(409, "Conflict", message, StatusDetails(name=name, group=kind.group, kind=kind.name))
+
+
+def unpatchable(why: str) -> Failure:
+    """422: a patch that cannot be done to the object."""
+    message = "the server rejected our request due to an error in our request"
+    cause = StatusCause(reason=schema.INVALID, message=why, field="patch")
+    return failure(422, "Invalid", message, StatusDetails(causes=(cause,)))
+
+
+def apply_conflict(conflicts: Sequence[Conflict]) -> Failure:
+    """409: an apply would change what others own. kubectl shows the causes and tells of --force-conflicts."""
+    causes = tuple(
+        StatusCause(
+            reason="FieldManagerConflict", message=f"conflict with {_shown(row.owner)}", field=shown_path(row.path)
+        )
+        for row in conflicts
+    )
+    if len(causes) == 1:
+        listed = f"1 conflict: {causes[0].message}: {causes[0].field}"
+    else:
+        owners = sorted({_shown(row.owner) for row in conflicts})
+        rows = {name: [shown_path(row.path) for row in conflicts if _shown(row.owner) == name] for name in owners}
+        lines = [line for name in owners for line in (f"conflicts with {name}:", *(f"- {path}" for path in rows[name]))]
+        listed = f"{len(causes)} conflicts: " + "\n".join(lines)
+    return failure(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))
+
+
+def _shown(owner: Owner) -> str:
+    name = f'"{owner.manager}"' + (f' with subresource "{owner.subresource}"' if owner.subresource else "")
+    return f"{name} using {owner.api_version} at {owner.time}" if owner.operation == UPDATE else name
+
+
+def expired(message: str) -> Failure:
+    """410: the history asked for is gone; list again."""
+    return failure(410, "Expired", message)
+
+
+def expired_page(token: str) -> Failure:
+    """410: the list cannot be gone on with as it was; with this token it can be, as it is now."""
+    message = (
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+        "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
+        "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
+        "modified, or deleted between the time the first chunk was returned and now may show up in the list."
+    )
+    status = expired(message).status
+    return Failure(msgspec.structs.replace(status, metadata=ListMeta(continue_=token)))
+
+
+def unsupported_media_type(message: str) -> Failure:
+    """415: the body has a form that is not read."""
+    return failure(415, "UnsupportedMediaType", message)
+
+
+def unsupported_patch() -> Failure:
+    """415: a patch of a form that is not read."""
+    return failure(415, "UnsupportedMediaType", "415: Unsupported Media Type", StatusDetails())
+
+
+def too_large_version(asked: int, current: int) -> Failure:
+    """504: a revision that has not been given yet."""
+    cause = StatusCause(reason="ResourceVersionTooLarge", message="Too large resource version")
+    details = StatusDetails(causes=(cause,), retry_after_seconds=1)
+    message = f"Timeout: Too large resource version: {asked}, current: {current}"
+    return failure(504, "Timeout", message, details)
+
+
+def unavailable(message: str) -> Failure:
+    """503: what the server depends on does not work; nothing was changed."""
+    return failure(503, "ServiceUnavailable", message, StatusDetails(retry_after_seconds=1))
+
+
+# --- objects that are not accepted ------------------------------------------------------------------------------------
+
+
+def cause(problem: Problem) -> StatusCause:
+    """One problem, as clients show it."""
+    return StatusCause(reason=problem.reason, message=_sentence(problem), field=problem.path)
+
+
+def _sentence(problem: Problem) -> str:
+    match problem.reason:
+        case schema.MISSING:
+            return f"Required value: {problem.wanted}"
+        case schema.FORBIDDEN:
+            return f"Forbidden: {problem.wanted}"
+        case schema.DUPLICATE:
+            return f"Duplicate value: {problem.found}: {problem.wanted}"
+        case schema.NOT_SUPPORTED:
+            return f"Unsupported value: {problem.found}: {problem.wanted}"
+        case schema.UNKNOWN:
+            return f'unknown field "{problem.path}"{problem.wanted}'
+        case _:
+            return f"Invalid value: {problem.found}: {problem.wanted}"
+
+
+def invalid(kind: AnyKind, name: str, problems: Sequence[Problem]) -> Failure:
+    """422: every problem of the object, each with its path."""
+    causes = tuple(cause(problem) for problem in problems)
+    lines = [row.message if row.reason == schema.UNKNOWN else f"{row.field}: {row.message}" for row in causes]
+    listed = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
+    details = StatusDetails(name=name, group=kind.group, kind=kind.name, causes=causes)
+    return failure(422, "Invalid", f'{kind.name} "{name}" is invalid: {listed}', details)
+
+
+def invalid_review(kind: str, problems: Sequence[Problem]) -> Failure:
+    """422: a review that cannot be answered."""
+    causes = tuple(cause(problem) for problem in problems)
+    listed = ", ".join(f"{row.field}: {row.message}" for row in causes)
+    details = StatusDetails(kind=kind, causes=causes)
+    return failure(422, "Invalid", f'{kind} "" is invalid: {listed}', details)
+
+
+def invalid_options(kind: str, problem: Problem) -> Failure:
+    """422: parameters of a request that do not go together."""
+    found, group = cause(problem), "meta.k8s.io"
+    details = StatusDetails(group=group, kind=kind, causes=(found,))
+    return failure(422, "Invalid", f'{kind}.{group} "" is invalid: {found.field}: {found.message}', details)
+
+
+def unknown_fields(kind: AnyKind, fields: Iterable[str]) -> Failure:
+    """400: a strict request named fields that the kind does not have."""
+    listed = ", ".join(f'unknown field "{path}"' for path in fields)
+    version = f"{kind.group}/{kind.version}" if kind.group else kind.version
+    return bad_request(
+        f'{kind.name} in version "{version}" cannot be handled as a {kind.name}: strict decoding error: {listed}'
+    )
+
+
+def encode(status: Status) -> bytes:
+    """The Status as JSON. Clients rely on `metadata` being there."""
+    document = msgspec.to_builtins(status)
+    head = {"kind": "Status", "apiVersion": "v1", "metadata": msgspec.to_builtins(ListMeta())}
+    return msgspec.json.encode(head | document)

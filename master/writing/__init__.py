@@ -1,0 +1,1 @@
+"""What becomes of a write: patches, owners of fields, what a deletion leaves."""
