@@ -149,13 +149,18 @@ class _Stand:
                 return
         for number in sorted((one for one in self._by_number if one not in self._numbers), reverse=True):
             pod = self._by_number[number]
-            before = [self._by_number[lower] for lower in self._by_number if lower < number]
-            if not pod.metadata.deletion_timestamp and (not self._in_order or all(map(self._serves, before))):
+            before = [lower for lower in self._by_number if lower < number]
+            if not pod.metadata.deletion_timestamp and (not self._in_order or all(map(self._is_no_hindrance, before))):
                 yield from self._ended(pod)
             if self._in_order:
                 return
         if self.owner.spec.update_strategy.type == ROLLING:
             yield from self._rolled()
+
+    def _is_no_hindrance(self, number: int) -> bool:
+        """Whether a later pod may go: this one serves, or it has ended and will not be made anew."""
+        pod = self._by_number[number]
+        return self._serves(pod) or (number not in self._numbers and pod.status.phase in FINAL_PHASES)
 
     def _kept(self, number: int) -> tuple[list[Outcome], bool]:
         """What is missing of one identity, and whether the next may follow."""
