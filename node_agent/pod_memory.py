@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from node_agent.clock import wall
+from node_agent.progress import Progress
+from node_agent.status import Facts
+
 FIRST_DELAY, LAST_DELAY = timedelta(seconds=1), timedelta(seconds=300)
 """Between attempts to have a sandbox."""
 
@@ -46,3 +50,18 @@ class PodMemory:
     def holds_sandbox(self, now: datetime) -> bool:
         """Whether it is too early for another one."""
         return self.sandbox_due is not None and now < self.sandbox_due
+
+    def facts(self, node_address: str, messages: Mapping[str, str], progress: Progress, terminating: bool) -> Facts:
+        """What a status tells besides the containers, now."""
+        return Facts(
+            node_address=node_address,
+            address=self.address,
+            addressless=bool(self.attached) and not self.address and self.trouble is None,
+            now=wall(),
+            started_at=self.started_at,
+            troubles=dict(self.troubles),
+            trouble=self.trouble,
+            terminating=terminating,
+            messages=messages,
+            progress=progress,
+        )

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from api.objects import Pod
+from api.objects import ObjectMeta, Pod, PodSpec
 from api.references import references, references_of
 from api.volumes import Volume
 from node_agent.claims import resolved, storage_of
 from node_agent.containers import Host, pod_dir
 from node_agent.drivers import host as directories
 from node_agent.drivers import volumes as driver
-from node_agent.payload import File, Material, files, group_of, is_made_of_files, tokens_of
+from node_agent.payload import Material, files, group_of, is_made_of_files, tokens_of
 from node_agent.references import References, Unread
 from node_agent.tokens import Tokens
 from node_agent.volume_paths import memory_size
@@ -40,6 +40,20 @@ class _Failure:
     words: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What a volume is made of: while all of it stays, there is nothing to be done for what has been set up.
+
+    `volume` has the storage of its claim for its source, which is mounted with `options`.
+    """
+
+    volume: Volume
+    options: tuple[str, ...]
+    metadata: ObjectMeta
+    spec: PodSpec
+    material: Material
+
+
 class PodVolumes:
     """Forgets nothing that matters when the agent dies: what is set up is seen on the host.
 
@@ -56,19 +70,44 @@ class PodVolumes:
         self._tell = tell
         self._directory = pod_dir(host, uid)
         self._failures: dict[str, _Failure] = {}
-        self._resolved: dict[str, Volume] = {}
+        self._made: dict[str, _Inputs] = {}
 
-    async def set_up(self, pod: Pod, now: datetime) -> tuple[str, datetime | None]:
+    async def look_anew(self, pod: Pod) -> None:
+        """Something of the pod is to start: whatever was made before, the next `set_up` looks at it on the host."""
+        self._made.clear()
+        await asyncio.to_thread(directories.prepare, self._host, self._uid)
+        self._need(pod)
+        await self._references.hear(references(pod))
+
+    async def set_up(self, pod: Pod, now: datetime, but_tokens: bool = False) -> tuple[str, datetime | None]:
         """Make every volume that can be made; one that cannot be brought up to date stays as it was.
+
+        One that has been made is touched only when what it is made of has changed. `but_tokens`: leave those for later
+        that, as far as is known, lack nothing but tokens.
 
         Returns what containers still wait for, empty if nothing, and when to try again if nothing happens before.
         """
-        await asyncio.to_thread(directories.prepare, self._host, self._uid)
-        named = references(pod)
-        self._references.need(self._uid, named | frozenset(storage_of(self._references.known(named))))
-        lacking = [words for volume in pod.spec.volumes if (words := await self._attempt(volume, pod, now))]
+        self._need(pod)
+        volumes = [one for one in pod.spec.volumes if not (but_tokens and self._lacks_only_tokens(one, pod))]
+        lacking = [words for volume in volumes if (words := await self._attempt(volume, pod, now))]
         due = min((failure.due for failure in self._failures.values()), default=None)
         return (lacking[0] if lacking else ""), due
+
+    def _need(self, pod: Pod) -> None:
+        named = references(pod)
+        self._references.need(self._uid, named | frozenset(storage_of(self._references.known(named))))
+
+    def _lacks_only_tokens(self, volume: Volume, pod: Pod) -> bool:
+        """Whether all is known that the volume holds besides tokens, and it has not failed before."""
+        tokens = tokens_of(volume)
+        if not tokens or volume.name in self._failures:
+            return False
+        try:
+            found = self._references.found(references_of(volume, pod.metadata.namespace))
+            files(volume, pod, Material(found, self._host.allocatable, dict.fromkeys(tokens, "")))
+        except DriverError:
+            return False
+        return True
 
     async def _attempt(self, volume: Volume, pod: Pod, now: datetime) -> str:
         """Why containers cannot start without this volume; empty when they can."""
@@ -99,17 +138,23 @@ class PodVolumes:
 
     def with_storage(self, pod: Pod) -> Pod:
         """The pod with the storage of its claims for their sources, as it was set up."""
-        volumes = tuple(self._resolved.get(volume.name, volume) for volume in pod.spec.volumes)
+        volumes = tuple(
+            self._made[volume.name].volume if volume.name in self._made else volume for volume in pod.spec.volumes
+        )
         return replace(pod, spec=replace(pod.spec, volumes=volumes))
 
     async def _set_up(self, wished: Volume, pod: Pod) -> None:
         volume, options = self._with_storage(wished, pod.metadata.namespace)
-        made = await self._files(volume, pod) if is_made_of_files(volume) else None
+        inputs = _Inputs(volume, options, pod.metadata, pod.spec, await self._material(volume, pod))
+        if self._made.get(volume.name) == inputs:
+            return
+        self._made.pop(volume.name, None)
+        made = files(volume, pod, inputs.material) if is_made_of_files(volume) else None
         wish = driver.Wish(group_of(pod), made, memory_size(volume, pod, self._host.memory), options)
         threads = None if volume.nfs is None else _MOUNTERS
         set_up = partial(driver.set_up, volume, self._directory, wish)
         await asyncio.get_running_loop().run_in_executor(threads, set_up)
-        self._resolved[volume.name] = volume
+        self._made[volume.name] = inputs
 
     def _with_storage(self, volume: Volume, namespace: str) -> tuple[Volume, tuple[str, ...]]:
         if volume.persistent_volume_claim is None:
@@ -117,11 +162,11 @@ class PodVolumes:
         claims = self._references.found(references_of(volume, namespace))
         return resolved(volume, namespace, {**claims, **self._references.found(storage_of(claims))})
 
-    async def _files(self, volume: Volume, pod: Pod) -> dict[str, File]:
+    async def _material(self, volume: Volume, pod: Pod) -> Material:
         # Tokens first: while they are on their way, the master tells of the objects.
         tokens = {token: await self._tokens.get(pod, token) for token in tokens_of(volume)}
-        found = self._references.found(references_of(volume, pod.metadata.namespace))
-        return files(volume, pod, Material(found, self._host.allocatable, tokens))
+        named = references_of(volume, pod.metadata.namespace) if is_made_of_files(volume) else ()
+        return Material(self._references.found(named), self._host.allocatable, tokens)
 
     def _is_there(self, volume: Volume) -> bool:
         return is_made_of_files(volume) and driver.is_set_up(volume, self._directory)

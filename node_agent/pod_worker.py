@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from api.objects import FINAL_PHASES, Pod
 from node_agent.alarm import Alarm
+from node_agent.both import both
 from node_agent.clock import EvenClock, steady, wall
 from node_agent.deadline import EXCEEDED, active_until
 from node_agent.events import held_back
@@ -28,7 +29,7 @@ from node_agent.pod_volumes import PodVolumes
 from node_agent.progress import post_start
 from node_agent.references import Unread
 from node_agent.sight import Sight
-from node_agent.status import Facts, before_start, failed, merged, summarise
+from node_agent.status import before_start, failed, merged, summarise
 from node_agent.stopping import grace_seconds
 from node_agent.surroundings import boxed, connected, created, credentials_for, named, surrounded
 from node_agent.tools import Tools
@@ -207,17 +208,14 @@ class PodWorker:
             self._alarm.at(await self._lifecycle.retire(self.pod, one, self._memory.address, now), now)
         sandbox = seen.sandbox
         self._images.look_anew()
-        has_volumes = await self._set_up_volumes()
+        if actions.sandbox_attempt is not None or actions.start:
+            await self._volumes.look_anew(self.pod)
         if actions.sandbox_attempt is None:
+            has_volumes = await self._set_up_volumes()
             for one in actions.remove:
                 await self._remove(one)
-        elif not has_volumes or self._memory.holds_sandbox(steady()):
-            self._alarm.at(self._memory.sandbox_due, steady())
-            return
         else:
-            if actions.sandbox_attempt > 0:
-                self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
-            sandbox = await self._new_sandbox(actions.sandbox_attempt, actions)
+            has_volumes, sandbox = await self._move_in(actions.sandbox_attempt, actions)
         if sandbox is None or not has_volumes:
             return
         await self._attach(sandbox)
@@ -226,9 +224,19 @@ class PodWorker:
         if actions.hook is not None:
             self._lifecycle.post_start(self.pod, actions.hook, self._memory.address)
 
-    async def _set_up_volumes(self) -> bool:
+    async def _move_in(self, attempt: int, actions: PodActions) -> tuple[bool, Container | None]:
+        """Whether every volume is there, and a new sandbox, unless something but tokens is lacking."""
+        if not await self._set_up_volumes(but_tokens=True) or self._memory.holds_sandbox(steady()):
+            self._alarm.at(self._memory.sandbox_due, steady())
+            return False, None
+        if attempt > 0:
+            self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+        # The master gives tokens while Docker is at work.
+        return await both(self._set_up_volumes(), self._new_sandbox(attempt, actions))
+
+    async def _set_up_volumes(self, but_tokens: bool = False) -> bool:
         """Whether every volume is there; without, no container starts."""
-        lacking, retry_at = await self._volumes.set_up(self.pod, steady())
+        lacking, retry_at = await self._volumes.set_up(self.pod, steady(), but_tokens)
         self._alarm.at(retry_at, steady())
         if lacking:
             names = (one.name for one in (*self.pod.spec.init_containers, *self.pod.spec.containers))
@@ -376,19 +384,8 @@ class PodWorker:
         return running
 
     def _report(self, seen: PodContainers, terminating: bool = False) -> None:
-        memory = self._memory
-        facts = Facts(
-            node_address=self._tools.node_address,
-            address=memory.address,
-            addressless=bool(memory.attached) and not memory.address and memory.trouble is None,
-            now=wall(),
-            started_at=memory.started_at,
-            troubles=dict(memory.troubles),
-            trouble=memory.trouble,
-            terminating=terminating,
-            messages=self._messages,
-            progress=self._lifecycle.progress,
-        )
+        progress, address = self._lifecycle.progress, self._tools.node_address
+        facts = self._memory.facts(address, self._messages, progress, terminating)
         status = summarise(self.pod, seen, facts)
         if is_evicted(self.pod.status):
             status = replace(status, reason=self.pod.status.reason, message=self.pod.status.message)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from api.client import Client
+from api.configuration import ConfigMap
 from api.mirror import Mirror
 from api.objects import Object
 from api.references import Reference
@@ -15,6 +17,12 @@ from reconcile.errors import NotReady
 
 Found = Mapping[Reference, Object]
 """Those of the objects asked for that there are."""
+
+HEARING_SECONDS = 0.5
+"""So long a pod that is to start waits for the master's first word; later it is woken by that."""
+
+ROOT_CA, LINGER_SECONDS = "kube-root-ca.crt", 60.0
+"""The ConfigMap that every pod with a token refers to is followed so long after the last one: the next may be near."""
 
 
 class Unread(NotReady):
@@ -26,6 +34,7 @@ class _Followed:
     mirror: Mirror[Object]
     task: asyncio.Task[None]
     users: set[str]
+    heard: asyncio.Event
 
 
 class References:
@@ -41,18 +50,30 @@ class References:
         self._spawn = spawn
         self._on_change = on_change
         self._followed: dict[Reference, _Followed] = {}
+        self._needed: dict[str, frozenset[Reference]] = {}
 
     def need(self, uid: str, wanted: Iterable[Reference]) -> None:
         """Follow these for a pod, and of those it needed before no others."""
-        wanted = frozenset(wanted)
-        for reference in wanted:
+        wanted, before = frozenset(wanted), self._needed.pop(uid, frozenset())
+        if wanted:
+            self._needed[uid] = wanted
+        for reference in wanted - before:
             self._follow(reference).users.add(uid)
-        for reference, followed in tuple(self._followed.items()):
-            if reference not in wanted and uid in followed.users:
-                followed.users.discard(uid)
-                if not followed.users:
-                    followed.task.cancel()
-                    del self._followed[reference]
+        for reference in before - wanted:
+            self._followed[reference].users.discard(uid)
+            if reference.kind is ConfigMap and reference.name == ROOT_CA:
+                asyncio.get_running_loop().call_later(LINGER_SECONDS, self._drop_unused, reference)
+            else:
+                self._drop_unused(reference)
+
+    async def hear(self, wanted: Iterable[Reference]) -> None:
+        """Wait until the master has spoken of each of these, all of them needed before; not for long."""
+        unheard = [self._followed[one].heard for one in wanted if not self._followed[one].heard.is_set()]
+        if unheard:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARING_SECONDS):
+                    for heard in unheard:
+                        await heard.wait()
 
     def found(self, wanted: Iterable[Reference]) -> Found:
         """What there is of these, all of them needed before.
@@ -86,13 +107,20 @@ class References:
                 field_selector=f"metadata.name={reference.name}",
                 on_change=lambda: self._changed(reference),
             )
-            self._followed[reference] = _Followed(mirror, self._spawn(mirror.run()), set())
+            self._followed[reference] = _Followed(mirror, self._spawn(mirror.run()), set(), asyncio.Event())
         return self._followed[reference]
+
+    def _drop_unused(self, reference: Reference) -> None:
+        followed = self._followed.get(reference)
+        if followed is not None and not followed.users:
+            followed.task.cancel()
+            del self._followed[reference]
 
     def _changed(self, reference: Reference) -> None:
         followed = self._followed.get(reference)
         if followed is None:
             return
+        followed.heard.set()
         if any(getattr(item, "immutable", None) for item in followed.mirror.items.values()):
             followed.task.cancel()
         for uid in followed.users:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from api.storage import (
 )
 from api.value import ObjectReference
 from api.volumes import HostPathVolumeSource
+from node_agent.containers import pod_dir
 from node_agent.pod_volumes import PodVolumes
+from node_agent.volume_paths import volume_dir
 from tests.fakes import AgentKilled
 from tests.unit.node_agent.make import NOW, UID, pod
 from tests.unit.node_agent.test_pod_worker import World, world
@@ -41,6 +44,10 @@ def text(here: World) -> str:
     source, target, options = bind.split(":")
     assert (target, options) == ("/v", "ro")
     return Path(source, "a").read_text()
+
+
+def there(written: Path) -> bool:
+    return (written / "a").exists()
 
 
 def mount_events(here: World) -> list[str]:
@@ -102,6 +109,25 @@ async def test_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> N
         assert here.restarts() == [0]
 
 
+async def test_what_has_not_changed_is_left_alone_until_something_starts(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.objects.put(SETTINGS)
+        volumes = PodVolumes(UID, here.references, here.tokens, here.host, lambda *_: None)
+        await volumes.look_anew(FILES)
+        assert await volumes.set_up(FILES, NOW) == ("", None)
+        written = Path(volume_dir(pod_dir(here.host, UID), FILES.spec.volumes[0]))
+        shutil.rmtree(written)
+        assert await volumes.set_up(FILES, NOW) == ("", None)
+        assert not there(written)
+        await volumes.look_anew(FILES)
+        assert await volumes.set_up(FILES, NOW) == ("", None)
+        assert there(written)
+        marked = replace(FILES, metadata=replace(FILES.metadata, labels={"a": "b"}))
+        shutil.rmtree(written)
+        assert await volumes.set_up(marked, NOW) == ("", None)
+        assert there(written), "the pod itself has changed"
+
+
 async def test_a_claim_leads_to_its_storage(tmp_path: Path) -> None:
     claim = PersistentVolumeClaim(
         metadata=ObjectMeta(name="data", namespace="red", uid="u1"),
@@ -135,7 +161,7 @@ async def test_a_token_that_cannot_be_had_is_waited_for_with_the_reason(tmp_path
         await here.live(wish, lambda: bool(mount_events(here)))
         (words, *_) = mount_events(here)
         assert words.startswith('MountVolume.SetUp failed for volume "v" : token of serviceaccount "default": ')
-        assert not here.docker.held
+        assert not here.docker.find("main"), "nothing but the sandbox, which is made in the meantime"
 
 
 async def _comes_changes_and_goes(here: World) -> None:

@@ -13,7 +13,8 @@ import pytest
 from api.configuration import ConfigMap, Secret
 from api.objects import ObjectMeta
 from api.references import Reference
-from node_agent.references import References
+from node_agent import references
+from node_agent.references import ROOT_CA, References
 from node_agent.sources.manifests import Manifests
 from reconcile.errors import NotReady
 from tests.unit.node_agent.object_server import ObjectServer
@@ -91,6 +92,32 @@ async def test_what_no_pod_needs_is_not_followed(node: Node) -> None:
     await until(lambda: node.seen() == "first")
     node.references.need("two", (PASSWORD,))
     await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
+
+
+async def test_the_first_word_of_the_master_is_waited_for_but_not_for_ever(node: Node) -> None:
+    node.server.put(config("first"))
+    node.references.need("one", (SETTINGS,))
+    await node.references.hear((SETTINGS,))
+    assert node.seen() == "first"
+    node.server.refusal = 403
+    node.references.need("one", (SETTINGS, PASSWORD))
+    await node.references.hear((SETTINGS, PASSWORD))
+    with pytest.raises(NotReady):
+        node.references.found((PASSWORD,))
+
+
+async def test_the_root_certificate_is_still_known_to_the_next_pod(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, path = Reference(ConfigMap, "red", ROOT_CA), f"/api/v1/namespaces/red/configmaps?metadata.name={ROOT_CA}"
+    node.references.need("one", (root, SETTINGS))
+    await node.references.hear((root, SETTINGS))
+    await until(lambda: sorted(node.server.watched) == sorted((path, PATH)))
+    node.references.need("one", ())
+    await until(lambda: node.server.watched == [path])
+    node.references.need("two", (root,))
+    assert node.references.found((root,)) == {}
+    monkeypatch.setattr(references, "LINGER_SECONDS", 0.0)
+    node.references.need("two", ())
+    await until(lambda: node.server.watched == [])
 
 
 async def test_what_never_changes_is_not_watched(node: Node) -> None:
