@@ -174,7 +174,7 @@ spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: 
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: data, namespace: default}
-spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, VOLUME}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 """
 
 
@@ -184,11 +184,12 @@ def test_a_claim_is_waited_for_may_be_only_read_and_stays_while_it_is_in_use(alo
     failed = 'MountVolume.SetUp failed for volume "v" : persistentvolumeclaim "data"'
     alone.until_told("reader", ("Warning", "FailedMount", f"{failed} not found"))
     text = STORAGE.replace("PATH", str(tmp_path / "disk"))
-    alone.apply(text.replace(", VOLUME", ""))
+    wish = text.rpartition("---\n")[2]
+    alone.apply(wish)
     with pytest.raises(AssertionError, match=r"spec\.accessModes\[0\].*ReadWriteOnce, ReadOnlyMany, ReadWriteMany"):
-        alone.apply(text.replace(", VOLUME", "").replace("[ReadWriteOnce], resources", "[ReadWriteOncePod], resources"))
+        alone.apply(wish.replace("[ReadWriteOnce], resources", "[ReadWriteOncePod], resources"))
     alone.until_told("reader", ("Warning", "FailedMount", f"{failed} is not bound to a volume: it is Pending"))
-    alone.apply(text.replace("VOLUME", "volumeName: alone-disk"))
+    alone.apply(text)
     alone.until_ready("reader")
     assert "Read-only" in alone.inside("reader", "touch /v/x 2>&1 || true")
     alone.node.kubectl("delete", "pvc/data", "pv/alone-disk", "--wait=false")
