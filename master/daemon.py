@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from master.access import pki, service_tokens
+from master.admission.allocators import SubnetPool, SubnetPools
 from master.controllers.bootstrap import NetworkWish
 from master.controllers.look import Environment
 from master.controllers.loop import Controllers
 from master.controllers.network import master_service
-from master.controllers.network.allocators import SubnetPool, SubnetPools
 from master.controllers.network.master_service import Place
-from master.controllers.outcomes import Cursor
 from master.controllers.table import MASTER_SERVICE
 from master.kinds import TYPES
 from master.server.server import Parts, Server, tls
 from master.settings import ClusterNetworkSetting, Settings
 from master.store.journaled_store import JournaledStore
 from master.store.store import Store
+from master.writing.outcomes import Cursor
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from api.objects import Namespace, Object, ObjectMeta
 from api.schema import Problem, shown
 from api.tokens import TokenRequest
 from master.access.authorize import User
-from master.controllers.outcomes import Change, Make
 from master.kinds import ALL
 from master.kinds.service_account import SERVICE_ACCOUNT, ServiceAccount
 from master.wire import answers
+from master.writing.outcomes import Change, Make
 
 DEFAULT = "default"
 ROOT_CA = "kube-root-ca.crt"

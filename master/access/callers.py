@@ -15,10 +15,10 @@ from master.access.reviews import TokenReviewStatus, info
 from master.access.service_tokens import Issuer
 from master.kinds.kind import show_time
 from master.kinds.service_account import ServiceAccount
-from master.server.rest import Answer, Ask, Clock
 from master.store.records import Key
 from master.store.store import Store
 from master.wire import answers
+from master.wire.ask import Answer, Ask, Clock
 from reconcile.errors import Refused
 
 BEARER = "bearer "

@@ -24,10 +24,10 @@ from master.kinds.kind import AnyKind
 from master.kinds.rbac import PolicyRule
 from master.kinds.resource_slice import ResourceSlice
 from master.kinds.service_account import ServiceAccount
-from master.server.rest import Ask, delete_options
 from master.store.records import Key
 from master.store.store import Store
 from master.wire import answers, request
+from master.wire.ask import Ask, delete_options
 from master.wire.request import Target, Visible
 
 BOUND = frozenset(("Pod", "NodeQuery", "ResourceSlice"))

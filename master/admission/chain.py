@@ -21,7 +21,6 @@ from master.access import accounts
 from master.admission import checks as admission
 from master.admission import ingress_classes, limit_ranges, pod_accounts, priorities, quotas
 from master.admission.service_addresses import assigned
-from master.controllers.outcomes import Cursor, moved
 from master.kinds import BY_NAME
 from master.kinds.ingress import Ingress, IngressClass
 from master.kinds.kind import AnyKind
@@ -35,6 +34,7 @@ from master.store.records import Key
 from master.wire import answers
 from master.writing import writes
 from master.writing.naming import random_letters
+from master.writing.outcomes import Cursor, moved
 
 
 class AdmissionChain:

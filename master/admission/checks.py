@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 from api.lanes import CHANGE_NETWORK
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, StatusCause
 from api.schema import DUPLICATE, Problem, shown
-from master.controllers.network.allocators import GLOBAL_VNID
+from master.admission.allocators import GLOBAL_VNID
 from master.kinds.host_subnet import HOST_SUBNET
 from master.kinds.kind import AnyKind
 from master.kinds.namespace import NAMESPACE

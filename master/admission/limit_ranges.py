@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from api.objects import Container, Pod
 from api.quantity import Quantity
 from api.storage import PersistentVolumeClaim
-from master.admission import amounts
-from master.admission.amounts import Amounts, Given
+from master.kinds import amounts
+from master.kinds.amounts import Amounts, Given
 from master.kinds.kind import AnyKind, with_metadata
 from master.kinds.limit_range import CLAIM, CONTAINER, POD, LimitRange, LimitRangeItem
 from master.wire import answers

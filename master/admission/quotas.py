@@ -19,10 +19,8 @@ from api.resources import qos_class
 from api.selectors import Requirement, Selector
 from api.services import Service
 from api.storage import PersistentVolumeClaim
-from master.admission import amounts
-from master.admission.amounts import Amounts
-from master.controllers.outcomes import Change
-from master.kinds import ALL
+from master.kinds import ALL, amounts
+from master.kinds.amounts import Amounts
 from master.kinds.kind import AnyKind, parse_time
 from master.kinds.limit_range import ONE
 from master.kinds.resource_quota import (
@@ -39,6 +37,7 @@ from master.kinds.resource_quota import (
     scopes,
 )
 from master.wire import answers
+from master.writing.outcomes import Change
 
 REQUIRED = frozenset(f"{part}{name}" for part in ("", "requests.", "limits.") for name in ("cpu", "memory"))
 """Resources that every container must name where there is a quota of them."""

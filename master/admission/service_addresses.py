@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from api.schema import Problem, shown
 from api.services import Service, has_address, has_node_ports
-from master.controllers.network.allocators import next_numbers
+from master.admission.allocators import next_numbers
 from master.kinds.service import SERVICE
 from master.wire import answers
 

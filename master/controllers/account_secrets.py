@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from api.configuration import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
-from master.controllers.outcomes import Change, Drop
 from master.kinds.service_account import ServiceAccount
+from master.writing.outcomes import Change, Drop
 
 TOKEN, AUTHORITY, NAMESPACE = "token", "ca.crt", "namespace"
 

@@ -14,11 +14,11 @@ from api.objects import (
     Namespace,
     ObjectMeta,
 )
-from master.controllers.network.allocators import SubnetPools
-from master.controllers.outcomes import Change, Make
+from master.admission.allocators import SubnetPools
 from master.kinds.namespace import LASTING
 from master.kinds.priority_class import SYSTEM_CLASSES, PriorityClass
 from master.kinds.service_cidr import ServiceCIDR, ServiceCIDRSpec
+from master.writing.outcomes import Change, Make
 
 GLOBAL_NAMESPACE = "default"
 SERVICE_CIDR_NAME = "kubernetes"

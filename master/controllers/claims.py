@@ -16,7 +16,7 @@ from api.label_selector import selector
 from api.objects import Object
 from api.storage import AVAILABLE, BOUND, LOST, PENDING, RELEASED, PersistentVolume, PersistentVolumeClaim
 from api.value import ObjectReference
-from master.controllers.outcomes import Change
+from master.writing.outcomes import Change
 
 Key = tuple[str, str]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from api.objects import Object, ObjectMeta, OwnerReference
-from master.controllers.outcomes import Change, End, Write
+from master.writing.outcomes import Change, End, Write
 from master.writing.writes import BACKGROUND, FOREGROUND, ORPHAN
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from api.objects import Condition, Namespace, NamespaceSpec, Object, Pod
-from master.controllers.outcomes import Change, Drop, End, Write
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
 from master.kinds.namespace import FINALIZER
+from master.writing.outcomes import Change, Drop, End, Write
 
 
 def passes(namespaces: Iterable[Namespace], contents: Iterable[Object], now: datetime.datetime) -> Iterator[Write]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from api.events import Event
 from api.queries import NodeQuery
-from master.controllers.outcomes import Drop
 from master.kinds.kind import parse_time
+from master.writing.outcomes import Drop
 
 EVENT_LIFE = datetime.timedelta(hours=1)
 QUERY_LIFE = datetime.timedelta(minutes=5)

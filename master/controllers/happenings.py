@@ -10,8 +10,8 @@ from api.events import NORMAL, WARNING, EventSource, event, reference
 from api.objects import Object, ObjectMeta, Pod
 from api.value import ObjectReference
 from master.controllers.dependents import controller_of
-from master.controllers.outcomes import Make
 from master.controllers.scheduling.scheduler import SCHEDULER
+from master.writing.outcomes import Make
 
 
 def scheduled(pod: Pod, node: str, now: datetime.datetime) -> Make:

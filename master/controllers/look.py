@@ -11,10 +11,10 @@ from typing import Any
 from api.objects import ObjectMeta
 from master.controllers.bootstrap import NetworkWish
 from master.controllers.network.master_service import Place
-from master.controllers.outcomes import Cursor
 from master.controllers.refusals import Refusals
 from master.store.records import Key
 from master.store.store import Store
+from master.writing.outcomes import Cursor
 
 Clock = Callable[[], datetime.datetime]
 

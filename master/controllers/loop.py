@@ -16,7 +16,6 @@ from master.admission.chain import AdmissionChain
 from master.controllers.look import Environment, Look
 from master.controllers.makes import Makes
 from master.controllers.nodes.node_life import NodeLife
-from master.controllers.outcomes import Change, Cursor, Drop, End, Make, Notice, Outcome
 from master.controllers.refusals import relieved
 from master.controllers.table import CONTROLLERS, Controller
 from master.kinds import BY_NAME
@@ -26,6 +25,7 @@ from master.kinds.service_account import ServiceAccount
 from master.store.draft import Draft
 from master.store.records import Event, Put, Remove, key_of
 from master.writing import writes
+from master.writing.outcomes import Change, Cursor, Drop, End, Make, Notice, Outcome
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from api.value import ObjectReference
 from master.admission.chain import AdmissionChain
 from master.controllers import happenings, refusals
 from master.controllers.look import Look
-from master.controllers.outcomes import Cursor, Make
 from master.controllers.refusals import Refusal
 from master.kinds import BY_NAME
 from master.store.draft import Draft
@@ -19,6 +18,7 @@ from master.store.records import Key
 from master.wire.answers import Failure
 from master.writing import writes
 from master.writing.naming import random_letters
+from master.writing.outcomes import Cursor, Make
 
 
 class Makes:

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from api.objects import FINAL_PHASES, Pod
 from api.storage import BOUND, PersistentVolume, PersistentVolumeClaim
-from master.controllers.outcomes import Change, Drop
 from master.kinds.kind import with_metadata
 from master.kinds.persistent_volume import VOLUME_FINALIZER
 from master.kinds.persistent_volume_claim import CLAIM_FINALIZER
+from master.writing.outcomes import Change, Drop
 
 S = TypeVar("S", PersistentVolume, PersistentVolumeClaim)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from master.admission import amounts
+from master.kinds import amounts
 from master.kinds.limit_range import LimitRange
 from master.kinds.resource_quota import ResourceQuota
 from master.kinds.service_account import ServiceAccount

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from api.configuration import Secret
 from api.objects import OwnerReference
-from master.access import accounts, roles
+from master.access import accounts
 from master.admission import quotas
 from master.controllers import (
     account_secrets,
@@ -21,16 +21,17 @@ from master.controllers import (
     forgetting,
     happenings,
     protection,
+    roles,
 )
 from master.controllers.look import Look
 from master.controllers.network import endpoint_mirroring, endpoints, lanes, master_service, subnets
 from master.controllers.nodes import node_taints, pod_garbage
-from master.controllers.outcomes import Outcome
 from master.controllers.scheduling import placements
 from master.controllers.workloads import cron_jobs, daemon_sets, deployments, disruptions, jobs, replicas, stateful_sets
 from master.kinds import BY_NAME, STORED
 from master.kinds.service_account import ServiceAccount
 from master.kinds.storage_class import usual_class
+from master.writing.outcomes import Outcome
 
 ROLLOUT_SECONDS = 5.0
 """Time between two looks for what becomes so by time alone: a pod that has been ready for long enough."""

@@ -12,7 +12,7 @@ from api.objects import Object, ObjectMeta
 from api.rules import Rules
 from api.schema import MISSING, NOT_SUPPORTED, Problem, shown
 from api.value import ObjectReference, Value
-from master.controllers.workloads import schedules
+from master.kinds import schedules
 from master.kinds.checks import at_least
 from master.kinds.job import JobSpec, check_spec
 from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none

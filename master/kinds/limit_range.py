@@ -13,7 +13,7 @@ from api.quantity import Quantity
 from api.rules import Rules
 from api.schema import DUPLICATE, FORBIDDEN, MISSING, Problem, shown
 from api.value import Value
-from master.admission.amounts import Amounts, Given, read, shortest
+from master.kinds.amounts import Amounts, Given, read, shortest
 from master.kinds.checks import amounts
 from master.kinds.kind import NAME, Column, Kind
 

@@ -12,7 +12,7 @@ from api.objects import Object
 from api.rules import Rules
 from api.schema import MISSING, Problem, shown
 from api.value import Value
-from master.admission.amounts import Given, shortest
+from master.kinds.amounts import Given, shortest
 from master.kinds.checks import amounts
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 

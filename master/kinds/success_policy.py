@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from api.schema import MISSING, Problem, shown
 from api.value import Value
-from master.controllers.workloads import job_indexes
+from master.kinds import job_indexes
 from master.kinds.checks import at_least
 
 MOST_RULES = 20

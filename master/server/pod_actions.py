@@ -12,10 +12,10 @@ from api.objects import Binding, Pod
 from master.admission import evictions
 from master.kinds.pod import POD
 from master.kinds.pod_disruption_budget import PodDisruptionBudget
-from master.server.rest import Answer, Ask
 from master.store.records import Key, Put, Record, Remove
 from master.store.store import Store
 from master.wire import answers, request
+from master.wire.ask import Answer, Ask
 from master.writing import writes
 
 

@@ -20,11 +20,11 @@ from master.admission.chain import AdmissionChain
 from master.kinds import BY_NAME
 from master.kinds import rbac as roles
 from master.kinds.project import DESCRIPTION, DISPLAY_NAME, GROUP, PROJECT, REQUESTER, REQUESTS, ProjectRequest
-from master.server.rest import Answer
 from master.store.draft import Draft
 from master.store.records import Key, Put
 from master.store.store import Store
 from master.wire import answers
+from master.wire.ask import Answer
 from master.wire.request import Target
 from master.writing import writes
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import datetime
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -22,14 +20,13 @@ from master.store.draft import Draft
 from master.store.records import Expired, Key, Put, Record, Remove
 from master.store.store import Store
 from master.wire import answers, bodies, request, tables
-from master.wire.request import Page, Selection, Target, View, Visible
+from master.wire.ask import Answer, Ask, Clock, delete_options
+from master.wire.request import Page, Selection, View
 from master.writing import apply, patch, scaling, writes
 from master.writing.apply import Owner
 from master.writing.naming import random_letters
 from master.writing.scaling import Scale
 from master.writing.writes import DeleteOptions
-
-Clock = Callable[[], datetime.datetime]
 
 
 class Gate(Protocol):
@@ -43,38 +40,6 @@ class Gate(Protocol):
 
 
 GENERATED_NAME_TRIES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A request for objects, with its body read.
-
-    `user` is who sent it, and sees those objects that are `visible` to him, or all; `manager` is the name under which
-    the client owns fields.
-    """
-
-    where: Target
-    query: Mapping[str, str]
-    accept: str = ""
-    content_type: str = ""
-    manager: str = ""
-    user: User = User()  # noqa: RUF009
-    visible: Visible | None = None
-    document: Any = None
-
-    @property
-    def key(self) -> Key:
-        """The object that is asked for."""
-        return Key(self.where.kind.stored, self.where.namespace, self.where.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A JSON body with its code; warnings are for the person who sent the request."""
-
-    code: int
-    body: bytes
-    warnings: tuple[str, ...] = ()
 
 
 class Objects:
@@ -332,20 +297,6 @@ class Objects:
     def _answer(self, code: int, ask: Ask, item: Object, warnings: tuple[str, ...] = ()) -> Answer:
         view, include = request.view(ask.accept), ask.query.get("includeObject", "Metadata")
         return Answer(code, tables.shown(ask.where.kind, item, view, self._clock(), include), warnings)
-
-
-def delete_options(ask: Ask) -> DeleteOptions:
-    """The body of a delete, and what its parameters say instead. Raises Failure."""
-    try:
-        options = msgspec.convert({} if ask.document is None else ask.document, DeleteOptions)
-    except msgspec.ValidationError as error:
-        raise answers.bad_request(f"the body is not a DeleteOptions: {error}") from error
-    seconds, policy = request.number(ask.query, "gracePeriodSeconds"), ask.query.get("propagationPolicy", "")
-    return msgspec.structs.replace(
-        options,
-        grace_period_seconds=options.grace_period_seconds if seconds is None else seconds,
-        propagation_policy=policy or options.propagation_policy,
-    )
 
 
 def _place(record: Record) -> tuple[str, str]:

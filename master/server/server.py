@@ -28,9 +28,10 @@ from master.server import certificates, pages, project_requests, watch
 from master.server.listener import Limits, Listener
 from master.server.pod_actions import PodActions
 from master.server.project_requests import ProjectRequests
-from master.server.rest import Answer, Ask, Clock, Objects
+from master.server.rest import Objects
 from master.store.store import Store
 from master.wire import answers, bodies, request
+from master.wire.ask import Answer, Ask, Clock
 from master.wire.request import Target
 from master.writing import writes
 from reconcile.errors import NotReady

@@ -20,11 +20,11 @@ from aiohttp import HttpVersion11, web
 from api.schema import FORBIDDEN, Problem
 from master.kinds.conversions import seen_event
 from master.kinds.kind import with_metadata
-from master.server.rest import Ask
 from master.server.streams import Stream
 from master.store.records import Event, Expired
 from master.store.store import Store
 from master.wire import answers, request, tables
+from master.wire.ask import Ask
 from master.wire.request import Selection, View
 
 log = logging.getLogger(__name__)

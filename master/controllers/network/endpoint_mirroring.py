@@ -25,7 +25,7 @@ from api.objects import ObjectMeta
 from api.services import Service
 from master.controllers.dependents import reference_to
 from master.controllers.network.endpoints import WRITER
-from master.controllers.outcomes import Change, Drop, Make, Write
+from master.writing.outcomes import Change, Drop, Make, Write
 
 ME = "endpointslicemirroring-controller.k8s.io"
 NOT_MIRRORED = {"endpointslice.kubernetes.io/skip-mirror": "true"}

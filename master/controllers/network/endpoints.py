@@ -29,7 +29,7 @@ from api.resources import containers_of
 from api.services import EXTERNAL_NAME, Service, ServicePort
 from api.value import ObjectReference
 from master.controllers.dependents import reference_to
-from master.controllers.outcomes import Change, Drop, Make, Write
+from master.writing.outcomes import Change, Drop, Make, Write
 
 WRITER = "endpointslice.kubernetes.io/managed-by"
 ME = "endpointslice-controller.k8s.io"

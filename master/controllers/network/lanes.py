@@ -10,10 +10,10 @@ import msgspec
 from api import lanes
 from api.lanes import CHANGE_NETWORK, BadRequest
 from api.objects import PLUGIN_MULTITENANT, Namespace, NetNamespace, ObjectMeta
+from master.admission.allocators import FIRST_VNID, GLOBAL_VNID, allocate_vnids
 from master.controllers.bootstrap import GLOBAL_NAMESPACE, NetworkWish
-from master.controllers.network.allocators import FIRST_VNID, GLOBAL_VNID, allocate_vnids
-from master.controllers.outcomes import Change, Cursor, Drop, Make, Notice, Outcome, moved
 from master.kinds.namespace import LASTING
+from master.writing.outcomes import Change, Cursor, Drop, Make, Notice, Outcome, moved
 
 
 def net_namespaces(

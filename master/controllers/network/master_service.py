@@ -25,7 +25,7 @@ from api.endpoints import (
 from api.objects import Object, ObjectMeta
 from api.services import Service, ServicePort, ServiceSpec
 from master.controllers.network.endpoint_mirroring import NOT_MIRRORED
-from master.controllers.outcomes import Change, Drop, Make, Notice, Outcome
+from master.writing.outcomes import Change, Drop, Make, Notice, Outcome
 
 NAMESPACE, NAME = "default", "kubernetes"
 PORT, PORT_NAME = 443, "https"

@@ -9,9 +9,9 @@ import msgspec
 
 from api.objects import ASSIGN_SUBNET, HostSubnet, Node, ObjectMeta
 from master.controllers.bootstrap import NetworkWish
-from master.controllers.outcomes import Change, Cursor, Drop, Make, Notice, Outcome, moved
 from master.kinds.host_subnet import NODE_UID
 from master.kinds.node import internal_ip
+from master.writing.outcomes import Change, Cursor, Drop, Make, Notice, Outcome, moved
 
 
 def host_subnets(

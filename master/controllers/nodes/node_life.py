@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from master.controllers import happenings
 from master.controllers.look import Look
 from master.controllers.nodes import pod_garbage, silence, taint_evictions
-from master.controllers.outcomes import Outcome
+from master.writing.outcomes import Outcome
 
 log = logging.getLogger(__name__)
 

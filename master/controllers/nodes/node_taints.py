@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from api.objects import Condition, Node, Pod, Taint
 from api.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
-from master.controllers.outcomes import Change
 from master.kinds.kind import show_time
 from master.kinds.node import ready
+from master.writing.outcomes import Change
 
 PRESSURES: Mapping[str, str] = {
     "MemoryPressure": MEMORY_PRESSURE,

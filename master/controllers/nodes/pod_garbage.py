@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from api.objects import FINAL_PHASES, Condition, Node, Pod
-from master.controllers.outcomes import Change, Drop, End, Write
 from master.kinds.kind import show_time
+from master.writing.outcomes import Change, Drop, End, Write
 
 
 def absences(before: Mapping[str, float], nodes: Iterable[Node], pods: Iterable[Pod], now: float) -> dict[str, float]:

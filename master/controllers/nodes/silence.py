@@ -13,9 +13,9 @@ from api.objects import (
     Condition,
     Node,
 )
-from master.controllers.outcomes import Change, Drop
 from master.kinds.kind import show_time
 from master.kinds.node import ready
+from master.writing.outcomes import Change, Drop
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from api.events import NORMAL, EventSource, event, reference
 from api.objects import FINAL_PHASES, Node, Pod, Taint
 from api.static_pods import is_mirror
 from master.controllers.nodes.node_taints import EVICTING, NO_EXECUTE
-from master.controllers.outcomes import End, Make
 from master.controllers.workloads.disruptions import disrupted
+from master.writing.outcomes import End, Make
 
 Marks = Mapping[tuple[str, str], float]
 """(uid of the node, key of a NoExecute taint) → the time (steady clock, seconds) from which tolerations count."""

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from api.objects import Condition, Namespace, Node, Pod
 from master.controllers import happenings
-from master.controllers.outcomes import Change, End, Outcome
 from master.controllers.scheduling.preemption import Preemption, preemption, scene
 from master.controllers.scheduling.scheduler import SCHEDULER, Placed, Unplaced, schedule, waits
 from master.controllers.workloads.disruptions import disrupted
 from master.kinds.kind import show_time
 from master.kinds.pod_disruption_budget import PodDisruptionBudget
 from master.writing import writes
+from master.writing.outcomes import Change, End, Outcome
 
 MOST_AT_ONCE = 500
 

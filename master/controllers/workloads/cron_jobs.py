@@ -18,11 +18,11 @@ from api.objects import ObjectMeta
 from api.value import ObjectReference
 from master.controllers import happenings
 from master.controllers.dependents import controller_of, reference_to
-from master.controllers.outcomes import Change, End, Make, Write
-from master.controllers.workloads import schedules
+from master.kinds import schedules
 from master.kinds.cron_job import FORBID, REPLACE, CronJob, CronJobStatus
 from master.kinds.job import COMPLETE, Job, has, is_finished
 from master.kinds.kind import parse_time, show_time
+from master.writing.outcomes import Change, End, Make, Write
 
 CONTROLLER = "cronjob-controller"
 MANUAL = "cronjob.kubernetes.io/instantiate"

@@ -32,7 +32,6 @@ from api.placement import (
 )
 from master.controllers import happenings
 from master.controllers.nodes.node_taints import NO_EXECUTE, NO_SCHEDULE, PRESSURES, standing
-from master.controllers.outcomes import Change, End, Make, Write
 from master.controllers.workloads import revisions
 from master.controllers.workloads.own_pods import (
     MOST_AT_ONCE,
@@ -47,6 +46,7 @@ from master.controllers.workloads.revisions import HASH_LABEL, hash_of
 from master.kinds.controller_revision import ControllerRevision
 from master.kinds.daemon_set import ROLLING, DaemonSet, DaemonSetStatus
 from master.kinds.workload import share
+from master.writing.outcomes import Change, End, Make, Write
 
 CONTROLLER = "daemonset-controller"
 

@@ -17,13 +17,13 @@ from api.label_selector import LabelSelector, selector
 from api.objects import FINAL_PHASES, ObjectMeta, Pod
 from master.controllers import happenings
 from master.controllers.dependents import controller_of, reference_to
-from master.controllers.outcomes import Change, Drop, Make, Write
 from master.controllers.workloads.own_pods import Kin
 from master.controllers.workloads.rollout import REVISION, Rollout, revision_of
 from master.controllers.workloads.rollout_status import told
 from master.controllers.workloads.template_hash import HASH_LABEL, bare, template_hash
 from master.kinds.deployment import RECREATE, Deployment
 from master.kinds.replica_set import ReplicaSet, ReplicaSetSpec
+from master.writing.outcomes import Change, Drop, Make, Write
 
 CONTROLLER = "deployment-controller"
 DESIRED = "deployment.kubernetes.io/desired-replicas"

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from api.label_selector import selector
 from api.objects import Condition, Object, Pod, StatusCondition
 from master.controllers.dependents import controller_of
-from master.controllers.outcomes import Change
 from master.kinds import BY_NAME
 from master.kinds.kind import parse_time, show_time
 from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetStatus
 from master.kinds.workload import share
+from master.writing.outcomes import Change
 
 ALLOWED = "DisruptionAllowed"
 ENOUGH, TOO_FEW, FAILED = "SufficientPods", "InsufficientPods", "SyncFailed"

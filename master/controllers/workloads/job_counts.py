@@ -16,10 +16,10 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from api.objects import FINAL_PHASES, Pod
-from master.controllers.workloads import job_indexes
-from master.controllers.workloads.job_indexes import index_of
 from master.controllers.workloads.own_pods import ended_at, is_active
+from master.kinds import job_indexes
 from master.kinds.job import FAILURE_TARGET, INDEXED, ONLY_FAILED, Job, has
+from master.kinds.job_indexes import index_of
 from master.kinds.pod_failure_policy import FAIL_INDEX, FAIL_JOB, IGNORE, verdict
 
 MARK = "batch.kubernetes.io/job-tracking"

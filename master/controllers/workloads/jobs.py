@@ -19,8 +19,6 @@ from api.value import ObjectFieldSelector
 from api.variables import EnvVar, EnvVarSource
 from master.controllers import happenings
 from master.controllers.dependents import controller_of
-from master.controllers.outcomes import Change, End, Make, Write
-from master.controllers.workloads import job_indexes
 from master.controllers.workloads.job_counts import (
     FAILURES,
     IGNORED_FAILURES,
@@ -31,9 +29,8 @@ from master.controllers.workloads.job_counts import (
     restarts,
     unmarked,
 )
-from master.controllers.workloads.job_indexes import INDEX, index_of
 from master.controllers.workloads.own_pods import MOST_AT_ONCE, Kin, census, dispensable, made_from, ready_since
-from master.kinds import success_policy
+from master.kinds import job_indexes, success_policy
 from master.kinds.job import (
     COMPLETE,
     CRITERIA_MET,
@@ -47,7 +44,9 @@ from master.kinds.job import (
     has,
     is_finished,
 )
+from master.kinds.job_indexes import INDEX, index_of
 from master.kinds.kind import parse_time, show_time
+from master.writing.outcomes import Change, End, Make, Write
 
 COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
 CONTROLLER = "job-controller"

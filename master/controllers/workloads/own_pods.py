@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from api.objects import FINAL_PHASES, O, Object, ObjectMeta, Pod
 from api.selectors import Selector
 from master.controllers.dependents import controller_of, reference_to
-from master.controllers.outcomes import Change
 from master.kinds.kind import parse_time
 from master.kinds.workload import PodTemplateSpec
+from master.writing.outcomes import Change
 
 MOST_AT_ONCE = 500
 """Pods that one pass makes or ends for one owner."""

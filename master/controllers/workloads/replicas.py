@@ -15,7 +15,6 @@ from api.objects import Condition, Pod
 from api.selectors import Selector
 from master.controllers import happenings
 from master.controllers.dependents import controller_of
-from master.controllers.outcomes import Change, End, Make, Write
 from master.controllers.workloads.own_pods import (
     MOST_AT_ONCE,
     Kin,
@@ -29,6 +28,7 @@ from master.kinds.kind import show_time
 from master.kinds.replica_set import ReplicaSet
 from master.kinds.replication_controller import ReplicationController
 from master.kinds.workload import REPLICA_FAILURE
+from master.writing.outcomes import Change, End, Make, Write
 
 Owner = ReplicaSet | ReplicationController
 

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from api.objects import ObjectMeta
 from master.controllers.dependents import controller_of, reference_to
-from master.controllers.outcomes import Change, Drop, Make, Write
 from master.controllers.workloads.template_hash import template_hash
 from master.kinds.controller_revision import ControllerRevision
 from master.kinds.daemon_set import DaemonSet
 from master.kinds.stateful_set import StatefulSet
 from master.kinds.workload import PodTemplateSpec, defaulted_template
+from master.writing.outcomes import Change, Drop, Make, Write
 
 Owner = DaemonSet | StatefulSet
 

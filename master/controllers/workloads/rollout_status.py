@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from master.controllers.outcomes import Change
 from master.controllers.workloads.rollout import REVISION, Rollout, revision_of
 from master.kinds.deployment import DeploymentCondition, DeploymentStatus
 from master.kinds.kind import parse_time, show_time
 from master.kinds.workload import REPLICA_FAILURE
+from master.writing.outcomes import Change
 
 AVAILABLE, PROGRESSING = "Available", "Progressing"
 TIMED_OUT = "ProgressDeadlineExceeded"

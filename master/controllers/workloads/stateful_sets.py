@@ -21,7 +21,6 @@ from api.objects import FINAL_PHASES, Object, ObjectMeta, OwnerReference, Pod
 from api.storage import PersistentVolumeClaim
 from master.controllers import happenings
 from master.controllers.dependents import controller_of
-from master.controllers.outcomes import Change, End, Make, Notice, Outcome
 from master.controllers.workloads import revisions
 from master.controllers.workloads.own_pods import (
     MOST_AT_ONCE,
@@ -36,6 +35,7 @@ from master.controllers.workloads.revisions import HASH_LABEL
 from master.kinds.controller_revision import ControllerRevision
 from master.kinds.stateful_set import DELETE, PARALLEL, ROLLING, StatefulSet, StatefulSetStatus, with_claims
 from master.kinds.workload import PodTemplateSpec
+from master.writing.outcomes import Change, End, Make, Notice, Outcome
 
 CONTROLLER = "statefulset-controller"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from api.objects import Condition, Node, Object, Pod
 from api.validate import default
 from master.controllers import dependents
-from master.controllers.outcomes import Change, Drop, End, Make, Notice
 from master.controllers.workloads import cron_jobs, daemon_sets, deployments, jobs, replicas, stateful_sets
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
 from master.writing import writes
+from master.writing.outcomes import Change, Drop, End, Make, Notice
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 

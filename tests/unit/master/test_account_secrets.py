@@ -12,9 +12,9 @@ from api.configuration import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
 from master.access import accounts
 from master.access.service_tokens import Issuer
 from master.controllers.account_secrets import passes
-from master.controllers.outcomes import Change, Drop
 from master.kinds.kind import with_metadata
 from master.kinds.service_account import ServiceAccount
+from master.writing.outcomes import Change, Drop
 from reconcile.errors import Refused
 from tests.unit.master.make import meta
 

@@ -28,10 +28,10 @@ from master.access.reviews import (
     problems,
 )
 from master.access.service_tokens import Issuer
-from master.controllers.outcomes import Change, Make
 from master.kinds.rbac import PolicyRule
 from master.kinds.service_account import ServiceAccount
 from master.wire.answers import Failure
+from master.writing.outcomes import Change, Make
 from reconcile.errors import Refused
 from tests.unit.master.make import meta, namespace, pod
 

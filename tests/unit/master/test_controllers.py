@@ -6,9 +6,9 @@ from api.leases import Lease, LeaseSpec
 from api.objects import ClusterNetwork, Node, OwnerReference
 from master.controllers import bootstrap
 from master.controllers.nodes import silence
-from master.controllers.outcomes import Change
 from master.kinds.namespace import LASTING
 from master.kinds.service_cidr import ServiceCIDR
+from master.writing.outcomes import Change
 from tests.unit.master.make import meta, namespace, node
 from tests.unit.master.wishes import FLAT, WALL, WISH, lines
 

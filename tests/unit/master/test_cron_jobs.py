@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from api.objects import Condition
 from api.validate import decode
-from master.controllers.outcomes import Make
-from master.controllers.workloads import cron_jobs, schedules
+from master.controllers.workloads import cron_jobs
+from master.kinds import schedules
 from master.kinds.cron_job import CRON_JOB, CronJob
 from master.kinds.job import Job, is_finished
 from master.kinds.kind import show_time
+from master.writing.outcomes import Make
 from tests.unit.master.simulation import START, Simulation
 
 DONE = (Condition(type="Complete", status="True"),)

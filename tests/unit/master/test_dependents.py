@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from api.configuration import ConfigMap
 from api.objects import Object, OwnerReference
 from master.controllers.dependents import passes
-from master.controllers.outcomes import End
+from master.writing.outcomes import End
 from master.writing.writes import FOREGROUND, ORPHAN
 from tests.unit.master.make import THEN, meta
 

@@ -9,7 +9,7 @@ from api.configuration import ConfigMap
 from api.events import Event
 from api.objects import Namespace, NamespaceSpec, Object
 from master.controllers.ending_namespaces import passes
-from master.controllers.outcomes import Change
+from master.writing.outcomes import Change
 from tests.unit.master.make import meta, namespace, pod
 from tests.unit.master.wishes import WALL, lines
 

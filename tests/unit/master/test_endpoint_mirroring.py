@@ -10,7 +10,7 @@ from api.endpoints import Endpoint, EndpointAddress, EndpointPort, Endpoints, En
 from api.services import Service, ServiceSpec
 from api.validate import check
 from master.controllers.network.endpoint_mirroring import NOT_MIRRORED, passes
-from master.controllers.outcomes import Change, Drop, Make, Write
+from master.writing.outcomes import Change, Drop, Make, Write
 from tests.unit.master.make import meta
 from tests.unit.master.wishes import lines
 

@@ -10,15 +10,16 @@ from msgspec.structs import replace
 
 from api.objects import Condition, ContainerState, ContainerStateTerminated, ContainerStatus, Pod
 from api.validate import decode
-from master.controllers.outcomes import End
-from master.controllers.workloads import job_indexes, jobs
+from master.controllers.workloads import jobs
 from master.controllers.workloads.job_counts import MARK, backoff, is_marked
-from master.controllers.workloads.job_indexes import index_of
 from master.controllers.workloads.own_pods import MOST_AT_ONCE, is_active
+from master.kinds import job_indexes
 from master.kinds.job import JOB, Job, has, is_finished
+from master.kinds.job_indexes import index_of
 from master.kinds.kind import show_time
 from master.wire.answers import Failure
 from master.writing import writes
+from master.writing.outcomes import End
 from tests.unit.master.simulation import START, Simulation
 
 TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}}

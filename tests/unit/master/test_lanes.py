@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from api.lanes import CHANGE_NETWORK
 from api.objects import NetNamespace
 from api.validate import check
-from master.controllers.network.allocators import FIRST_VNID
+from master.admission.allocators import FIRST_VNID
 from master.controllers.network.lanes import net_namespaces
-from master.controllers.outcomes import Change, Cursor, Drop, Make
+from master.writing.outcomes import Change, Cursor, Drop, Make
 from tests.unit.master.make import lane, namespace
 from tests.unit.master.wishes import FLAT, WISH, cursor, lines
 

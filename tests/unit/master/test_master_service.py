@@ -11,10 +11,10 @@ from api.objects import Object, ObjectMeta
 from api.services import Service, ServiceSpec
 from api.validate import default
 from master.controllers.network.master_service import Place, passes
-from master.controllers.outcomes import Change, Drop, Make, Notice
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata
 from master.store.records import stamped
+from master.writing.outcomes import Change, Drop, Make, Notice
 
 NETWORK = IPv4Network("172.30.0.0/16")
 PLACE = Place("10.245.2.2", 8443)

@@ -7,9 +7,9 @@ from api.objects import Condition, Node, NodeStatus, Pod, Taint
 from api.placement import Toleration
 from master.controllers.nodes import node_taints, taint_evictions
 from master.controllers.nodes.silence import was_away
-from master.controllers.outcomes import Change, End, Make
 from master.controllers.scheduling.scheduler import Placed, Unplaced, schedule
 from master.kinds.default_tolerations import with_tolerations
+from master.writing.outcomes import Change, End, Make
 from tests.unit.master.make import meta, node, pod
 from tests.unit.master.wishes import WALL, lines
 

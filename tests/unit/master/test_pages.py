@@ -12,10 +12,11 @@ import pytest
 
 from api.kinds import KINDS
 from master.admission.chain import AdmissionChain
-from master.server.rest import Ask, Objects
+from master.server.rest import Objects
 from master.store.journaled_store import JournaledStore
 from master.store.records import Put, Remove
 from master.wire.answers import Failure
+from master.wire.ask import Ask
 from master.wire.request import target
 from tests.unit.master.make import namespace
 

@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from api.objects import Pod
 from master.controllers.nodes.pod_garbage import absences, finished, orphaned
-from master.controllers.outcomes import Change
 from master.kinds.kind import with_metadata
+from master.writing.outcomes import Change
 from tests.unit.master.make import node, pod
 from tests.unit.master.wishes import WALL, lines
 

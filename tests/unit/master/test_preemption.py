@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from api.label_selector import LabelSelector
 from api.objects import Node, ObjectMeta, Pod
-from master.controllers.outcomes import Change, End, Make, Outcome
 from master.controllers.scheduling import placements
 from master.controllers.scheduling.preemption import Preemption, preemption, scene
 from master.kinds.pod_disruption_budget import (
@@ -17,6 +16,7 @@ from master.kinds.pod_disruption_budget import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
+from master.writing.outcomes import Change, End, Make, Outcome
 from tests.unit.master.make import node, pod
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

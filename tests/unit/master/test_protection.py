@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from api.objects import Pod
 from api.storage import PersistentVolume, PersistentVolumeClaim
-from master.controllers.outcomes import Change, Drop
 from master.controllers.protection import releases
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata
+from master.writing.outcomes import Change, Drop
 from tests.unit.master.test_claims import claim, disk
 from tests.unit.node_agent.make import pod
 

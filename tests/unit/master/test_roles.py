@@ -13,8 +13,7 @@ from master.access import escalation, impersonation
 from master.access.authorize import Attributes, User
 from master.access.bootstrap_roles import AUTO_UPDATE, BINDINGS, ROLES
 from master.access.rbac import EVERYTHING, uncovered
-from master.access.roles import passes
-from master.controllers.outcomes import Change, Drop, Make
+from master.controllers.roles import passes
 from master.kinds import BY_NAME, BY_RESOURCE
 from master.kinds.kind import with_metadata
 from master.kinds.rbac import (
@@ -27,6 +26,7 @@ from master.kinds.rbac import (
     Subject,
 )
 from master.wire.answers import Failure
+from master.writing.outcomes import Change, Drop, Make
 
 PODS = PolicyRule(verbs=("get",), api_groups=("",), resources=("pods",))
 SECRETS = PolicyRule(verbs=("get",), api_groups=("",), resources=("secrets",))

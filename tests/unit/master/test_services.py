@@ -13,9 +13,9 @@ from api.services import Service
 from api.validate import check, decode, default, immutable
 from master.admission.service_addresses import assigned
 from master.controllers.network import endpoints
-from master.controllers.outcomes import Change, Drop, Make
 from master.kinds.service import SERVICE
 from master.wire.answers import Failure
+from master.writing.outcomes import Change, Drop, Make
 from tests.unit.master.make import meta, pod
 
 NETWORK = IPv4Network("172.30.0.0/29")

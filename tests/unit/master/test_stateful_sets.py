@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from api.objects import Pod
 from api.validate import decode
-from master.controllers.outcomes import End, Make, Notice
 from master.controllers.workloads import stateful_sets
 from master.controllers.workloads.own_pods import MOST_AT_ONCE, ready_since
 from master.kinds.stateful_set import STATEFUL_SET, StatefulSet
 from master.wire.answers import Failure
 from master.writing import writes
+from master.writing.outcomes import End, Make, Notice
 from tests.unit.master.simulation import Simulation
 
 CONTAINER = {"name": "main", "image": "i:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}

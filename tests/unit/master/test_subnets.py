@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from api.objects import ASSIGN_SUBNET, HostSubnet
 from api.validate import check
 from master.controllers.network.subnets import host_subnets
-from master.controllers.outcomes import Change, Cursor
+from master.writing.outcomes import Change, Cursor
 from tests.unit.master.make import meta, node, subnet
 from tests.unit.master.wishes import TINY, WISH, cursor, lines
 

@@ -9,9 +9,9 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from api.objects import PLUGIN_MULTITENANT, PLUGIN_SUBNET, ObjectMeta
+from master.admission.allocators import SubnetPool, SubnetPools
 from master.controllers.bootstrap import NetworkWish
-from master.controllers.network.allocators import SubnetPool, SubnetPools
-from master.controllers.outcomes import Change, Cursor, Drop, End, Make, Notice
+from master.writing.outcomes import Change, Cursor, Drop, End, Make, Notice
 
 SERVICES = IPv4Network("172.30.0.0/16")
 

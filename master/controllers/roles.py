@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from api.label_selector import selector
 from master.access.bootstrap_roles import AUTO_UPDATE, BINDINGS, ROLES
 from master.access.rbac import uncovered
-from master.controllers.outcomes import Change, Drop, Make
 from master.kinds.kind import with_metadata
 from master.kinds.rbac import AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, Subject
+from master.writing.outcomes import Change, Drop, Make
 
 T = TypeVar("T", ClusterRole, ClusterRoleBinding)
 
