@@ -66,7 +66,7 @@ class Manifests:
         place.mkdir(parents=True, exist_ok=True)
         await self.read()
         stop = asyncio.Event()
-        changes = awatch(place, stop_event=stop, recursive=False, debounce=100, step=20)
+        changes = awatch(place, stop_event=stop, recursive=False, debounce=100, step=100)
         waiting = asyncio.ensure_future(anext(changes))
         try:
             while True:
