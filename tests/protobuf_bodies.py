@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from master.wire import protobuf
-from master.wire.protobuf import Field
+from master.wire.messages import Field, message_of, messages
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
     """The object in its envelope. A field that the message does not have is an error."""
     version, kind = document["apiVersion"], document["kind"]
-    name = protobuf.message_of(version, kind)
+    name = message_of(version, kind)
     message = protobuf.classes()[name]()
     _fill(message, name, {key: value for key, value in document.items() if key not in ("apiVersion", "kind")})
     envelope: Any = protobuf.classes()["Unknown"]()
@@ -25,12 +25,12 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def _fill(message: Any, name: str, document: Mapping[str, Any]) -> None:
-    fields = {field.name: field for field in protobuf.messages()[name]}
+    fields = {field.name: field for field in messages()[name]}
     inner = {
         key: field
         for field in fields.values()
         if field.inline
-        for key in (one.name for one in protobuf.messages()[field.type])
+        for key in (one.name for one in messages()[field.type])
         if key in document
     }
     for field in {field.name: field for field in inner.values()}.values():
@@ -44,7 +44,7 @@ def _fill(message: Any, name: str, document: Mapping[str, Any]) -> None:
 
 def _put(message: Any, field: Field, value: Any) -> None:
     place = getattr(message, field.name)
-    if field.type not in protobuf.messages():
+    if field.type not in messages():
         if field.map:
             place.update(value)
         elif field.repeated:

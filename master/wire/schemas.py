@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect as python
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec import inspect
 
 from api.value import KEYS, SET
 from master.kinds.kind import AnyKind
+from master.wire.messages import messages
 
 Row = dict[str, Any]
 
@@ -126,7 +128,14 @@ def _property(info: inspect.StructType, field: inspect.Field) -> Row:
     described = " ".join(_description(info, one) for one in info.cls.__mro__ if issubclass(one, msgspec.Struct))
     sentences = _SENTENCE_END.split(" ".join(described.split()))
     told = " ".join(one for one in sentences if f"`{field.encode_name}`" in one)
-    return _schema(field.type) | ({"description": told} if told else {})
+    row = _schema(field.type) | ({"description": told} if told else {})
+    return row | {"format": "int32"} if field.encode_name in _narrow(info.cls.__name__) else row
+
+
+@cache
+def _narrow(name: str) -> frozenset[str]:
+    """The fields of a type of Kubernetes that are numbers of 32 bits."""
+    return frozenset(field.name for field in messages().get(name, ()) if field.type == "int32" and not field.map)
 
 
 def _description(info: inspect.StructType, cls: type) -> str:

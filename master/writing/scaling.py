@@ -68,6 +68,8 @@ def read(kind: AnyKind, name: str, document: Any) -> Scale:
         raise answers.bad_request(
             f"the name of the object ({scale.metadata.name}) does not match the name on the URL ({name})"
         )
+    if scale.spec.replicas >= 1 << 31:
+        raise answers.bad_request(f"spec.replicas is {scale.spec.replicas}; up to {(1 << 31) - 1} are accepted")
     if scale.spec.replicas < 0:
         problem = Problem("spec.replicas", shown(scale.spec.replicas), "must be greater than or equal to 0")
         raise answers.invalid(kind, name, [problem])

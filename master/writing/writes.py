@@ -19,6 +19,7 @@ from master.access import reviews
 from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
 from master.kinds.namespace import LASTING
 from master.wire import answers
+from master.wire.readable import unreadable
 from master.wire.request import Target
 from master.writing import apply
 from master.writing.apply import Owner
@@ -57,6 +58,9 @@ def read(where: Target, document: object, strictness: str, random_letters: Calla
     document = _placed(where, _typed(kind, document), random_letters)
     metadata = document["metadata"]
     item, problems, warnings = decode(kind.type, document, kind.rules)
+    told_of = {problem.path for problem in problems}
+    found = unreadable(kind.type.API_VERSION, kind.name, document)
+    problems = (*problems, *(problem for problem in found if problem.path not in told_of))
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
     refused = problems if strictness == "Strict" else [row for row in problems if row.reason != UNKNOWN]
     if refused and all(problem.reason == UNKNOWN for problem in refused):

@@ -82,6 +82,7 @@ PURE = (
     "master/access/authorize.py",
     "master/wire/ask.py",
     "master/wire/bodies.py",
+    "master/wire/readable.py",
     "master/access/bootstrap_roles.py",
     "master/access/escalation.py",
     "master/access/impersonation.py",

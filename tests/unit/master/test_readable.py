@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from master.kinds import ALL
+from master.wire import schemas
+from master.wire.messages import message_of, messages
+from master.wire.readable import unreadable
+
+BIG, HUGE = 1 << 31, 1 << 63
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "document", "paths"),
+    [
+        ("apps/v1", "Deployment", {"spec": {"replicas": BIG}}, ["spec.replicas"]),
+        ("apps/v1", "Deployment", {"spec": {"replicas": BIG - 1, "revisionHistoryLimit": -BIG}}, []),
+        (
+            "apps/v1",
+            "Deployment",
+            {"spec": {"strategy": {"rollingUpdate": {"maxSurge": BIG, "maxUnavailable": "25%"}}}},
+            ["spec.strategy.rollingUpdate.maxSurge"],
+        ),
+        (
+            "v1",
+            "Pod",
+            {"spec": {"topologySpreadConstraints": [{"maxSkew": 1}, {"maxSkew": BIG}], "activeDeadlineSeconds": BIG}},
+            ["spec.topologySpreadConstraints[1].maxSkew"],
+        ),
+        ("v1", "Pod", {"spec": {"activeDeadlineSeconds": HUGE}}, ["spec.activeDeadlineSeconds"]),
+        ("v1", "Pod", {"metadata": {"creationTimestamp": "garbage"}}, ["metadata.creationTimestamp"]),
+        ("v1", "Pod", {"metadata": {"creationTimestamp": None, "labels": {"a": "b"}}}, []),
+        ("v1", "Pod", {"status": {"startTime": ""}}, ["status.startTime"]),
+        ("v1", "Pod", {"status": {"startTime": "2026-02-30T00:00:00Z"}}, ["status.startTime"]),
+        ("v1", "Pod", {"status": {"startTime": "2026-02-28T00:00:00.5+01:00"}}, []),
+        ("v1", "Node", {"status": {"capacity": {"cpu": "abc", "memory": "1Gi"}}}, ["status.capacity[cpu]"]),
+        ("v1", "Node", {"spec": {"taints": [{"key": "a", "timeAdded": "x"}]}}, ["spec.taints[0].timeAdded"]),
+        (
+            "v1",
+            "Node",
+            {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 99999999999}}}},
+            ["status.daemonEndpoints.kubeletEndpoint.Port"],
+        ),
+        ("coordination.k8s.io/v1", "Lease", {"spec": {"renewTime": "garbage"}}, ["spec.renewTime"]),
+        ("coordination.k8s.io/v1", "Lease", {"spec": {"renewTime": "2026-01-01T00:00:00.000001Z"}}, []),
+        ("network.openshift.io/v1", "NetNamespace", {"netid": HUGE}, []),
+    ],
+)
+def test_what_clients_with_fixed_types_could_not_read(
+    version: str, kind: str, document: dict[str, Any], paths: list[str]
+) -> None:
+    assert [problem.path for problem in unreadable(version, kind, document)] == paths
+
+
+def test_every_kind_of_kubernetes_has_its_message() -> None:
+    ours = {"network.openshift.io", "podlane.io", "project.openshift.io", "metrics.k8s.io"}
+    known = {kind.name for kind in ALL if message_of(kind.type.API_VERSION, kind.name) in messages()}
+    left = {kind.name for kind in ALL if kind.group not in ours} - known
+    assert left <= UNMADE, left - UNMADE
+
+
+UNMADE = {kind.name for kind in ALL if "create" not in kind.verbs}
+
+
+def test_the_description_of_the_api_says_how_wide_a_number_is() -> None:
+    (deployment,) = (kind for kind in ALL if (kind.group, kind.name) == ("apps", "Deployment"))
+    (pod,) = (kind for kind in ALL if kind.name == "Pod")
+    found = schemas.components([deployment, pod], (Empty,))
+    assert found["DeploymentSpec"]["properties"]["replicas"]["format"] == "int32"
+    assert found["PodSpec"]["properties"]["activeDeadlineSeconds"]["format"] == "int64"
+
+
+class Empty(msgspec.Struct):
+    """Nothing."""
