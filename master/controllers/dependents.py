@@ -1,8 +1,9 @@
 """What belongs to an object goes with it: owner references, as in Kubernetes. Pure.
 
-An object is a dependent of those that its `ownerReferences` name, by uid. It ends when none of them is left. An owner
-that is deleted with the policy Foreground waits for the dependents that block it, which end unless another owner holds
-them; with Orphan it lets all of them go.
+An object is a dependent of those that its `ownerReferences` name by uid, kind and name, if they are cluster-scoped or
+in its own namespace: a reference to another is one to nothing. It ends when none of them is left. An owner that is
+deleted with the policy Foreground waits for the dependents that block it, which end unless another owner holds them;
+with Orphan it lets all of them go.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from api.objects import Object, ObjectMeta, OwnerReference
-from master.writing.outcomes import Change, End, Write
+from master.writing.outcomes import Change, End, Make, Write
 from master.writing.writes import BACKGROUND, FOREGROUND, ORPHAN
 
 
@@ -35,32 +36,47 @@ def reference_to(owner: Object) -> OwnerReference:
     )
 
 
+Resolves = Callable[[OwnerReference, Object], bool]
+"""Whether the owner that a reference of the object names can be looked for: its kind is kept, and a namespace known."""
+
+Tell = Callable[[Object, OwnerReference], Make]
+"""The event that says that a reference of the object names nothing in its namespace."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Family:
     """Who belongs to whom, by uid; `waiting` are the owners that are to go after their dependents."""
 
-    present: frozenset[str]
+    present: Mapping[str, Object]
     waiting: frozenset[str]
     dependents: Mapping[str, Sequence[Object]]
-    is_kept: Callable[[OwnerReference], bool]
+    resolves: Resolves
 
-    def is_there(self, row: OwnerReference) -> bool:
-        """An owner of a kind that is not kept here is nothing that could be missed."""
-        return row.uid in self.present or not self.is_kept(row)
+    def is_there(self, row: OwnerReference, item: Object) -> bool:
+        """An owner that cannot be looked for here is nothing that could be missed."""
+        return _is_owner(self.present.get(row.uid), row, item) or not self.resolves(row, item)
+
+    def stays(self, row: OwnerReference, item: Object) -> bool:
+        """Whether an owner is there and is not to go after the object."""
+        return self.is_there(row, item) and not (
+            row.uid in self.waiting and _is_owner(self.present[row.uid], row, item)
+        )
 
     def is_held(self, item: Object) -> bool:
         """Whether an owner stays that the object may stay for."""
-        return any(self.is_there(row) and row.uid not in self.waiting for row in item.metadata.owner_references)
+        return any(self.stays(row, item) for row in item.metadata.owner_references)
 
-
-def passes(objects: Sequence[Object], is_kept: Callable[[OwnerReference], bool]) -> Iterator[Write]:
-    """Everything that ends or changes hands; `is_kept` says whether the store keeps the kind of an owner."""
-    dependents: dict[str, list[Object]] = defaultdict(list)
-    for item in objects:
+    def foreign(self, item: Object) -> Iterator[OwnerReference]:
+        """The references of an object to what is in another namespace."""
         for row in item.metadata.owner_references:
-            dependents[row.uid].append(item)
-    present = frozenset(item.metadata.uid for item in objects)
-    family = _Family(present, frozenset(item.metadata.uid for item in objects if _waits(item)), dependents, is_kept)
+            owner = self.present.get(row.uid)
+            if owner is not None and not _in_reach(owner, item):
+                yield row
+
+
+def passes(objects: Sequence[Object], resolves: Resolves, tell: Tell) -> Iterator[Write]:
+    """Everything that ends or changes hands; `tell` makes the event of an object that loses a foreign owner."""
+    family = _family(objects, resolves)
     handed: set[str] = set()
     for item in objects:
         if item.metadata.deletion_timestamp:
@@ -68,14 +84,39 @@ def passes(objects: Sequence[Object], is_kept: Callable[[OwnerReference], bool])
                 handed.add(write.item.metadata.uid)
                 yield write
     for item in objects:
-        rows = item.metadata.owner_references
-        if not rows or item.metadata.deletion_timestamp or item.metadata.uid in handed:
-            continue
-        left = tuple(row for row in rows if family.is_there(row))
-        if not left:
-            yield End(item)
-        elif len(left) < len(rows):
-            yield Change(_with(item, owner_references=left), item)
+        meta = item.metadata
+        if meta.owner_references and not meta.deletion_timestamp and meta.uid not in handed:
+            yield from _left(item, family, tell)
+
+
+def _family(objects: Sequence[Object], resolves: Resolves) -> _Family:
+    present = {item.metadata.uid: item for item in objects}
+    dependents: dict[str, list[Object]] = defaultdict(list)
+    for item in objects:
+        for row in item.metadata.owner_references:
+            if _is_owner(present.get(row.uid), row, item):
+                dependents[row.uid].append(item)
+    waiting = frozenset(item.metadata.uid for item in objects if _waits(item))
+    return _Family(present, waiting, dependents, resolves)
+
+
+def _left(item: Object, family: _Family, tell: Tell) -> Iterator[Write]:
+    """What becomes of an object of whose owners some may be gone."""
+    rows = item.metadata.owner_references
+    left = tuple(row for row in rows if family.is_there(row, item))
+    if len(left) == len(rows):
+        return
+    yield from (tell(item, row) for row in family.foreign(item) if row not in left)
+    yield Change(_with(item, owner_references=left), item) if left else End(item)
+
+
+def _in_reach(owner: Object, item: Object) -> bool:
+    return owner.metadata.namespace in ("", item.metadata.namespace)
+
+
+def _is_owner(owner: Object | None, row: OwnerReference, item: Object) -> bool:
+    """Whether what has the uid of a reference is what the reference may name."""
+    return owner is not None and (owner.KIND, owner.metadata.name) == (row.kind, row.name) and _in_reach(owner, item)
 
 
 def _waits(item: Object) -> bool:
@@ -107,7 +148,7 @@ def _released(item: Object, family: _Family) -> Change | End:
     """
     rows, own = item.metadata.owner_references, family.dependents.get(item.metadata.uid, ())
     if family.is_held(item):
-        left = tuple(row for row in rows if family.is_there(row) and row.uid not in family.waiting)
+        left = tuple(row for row in rows if family.stays(row, item))
         return Change(_with(item, owner_references=left), item)
     if any(_waits(one) for one in own) and any(row.block_owner_deletion for row in rows):
         return Change(

@@ -7,7 +7,7 @@ import datetime
 import msgspec
 
 from api.events import NORMAL, WARNING, EventSource, event, reference
-from api.objects import Object, ObjectMeta, Pod
+from api.objects import Object, ObjectMeta, OwnerReference, Pod
 from api.value import ObjectReference
 from master.controllers.dependents import controller_of
 from master.controllers.scheduling.scheduler import SCHEDULER
@@ -90,3 +90,11 @@ def ended(owner: Object, item: Object, by: str, now: datetime.datetime) -> Make:
     """The owner of an object has had it deleted."""
     words = f"Deleted {item.KIND.lower()}: {item.metadata.name}"
     return told(reference(owner), NORMAL, "SuccessfulDelete", words, by, now)
+
+
+def foreign_owner(item: Object, row: OwnerReference, now: datetime.datetime) -> Make:
+    """The object names an owner that is in another namespace."""
+    namespace = item.metadata.namespace
+    owner = f"[{row.api_version}/{row.kind}, namespace: {namespace}, name: {row.name}, uid: {row.uid}]"
+    words = f'ownerRef {owner} does not exist in namespace "{namespace}"'
+    return told(reference(item), WARNING, "OwnerRefInvalidNamespace", words, "garbage-collector-controller", now)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from api.configuration import Secret
-from api.objects import OwnerReference
+from api.objects import Object, OwnerReference
 from master.access import accounts
 from master.admission import quotas
 from master.controllers import (
@@ -154,12 +154,16 @@ def _quotas(look: Look) -> Iterable[Outcome]:
 
 
 def _dependents(look: Look) -> Iterable[Outcome]:
-    return dependents.passes([item for kind in OWNED for item in look.all(kind)], _is_kept)
+    objects = [item for kind in OWNED for item in look.all(kind)]
+    return dependents.passes(objects, resolves, lambda item, row: happenings.foreign_owner(item, row, look.now))
 
 
-def _is_kept(owner: OwnerReference) -> bool:
-    kind = BY_NAME.get(owner.kind)
-    return kind is not None and owner.api_version == kind.type.API_VERSION
+def resolves(row: OwnerReference, item: Object) -> bool:
+    """Whether the owner can be looked for: its kind is kept, and its namespace is that of the object, if it has one."""
+    kind = BY_NAME.get(row.kind)
+    if kind is None or row.api_version != kind.type.API_VERSION:
+        return False
+    return bool(item.metadata.namespace) or not kind.namespaced
 
 
 def _namespaces(look: Look) -> Iterable[Outcome]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.objects import Condition, Node, Object, Pod
 from api.validate import default
-from master.controllers import dependents
+from master.controllers import dependents, happenings
 from master.controllers.workloads import cron_jobs, daemon_sets, deployments, jobs, replicas, stateful_sets
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
@@ -104,7 +104,12 @@ class Simulation:
         busy |= self.carry_out(write for write in stateful if not isinstance(write, Notice))
         busy |= self.carry_out(cron_jobs.passes(self.all("CronJob"), self.all("Job"), self.now))
         busy |= self.carry_out(jobs.passes(self.all("Job"), self.pods(), self.now, {}))
-        busy |= self.carry_out(dependents.passes(list(self.objects.values()), lambda row: row.kind in BY_NAME))
+        owned = dependents.passes(
+            list(self.objects.values()),
+            lambda row, _: row.kind in BY_NAME,
+            lambda item, row: happenings.foreign_owner(item, row, self.now),
+        )
+        busy |= self.carry_out(owned)
         return busy
 
     def settle(self) -> None:

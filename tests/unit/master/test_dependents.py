@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.configuration import ConfigMap
-from api.objects import Object, OwnerReference
+from api.events import Event
+from api.objects import Namespace, Object, OwnerReference
 from master.controllers.dependents import passes
-from master.writing.outcomes import End
+from master.controllers.happenings import foreign_owner
+from master.controllers.table import resolves
+from master.kinds.kind import parse_time
+from master.writing.outcomes import Change, End, Make
 from master.writing.writes import FOREGROUND, ORPHAN
 from tests.unit.master.make import THEN, meta
 
@@ -48,11 +53,20 @@ def shown(found: Object) -> str:
 
 def written(*objects: str) -> list[str]:
     """`+` the object as it is left, `-` what ends and with which policy."""
-    writes = passes([item(words) for words in objects], lambda row: row.kind == "ConfigMap")
+    return _lines([item(words) for words in objects])
+
+
+def _lines(objects: Sequence[Object]) -> list[str]:
+    writes = list(passes(objects, lambda row, _: row.kind == "ConfigMap", _told))
     return [
         f"- {write.item.metadata.name} {write.policy}" if isinstance(write, End) else f"+ {shown(write.item)}"
         for write in writes
-    ]
+        if not isinstance(write, Make)
+    ] + [f"! {write.item.message}" for write in writes if isinstance(write, Make) and isinstance(write.item, Event)]
+
+
+def _told(one: Object, row: OwnerReference) -> Make:
+    return foreign_owner(one, row, parse_time(THEN) or datetime.datetime.min)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +93,61 @@ def test_who_ends_and_who_stays(objects: list[str], writes: list[str]) -> None:
     assert written(*objects) == writes
 
 
+OWNER: dict[str, Any] = {"kind": "ConfigMap", "name": "a", "uid": "uid-a"}
+ELSEWHERE = '! ownerRef [v1/ConfigMap, namespace: red, name: a, uid: uid-a] does not exist in namespace "red"'
+
+
+@pytest.mark.parametrize("finalizers", [(), (FOREGROUND,), (ORPHAN,)], ids=str)
+@pytest.mark.parametrize(
+    ("namespace", "row", "is_owner"),
+    [
+        ("red", {}, True),
+        ("", {}, True),
+        ("blue", {}, False),
+        ("red", {"name": "b"}, False),
+        ("red", {"kind": "Secret"}, False),
+    ],
+    ids=str,
+)
+def test_an_owner_is_in_reach_and_what_the_reference_says(
+    finalizers: tuple[str, ...], namespace: str, row: dict[str, Any], is_owner: bool
+) -> None:
+    """What does not count neither keeps its dependent nor is held up by it."""
+    deleted = THEN if finalizers else None
+    owner = ConfigMap(metadata=meta("a", namespace=namespace, finalizers=finalizers, deletion_timestamp=deleted))
+    rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **(OWNER | row)),)
+    dependent = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
+    writes = list(passes([owner, dependent], lambda *_: True, _told))
+    ends = End(dependent) in writes
+    goes_on = any(isinstance(write, Change) and write.before is owner for write in writes)
+    if is_owner:
+        assert (ends, goes_on) == (finalizers == (FOREGROUND,), finalizers == (ORPHAN,))
+    else:
+        assert (ends, goes_on) == (True, bool(finalizers))
+
+
+def test_who_names_a_foreign_owner_is_told() -> None:
+    owner = ConfigMap(metadata=meta("a", namespace="blue"))
+    rows = (OwnerReference(api_version="v1", **OWNER),)
+    assert _lines([owner, ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))]) == [
+        "- b Background",
+        ELSEWHERE,
+    ]
+    assert _lines([ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))]) == ["- b Background"]
+
+
+def test_what_is_in_no_namespace_cannot_be_looked_for_its_owner_in_one() -> None:
+    """It stays, and holds nobody up."""
+    owner = ConfigMap(metadata=meta("a", namespace="red", finalizers=(FOREGROUND,), deletion_timestamp=THEN))
+    rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **OWNER),)
+    dependent = Namespace(metadata=meta("b", owner_references=rows))
+    writes = list(passes([owner, dependent], resolves, _told))
+    assert [write.item.metadata.name for write in writes] == ["a"]
+    assert list(passes([dependent], resolves, _told)) == []
+    inside = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
+    assert list(passes([inside], resolves, _told)) == [End(inside)]
+
+
 @given(st.lists(st.sets(st.integers(0, 5), max_size=3), min_size=1, max_size=6))
 def test_an_owner_that_waits_goes_in_the_end_whoever_belongs_to_whom(owners: list[set[int]]) -> None:
     """Also in circles. What does not descend from it is left as it is, and nobody keeps an owner that is gone."""
@@ -87,7 +156,7 @@ def test_an_owner_that_waits_goes_in_the_end_whoever_belongs_to_whom(owners: lis
     unrelated = {name: objects[name] for name in rows if "0" not in _above(name, rows)}
     objects["0"] = _ended(objects["0"], "Foreground")
     for _ in range(MOST_PASSES):
-        writes = list(passes(list(objects.values()), lambda _: True))
+        writes = list(passes(list(objects.values()), lambda *_: True, _told))
         for write in writes:
             left = _ended(write.item, write.policy) if isinstance(write, End) else write.item
             assert isinstance(left, ConfigMap)
