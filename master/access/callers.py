@@ -19,6 +19,7 @@ from master.store.records import Key
 from master.store.store import Store
 from master.wire import answers
 from master.wire.ask import Answer, Ask, Clock
+from master.writing import writes
 from reconcile.errors import Refused
 
 BEARER = "bearer "
@@ -113,6 +114,8 @@ class Callers:
     def asked(ask: Ask) -> TokenRequest:
         """The TokenRequest in a body."""
         try:
-            return msgspec.convert(without_nulls(ask.document), TokenRequest)
+            found = msgspec.convert(without_nulls(ask.document), TokenRequest)
         except msgspec.ValidationError as error:
             raise answers.bad_request(f"the body is not a TokenRequest: {error}") from error
+        writes.check_namespace(found.metadata.namespace, ask.where.namespace)
+        return found

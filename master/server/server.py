@@ -151,7 +151,8 @@ class Server:
         if not user.node:
             # The body of somebody who may do nothing is not even read.
             self._rights.check(user, verb, ask)
-        if http.method not in ("GET", "HEAD"):
+        served = not where.subresource or where.kind.subresource(where.subresource) is not None
+        if served and http.method not in ("GET", "HEAD"):
             ask = replace(ask, document=await self._document(http, content_type))
         if user.node:
             self._rights.check(user, verb, ask)
@@ -192,6 +193,8 @@ class Server:
             "deletecollection": self._objects.delete_all,
         }
         if verb not in operations or (verb in ("update", "patch") and not ask.where.name):
+            raise answers.not_allowed()
+        if verb == "deletecollection" and kind.namespaced and not ask.where.namespace:
             raise answers.not_allowed()
         # Of what nobody can make, who changes or deletes one is told that there is none.
         if not (name or kind.refusal or verb in ("create", *kind.verbs)):

@@ -91,11 +91,7 @@ def _placed(where: Target, document: dict[str, Any], random_letters: Callable[[]
         return document
     metadata = dict(given or {})
     if where.kind.namespaced:
-        if metadata.get("namespace") not in (None, "", where.namespace):
-            raise answers.bad_request(
-                f"the namespace of the provided object ({metadata['namespace']}) does not match the namespace sent on "
-                f"the request ({where.namespace})"
-            )
+        check_namespace(metadata.get("namespace"), where.namespace)
         metadata["namespace"] = where.namespace
     if where.name:
         if metadata.get("name") not in (None, "", where.name):
@@ -107,6 +103,15 @@ def _placed(where: Target, document: dict[str, Any], random_letters: Callable[[]
     if not metadata.get("name") and prefix and isinstance(prefix, str) and random_letters is not None:
         metadata["name"] = completed(prefix, random_letters())
     return {**document, "metadata": metadata}
+
+
+def check_namespace(given: object, wanted: str) -> None:
+    """Raise the refusal of a body that names another namespace than the path; it may leave it out."""
+    if given not in (None, "", wanted):
+        raise answers.bad_request(
+            f"the namespace of the provided object ({given}) does not match the namespace sent on the request "
+            f"({wanted})"
+        )
 
 
 def completed(prefix: str, letters: str) -> str:
@@ -351,14 +356,17 @@ def _deleted_namespace(kind: AnyKind, item: Any, now: datetime.datetime) -> Any:
 
 
 def _grace(pod: Pod, options: DeleteOptions, node: Node | None) -> int:
-    """Seconds until the pod must have ended; 0 where nobody is there to end it, or nothing is left to end."""
+    """Seconds until the pod must have ended; 0 where nobody is there to end it, or nothing is left to end.
+
+    Less than nothing counts as one second: only a plain 0 ends a pod without waiting for its containers.
+    """
     if node is None or pod.status.phase in FINAL_PHASES:
         return 0
     asked = options.grace_period_seconds
     if asked is None:
         own = pod.spec.termination_grace_period_seconds
         asked = DEFAULT_GRACE if own is None else own
-    return min(max(asked, 0), LONGEST_GRACE)
+    return min(asked, LONGEST_GRACE) if asked >= 0 else 1
 
 
 # --- binding ----------------------------------------------------------------------------------------------------------

@@ -263,6 +263,21 @@ REFUSALS = {
             ],
         },
     ),
+    "a deletion in all namespaces": Refusal(
+        ("DELETE", "/api/v1/configmaps", None, None),
+        *(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {}),
+    ),
+    "a subresource that is not served": Refusal(
+        ("POST", "/api/v1/namespaces/pr/pods/p1/exec?command=ls", JSON, "no JSON"),
+        *(404, "NotFound", "the server could not find the requested resource", {}),
+    ),
+    "a token in another namespace": Refusal(
+        ("POST", "/api/v1/namespaces/pr/serviceaccounts/robot/token", JSON, {"metadata": {"namespace": "other"}}),
+        400,
+        "BadRequest",
+        "the namespace of the provided object (other) does not match the namespace sent on the request (pr)",
+        None,
+    ),
     "nothing known": Refusal(
         ("GET", "/apis/none.example.org/v1/nothings", None, None),
         *(404, "NotFound", "the server could not find the requested resource", {}),
@@ -320,6 +335,8 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
         ("POST", "/api/v1/namespaces/pr/pods", JSON, pod),
         ("POST", "/api/v1/namespaces/ending/configmaps", JSON, held),
         ("DELETE", "/api/v1/namespaces/ending", None, None),
+        ("POST", "/api/v1/namespaces/pr/serviceaccounts", JSON, {"metadata": {"name": "robot"}}),
+        ("POST", "/api/v1/namespaces/pr/serviceaccounts/robot/token", JSON, {"metadata": {"namespace": "pr"}}),
     ):
         code, answer = found.ask(*row)
         assert code in (200, 201), answer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
+from api.objects import Container, EphemeralContainer, Node, ObjectMeta, Pod, PodSpec
 from master.kinds import BY_NAME
 from master.kinds.job import Job
 from master.kinds.pod import EPHEMERAL
@@ -99,6 +99,16 @@ def test_what_becomes_of_dependents(kind: str, options: dict[str, Any], finalize
     item = BY_NAME[kind].type(metadata=meta("a"))
     left = deleted(BY_NAME[kind], item, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
     assert (None if left is None else left.metadata.finalizers) == (None if finalizer is None else (finalizer,))
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "seconds"), [(-1, 30, 1), (-30, 30, 1), (None, -5, 1), (2, 30, 2), (0, 30, None)]
+)
+def test_less_than_no_grace_is_a_second(asked: int | None, own: int, seconds: int | None) -> None:
+    pod = replace(POD, spec=replace(POD.spec, node_name="n1", termination_grace_period_seconds=own))
+    options, now = DeleteOptions(grace_period_seconds=asked), datetime(2026, 1, 1, tzinfo=UTC)
+    left = deleted(BY_NAME["Pod"], pod, options, now, Node(metadata=ObjectMeta(name="n1")))
+    assert (None if left is None else left.metadata.deletion_grace_period_seconds) == seconds
 
 
 def test_a_policy_that_nobody_knows_is_refused() -> None:
