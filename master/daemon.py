@@ -12,6 +12,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+from master import memory
 from master.access import pki, service_tokens
 from master.admission.allocators import SubnetPool, SubnetPools
 from master.controllers.bootstrap import NetworkWish
@@ -91,7 +92,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 address=settings.advertise_address,
             )
         )
-        async with _beside(controllers.run(), store.run()):
+        async with _beside(controllers.run(), store.run(), memory.give_back()):
             await controllers.first_pass.wait()
             try:
                 await _listen(server, settings, authority)

@@ -31,10 +31,18 @@ from reconcile.loop import Loop, Pace
 log = logging.getLogger(__name__)
 
 BRIEF_SECONDS = 0.002
+BURST, WRITES_A_SECOND = 500, 1000
 RESTS, LONGEST_REST = 4, 2.0
 """After a pass that was in vain and not brief a controller rests for as many times as long, at most so many seconds:
 with thousands of pods, of which one changes all the time, clients do not wait for one controller after the other.
 """
+
+
+def rest(spent: float, written: int) -> float:
+    """Seconds after a pass that took `spent` and wrote so many objects; whoever wishes for many gets them by and by."""
+    if written:
+        return min(max(0, written - BURST) / WRITES_A_SECOND, LONGEST_REST)
+    return min(spent * RESTS, LONGEST_REST) if spent > BRIEF_SECONDS else 0.0
 
 
 class Controllers:
@@ -79,8 +87,7 @@ class Controllers:
         self._opening.discard(row.name)
         if not self._opening:
             self.first_pass.set()
-        if not changes and spent > BRIEF_SECONDS:
-            await asyncio.sleep(min(spent * RESTS, LONGEST_REST))
+        await asyncio.sleep(rest(spent, len(changes)))
 
     async def _nodes(self) -> None:
         await self._carry_out("nodes", self._node_life.losses(self._look))
