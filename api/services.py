@@ -263,4 +263,4 @@ def immutable(old: Service, new: Service) -> Iterator[Problem]:
     """A service that has an address keeps it for as long as it is to have one."""
     had, has = old.spec.cluster_ip, new.spec.cluster_ip
     if EXTERNAL_NAME not in (old.spec.type, new.spec.type) and had and has != had:
-        yield Problem("spec.clusterIP", shown(has), "field is immutable", FORBIDDEN)
+        yield Problem("spec.clusterIPs[0]", shown([has]), "may not change once set")

@@ -96,11 +96,13 @@ class Kind(Generic[O]):
     metadata.name and metadata.namespace.
 
     `on_create` and `on_update(new, old)` set what the server decides: of a kind with a status, `on_update` keeps the
-    old status. `spec(object)` is the part whose change counts up `metadata.generation`; None for kinds that have no
-    generation. `held(object)` says whether an object that is being deleted must stay for another reason than its
-    finalizers. `own_rules` are those of a kind that no daemon but the master reads. `more` are subresources beside
-    `status` and `scale`, which a kind has that has a status or can be scaled. `conversion` is that of a kind which is
-    another form of a kind that is stored. `orphans` says that its dependents stay when a deletion says nothing of them.
+    old status. Before the document of an update is read, `settled(document, old)` leaves out what the client sent only
+    because it was there, and what the new state may not have. `spec(object)` is the part whose change counts up
+    `metadata.generation`; None for kinds that have no generation. `held(object)` says whether an object that is being
+    deleted must stay for another reason than its finalizers. `own_rules` are those of a kind that no daemon but the
+    master reads. `more` are subresources beside `status` and `scale`, which a kind has that has a status or can be
+    scaled. `conversion` is that of a kind which is another form of a kind that is stored. `orphans` says that its
+    dependents stay when a deletion says nothing of them.
     `reported`: nodes write its status, and whoever writes that changes nothing else; with the status of another kind
     labels and annotations may change, too.
     `verbs` are what clients may do. Of a kind that they cannot make, `refusal` says why not.
@@ -118,6 +120,7 @@ class Kind(Generic[O]):
     fields: Callable[[O], Mapping[str, str]] = field(default=lambda item: {})
     on_create: Callable[[O], O] = field(default=lambda item: item)
     on_update: Callable[[O, O], O] = keep
+    settled: Callable[[Any, O], Any] = field(default=lambda document, old: document)
     with_status: Callable[[O, O], O] | None = None
     spec: Callable[[O], Any] | None = None
     held: Callable[[O], bool] = field(default=lambda item: False)

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from api.services import EXTERNAL_NAME, HEADLESS, LOAD_BALANCER, Service, ServicePort, ServiceStatus
+from api.services import (
+    CLUSTER_IP,
+    EXTERNAL_NAME,
+    LOAD_BALANCER,
+    NODE_PORT,
+    Service,
+    ServicePort,
+    ServiceStatus,
+    has_node_ports,
+)
 from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
 
 
@@ -43,12 +55,52 @@ def _on_update(new: Service, old: Service) -> Service:
         kept = old.spec.cluster_ip
         spec = replace(spec, cluster_ip=kept, cluster_ips=(kept,) if kept else ())
     ports = {(port.port, port.protocol): port.node_port for port in old.spec.ports}
-    if spec.type == old.spec.type and spec.cluster_ip != HEADLESS:
+    if has_node_ports(old) and has_node_ports(new):
         numbered = (
             replace(port, node_port=port.node_port or ports.get((port.port, port.protocol), 0)) for port in spec.ports
         )
         spec = replace(spec, ports=tuple(numbered))
     return replace(new, spec=spec, status=old.status)
+
+
+_INSIDE = (CLUSTER_IP, NODE_PORT, LOAD_BALANCER)
+_OF_TYPES = {
+    "clusterIP": _INSIDE,
+    "clusterIPs": _INSIDE,
+    "ipFamilies": _INSIDE,
+    "ipFamilyPolicy": _INSIDE,
+    "externalTrafficPolicy": (NODE_PORT, LOAD_BALANCER),
+    "allocateLoadBalancerNodePorts": (LOAD_BALANCER,),
+    "loadBalancerClass": (LOAD_BALANCER,),
+}
+"""Which types of services have a field that the master fills in."""
+
+
+def _settled(document: Any, old: Service) -> Any:
+    """The document without what only another type has, where the client left that as it was."""
+    spec = document.get("spec") if isinstance(document, dict) else None
+    if not isinstance(spec, dict):
+        return document
+    spec, was = dict(spec), msgspec.json.decode(msgspec.json.encode(old.spec))
+    if spec.get("clusterIPs") == was.get("clusterIPs") and spec.get("clusterIP") != was.get("clusterIP"):
+        spec["clusterIPs"] = [spec["clusterIP"]] if spec.get("clusterIP") else []
+    kind = spec.get("type") or CLUSTER_IP
+    for name, types in _OF_TYPES.items():
+        if old.spec.type in types and kind not in types and spec.get(name) == was.get(name):
+            spec.pop(name, None)
+    opens = kind == NODE_PORT or (kind == LOAD_BALANCER and spec.get("allocateLoadBalancerNodePorts") is not False)
+    if has_node_ports(old) and not opens and _node_ports(spec) == _node_ports(was):
+        spec["ports"] = [
+            {key: value for key, value in port.items() if key != "nodePort"} if isinstance(port, dict) else port
+            for port in spec["ports"]
+        ]
+    return {**document, "spec": spec}
+
+
+def _node_ports(spec: Mapping[str, Any]) -> list[Any]:
+    ports = spec.get("ports")
+    found = [port.get("nodePort") for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
+    return [number for number in found if number]
 
 
 SERVICE = Kind(
@@ -71,5 +123,6 @@ SERVICE = Kind(
     fields=lambda item: {"spec.clusterIP": item.spec.cluster_ip, "spec.type": item.spec.type},
     on_create=lambda item: replace(item, status=ServiceStatus()),
     on_update=_on_update,
+    settled=_settled,
     with_status=lambda new, old: replace(old, status=new.status),
 )

@@ -193,8 +193,9 @@ class Objects:
     async def _replace(self, ask: Ask, document: Any, old: Record, owners: Sequence[Owner] | None = None) -> Answer:
         """`owners` are those after an apply."""
         kind, dry = ask.where.kind, request.dry_run(ask.query)
-        body = writes.read(ask.where, document, request.strictness(ask.query))
         part, draft = ask.where.subresource, Draft(self._store)
+        wish = document if part else kind.settled(document, old.object)
+        body = writes.read(ask.where, wish, request.strictness(ask.query))
         if part:
             new = writes.part_updated(kind, part, body.item, old.object)
         else:

@@ -24,6 +24,7 @@ MODIFIED = (
     'Operation cannot be fulfilled on configmaps "c1": the object has been modified; please apply your changes to the '
     "latest version and try again"
 )
+ONCE_SET = 'Invalid value: ["172.30.0.99"]: may not change once set'
 POD_UPDATES = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
@@ -278,6 +279,13 @@ REFUSALS = {
         "the namespace of the provided object (other) does not match the namespace sent on the request (pr)",
         None,
     ),
+    "another address": Refusal(
+        ("PATCH", "/api/v1/namespaces/pr/services/s1", MERGE, {"spec": {"clusterIP": "172.30.0.99"}}),
+        422,
+        "Invalid",
+        'Service "s1" is invalid: spec.clusterIPs[0]: Invalid value: ["172.30.0.99"]: may not change once set',
+        {"name": "s1", "kind": "Service", "causes": [cause("FieldValueInvalid", "spec.clusterIPs[0]", ONCE_SET)]},
+    ),
     "nothing known": Refusal(
         ("GET", "/apis/none.example.org/v1/nothings", None, None),
         *(404, "NotFound", "the server could not find the requested resource", {}),
@@ -325,6 +333,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     server.start()
     found = Door(server)
     pod = {"metadata": {"name": "p1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    service = {"metadata": {"name": "s1"}, "spec": {"ports": [{"port": 1}]}}
     held = {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}}
     applied = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c9"}, "data": {"k": "1"}}
     for row in (
@@ -332,6 +341,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
         ("POST", "/api/v1/namespaces", JSON, {"metadata": {"name": "ending"}}),
         ("POST", MAPS, JSON, {"metadata": {"name": "c1"}, "data": {"a": "1"}}),
         ("PATCH", f"{MAPS}/c9?fieldManager=m1", APPLY, applied),
+        ("POST", "/api/v1/namespaces/pr/services", JSON, service),
         ("POST", "/api/v1/namespaces/pr/pods", JSON, pod),
         ("POST", "/api/v1/namespaces/ending/configmaps", JSON, held),
         ("DELETE", "/api/v1/namespaces/ending", None, None),

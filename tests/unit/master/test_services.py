@@ -16,6 +16,7 @@ from master.controllers.network import endpoints
 from master.kinds.service import SERVICE
 from master.wire.answers import Failure
 from master.writing.outcomes import Change, Drop, Make
+from master.writing.patch import merge
 from tests.unit.master.make import meta, pod
 
 NETWORK = IPv4Network("172.30.0.0/29")
@@ -90,7 +91,64 @@ def test_an_update_keeps_what_was_given() -> None:
     assert (new.spec.cluster_ip, new.spec.ports[0].node_port) == ("172.30.0.1", 30000)
     assert not list(immutable(old, new))
     other = replace(new, spec=replace(new.spec, cluster_ip="172.30.0.2"))
-    assert [problem.path for problem in immutable(old, other)] == ["spec.clusterIP"]
+    assert [problem.path for problem in immutable(old, other)] == ["spec.clusterIPs[0]"]
+
+
+def after(old: Service, changes: dict[str, Any]) -> Service | list[str]:
+    """What a merge patch of its spec makes of a service, or why it does not."""
+    document = merge(msgspec.json.decode(msgspec.json.encode(old)), {"spec": changes})
+    item, problems, _ = decode(Service, SERVICE.settled(document, old))
+    if item is None:
+        return [problem.path for problem in problems]
+    new = SERVICE.on_update(default(item), old)
+    return [problem.path for problem in immutable(old, new)] or assigned(new, [], NETWORK, 0, 5).service
+
+
+FILLED = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "externalTrafficPolicy", "loadBalancerClass")
+OTHER_NAME = {"type": "ExternalName", "externalName": "example.org"}
+INSIDE = {"clusterIP": "172.30.0.1", "clusterIPs": ["172.30.0.1"], "ipFamilies": ["IPv4"]}
+INSIDE["ipFamilyPolicy"] = "SingleStack"
+OPEN = {**INSIDE, "externalTrafficPolicy": "Cluster"}
+CHANGES = [
+    ("NodePort", {"type": "ClusterIP"}, INSIDE, [0]),
+    ("NodePort", {"type": None}, INSIDE, [0]),
+    ("NodePort", {"type": "LoadBalancer"}, OPEN, [30000]),
+    ("NodePort", {"type": "LoadBalancer", "allocateLoadBalancerNodePorts": False}, OPEN, [0]),
+    ("NodePort", OTHER_NAME, {}, [0]),
+    ("LoadBalancer", {"type": "ClusterIP"}, INSIDE, [0]),
+    ("ClusterIP", OTHER_NAME, {}, [0]),
+    ("ClusterIP", {"type": "NodePort"}, OPEN, [30005]),
+    ("ClusterIP", {"clusterIP": None}, INSIDE, [0]),
+    ("ClusterIP", {"clusterIP": ""}, INSIDE, [0]),
+    ("ClusterIP", {"clusterIP": None, "clusterIPs": None}, INSIDE, [0]),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "filled", "node_ports"), CHANGES, ids=str)
+def test_a_service_may_change_its_type(
+    kind: str, changes: dict[str, Any], filled: dict[str, Any], node_ports: list[int]
+) -> None:
+    new = after(assigned(service(type=kind), [], NETWORK, 0, 0).service, changes)
+    assert isinstance(new, Service), new
+    found = msgspec.json.decode(msgspec.json.encode(new.spec))
+    assert {name: found[name] for name in FILLED if name in found} == filled
+    assert [port.node_port for port in new.spec.ports] == node_ports
+
+
+REFUSED_CHANGES = [
+    ("ClusterIP", {"clusterIP": "172.30.0.3"}, ["spec.clusterIPs[0]"]),
+    ("ClusterIP", {"clusterIP": "None"}, ["spec.clusterIPs[0]"]),
+    ("ClusterIP", {**OTHER_NAME, "clusterIP": "172.30.0.3"}, ["spec.clusterIP"]),
+    ("NodePort", {"type": "ClusterIP", "ports": [{"port": 80, "nodePort": 30007}]}, ["spec.ports[0].nodePort"]),
+    ("ClusterIP", {"ports": [{"port": 80, "nodePort": 30007}]}, ["spec.ports[0].nodePort"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes", "paths"), REFUSED_CHANGES, ids=str)
+def test_a_change_that_the_client_wants_and_cannot_have_is_refused(
+    kind: str, changes: dict[str, Any], paths: list[str]
+) -> None:
+    assert after(assigned(service(type=kind), [], NETWORK, 0, 0).service, changes) == paths
 
 
 WRONG = [
