@@ -147,9 +147,10 @@ class Objects:
                 raise answers.already_exists(where.kind, name)
         else:
             raise answers.already_exists(where.kind, name)
-        self._gate.guard(where.kind, body.item, None, ask.user)
         draft = Draft(self._store)
-        item = writes.owned(self._chain.created(where.kind, body.item, draft), owners)
+        with answers.warned(body.warnings):
+            self._gate.guard(where.kind, body.item, None, ask.user)
+            item = writes.owned(self._chain.created(where.kind, body.item, draft), owners)
         if not dry:
             kept, *_ = await self._store.write(Put(where.kind.kept(item), expect=0), *draft.puts)
             item = where.kind.seen(kept)
@@ -196,14 +197,15 @@ class Objects:
         part, draft = ask.where.subresource, Draft(self._store)
         wish = document if part else kind.settled(document, old.object)
         body = writes.read(ask.where, wish, request.strictness(ask.query))
-        if part:
-            new = writes.part_updated(kind, part, body.item, old.object)
-        else:
-            new = writes.updated(kind, body.item, old.object)
-            self._gate.guard(kind, new, old.object, ask.user)
-        if owners is None:
-            owners = writes.owners_after(kind, old.object, new, document, self._owner(ask, apply.UPDATE))
-        new = writes.owned(new if part else self._chain.changed(kind, new, old.object, draft), owners)
+        with answers.warned(body.warnings):
+            if part:
+                new = writes.part_updated(kind, part, body.item, old.object)
+            else:
+                new = writes.updated(kind, body.item, old.object)
+                self._gate.guard(kind, new, old.object, ask.user)
+            if owners is None:
+                owners = writes.owners_after(kind, old.object, new, document, self._owner(ask, apply.UPDATE))
+            new = writes.owned(new if part else self._chain.changed(kind, new, old.object, draft), owners)
         item = new if dry else await self._put(kind, new, old, draft.puts)
         return self._answer(200, ask, item, body.warnings)
 

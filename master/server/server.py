@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -167,9 +167,7 @@ class Server:
                 # It may rest on writes that are on their way to the disk: who looks again must see them.
                 await self._store.write()
             raise
-        headers = CIMultiDict([("Cache-Control", "no-cache, private")])
-        for warning in answer.warnings:
-            headers.add("Warning", f"299 - {_quoted(warning)}")
+        headers = CIMultiDict([("Cache-Control", "no-cache, private"), *_warnings(answer.warnings)])
         return web.Response(status=answer.code, body=answer.body, content_type="application/json", headers=headers)
 
     async def _operate(self, verb: str, ask: Ask) -> Answer:
@@ -256,10 +254,16 @@ def _content_type(http: web.Request) -> str:
 def _refusal(failure: answers.Failure) -> web.Response:
     status = failure.status
     retry = status.details.retry_after_seconds if status.details else 0
-    headers = {"Retry-After": str(retry)} if retry else {}
+    headers = CIMultiDict(_warnings(failure.warnings))
+    if retry:
+        headers["Retry-After"] = str(retry)
     return web.Response(
         status=status.code, body=answers.encode(status), content_type="application/json", headers=headers
     )
+
+
+def _warnings(texts: Iterable[str]) -> list[tuple[str, str]]:
+    return [("Warning", f"299 - {_quoted(text)}") for text in texts]
 
 
 def _quoted(text: str) -> str:

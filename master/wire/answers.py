@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -16,11 +17,22 @@ from master.writing.field_sets import shown_path
 
 
 class Failure(Exception):
-    """Ends a request with this Status."""
+    """Ends a request with this Status; the warnings go with it."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.message)
         self.status = status
+        self.warnings: tuple[str, ...] = ()
+
+
+@contextmanager
+def warned(warnings: tuple[str, ...]) -> Iterator[None]:
+    """What fails in here fails with these warnings."""
+    try:
+        yield
+    except Failure as found:
+        found.warnings = warnings
+        raise
 
 
 def failure(code: int, reason: str, message: str, details: StatusDetails | None = None) -> Failure:

@@ -62,13 +62,14 @@ def read(where: Target, document: object, strictness: str, random_letters: Calla
     found = unreadable(kind.type.API_VERSION, kind.name, document)
     problems = (*problems, *(problem for problem in found if problem.path not in told_of))
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
-    refused = problems if strictness == "Strict" else [row for row in problems if row.reason != UNKNOWN]
-    if refused and all(problem.reason == UNKNOWN for problem in refused):
+    if unknown and strictness == "Strict":
         raise answers.unknown_fields(kind, [problem.path for problem in unknown])
-    if refused or item is None:
+    told = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
+    if item is None:
         name = metadata.get("name") if isinstance(metadata, dict) else ""
-        raise answers.invalid(kind, name if isinstance(name, str) else "", refused)
-    told = [f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn"]
+        refused = [problem for problem in problems if problem.reason != UNKNOWN]
+        with answers.warned(told):
+            raise answers.invalid(kind, name if isinstance(name, str) else "", refused)
     return Body(with_metadata(default(item, kind.rules), managed_fields=None, self_link=""), (*told, *warnings))
 
 

@@ -150,6 +150,13 @@ REFUSALS = {
         'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "foo"',
         None,
     ),
+    "an unknown field and a bad name": Refusal(
+        ("POST", f"{MAPS}?fieldValidation=Strict", JSON, {"metadata": {"name": "Bad_Name"}, "foo": 1}),
+        400,
+        "BadRequest",
+        'ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "foo"',
+        None,
+    ),
     "no JSON": Refusal(
         ("POST", MAPS, JSON, "{bad"),
         400,
@@ -312,6 +319,7 @@ class Door:
 
     def __init__(self, server: ApiServer) -> None:
         context = Kubeconfig.load(server.kubeconfig).ssl_context()
+        self.warnings: list[str] = []
         self._connection = HTTPSConnection(server.url.removeprefix("https://"), context=context, timeout=30)
 
     def ask(self, method: str, path: str, content_type: str | None = None, body: object = None) -> tuple[int, Any]:
@@ -321,6 +329,7 @@ class Door:
         text = body if isinstance(body, str) or body is None else json.dumps(body)
         self._connection.request(verb, path, text, headers)
         answer = self._connection.getresponse()
+        self.warnings = answer.headers.get_all("Warning", [])
         return answer.status, json.loads(answer.read())
 
     def close(self) -> None:
@@ -366,3 +375,20 @@ def test_refusals_are_worded_as_the_reference_words_them(door: Door, refusal: Re
     wanted |= {"message": message, "reason": refusal.reason, "code": refusal.code}
     assert came == wanted | ({} if refusal.details is None else {"details": refusal.details})
     assert code == refusal.code
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (("POST", MAPS, JSON, {"metadata": {"name": "warned"}, "foo": 1}), 201),
+        (("POST", MAPS, JSON, {"metadata": {"name": "Bad_Name"}, "foo": 1}), 422),
+        (("POST", "/api/v1/namespaces/ending/configmaps", JSON, {"metadata": {"name": "late"}, "foo": 1}), 403),
+        (("PATCH", "/api/v1/namespaces/pr/services/s1", MERGE, {"foo": 1, "spec": {"clusterIP": "172.30.0.99"}}), 422),
+    ],
+    ids=str,
+)
+def test_unknown_fields_are_warned_of_whatever_comes_of_the_request(
+    door: Door, request_: tuple[str, str, str, object], code: int
+) -> None:
+    assert door.ask(*request_)[0] == code
+    assert door.warnings == ['299 - "unknown field \\"foo\\""']
