@@ -56,7 +56,6 @@ def read(where: Target, document: object, strictness: str, random_letters: Calla
     if not isinstance(document, dict):
         raise answers.bad_request(f"the body is not a {kind.name}: a JSON object is accepted")
     document = _placed(where, _typed(kind, document), random_letters)
-    metadata = document["metadata"]
     item, problems, warnings = decode(kind.type, document, kind.rules)
     told_of = {problem.path for problem in problems}
     found = unreadable(kind.type.API_VERSION, kind.name, document)
@@ -65,9 +64,9 @@ def read(where: Target, document: object, strictness: str, random_letters: Calla
     if unknown and strictness == "Strict":
         raise answers.unknown_fields(kind, [problem.path for problem in unknown])
     told = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
-    if item is None:
-        name = metadata.get("name") if isinstance(metadata, dict) else ""
-        refused = [problem for problem in problems if problem.reason != UNKNOWN]
+    refused = [problem for problem in problems if problem.reason != UNKNOWN]
+    if refused or item is None:
+        name = document["metadata"].get("name") if isinstance(document["metadata"], dict) else ""
         with answers.warned(told):
             raise answers.invalid(kind, name if isinstance(name, str) else "", refused)
     return Body(with_metadata(default(item, kind.rules), managed_fields=None, self_link=""), (*told, *warnings))

@@ -55,6 +55,11 @@ def test_a_strict_request_hears_of_unknown_fields_first(document: dict[str, Any]
     assert refusal(document, "Strict") == refusal(TWO_UNKNOWN, "Strict")
 
 
+@pytest.mark.parametrize("strictness", ["Strict", "Warn", "Ignore"])
+def test_what_clients_could_not_read_is_refused_whatever_becomes_of_unknown_fields(strictness: str) -> None:
+    assert "status.startTime" in refusal({**GOOD, "status": {"startTime": "garbage"}}, strictness)
+
+
 POD = Pod(metadata=ObjectMeta(name="web", generation=1), spec=PodSpec(containers=(Container(name="main", image="a"),)))
 SHELL = EphemeralContainer(name="shell", image="b")
 
