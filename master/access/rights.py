@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from api.events import Event
-from api.objects import Namespace, Object, Pod
+from api.objects import Namespace, Node, Object, Pod
 from api.queries import NodeQuery
 from api.references import Reference, references
 from api.schema import without_nulls
 from api.storage import PersistentVolume, PersistentVolumeClaim
 from api.tokens import TokenRequest
-from master.access import accounts, authorize, escalation, impersonation, rbac
+from master.access import accounts, authorize, escalation, impersonation, node_restriction, rbac
 from master.access.authorize import FOR_PODS, MASTERS, Attributes, Decision, PathAttributes, User
 from master.access.grants import Grants
 from master.access.reviews import NonResourceAttributes, ResourceAttributes
@@ -103,7 +103,11 @@ class Rights:
         return wanted.user
 
     def guard(self, kind: AnyKind, new: Any, old: Any, user: User) -> None:
-        """Whether the user may give away what a role or a binding gives."""
+        """Whether the user may give away what a role or a binding gives, and a node say that of itself."""
+        if user.node and MASTERS not in user.groups and isinstance(new, Node):
+            found = node_restriction.refusal(new, old)
+            if found is not None:
+                raise answers.forbidden(kind, new.metadata.name, found)
         if isinstance(new, escalation.GUARDED):
             giver = escalation.Giver(
                 user,

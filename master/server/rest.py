@@ -199,6 +199,7 @@ class Objects:
         body = writes.read(ask.where, wish, request.strictness(ask.query))
         with answers.warned(body.warnings):
             if part:
+                self._gate.guard(kind, body.item, old.object, ask.user)
                 new = writes.part_updated(kind, part, body.item, old.object)
             else:
                 new = writes.updated(kind, body.item, old.object)

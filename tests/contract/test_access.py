@@ -134,6 +134,25 @@ async def test_a_node_writes_its_own_node_and_the_status_of_its_own_pods(callers
     assert written.status.phase == "Running"
 
 
+async def test_a_node_may_not_draw_pods_to_itself_nor_have_itself_collected(callers: Callers) -> None:
+    gone = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
+    owned = {"metadata": {"ownerReferences": [gone]}}
+    tainted = {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
+    label = "node-restriction.kubernetes.io/x"
+    labelled = {"metadata": {"labels": {label: "a"}}}
+    before = await callers.administrator.get(Node, "mine")
+    for patch, what in ((owned, "ownerReferences"), (tainted, "taints"), (labelled, f"labels: {label}")):
+        for write in (callers.mine.patch, callers.mine.patch_status):
+            with pytest.raises(Forbidden) as caught:
+                await write(Node, "mine", "", patch)
+            assert caught.value.status.message == f'nodes "mine" is forbidden: is not allowed to modify {what}'
+    after = await callers.administrator.get(Node, "mine")
+    assert (after.metadata.owner_references, after.metadata.labels) == ((), before.metadata.labels)
+    mended = await callers.mine.patch(Node, "mine", "", {"metadata": {"labels": {"kubernetes.io/arch": "amd64"}}})
+    assert mended.metadata.labels["kubernetes.io/arch"] == "amd64"
+    assert label in (await callers.administrator.patch(Node, "mine", "", labelled)).metadata.labels
+
+
 async def test_a_node_reads_one_by_one_what_its_own_pods_refer_to(callers: Callers) -> None:
     master, mine, other = callers.administrator, callers.mine, callers.other
     config = ConfigMap(metadata=ObjectMeta(name="settings", namespace="default"), data={"a": "1"})

@@ -86,6 +86,7 @@ PURE = (
     "master/access/bootstrap_roles.py",
     "master/access/escalation.py",
     "master/access/impersonation.py",
+    "master/access/node_restriction.py",
     "master/controllers/network/master_service.py",
     "master/admission/pod_accounts.py",
     "master/access/rbac.py",

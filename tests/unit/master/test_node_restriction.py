@@ -1,0 +1,77 @@
+"""What a node may say of itself."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from api.objects import Node, NodeSpec, ObjectMeta, OwnerReference, Taint
+from master.access.node_restriction import refusal
+
+TAINT = Taint(key="dedicated", value="db", effect="NoSchedule")
+OWNER = OwnerReference(api_version="v1", kind="Namespace", name="gone", uid="gone")
+FORBIDDEN = (
+    "node-restriction.kubernetes.io/x",
+    "team.node-restriction.kubernetes.io/x",
+    "node-role.kubernetes.io/control-plane",
+    "kubernetes.io/x",
+    "kubernetes.io/instance-type",
+    "x.k8s.io/y",
+    "x.topology.kubernetes.io/y",
+    "k8s.io/y",
+)
+OWN = (
+    "kubernetes.io/hostname",
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "kubelet.kubernetes.io/x",
+    "x.kubelet.kubernetes.io/y",
+    "node.kubernetes.io/x",
+    "disk",
+    "example.org/disk",
+    "notkubernetes.io/x",
+)
+
+
+def node(labels: dict[str, str] | None = None, taints: tuple[Taint, ...] = (), *owners: OwnerReference) -> Node:
+    metadata = ObjectMeta(name="n1", labels=labels or {}, owner_references=owners)
+    return Node(metadata=metadata, spec=NodeSpec(taints=taints))
+
+
+@pytest.mark.parametrize("label", FORBIDDEN)
+def test_labels_of_others_a_node_neither_sets_nor_changes_nor_takes_away(label: str) -> None:
+    has, other, none = node({label: "a"}), node({label: "b"}), node()
+    assert refusal(has, None) == f"is not allowed to set the following labels: {label}"
+    for new, old in ((has, none), (other, has), (none, has)):
+        assert refusal(new, old) == f"is not allowed to modify labels: {label}"
+    assert refusal(replace(has, spec=NodeSpec(unschedulable=True)), has) is None
+
+
+@pytest.mark.parametrize("label", OWN)
+def test_labels_that_tell_what_it_is_are_its_own(label: str) -> None:
+    has, none = node({label: "a"}), node()
+    assert [refusal(new, old) for new, old in ((has, None), (has, none), (none, has))] == [None] * 3
+
+
+def test_all_labels_that_are_refused_are_named_in_order() -> None:
+    labels = {"node-role.kubernetes.io/b": "", "disk": "ssd", "k8s.io/a": ""}
+    assert refusal(node(labels), node()) == "is not allowed to modify labels: k8s.io/a, node-role.kubernetes.io/b"
+
+
+def test_taints_come_with_the_registration_only() -> None:
+    assert refusal(node(None, (TAINT,)), None) is None
+    assert refusal(node({"disk": "ssd"}, (TAINT,)), node(None, (TAINT,))) is None
+    for new, old in ((node(None, (TAINT,)), node()), (node(), node(None, (TAINT,)))):
+        assert refusal(new, old) == "is not allowed to modify taints"
+
+
+def test_a_node_gives_itself_no_owner_and_leaves_none() -> None:
+    for new, old in ((node(None, (), OWNER), node()), (node(), node(None, (), OWNER))):
+        assert refusal(new, old) == "is not allowed to modify ownerReferences"
+    assert refusal(node({"disk": "ssd"}, (), OWNER), node(None, (), OWNER)) is None
