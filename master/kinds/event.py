@@ -78,4 +78,5 @@ EVENT = Kind(
     columns=COLUMNS,
     cells=cells,
     fields=_fields,
+    made_by_update=True,
 )

@@ -139,4 +139,5 @@ EVENT_V1 = Kind(
     fields=_fields,
     own_rules=Rules(check=_check, immutable=_immutable),
     conversion=Conversion(event.EVENT, _seen, _kept),
+    made_by_update=True,
 )

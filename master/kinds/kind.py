@@ -105,6 +105,7 @@ class Kind(Generic[O]):
     dependents stay when a deletion says nothing of them.
     `reported`: nodes write its status, and whoever writes that changes nothing else; with the status of another kind
     labels and annotations may change, too.
+    `made_by_update`: an update of what is not there makes it.
     `verbs` are what clients may do. Of a kind that they cannot make, `refusal` says why not.
     Of a `personal` kind, lists and watches show only what the asker may get one by one.
     """
@@ -131,6 +132,7 @@ class Kind(Generic[O]):
     reported: bool = False
     personal: bool = False
     orphans: bool = False
+    made_by_update: bool = False
     verbs: tuple[str, ...] = VERBS
     refusal: str = ""
 

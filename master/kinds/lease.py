@@ -19,4 +19,5 @@ LEASE = Kind(
     namespaced=True,
     columns=(NAME, Column("Holder", "Who holds it."), AGE),
     cells=_cells,
+    made_by_update=True,
 )

@@ -157,9 +157,15 @@ class Objects:
         return self._answer(201, ask, item, body.warnings)
 
     async def update(self, ask: Ask) -> Answer:
-        """Another object in place of the one there is, or another status."""
-        old = self._old(ask)
-        return await self._replace(ask, ask.document, old)
+        """Another object in place of the one there is, or another status; of some kinds a new one."""
+        kind = ask.where.kind
+        if kind.made_by_update and not ask.where.subresource and self._store.latest(ask.key) is None:
+            self._gate.check(ask.user, "create", ask)
+            body = writes.read(ask.where, ask.document, request.strictness(ask.query))
+            if body.item.metadata.uid:
+                raise answers.other_uid(kind, ask.where.name, body.item.metadata.uid, "")
+            return await self._create(ask, ask.document, ())
+        return await self._replace(ask, ask.document, self._old(ask))
 
     async def patch(self, ask: Ask) -> Answer:
         """A part of the object changed."""

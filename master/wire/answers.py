@@ -110,6 +110,11 @@ def conflict(kind: AnyKind, name: str, why: str = "") -> Failure:
     return failure(409, "Conflict", message, about(kind, name))
 
 
+def other_uid(kind: AnyKind, name: str, wanted: str, found: str) -> Failure:
+    """409: the object is another one than the body names; `found` is empty if there is none."""
+    return conflict(kind, name, f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}")
+
+
 def other_object(kind: AnyKind, name: str, why: str) -> Failure:
     """409: the object is not the one that a delete is meant for. The answer names its kind, not its resource."""
     message = f'Operation cannot be fulfilled on {kind.name} "{name}": {why}'

@@ -239,8 +239,7 @@ def _check_identity(kind: AnyKind, new: Any, old: Any) -> None:
     if new.metadata.resource_version not in ("", "0", old.metadata.resource_version):
         raise answers.conflict(kind, old.metadata.name)
     if new.metadata.uid not in ("", old.metadata.uid):
-        why = f"Precondition failed: UID in precondition: {new.metadata.uid}, UID in object meta: {old.metadata.uid}"
-        raise answers.conflict(kind, old.metadata.name, why)
+        raise answers.other_uid(kind, old.metadata.name, new.metadata.uid, old.metadata.uid)
 
 
 def _as_old(new: Any, old: Any) -> Any:
@@ -380,8 +379,7 @@ def bound(kind: AnyKind, pod: Pod, binding: Binding, now: datetime.datetime) -> 
     if target is None or target.kind not in ("", "Node") or not target.name:
         raise answers.bad_request("the Binding has no target of kind Node with a name")
     if found.uid not in ("", pod.metadata.uid):
-        why = f"Precondition failed: UID in precondition: {found.uid}, UID in object meta: {pod.metadata.uid}"
-        raise answers.conflict(kind, name, why)
+        raise answers.other_uid(kind, name, found.uid, pod.metadata.uid)
     if pod.metadata.deletion_timestamp:
         raise answers.conflict(kind, name, "the pod is being deleted and cannot be assigned to a node")
     if pod.spec.node_name:

@@ -69,6 +69,25 @@ async def test_what_is_written_in_one_form_is_seen_and_changed_in_the_other(clie
     assert (await door.ask("GET", f"{CORE}/a"))["code"] == 404
 
 
+async def test_an_update_of_an_event_or_a_lease_that_is_not_there_makes_it(client: Client) -> None:
+    door = Door(client)
+    leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    for path, body in (
+        (CORE, {"metadata": {"namespace": "default"}, "involvedObject": NODE}),
+        (NEWER, TOLD),
+        (leases, {"spec": {"holderIdentity": "me"}}),
+    ):
+        one = f"{path}/put"
+        assert (await door.ask("PATCH", one, {"metadata": {"labels": {"a": "b"}}}))["code"] == 404
+        refused = await door.ask("PUT", one, {**body, "metadata": {"name": "put", "uid": "of-another"}})
+        assert (refused["code"], "UID in precondition: of-another" in refused["message"]) == (409, True)
+        made = await door.ask("PUT", one, {**body, "metadata": {"name": "put"}})
+        assert (made["metadata"]["name"], await door.ask("GET", one)) == ("put", made)
+        again = await door.ask("PUT", one, {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}})
+        assert again["metadata"]["uid"] == made["metadata"]["uid"]
+        await door.ask("DELETE", one)
+
+
 async def test_both_forms_can_be_watched(client: Client, wire: Wire) -> None:
     door = Door(client)
     revision = (await door.ask("GET", CORE))["metadata"]["resourceVersion"]

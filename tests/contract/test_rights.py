@@ -121,6 +121,22 @@ async def test_who_applies_what_is_not_there_makes_it(bob: aiohttp.ClientSession
         assert answer.status == 200
 
 
+async def test_who_updates_a_lease_that_is_not_there_must_be_allowed_to_make_it(
+    bob: aiohttp.ClientSession, kubectl: Kubectl
+) -> None:
+    kubectl("-n", "blue", "create", "role", "renews", "--verb=update", "--resource=leases.coordination.k8s.io")
+    kubectl("-n", "blue", "create", "rolebinding", "renews", "--role=renews", "--user=bob")
+    path = "/apis/coordination.k8s.io/v1/namespaces/blue/leases/leader"
+    body = {"metadata": {"name": "leader"}, "spec": {"holderIdentity": "bob"}}
+    async with bob.put(path, json=body) as answer:
+        assert (answer.status, "cannot create" in (await answer.json())["message"]) == (403, True)
+    kubectl("-n", "blue", "create", "role", "leads", "--verb=create", "--resource=leases.coordination.k8s.io")
+    kubectl("-n", "blue", "create", "rolebinding", "leads", "--role=leads", "--user=bob")
+    for code in (201, 200):
+        async with bob.put(path, json=body) as answer:
+            assert answer.status == code
+
+
 async def test_reviews_say_why(bob: aiohttp.ClientSession, server: ApiServer, kubectl: Kubectl) -> None:
     async def asked(spec: dict[str, object]) -> dict[str, object]:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
