@@ -102,6 +102,12 @@ class Objects:
             why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
             problem = Problem("resourceVersionMatch", "given", why, FORBIDDEN)
             raise answers.invalid_options("ListOptions", problem)
+        if match == "Exact" and asked == 0:
+            why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+            raise answers.invalid_options("ListOptions", Problem("resourceVersionMatch", "given", why, FORBIDDEN))
+        if "sendInitialEvents" in query:
+            why = "sendInitialEvents is forbidden for list"
+            raise answers.invalid_options("ListOptions", Problem("sendInitialEvents", "given", why, FORBIDDEN))
         if paged and asked:
             raise answers.bad_request("resourceVersion is not accepted together with continue")
         if asked is not None and asked > self._store.revision:

@@ -24,6 +24,8 @@ MODIFIED = (
     'Operation cannot be fulfilled on configmaps "c1": the object has been modified; please apply your changes to the '
     "latest version and try again"
 )
+EXACTLY_ANY = 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+NOT_FOR_LISTS = "Forbidden: sendInitialEvents is forbidden for list"
 ONCE_SET = 'Invalid value: ["172.30.0.99"]: may not change once set'
 POD_UPDATES = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
@@ -191,6 +193,28 @@ REFUSALS = {
                     "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
                 )
             ],
+        },
+    ),
+    "exactly any version": Refusal(
+        ("GET", f"{MAPS}?resourceVersion=0&resourceVersionMatch=Exact", None, None),
+        422,
+        "Invalid",
+        f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: {EXACTLY_ANY}',
+        {
+            "group": "meta.k8s.io",
+            "kind": "ListOptions",
+            "causes": [cause("FieldValueForbidden", "resourceVersionMatch", EXACTLY_ANY)],
+        },
+    ),
+    "initial events of a list": Refusal(
+        ("GET", f"{MAPS}?sendInitialEvents=true&resourceVersion=0&resourceVersionMatch=NotOlderThan", None, None),
+        422,
+        "Invalid",
+        f'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: {NOT_FOR_LISTS}',
+        {
+            "group": "meta.k8s.io",
+            "kind": "ListOptions",
+            "causes": [cause("FieldValueForbidden", "sendInitialEvents", NOT_FOR_LISTS)],
         },
     ),
     "initial events without a match": Refusal(
