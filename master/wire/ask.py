@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from api.schema import NOT_SUPPORTED, Problem, shown
 from master.access.authorize import User
 from master.store.records import Key
 from master.wire import answers, request
@@ -57,8 +58,16 @@ def delete_options(ask: Ask) -> DeleteOptions:
     except msgspec.ValidationError as error:
         raise answers.bad_request(f"the body is not a DeleteOptions: {error}") from error
     seconds, policy = request.number(ask.query, "gracePeriodSeconds"), ask.query.get("propagationPolicy", "")
-    return msgspec.structs.replace(
+    options = msgspec.structs.replace(
         options,
         grace_period_seconds=options.grace_period_seconds if seconds is None else seconds,
         propagation_policy=policy or options.propagation_policy,
     )
+    if options.dry_run not in ((), ("All",)):
+        problem = Problem("dryRun", shown(options.dry_run), 'supported values: "All"', NOT_SUPPORTED)
+        raise answers.invalid_options("DeleteOptions", problem)
+    if options.orphan_dependents is not None and options.propagation_policy:
+        why = "orphanDependents and deletionPropagation cannot be both set"
+        problem = Problem("propagationPolicy", shown(options.propagation_policy), why)
+        raise answers.invalid_options("DeleteOptions", problem)
+    return options

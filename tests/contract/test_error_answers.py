@@ -26,6 +26,8 @@ MODIFIED = (
 )
 EXACTLY_ANY = 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
 NOT_FOR_LISTS = "Forbidden: sendInitialEvents is forbidden for list"
+ONLY_ALL = 'Unsupported value: ["Some"]: supported values: "All"'
+NOT_BOTH = 'Invalid value: "Background": orphanDependents and deletionPropagation cannot be both set'
 ONCE_SET = 'Invalid value: ["172.30.0.99"]: may not change once set'
 POD_UPDATES = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
@@ -233,6 +235,28 @@ REFUSALS = {
                     "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
                 )
             ],
+        },
+    ),
+    "a deletion tried in another way": Refusal(
+        ("DELETE", f"{MAPS}/c1", JSON, {"dryRun": ["Some"]}),
+        422,
+        "Invalid",
+        f'DeleteOptions.meta.k8s.io "" is invalid: dryRun: {ONLY_ALL}',
+        {
+            "group": "meta.k8s.io",
+            "kind": "DeleteOptions",
+            "causes": [cause("FieldValueNotSupported", "dryRun", ONLY_ALL)],
+        },
+    ),
+    "a deletion with two policies": Refusal(
+        ("DELETE", f"{MAPS}/c1?dryRun=All", JSON, {"orphanDependents": True, "propagationPolicy": "Background"}),
+        422,
+        "Invalid",
+        f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: {NOT_BOTH}',
+        {
+            "group": "meta.k8s.io",
+            "kind": "DeleteOptions",
+            "causes": [cause("FieldValueInvalid", "propagationPolicy", NOT_BOTH)],
         },
     ),
     "another object": Refusal(
