@@ -40,7 +40,9 @@ def refusal(new: Node, old: Node | None) -> str | None:
     """Why a node may not register (`old` is None) or change its own Node so; None if it may."""
     if old is None:
         listed = _forbidden(new.metadata.labels)
-        return f"is not allowed to set the following labels: {', '.join(listed)}" if listed else None
+        if listed:
+            return f"is not allowed to set the following labels: {', '.join(listed)}"
+        return "is not allowed to set ownerReferences" if new.metadata.owner_references else None
     if new.spec.taints != old.spec.taints:
         return "is not allowed to modify taints"
     listed = _forbidden(_changed(new.metadata.labels, old.metadata.labels))

@@ -75,3 +75,9 @@ def test_a_node_gives_itself_no_owner_and_leaves_none() -> None:
     for new, old in ((node(None, (), OWNER), node()), (node(), node(None, (), OWNER))):
         assert refusal(new, old) == "is not allowed to modify ownerReferences"
     assert refusal(node({"disk": "ssd"}, (), OWNER), node(None, (), OWNER)) is None
+
+
+def test_a_node_registers_without_an_owner() -> None:
+    owned = Node(metadata=ObjectMeta(name="n", owner_references=(OWNER,)))
+    assert refusal(owned, None) == "is not allowed to set ownerReferences"
+    assert refusal(Node(metadata=ObjectMeta(name="n")), None) is None
