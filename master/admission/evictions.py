@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from api.objects import FINAL_PHASES, Object, Pod, StatusCause, StatusDetails
 from api.schema import without_nulls
-from master.controllers.workloads.disruptions import ALLOWED, FAILED, covers, disrupted, is_ready, told
+from master.controllers.workloads.disruptions import ALLOWED, FAILED, covers, disrupted, told
+from master.kinds.pod import is_ready
 from master.kinds.pod_disruption_budget import ALWAYS, POD_DISRUPTION_BUDGET, PodDisruptionBudget
 from master.wire import answers
 from master.writing.writes import DeleteOptions

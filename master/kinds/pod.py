@@ -48,7 +48,8 @@ def _finished(status: ContainerStatus) -> str:
     return state.reason or (f"Signal:{state.signal}" if state.signal else f"ExitCode:{state.exit_code}")
 
 
-def _is_ready(item: Pod) -> bool:
+def is_ready(item: Pod) -> bool:
+    """Whether a pod says that it can serve."""
     return any(row.type == "Ready" and row.status == "True" for row in item.status.conditions)
 
 
@@ -64,7 +65,7 @@ def _container_reason(item: Pod, reason: str) -> str:
         elif status.ready and status.state.running is not None:
             running = True
     if reason == "Completed" and running:
-        return "Running" if _is_ready(item) else "NotReady"
+        return "Running" if is_ready(item) else "NotReady"
     return reason
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from api.client import Client
+from api.kubeconfig import Kubeconfig
 from bench.bare import inside
 from lab.command import run
+from tests.contract.apiserver import ApiServer
+from tests.contract.door import Door
 from tests.switch.switch import DummySwitch
 
 
@@ -22,6 +26,21 @@ def _dockers_sockets() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A master of the module's own."""
+    one = ApiServer(tmp_path_factory.mktemp("master"))
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+async def door(server: ApiServer) -> AsyncIterator[Door]:
+    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
+        yield Door(client)
 
 
 @pytest.fixture

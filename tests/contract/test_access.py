@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,14 +45,6 @@ from api.volumes import (
 from tests.contract.apiserver import ApiServer
 
 SPEC = PodSpec(containers=(Container(name="main", image="toolbox"),))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    one.stop()
 
 
 @dataclass(frozen=True)

@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 
-import pytest
-
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 
 PATH = "/api/v1/namespaces/default/configmaps"
 PEOPLE, CHANGES = 8, 10
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    one.stop()
-
-
-@pytest.fixture
-async def door(server: ApiServer) -> AsyncIterator[Door]:
-    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-        yield Door(client)
 
 
 async def test_who_was_too_late_sees_what_came_before(door: Door) -> None:

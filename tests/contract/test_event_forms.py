@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -19,14 +19,6 @@ TOLD = {
     "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "kube-proxy", "reportingInstance": "on-n",
     "action": "StartKubeProxy", "reason": "Starting", "type": "Normal", "regarding": NODE, "note": "it starts",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    one.stop()
 
 
 @pytest.fixture

@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from api.client import Client
-from api.kubeconfig import Kubeconfig
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 from tests.contract.test_kubectl import PROGRAMS
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    one.stop()
-
-
-@pytest.fixture
-async def door(server: ApiServer) -> AsyncIterator[Door]:
-    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-        yield Door(client)
 
 
 class Project:

@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-
 import pytest
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    one.stop()
-
-
-@pytest.fixture
-async def door(server: ApiServer) -> AsyncIterator[Door]:
-    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-        yield Door(client)
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system", "kube-public", "kube-node-lease"])

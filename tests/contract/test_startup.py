@@ -6,7 +6,7 @@ Once with WatchList, as components from 1.35 on open their informers, and once w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,14 +37,6 @@ MADE_BY_THE_MASTER = (
     "/api/v1/namespaces/red/endpoints",
     "/apis/apps/v1/namespaces/red/replicasets",
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    one.stop()
 
 
 @pytest.fixture

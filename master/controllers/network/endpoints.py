@@ -29,6 +29,7 @@ from api.resources import containers_of
 from api.services import EXTERNAL_NAME, Service, ServicePort
 from api.value import ObjectReference
 from master.controllers.dependents import reference_to
+from master.kinds.pod import is_ready
 from master.writing.outcomes import Change, Drop, Make, Write
 
 WRITER = "endpointslice.kubernetes.io/managed-by"
@@ -96,8 +97,7 @@ def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]
 
 def _backend(service: Service, pod: Pod) -> Backend:
     terminating = pod.metadata.deletion_timestamp is not None
-    is_ready = any(row.type == "Ready" and row.status == "True" for row in pod.status.conditions)
-    serving = is_ready or service.spec.publish_not_ready_addresses
+    serving = is_ready(pod) or service.spec.publish_not_ready_addresses
     return Backend(pod, (serving and not terminating) or service.spec.publish_not_ready_addresses, serving, terminating)
 
 

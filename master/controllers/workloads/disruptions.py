@@ -17,6 +17,7 @@ from api.objects import Condition, Object, Pod, StatusCondition
 from master.controllers.dependents import controller_of
 from master.kinds import BY_NAME
 from master.kinds.kind import parse_time, show_time
+from master.kinds.pod import is_ready
 from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetStatus
 from master.kinds.workload import share
 from master.writing.outcomes import Change
@@ -32,11 +33,6 @@ PROMISE = datetime.timedelta(minutes=2)
 
 class Unknown(Exception):
     """It cannot be told how many pods there ought to be; the text is for the condition."""
-
-
-def is_ready(pod: Pod) -> bool:
-    """Whether a pod says that it can serve."""
-    return any(row.type == "Ready" and row.status == "True" for row in pod.status.conditions)
 
 
 def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
