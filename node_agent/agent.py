@@ -51,6 +51,7 @@ from node_agent.settings import Settings
 from node_agent.sources.merge import Double, Offer, merge
 from node_agent.sources.reading import name_of
 from node_agent.sources.static import StaticSources
+from node_agent.stats.reports import KnownPod, Reports
 from node_agent.status import rejected
 from node_agent.status_writer import StatusWriter
 from node_agent.tokens import Tokens
@@ -105,6 +106,7 @@ class Agent:
         self.housekeeping = Housekeeping(settings, docker, network, here, tell)
         reclaim = self.housekeeping.reclaim
         self.evictor = Evictor(settings, docker, self._tools.host, self._evictable, reclaim, wake, tell)
+        self.reports = Reports(settings.node_name, self._known_pods)
         self._sweep_due = 0.0
         self.static = StaticSources(settings, self.loop.wake, self.recorder.about_node)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
@@ -299,6 +301,9 @@ class Agent:
         """Pods that have not ended."""
         here = (worker.pod for worker in self._workers.values())
         return tuple(pod for pod in here if pod.status.phase not in FINAL_PHASES)
+
+    def _known_pods(self) -> Iterator[KnownPod]:
+        return (KnownPod(worker.pod, worker.sight.last) for worker in self._workers.values())
 
     async def _detach_lost(self) -> None:
         await detach_lost(self._docker, self._network)
