@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("api", "cli", "lab", "master", "node_agent", "reconcile", "sdn")
+PACKAGES = ("api", "cli", "lab", "master", "node_agent", "reconcile", "sdn", "streams")
 MAY_IMPORT = {
     "api": set(),
     "reconcile": set(),
-    "master": {"api", "reconcile"},
-    "node_agent": {"api", "reconcile"},
+    "streams": set(),
+    "master": {"api", "reconcile", "streams"},
+    "node_agent": {"api", "reconcile", "streams"},
     "sdn": {"api", "reconcile"},
     "cli": {"api", "lab"},
     "lab": {"api"},
