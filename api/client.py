@@ -36,6 +36,7 @@ from api.objects import (
     Pod,
     Status,
 )
+from api.reviews import ASKED_AT
 from api.tokens import TokenRequest, TokenRequestStatus
 from api.value import ObjectReference
 
@@ -242,6 +243,10 @@ class Client:
         """A token of a service account."""
         path = f"/api/v1/namespaces/{quote(namespace)}/serviceaccounts/{quote(account)}/token"
         return _decoded(await self.request("POST", path, msgspec.json.encode(wish)), TokenRequest, path).status
+
+    async def ask(self, review: O) -> O:
+        """A review with its answer; of the kinds in `reviews.ASKED_AT`."""
+        return await self._send("POST", ASKED_AT[type(review)], review)
 
     async def _send(self, method: str, path: str, obj: O) -> O:
         named = msgspec.structs.replace(obj, api_version=obj.API_VERSION, kind=obj.KIND)

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
+from api.reviews import TokenReviewStatus
 from api.schema import without_nulls
 from api.tokens import TokenRequest, TokenRequestStatus
 from master.access import accounts
 from master.access.authorize import User
-from master.access.reviews import TokenReviewStatus, info
+from master.access.reviews import info
 from master.access.service_tokens import Issuer
 from master.kinds.kind import show_time
 from master.kinds.service_account import ServiceAccount

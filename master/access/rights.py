@@ -13,13 +13,13 @@ from api.events import Event
 from api.objects import Namespace, Node, Object, Pod
 from api.queries import NodeQuery
 from api.references import Reference, references
+from api.reviews import NonResourceAttributes, ResourceAttributes
 from api.schema import without_nulls
 from api.storage import PersistentVolume, PersistentVolumeClaim
 from api.tokens import TokenRequest
 from master.access import accounts, authorize, escalation, impersonation, node_restriction, rbac
 from master.access.authorize import FOR_PODS, MASTERS, Attributes, Decision, PathAttributes, User
 from master.access.grants import Grants
-from master.access.reviews import NonResourceAttributes, ResourceAttributes
 from master.kinds.kind import AnyKind
 from master.kinds.rbac import PolicyRule
 from master.kinds.resource_slice import ResourceSlice

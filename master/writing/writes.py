@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from api.objects import FINAL_PHASES, Binding, Condition, NamespaceStatus, Node, Object, Pod
+from api.reviews import LocalSubjectAccessReview
 from api.schema import FORBIDDEN, MISSING, UNKNOWN, Problem, shown, without_nulls
 from api.validate import decode, default, immutable
 from master.access import reviews
@@ -137,7 +138,7 @@ def asked(kind: type[Object], document: object, namespace: str) -> Object:
         raise answers.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
-    if isinstance(review, reviews.LocalSubjectAccessReview):
+    if isinstance(review, LocalSubjectAccessReview):
         access = review.spec.resource_attributes
         if access is not None and access.namespace != namespace:
             raise answers.bad_request(f"spec.resourceAttributes.namespace must match namespace: {namespace}")

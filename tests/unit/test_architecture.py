@@ -32,6 +32,7 @@ PURE = (
     "api/fields.py",
     "api/init_containers.py",
     "api/resources.py",
+    "api/reviews.py",
     "api/bandwidth.py",
     "api/kinds.py",
     "api/lanes.py",

@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.configuration import ConfigMap
-from api.tokens import BoundObjectReference, TokenRequest, TokenRequestSpec
-from master.access import accounts
-from master.access.authorize import Attributes, Decision, User, decision
-from master.access.reviews import (
+from api.reviews import (
     AccessSpec,
-    Judge,
     NonResourceAttributes,
     ResourceAttributes,
     SelfSubjectAccessReview,
@@ -24,9 +20,11 @@ from master.access.reviews import (
     SubjectAccessReview,
     TokenReview,
     TokenReviewStatus,
-    answered,
-    problems,
 )
+from api.tokens import BoundObjectReference, TokenRequest, TokenRequestSpec
+from master.access import accounts
+from master.access.authorize import Attributes, Decision, User, decision
+from master.access.reviews import Judge, answered, problems
 from master.access.service_tokens import Issuer
 from master.kinds.rbac import PolicyRule
 from master.kinds.service_account import ServiceAccount
