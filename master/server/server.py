@@ -24,8 +24,7 @@ from master.access.service_tokens import Issuer
 from master.admission.chain import AdmissionChain
 from master.kinds import project
 from master.kinds.kind import SCALE
-from master.server import certificates, pages, project_requests, watch
-from master.server.listener import Limits, Listener
+from master.server import certificates, pages, project_requests, request_body, watch
 from master.server.pod_actions import PodActions
 from master.server.project_requests import ProjectRequests
 from master.server.rest import Objects
@@ -35,6 +34,7 @@ from master.wire.ask import Answer, Ask, Clock
 from master.wire.request import Target
 from master.writing import writes
 from reconcile.errors import NotReady
+from reconcile.listener import Limits, Listener
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,12 @@ def tls(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
 class Server:
     """`await start(...)`, then `port` is where it listens; `await stop()` ends all requests."""
 
-    def __init__(self, parts: Parts, limits: Limits = Limits()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        parts: Parts,
+        limits: Limits = Limits(),  # noqa: B008
+        body_seconds: float = request_body.BODY_SECONDS,
+    ) -> None:
         self._parts = parts
         self._store = parts.store
         self._callers = Callers(parts.store, parts.tokens, parts.clock)
@@ -82,7 +87,10 @@ class Server:
             ("ServiceAccount", "token"): self._callers.give,
         }
         self.watches = watch.Watches(parts.store, parts.clock)
-        self._listener = Listener(self._handle, limits)
+        self._body_seconds = body_seconds
+        app = web.Application(client_max_size=request_body.LARGEST_BODY)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._listener = Listener(app, limits)
 
     @property
     def port(self) -> int:
@@ -201,7 +209,7 @@ class Server:
 
     async def _document(self, http: web.Request, content_type: str) -> Any:
         """The body as a document; YAML takes long enough to let others go on meanwhile."""
-        body = await self._listener.body(http)
+        body = await request_body.whole(http, self._body_seconds)
         if not body and http.method == "DELETE":
             return None
         if content_type in (bodies.YAML, bodies.APPLY_PATCH):

@@ -20,10 +20,11 @@ from api.client import Client
 from api.kubeconfig import Kubeconfig
 from master.access import pki, service_tokens
 from master.kinds import TYPES
-from master.server.listener import LARGEST_BODY, Limits
+from master.server.request_body import BODY_SECONDS, LARGEST_BODY
 from master.server.server import Parts, Server, tls
 from master.server.streams import MOST_UNREAD
 from master.store.journaled_store import JournaledStore
+from reconcile.listener import Limits
 from tests.contract.apiserver import ApiServer
 
 CROWD = 200
@@ -95,12 +96,12 @@ async def raw(kubeconfig: Kubeconfig, *, anonymous: bool = False) -> AsyncIterat
 
 
 @asynccontextmanager
-async def own_server(root: Path, limits: Limits) -> AsyncIterator[Kubeconfig]:
+async def own_server(root: Path, limits: Limits, body_seconds: float = BODY_SECONDS) -> AsyncIterator[Kubeconfig]:
     """A server in this process, whose limits are its own."""
     now = datetime.datetime.now(datetime.UTC)
     authority, tokens = pki.authority(root / "pki", now), service_tokens.issuer(root / "pki")
     store = await JournaledStore.open(root / "store.db", TYPES)
-    server = Server(Parts(store, authority, tokens, lambda: now, str, "127.0.0.1"), limits)
+    server = Server(Parts(store, authority, tokens, lambda: now, str, "127.0.0.1"), limits, body_seconds)
     pem = pki.server_certificate(authority, root / "pki", ["127.0.0.1"], now)
     await server.start("127.0.0.1", 0, tls(pem, root / "pki" / "ca.crt"))
     admin = pki.client_identity(authority, "system:admin", ("system:masters",), now)
@@ -253,8 +254,8 @@ def _resident(server: ApiServer) -> int:
 
 
 async def test_clients_that_are_too_slow_are_sent_away(tmp_path: Path) -> None:
-    limits = Limits(handshake_seconds=0.2, idle_seconds=0.3, body_seconds=0.2)
-    async with own_server(tmp_path, limits) as kubeconfig:
+    limits = Limits(handshake_seconds=0.2, idle_seconds=0.3)
+    async with own_server(tmp_path, limits, body_seconds=0.2) as kubeconfig:
         host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
         async with raw(kubeconfig) as head, raw(kubeconfig) as body, raw(kubeconfig) as nothing:
             head.send(SLOW["head"])

@@ -1,4 +1,4 @@
-"""The listening socket: HTTPS connections, within limits of number and time.
+"""A listening socket of a daemon: HTTPS connections, within limits of number and time.
 
 A head of a request is limited by aiohttp: 8,190 bytes for its first line and for each header, 128 headers (400).
 """
@@ -10,16 +10,12 @@ import logging
 import resource
 import ssl
 from asyncio import sslproto
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from master.wire import answers
 from reconcile.errors import NotReady
-
-LARGEST_BODY = 3 << 20
 
 CLOSING_SECONDS = 2.0
 """How long requests may still take when the server stops."""
@@ -28,7 +24,7 @@ GOODBYE_SECONDS = 5.0
 """How long a connection that was closed waits for the other side to agree."""
 
 OWN_FILES = 128
-"""Files that the master opens itself: its store, its log, what it reads."""
+"""Files that a daemon opens itself: its store, its log, what it reads."""
 
 READ_AHEAD = 16 << 10
 """Bytes that asyncio's TLS keeps ready for reading, for every connection; its own 256 KB would be most of a watch."""
@@ -38,29 +34,23 @@ THEIR_FAULT = (HttpProcessingError, web.RequestPayloadError)
 log.addFilter(lambda record: record.exc_info is None or not isinstance(record.exc_info[1], THEIR_FAULT))
 """For what aiohttp has to say; anybody can send what is no HTTP, and is told so."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`connections` at the same time; more are closed as they come.
 
-    `handshake_seconds` for TLS to begin, `idle_seconds` for the whole head of the next request to be there,
-    `body_seconds` for its body.
+    `handshake_seconds` for TLS to begin, `idle_seconds` for the whole head of the next request to be there.
     """
 
     connections: int = 20_000
     handshake_seconds: float = 10.0
     idle_seconds: float = 75.0
-    body_seconds: float = 30.0
 
 
 class Listener:
     """`await start(...)`, then `port` is where it listens; `await stop()` ends all requests."""
 
-    def __init__(self, handler: Handler, limits: Limits) -> None:
-        app = web.Application(client_max_size=LARGEST_BODY)
-        app.router.add_route("*", "/{path:.*}", handler)
+    def __init__(self, app: web.Application, limits: Limits) -> None:
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -105,20 +95,6 @@ class Listener:
         if self._socket is not None:
             self._socket.close()
         await self._runner.cleanup()
-
-    async def body(self, http: web.Request) -> bytes:
-        """The whole body of a request. Raises Failure."""
-        seconds = self._limits.body_seconds
-        try:
-            async with asyncio.timeout(seconds):
-                return await http.read()
-        except TimeoutError:
-            raise answers.failure(408, "Timeout", f"the body did not come within {seconds:.0f} seconds") from None
-        except web.HTTPRequestEntityTooLarge:
-            message = f"the body is larger than {LARGEST_BODY} bytes"
-            raise answers.failure(413, "RequestEntityTooLarge", message) from None
-        except web.RequestPayloadError as error:
-            raise answers.bad_request(f"the body is not as its headers say: {error}") from None
 
 
 class _Refusal(asyncio.Protocol):

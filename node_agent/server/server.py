@@ -1,0 +1,99 @@
+"""The door on port 10250: who calls, whether they may, and which part of the agent answers."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from node_agent.server.access import Wish, wish
+from node_agent.server.callers import Callers
+from reconcile.errors import Gone, NotReady, Refused
+from reconcile.listener import Limits, Listener
+from reconcile.loop import Loop, Pace
+
+log = logging.getLogger(__name__)
+
+LIMITS = Limits(connections=2000)
+AGAIN_SECONDS = 3600.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path with names in braces, and who answers there. Handlers may raise Gone (404), Refused and NotReady (500)."""
+
+    path: str
+    handler: Handler
+    methods: tuple[str, ...] = ("GET",)
+
+
+class Server:
+    """`loop` begins to listen; the port may be taken for a while by an agent that ends."""
+
+    def __init__(
+        self, address: str, port: int, tls: ssl.SSLContext, callers: Callers, routes: tuple[Route, ...]
+    ) -> None:
+        self.loop = Loop("server", self._listen, Pace(resync=AGAIN_SECONDS, last_retry=2.0))
+        self._address, self._port = address, port
+        self._tls = tls
+        self._callers = callers
+        self._routes = routes
+        self._listener: Listener | None = None
+
+    async def stop(self) -> None:
+        """Listen no more; what is answered ends soon."""
+        if self._listener is not None:
+            await self._listener.stop()
+
+    async def _listen(self) -> None:
+        """Once. Raises NotReady."""
+        if self._listener is None:
+            listener = Listener(self._app(), LIMITS)
+            await listener.start(self._address, self._port, self._tls)
+            self._listener = listener
+
+    def _app(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard])
+        for route in self._routes:
+            for method in route.methods:
+                app.router.add_route(method, route.path, route.handler)
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Nobody gets further who is not known and allowed; what goes wrong behind is answered in plain text."""
+        refusal = await self._refusal(request, wish(request.method, request.path))
+        if refusal is not None:
+            return refusal
+        try:
+            return await handler(request)
+        except Gone as error:
+            return web.Response(status=404, text=f"{error}\n")
+        except (Refused, NotReady) as error:
+            return web.Response(status=500, text=f"{error}\n")
+
+    async def _refusal(self, http: web.Request, needed: Wish) -> web.Response | None:
+        certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
+        try:
+            caller = await self._callers.who(certificate, http.headers.get("Authorization", ""))
+        except (Refused, NotReady) as error:
+            log.info("caller is not known", extra={"path": http.path, "error": error})
+            return web.Response(status=401, text="Unauthorized")
+        try:
+            allowed = await self._callers.may(caller, needed)
+        except NotReady as error:
+            log.warning("rights are not known", extra={"path": http.path, "user": caller.name, "error": error})
+            return web.Response(status=500, text=f"Authorization error ({needed.asked_by(caller)})")
+        return None if allowed else web.Response(status=403, text=f"Forbidden ({needed.asked_by(caller)})")
+
+
+def guarded_by(client_authority: bytes, tls: ssl.SSLContext) -> ssl.SSLContext:
+    """Asks callers for a certificate; one that the authority (PEM) did not sign ends the connection."""
+    tls.load_verify_locations(cadata=client_authority.decode())
+    tls.verify_mode = ssl.CERT_OPTIONAL
+    return tls
