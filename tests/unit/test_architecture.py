@@ -158,6 +158,7 @@ PURE = (
     "node_agent/eviction.py",
     "node_agent/garbage.py",
     "node_agent/log_links.py",
+    "node_agent/log_wish.py",
     "node_agent/mirror_pods.py",
     "node_agent/lost.py",
     "node_agent/node.py",

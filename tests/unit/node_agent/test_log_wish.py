@@ -1,0 +1,145 @@
+"""Queries for logs: each default, each refusal of the reference, and times to the nanosecond."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from urllib.parse import parse_qs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent.log_wish import NANOSECONDS, LogWish, UnwelcomeWish, read
+
+SECOND = 1_700_000_000
+"""2023-11-14T22:13:20Z."""
+
+
+def wish(query: str) -> LogWish:
+    return read(parse_qs(query, keep_blank_values=True))
+
+
+def refusal(query: str) -> tuple[int, str]:
+    with pytest.raises(UnwelcomeWish) as caught:
+        wish(query)
+    return caught.value.status, str(caught.value)
+
+
+def test_nothing_asked_for_is_everything_that_there_is() -> None:
+    assert wish("") == wish("container=web&pretty=1") == LogWish()
+
+
+def test_every_parameter_is_read() -> None:
+    assert wish("follow=true&previous=1&timestamps=true&stream=Stderr&limitBytes=7&sinceSeconds=9") == LogWish(
+        follow=True, previous=True, timestamps=True, stream="Stderr", limit_bytes=7, since_seconds=9
+    )
+    assert wish("tailLines=0").tail_lines == 0
+    assert wish("stream=All&tailLines=5") == LogWish(tail_lines=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("", True), ("yes", True), ("0", False), ("false", False), ("FALSE", False)]
+)
+def test_a_flag_says_yes_unless_it_says_no(text: str, meant: bool) -> None:
+    assert wish(f"follow={text}").follow is meant
+
+
+def test_the_first_of_two_values_counts() -> None:
+    assert wish("tailLines=1&tailLines=2").tail_lines == 1
+
+
+@pytest.mark.parametrize(("query", "lines"), [("tail=3", 3), ("tail=all&tailLines=4", None), ("tail=&tailLines=4", 4)])
+def test_the_old_name_of_tail_lines_is_understood(query: str, lines: int | None) -> None:
+    assert wish(query).tail_lines == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("2023-11-14T22:13:20Z", 0),
+        ("2023-11-14T22:13:20.5Z", 500_000_000),
+        ("2023-11-14T22:13:20.123456789Z", 123_456_789),
+        ("2023-11-14T22:13:20.1234567899Z", 123_456_789),
+        ("2023-11-15T00:13:20.000000001%2B02:00", 1),
+        ("2023-11-14T14:13:20,25-08:00", 250_000_000),
+    ],
+)
+def test_a_time_is_read_to_the_nanosecond(text: str, nanoseconds: int) -> None:
+    assert wish(f"sinceTime={text}").since_time == SECOND * NANOSECONDS + nanoseconds
+
+
+@pytest.mark.parametrize("text", ["", "null"])
+def test_an_empty_time_comes_before_everything(text: str) -> None:
+    assert wish(f"sinceTime={text}").since_time == 0
+
+
+def test_the_beginning_is_counted_back_from_now_or_given() -> None:
+    now = SECOND * NANOSECONDS + 5
+    assert LogWish(since_seconds=10).since(now) == (SECOND - 10) * NANOSECONDS + 5
+    assert LogWish(since_time=7).since(now) == 7
+    assert LogWish().since(now) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("tailLines=many", 'tailLines: "many" is no whole number of 64 bits'),
+        ("tailLines=", 'tailLines: "" is no whole number of 64 bits'),
+        ("limitBytes=1_000", 'limitBytes: "1_000" is no whole number of 64 bits'),
+        ("sinceSeconds=1.5", 'sinceSeconds: "1.5" is no whole number of 64 bits'),
+        ("tailLines=9223372036854775808", 'tailLines: "9223372036854775808" is no whole number of 64 bits'),
+        ("sinceTime=now", 'sinceTime: "now" is no time of RFC 3339, such as 2026-01-31T12:00:00.5Z'),
+        ("sinceTime=2023-11-14T22:13:20", 'sinceTime: "2023-11-14T22:13:20" is no time'),
+        ("sinceTime=2023-13-14T22:13:20Z", "month must be in 1..12"),
+    ],
+)
+def test_what_cannot_be_read_is_a_bad_request(query: str, words: str) -> None:
+    status, said = refusal(query)
+    assert status == 400
+    assert said.startswith("Unable to decode query: ")
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("tailLines=-1", "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+        ("limitBytes=0", "limitBytes: Invalid value: 0: must be greater than 0"),
+        ("sinceSeconds=0", "sinceSeconds: Invalid value: 0: must be greater than 0"),
+        (
+            "sinceSeconds=1&sinceTime=2023-11-14T22:13:20Z",
+            "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified",
+        ),
+        ("stream=stdout", 'stream: Unsupported value: "stdout": supported values: "All", "Stderr", "Stdout"'),
+        (
+            "stream=Stdout&tailLines=1",
+            "Forbidden: `tailLines` and specific `stream` are mutually exclusive for now",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_invalid(query: str, words: str) -> None:
+    assert refusal(query) == (422, f"Invalid request: {words}")
+
+
+def test_every_problem_is_told() -> None:
+    _, said = refusal("tailLines=-1&limitBytes=-1&sinceSeconds=-1")
+    assert said.count("Invalid value: -1") == 3
+
+
+@given(st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2200, 1, 1)), st.integers(0, 999))
+def test_any_moment_is_read_as_it_was_written(moment: datetime, nanoseconds: int) -> None:
+    seconds = int(moment.replace(microsecond=0, tzinfo=UTC).timestamp())
+    text = f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}.{moment.microsecond:06}{nanoseconds:03}Z"
+    found = wish(f"sinceTime={text}").since_time
+    assert found == seconds * NANOSECONDS + moment.microsecond * 1000 + nanoseconds
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for name in ("tailLines", "limitBytes", "sinceSeconds", "sinceTime", "stream", "follow"):
+        status = 200
+        try:
+            read({name: [text]})
+        except UnwelcomeWish as error:
+            status = error.status
+        assert status in {200, 400, 422}
