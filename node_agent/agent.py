@@ -35,6 +35,7 @@ from node_agent.eviction import Pressure
 from node_agent.evictor import Evictor
 from node_agent.heart import Heart
 from node_agent.housekeeping import Housekeeping
+from node_agent.known_pods import KnownPods
 from node_agent.lost_sandboxes import detach_lost
 from node_agent.mirror_pods import Shown
 from node_agent.mirroring import Mirroring
@@ -111,6 +112,7 @@ class Agent:
         self.static = StaticSources(settings, self.loop.wake, self.recorder.about_node)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
         self.mirroring = Mirroring(client, self.mirror, lambda: self.heart.report.current, self._shown)
+        self.known = KnownPods(self._workers, self._on_master)
 
     def _make_tools(self, prober: Prober) -> Tools:
         settings, host = self._settings, _host(self._settings)
@@ -152,6 +154,11 @@ class Agent:
         yield self.mirroring.loop.run()
         yield from (loop.run() for loop in (*self.housekeeping.loops, *self.evictor.loops))
         yield self._docker.follow(self._container_changed, self._wake_everyone)
+
+    def stuck(self) -> str:
+        """What of the work has come to a halt; empty when nothing has."""
+        silence = self.loop.silence
+        return f"no look at the pods for {silence:.0f}s" if silence > 2 * HOUSEKEEPING_SECONDS else ""
 
     def _master_changed(self) -> None:
         self.loop.wake()

@@ -65,6 +65,7 @@ class Heart:
             name=settings.node_name,
             address=settings.node_ip,
             max_pods=settings.max_pods,
+            port=settings.port,
             taints=tuple(map(parse_taint, settings.register_with_taints)),
             reserved=reserved.parse(settings.kube_reserved, settings.system_reserved),
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from api.objects import Pod
 from node_agent.observed import PodContainers
 from node_agent.pod_worker import PodWorker
+from node_agent.stats.reports import KnownPod
 from reconcile.errors import Gone
 
 
@@ -17,9 +18,9 @@ class KnownPods:
         self._workers = workers
         self._shown = shown
 
-    def everything(self) -> tuple[Pod, ...]:
-        """Every pod, with its status."""
-        return tuple(worker.pod for worker in self._workers.values())
+    def everything(self) -> tuple[KnownPod, ...]:
+        """Every pod with its status, and its containers as they were last seen."""
+        return tuple(KnownPod(worker.pod, worker.sight.seen) for worker in self._workers.values())
 
     def one(self, namespace: str, name: str, uid: str = "") -> Pod:
         """A pod by its name, and its UID where that is given. Raises Gone."""

@@ -43,12 +43,13 @@ RENEWALS_PER_LEASE = 4
 class Identity:
     """Under which name and address the host is a node, how many pods it takes, and what keeps others off it.
 
-    `reserved` is what pods do not get of it.
+    `port` is where the agent's server listens. `reserved` is what pods do not get of it.
     """
 
     name: str
     address: str
     max_pods: int
+    port: int = AGENT_PORT
     taints: tuple[Taint, ...] = ()
     reserved: Reserved = NOTHING
 
@@ -132,7 +133,7 @@ def node_status(
             NodeAddress(type="InternalIP", address=identity.address),
             NodeAddress(type="Hostname", address=identity.name),
         ),
-        daemon_endpoints=NodeDaemonEndpoints(kubelet_endpoint=DaemonEndpoint(port=AGENT_PORT)),
+        daemon_endpoints=NodeDaemonEndpoints(kubelet_endpoint=DaemonEndpoint(port=identity.port)),
         node_info=NodeSystemInfo(
             machine_id=facts.machine_id,
             system_uuid=facts.system_uuid,

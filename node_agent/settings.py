@@ -8,6 +8,7 @@ import msgspec
 
 from node_agent import reserved
 from node_agent.eviction import HARD, BadThreshold, thresholds
+from node_agent.node import AGENT_PORT
 from node_agent.thresholds import soft
 
 BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
@@ -79,6 +80,13 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         msgspec.Meta(description="taints of a node that registers, each KEY=VALUE:EFFECT"),
     ] = ()
     heartbeat_seconds: Annotated[float, msgspec.Meta(gt=0, description="time between two renewals of the lease")] = 10.0
+    address: Annotated[str, msgspec.Meta(min_length=1, description="address on which the HTTPS server listens")] = (
+        "0.0.0.0"
+    )
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535, description="port of the HTTPS server")] = AGENT_PORT
+    client_ca_file: Annotated[
+        str, msgspec.Meta(description="authority of those who may call by certificate; empty: the kubeconfig's")
+    ] = ""
     health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
         "127.0.0.1:10248"
     )

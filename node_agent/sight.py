@@ -26,6 +26,11 @@ class Sight:
         """Something may have happened to the pod's containers."""
         self._clear = False
 
+    @property
+    def seen(self) -> PodContainers:
+        """Every container of the pod as it was last seen."""
+        return self._seen
+
     async def look(self) -> PodContainers:
         """Every container of the pod, running or not. Raises NotReady, Refused, Gone as Docker does."""
         if not self._clear:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -45,6 +46,12 @@ class Loop:
         self._pace = pace
         self._trigger = asyncio.Event()
         self.failures = 0
+        self._passed_at = time.monotonic()
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the end of the last pass, good or bad; much more than `resync` when one hangs."""
+        return time.monotonic() - self._passed_at
 
     def wake(self) -> None:
         """Ask for a pass now. Cheap; any number of calls before the pass begins make one pass."""
@@ -54,6 +61,7 @@ class Loop:
         """Run passes until cancelled; the first one begins at once."""
         while True:
             wait = await self._attempt()
+            self._passed_at = time.monotonic()
             try:
                 # Not wait_for: in Python 3.11 it may swallow a cancellation that comes together with the event.
                 async with asyncio.timeout(wait):

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from api.objects import Pod
-from node_agent.observed import PodContainers
+from node_agent.stats.reports import KnownPod
 
 
-def known(pods: Iterable[Pod]) -> bytes:
+def known(pods: Iterable[KnownPod]) -> bytes:
     """A PodList of whole pods."""
-    items = [replace(pod, api_version="", kind="") for pod in pods]
-    return _list(items)
+    return _list([replace(one.pod, api_version="", kind="") for one in pods])
 
 
-def running(pods: Iterable[tuple[Pod, PodContainers]]) -> bytes:
+def running(pods: Iterable[KnownPod]) -> bytes:
     """A PodList of the pods that have a running container: names and images are all it tells."""
-    return _list([_row(pod, seen) for pod, seen in pods if any(one.running for one in seen.everything)])
+    return _list([_row(one) for one in pods if any(container.running for container in one.seen.everything)])
 
 
-def _row(pod: Pod, seen: PodContainers) -> object:
-    meta = pod.metadata
+def _row(known: KnownPod) -> object:
+    meta = known.pod.metadata
     rows = [
         {"name": one.name, "image": one.image_id, "resources": {}}
-        for one in seen.everything
+        for one in known.seen.everything
         if one.running and not one.is_sandbox
     ]
     return {
@@ -36,5 +34,5 @@ def _row(pod: Pod, seen: PodContainers) -> object:
     }
 
 
-def _list(items: list[object] | list[Pod]) -> bytes:
+def _list(items: Sequence[object]) -> bytes:
     return msgspec.json.encode({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})

@@ -6,6 +6,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 
@@ -19,6 +20,9 @@ log = logging.getLogger(__name__)
 
 LIMITS = Limits(connections=2000)
 AGAIN_SECONDS = 3600.0
+
+SYSTEM_LOGS = Path("/var/log")
+"""Shown to those who may read the node's logs; links in it are not followed."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -38,7 +42,7 @@ class Server:
     def __init__(
         self, address: str, port: int, tls: ssl.SSLContext, callers: Callers, routes: tuple[Route, ...]
     ) -> None:
-        self.loop = Loop("server", self._listen, Pace(resync=AGAIN_SECONDS, last_retry=2.0))
+        self.loop = Loop("server", self.listen, Pace(resync=AGAIN_SECONDS, last_retry=2.0))
         self._address, self._port = address, port
         self._tls = tls
         self._callers = callers
@@ -50,8 +54,13 @@ class Server:
         if self._listener is not None:
             await self._listener.stop()
 
-    async def _listen(self) -> None:
-        """Once. Raises NotReady."""
+    @property
+    def port(self) -> int:
+        """Where it listens, once it does."""
+        return self._port if self._listener is None else self._listener.port
+
+    async def listen(self) -> None:
+        """Once; a second time does nothing. Raises NotReady."""
         if self._listener is None:
             listener = Listener(self._app(), LIMITS)
             await listener.start(self._address, self._port, self._tls)
@@ -62,6 +71,8 @@ class Server:
         for route in self._routes:
             for method in route.methods:
                 app.router.add_route(method, route.path, route.handler)
+        if SYSTEM_LOGS.is_dir():
+            app.router.add_static("/logs", SYSTEM_LOGS, show_index=True)
         return app
 
     @web.middleware
