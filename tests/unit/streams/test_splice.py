@@ -1,0 +1,123 @@
+"""Two streams joined."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streams.splice import splice
+
+FOREVER = 3600.0
+
+
+class Side:
+    """A stream whose other end is in the hands of the test."""
+
+    def __init__(self) -> None:
+        self.coming: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self.got: list[bytes] = []
+        self.room = asyncio.Event()
+        self.room.set()
+        self.ended = self.aborted = False
+        self.refuses = False
+
+    async def read(self) -> bytes:
+        found = await self.coming.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def write(self, data: bytes) -> None:
+        if self.refuses:
+            raise ConnectionResetError
+        self.got.append(data)
+        await self.room.wait()
+
+    async def end(self) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        if not self.aborted:
+            self.aborted = True
+            self.coming.put_nowait(b"")
+
+
+async def test_both_ways_until_both_have_ended() -> None:
+    a, b = Side(), Side()
+    for side, words in ((a, (b"one", b"two", b"")), (b, (b"three", b""))):
+        for word in words:
+            side.coming.put_nowait(word)
+    await splice(a, b, FOREVER)
+    assert (a.got, b.got) == ([b"three"], [b"one", b"two"])
+    assert (a.ended, b.ended, a.aborted, b.aborted) == (True, True, False, False)
+
+
+async def test_one_way_goes_on_after_the_other_has_ended() -> None:
+    a, b = Side(), Side()
+    a.coming.put_nowait(b"")
+    joined = asyncio.create_task(splice(a, b, FOREVER))
+    while not b.ended:
+        await asyncio.sleep(0)
+    b.coming.put_nowait(b"late")
+    b.coming.put_nowait(b"")
+    await joined
+    assert a.got == [b"late"]
+    assert a.ended
+
+
+async def test_what_has_come_from_a_lost_side_is_delivered_before_the_other_is_ended() -> None:
+    a, b = Side(), Side()
+    for found in (b"last words", ConnectionResetError()):
+        a.coming.put_nowait(found)
+    await splice(a, b, FOREVER)
+    assert b.got == [b"last words"]
+    assert b.ended
+    assert b.aborted
+
+
+async def test_what_a_side_said_before_it_refused_is_delivered() -> None:
+    a, b = Side(), Side()
+    b.refuses = True
+    a.coming.put_nowait(b"nobody takes it")
+    for found in (b"last words", b""):
+        b.coming.put_nowait(found)
+    await splice(a, b, FOREVER)
+    assert a.got == [b"last words"]
+    assert a.ended
+    assert not a.aborted
+
+
+async def test_no_more_is_taken_than_the_other_side_has_room_for() -> None:
+    a, b = Side(), Side()
+    b.room.clear()
+    for word in (b"1", b"2", b"3", b""):
+        a.coming.put_nowait(word)
+    b.coming.put_nowait(b"")
+    joined = asyncio.create_task(splice(a, b, FOREVER))
+    while not a.ended:
+        await asyncio.sleep(0)
+    assert b.got == [b"1"]
+    assert a.coming.qsize() == 3
+    b.room.set()
+    await joined
+    assert b.got == [b"1", b"2", b"3"]
+
+
+async def test_silence_of_both_ends_both() -> None:
+    a, b = Side(), Side()
+    await splice(a, b, 0.001)
+    assert a.aborted
+    assert b.aborted
+
+
+async def test_cancelling_aborts_both() -> None:
+    a, b = Side(), Side()
+    joined = asyncio.create_task(splice(a, b, FOREVER))
+    await asyncio.sleep(0)
+    joined.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await joined
+    assert a.aborted
+    assert b.aborted
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
