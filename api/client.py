@@ -14,7 +14,6 @@ ClientError
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from api.connections import Connections
 from api.decoding import Unreadable, decoded
 from api.kinds import NAMESPACED, PLURALS
 from api.kubeconfig import Kubeconfig
@@ -45,9 +45,6 @@ T = TypeVar("T")
 
 ANSWER_SECONDS = 30.0
 WATCH_SECONDS = 300
-FORGETS_TLS = sys.version_info < (3, 12, 7)
-"""Older Pythons leave a TLS connection open whose other side went away in the middle of it."""
-
 SILENCE_SECONDS = 90.0
 """A watch on which nothing was heard for so long, not even a bookmark, is taken for dead."""
 
@@ -131,20 +128,16 @@ class Client:
     """Use as `async with Client(kubeconfig) as client`. Every call raises ClientError."""
 
     def __init__(self, kubeconfig: Kubeconfig) -> None:
-        self._server = kubeconfig.server
-        self._ssl = kubeconfig.ssl_context()
-        self._http: aiohttp.ClientSession | None = None
+        self._connections = Connections(kubeconfig)
 
     async def __aenter__(self) -> Client:
-        connector = aiohttp.TCPConnector(ssl=self._ssl, limit=0, enable_cleanup_closed=FORGETS_TLS)
-        self._http = aiohttp.ClientSession(connector=connector)
+        self._connections.open()
         return self
 
     async def __aexit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
-        if self._http is not None:
-            await self._http.close()
+        await self._connections.close()
 
     async def get(self, kind: type[O], name: str, namespace: str = "") -> O:
         """One object."""
@@ -280,24 +273,29 @@ class Client:
         query: dict[str, str] | None = None,
         timeout: aiohttp.ClientTimeout | None = None,  # noqa: ASYNC109
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        if self._http is None:
-            raise RuntimeError("use the client in `async with`")
-        try:
-            answer = await self._http.request(
-                method, self._server + path, data=body, headers=headers, params=query, timeout=timeout
-            )
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self._unreachable(error) from None
-        async with answer:
-            if answer.status >= 400:
-                raise await _failure(answer)
+        async with self._connections.one() as connection:
             try:
-                yield answer
-            except (aiohttp.ClientError, TimeoutError) as error:
+                answer = await connection.http.request(
+                    method,
+                    connection.server + path,
+                    data=body,
+                    headers=headers,
+                    params=query,
+                    timeout=timeout,
+                    server_hostname=connection.server_name,
+                )
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise self._unreachable(error) from None
+            async with answer:
+                if answer.status >= 400:
+                    raise await _failure(answer)
+                try:
+                    yield answer
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"{self._server} does not answer: {error or type(error).__name__}")
+        return Unreachable(f"{self._connections.server} does not answer: {error or type(error).__name__}")
 
 
 def _query(field_selector: str, label_selector: str) -> dict[str, str]:

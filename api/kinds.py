@@ -9,6 +9,7 @@ from api.leases import Lease
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
 from api.queries import NodeQuery
 from api.services import Service
+from api.signing_requests import CertificateSigningRequest
 from api.storage import PersistentVolume, PersistentVolumeClaim
 
 PLURALS: dict[type[Object], str] = {
@@ -28,6 +29,7 @@ PLURALS: dict[type[Object], str] = {
     Service: "services",
     Endpoints: "endpoints",
     EndpointSlice: "endpointslices",
+    CertificateSigningRequest: "certificatesigningrequests",
 }
 
 KINDS = tuple(PLURALS)

@@ -52,6 +52,13 @@ def dns_subdomain(text: str) -> str:
     return _fits(text, 253, _SUBDOMAIN, wanted, "example.com")
 
 
+def path_segment(text: str) -> str:
+    """What a path may hold between two slashes, colons as well: names of roles, and of other things that users name."""
+    return (
+        "" if text and "/" not in text and "%" not in text and text not in (".", "..") else 'may not contain "/" or "%"'
+    )
+
+
 def label_key(text: str) -> str:
     """`prefix/name` or `name`."""
     prefix, slash, name = text.partition("/")

@@ -27,6 +27,7 @@ from api.queries import NodeQuery
 from api.rules import AnyRules, Rules
 from api.schema import MISSING, UNKNOWN, Problem, mismatches, shown, without_nulls
 from api.services import Service
+from api.signing_requests import CertificateSigningRequest
 from api.storage import PersistentVolume, PersistentVolumeClaim
 
 
@@ -122,5 +123,6 @@ RULES: Mapping[type[Object], AnyRules] = {
     Service: Rules(services.defaulted, services.check, services.immutable, name=names.service_name),
     Endpoints: Rules(endpoints.defaulted_endpoints, endpoints.check_endpoints),
     EndpointSlice: Rules(endpoints.defaulted_slice, endpoints.check_slice, endpoints.immutable_slice),
+    CertificateSigningRequest: Rules(name=names.path_segment),
 }
 """Of the kinds that more than one daemon reads; the master's own kinds bring theirs."""

@@ -28,6 +28,19 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     kubeconfig: Annotated[str, msgspec.Meta(description="file that leads to the master")] = (
         "/etc/podlane/node.kubeconfig"
     )
+    bootstrap_kubeconfig: Annotated[
+        str, msgspec.Meta(description="file with which the node asks for its certificate while kubeconfig is not there")
+    ] = ""
+    rotate_certificates: Annotated[
+        bool, msgspec.Meta(description="whether the certificate in kubeconfig is renewed in time")
+    ] = True
+    tls_cert_file: Annotated[
+        str, msgspec.Meta(description="certificate of the node's own server; empty: see below")
+    ] = ""
+    tls_private_key_file: Annotated[str, msgspec.Meta(description="key of that certificate")] = ""
+    server_tls_bootstrap: Annotated[
+        bool, msgspec.Meta(description="whether that certificate is asked of the master, or else signed by itself")
+    ] = False
     state_dir: Annotated[str, msgspec.Meta(description="where volumes of pods, and submitted pods, are kept")] = (
         "/var/lib/podlane/node-agent"
     )
@@ -152,6 +165,8 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
 
     def __post_init__(self) -> None:
         """Raises ValueError for what contradicts itself."""
+        if bool(self.tls_cert_file) != bool(self.tls_private_key_file):
+            raise ValueError("tlsCertFile, tlsPrivateKeyFile: found one without the other; both or none is accepted")
         if self.image_gc_low_threshold_percent > self.image_gc_high_threshold_percent:
             found = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
             raise ValueError(f"imageGcLowThresholdPercent: found {found}; no more than the high threshold is accepted")

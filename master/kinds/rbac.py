@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec.structs import replace
 
+from api import names
 from api.label_selector import LabelSelector
 from api.objects import Object
 from api.rules import Rules
@@ -89,13 +90,6 @@ class ClusterRoleBinding(Object, frozen=True):
 
     subjects: tuple[Subject, ...] = ()
     role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
-
-
-def _path_segment(text: str) -> str:
-    """Names of roles may hold what a path may hold, colons above all."""
-    return (
-        "" if text and "/" not in text and "%" not in text and text not in (".", "..") else 'may not contain "/" or "%"'
-    )
 
 
 def _check_role(item: Role | ClusterRole) -> Iterator[Problem]:
@@ -181,8 +175,8 @@ _BINDING_COLUMNS = (
     Column("Groups", "Groups that have it.", wide=True),
     Column("ServiceAccounts", "Service accounts that have it.", wide=True),
 )
-_ROLE_RULES: Rules[Any] = Rules(check=_check_role, name=_path_segment)
-_BINDING_RULES: Rules[Any] = Rules(_default_binding, _check_binding, _immutable_binding, name=_path_segment)
+_ROLE_RULES: Rules[Any] = Rules(check=_check_role, name=names.path_segment)
+_BINDING_RULES: Rules[Any] = Rules(_default_binding, _check_binding, _immutable_binding, name=names.path_segment)
 
 ROLE = Kind(
     type=Role,

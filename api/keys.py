@@ -1,0 +1,167 @@
+"""Private keys, requests for certificates, and what a certificate says: bytes of PEM in and out."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+SELF_SIGNED_LIFE = datetime.timedelta(days=365)
+
+
+class BadPem(Exception):
+    """`str(error)` says what was found in place of a key or a certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whom a certificate is to name: `user` (CN) of `groups` (O), and where a server is reached."""
+
+    user: str
+    groups: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a certificate says; `digest` tells one from the other."""
+
+    subject: Subject
+    begins: datetime.datetime
+    ends: datetime.datetime
+    digest: str
+
+
+def new_key() -> bytes:
+    """A private key (EC P-256, PKCS 8, not encrypted)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def request(key: bytes, subject: Subject) -> bytes:
+    """A request for a certificate (PKCS 10), signed by the key. Raises BadPem."""
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_name(subject))
+    if subject.names or subject.addresses:
+        builder = builder.add_extension(_places(subject), critical=False)
+    return builder.sign(_private(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def fingerprint(key: bytes, *more: str) -> str:
+    """A name for a key and what goes with it; nobody learns the key by it. Raises BadPem."""
+    public = _public(_private(key).public_key())
+    return hashlib.sha256(b"\0".join((public, *(text.encode() for text in more)))).hexdigest()
+
+
+def belongs(key: bytes, certificate: bytes) -> bool:
+    """Whether a certificate is for that key. Raises BadPem."""
+    return _public(_private(key).public_key()) == _public(_first(certificate).public_key())
+
+
+def read(certificate: bytes) -> Certificate:
+    """The first certificate of a chain. Raises BadPem."""
+    found = _first(certificate)
+    names = {oid: found.subject.get_attributes_for_oid(oid) for oid in (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)}
+    common = [str(row.value) for row in names[NameOID.COMMON_NAME]]
+    try:
+        extension = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        extension = x509.SubjectAlternativeName([])
+    return Certificate(
+        Subject(
+            common[0] if common else "",
+            tuple(str(row.value) for row in names[NameOID.ORGANIZATION_NAME]),
+            tuple(extension.get_values_for_type(x509.DNSName)),
+            tuple(str(one) for one in extension.get_values_for_type(x509.IPAddress)),
+        ),
+        found.not_valid_before_utc,
+        found.not_valid_after_utc,
+        found.fingerprint(hashes.SHA256()).hex(),
+    )
+
+
+def self_signed(key: bytes, subject: Subject, now: datetime.datetime) -> bytes:
+    """A server's certificate that nobody vouches for. Raises BadPem."""
+    private = _private(key)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(subject))
+        .issuer_name(_name(subject))
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + SELF_SIGNED_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(_places(subject), critical=False)
+        .sign(private, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+
+
+def blocks(pem: bytes, label: str) -> bytes:
+    """The blocks of a PEM file whose label ends so (`CERTIFICATE`, `PRIVATE KEY`); files hold both at times."""
+    found: list[bytes] = []
+    inside = False
+    for line in pem.splitlines():
+        inside = inside or (line.startswith(b"-----BEGIN ") and line.rstrip().endswith(label.encode() + b"-----"))
+        if inside:
+            found.append(line.rstrip())
+        inside = inside and not line.startswith(b"-----END ")
+    return b"".join(line + b"\n" for line in found)
+
+
+def encoded(data: bytes) -> str:
+    """As objects and kubeconfigs carry PEM: in base64."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def decoded(text: str) -> bytes:
+    """The PEM in base64. Raises BadPem."""
+    try:
+        return base64.b64decode(text)
+    except ValueError as error:
+        raise BadPem(f"this is no base64: {error}") from None
+
+
+def _name(subject: Subject) -> x509.Name:
+    groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in subject.groups]
+    return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, subject.user)])
+
+
+def _places(subject: Subject) -> x509.SubjectAlternativeName:
+    names: Iterable[x509.GeneralName] = (x509.DNSName(name) for name in subject.names)
+    addresses = (x509.IPAddress(ipaddress.ip_address(one)) for one in subject.addresses)
+    return x509.SubjectAlternativeName([*names, *addresses])
+
+
+def _private(pem: bytes) -> CertificateIssuerPrivateKeyTypes:
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError) as error:
+        raise BadPem(f"this is no private key: {error}") from None
+    return key  # type: ignore[return-value]
+
+
+def _first(pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificates(pem)[0]
+    except ValueError as error:
+        raise BadPem(f"this is no certificate: {error}") from None
+
+
+def _public(key: object) -> bytes:
+    return key.public_bytes(  # type: ignore[attr-defined, no-any-return]
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )

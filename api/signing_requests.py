@@ -1,0 +1,74 @@
+"""CertificateSigningRequest: somebody asks for a certificate, somebody approves, a signer signs. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from api.objects import Object
+from api.value import Value, by
+
+CLIENT = "kubernetes.io/kube-apiserver-client"
+NODE_CLIENT = "kubernetes.io/kube-apiserver-client-kubelet"
+NODE_SERVING = "kubernetes.io/kubelet-serving"
+"""Who signs: for clients, for nodes as clients, for the servers of nodes."""
+
+APPROVED, DENIED, FAILED = "Approved", "Denied", "Failed"
+"""What conditions say of a request; their status is always True."""
+
+DIGITAL_SIGNATURE, KEY_ENCIPHERMENT = "digital signature", "key encipherment"
+CLIENT_AUTH, SERVER_AUTH = "client auth", "server auth"
+CLIENT_USAGES, SERVER_USAGES = (DIGITAL_SIGNATURE, CLIENT_AUTH), (DIGITAL_SIGNATURE, SERVER_AUTH)
+"""What a key that cannot encipher (EC) is to be used for."""
+
+NODES, NODE_PREFIX = "system:nodes", "system:node:"
+"""The organization in the certificate of a node, and how its common name begins."""
+
+
+class CertificateSigningRequestSpec(Value, frozen=True):
+    """What is asked for; `request` is a PEM certificate request in base64.
+
+    `expirationSeconds` is for how long the certificate is to hold; a signer may choose less. The server writes down
+    who asks, from `username` on.
+    """
+
+    request: str = ""
+    signer_name: str = ""
+    expiration_seconds: int | None = None
+    usages: tuple[str, ...] = ()
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class CertificateSigningRequestCondition(Value, frozen=True):
+    """What was decided, and by whom or what (`reason`)."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_update_time: str | None = None
+    last_transition_time: str | None = None
+
+
+class CertificateSigningRequestStatus(Value, frozen=True):
+    """`certificate` is PEM in base64, there when the signer has signed."""
+
+    conditions: Annotated[tuple[CertificateSigningRequestCondition, ...], by("type")] = ()
+    certificate: str = ""
+
+
+class CertificateSigningRequest(Object, frozen=True):
+    """Asks for a certificate."""
+
+    API_VERSION = "certificates.k8s.io/v1"
+    KIND = "CertificateSigningRequest"
+
+    spec: CertificateSigningRequestSpec = CertificateSigningRequestSpec()
+    status: CertificateSigningRequestStatus = CertificateSigningRequestStatus()
+
+
+def condition(item: CertificateSigningRequest, kind: str) -> CertificateSigningRequestCondition | None:
+    """The condition of that type, if there is one."""
+    return next((row for row in item.status.conditions if row.type == kind), None)

@@ -1,0 +1,138 @@
+"""Asks for a certificate by a CertificateSigningRequest, and waits until it is approved and signed.
+
+The key is kept in a file until the certificate is there, and the request has a name that follows from the key and from
+what is asked for: who starts again in the middle finds the request that he made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from api import keys
+from api.client import AlreadyExists, Client, ClientError
+from api.keys import Subject
+from api.objects import ObjectMeta
+from api.signing_requests import (
+    DENIED,
+    FAILED,
+    CertificateSigningRequest,
+    CertificateSigningRequestSpec,
+    condition,
+)
+from node_agent.certificates import key_files
+from reconcile.errors import NotReady
+
+log = logging.getLogger(__name__)
+
+LETTERS_OF_NAME = 43
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for, and of whom."""
+
+    signer: str
+    usages: tuple[str, ...]
+    subject: Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A key and the certificate for it, as PEM."""
+
+    key: bytes
+    certificate: bytes
+
+    @property
+    def together(self) -> bytes:
+        """Both, as one file holds them."""
+        return self.certificate.rstrip() + b"\n" + self.key
+
+
+async def ask(client: Client, wish: Wish, key_file: Path) -> Identity:
+    """A new key with its certificate; the caller removes `key_file` when he has put them away.
+
+    Raises NotReady when the request is refused, or the API server does not answer.
+    """
+    key = await asyncio.to_thread(_key, key_file)
+    name = f"node-csr-{keys.fingerprint(key, repr(wish))[:LETTERS_OF_NAME]}"
+    try:
+        certificate = await _signed(client, name, wish, key)
+    except ClientError as error:
+        raise NotReady(f"certificate request {name}: {error}") from None
+    if not _is_good(key, certificate):
+        await asyncio.to_thread(key_files.remove, key_file)
+        raise NotReady(f"certificate request {name}: its certificate is no longer good; asking with another key")
+    return Identity(key, certificate)
+
+
+def _key(path: Path) -> bytes:
+    held = key_files.read(path)
+    try:
+        if held:
+            keys.fingerprint(held)
+            return held
+    except keys.BadPem:
+        log.warning("a key cannot be read; another one is made", extra={"file": str(path)})
+    fresh = keys.new_key()
+    key_files.write(path, fresh)
+    return fresh
+
+
+def _is_good(key: bytes, certificate: bytes) -> bool:
+    try:
+        ends = keys.read(certificate).ends
+        return keys.belongs(key, certificate) and ends > datetime.datetime.now(datetime.UTC)
+    except keys.BadPem:
+        return False
+
+
+async def _signed(client: Client, name: str, wish: Wish, key: bytes) -> bytes:
+    try:
+        item = await client.create(_request(name, wish, key))
+        log.info("asked for a certificate", extra={"request": name, "signer": wish.signer})
+    except AlreadyExists:
+        item = await client.get(CertificateSigningRequest, name)
+    certificate = _answer(item)
+    if not certificate:
+        hint = f"kubectl certificate approve {name}"
+        log.info("waiting until the certificate request is approved and signed", extra={"request": name, "hint": hint})
+    while not certificate:
+        # A watch ends now and then; the object is read again, so that nothing is missed.
+        selector, revision = f"metadata.name={name}", item.metadata.resource_version
+        async for event in client.watch(CertificateSigningRequest, revision, field_selector=selector):
+            if event.type == "DELETED":
+                raise NotReady(f"certificate request {name} was deleted before it was signed")
+            item = item if event.type == "BOOKMARK" else event.object
+            certificate = _answer(item)
+            if certificate:
+                break
+        else:
+            item = await client.get(CertificateSigningRequest, name)
+            certificate = _answer(item)
+    log.info("the certificate was issued", extra={"request": name})
+    return keys.decoded(certificate)
+
+
+def _answer(item: CertificateSigningRequest) -> str:
+    """The certificate, in base64; empty while there is none. Raises NotReady when there will be none."""
+    for kind in (DENIED, FAILED):
+        row = condition(item, kind)
+        if row is not None:
+            why = f"{row.reason}: {row.message}".strip(": ")
+            hint = f"kubectl delete csr {item.metadata.name} lets this node ask again"
+            raise NotReady(f"certificate request {item.metadata.name} was {kind.lower()} ({why}); {hint}")
+    return item.status.certificate
+
+
+def _request(name: str, wish: Wish, key: bytes) -> CertificateSigningRequest:
+    return CertificateSigningRequest(
+        metadata=ObjectMeta(name=name),
+        spec=CertificateSigningRequestSpec(
+            request=keys.encoded(keys.request(key, wish.subject)), signer_name=wish.signer, usages=wish.usages
+        ),
+    )

@@ -1,0 +1,117 @@
+import asyncio
+import datetime
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from api import keys
+from api.client import Client
+from api.keys import Subject
+from api.kubeconfig import Kubeconfig
+from node_agent.certificates.serving import ServingCertificate
+from node_agent.settings import Settings
+from reconcile.errors import Refused
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime.datetime:
+        return self.now
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(node_name="n1", node_ip="10.245.2.3", state_dir=str(folder))
+
+
+def serving(wish: Settings, clock: Clock) -> ServingCertificate:
+    return ServingCertificate(wish, Client(Kubeconfig("http://127.0.0.1:9", b"")), clock)
+
+
+@asynccontextmanager
+async def listening(one: ServingCertificate) -> AsyncIterator[int]:
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=one.context())
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def shown(port: int) -> keys.Certificate:
+    """The certificate that a client is shown."""
+
+    def connect() -> bytes:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with socket.create_connection(("127.0.0.1", port)) as raw, context.wrap_socket(raw) as tls:
+            return tls.getpeercert(binary_form=True) or b""
+
+    return keys.read(ssl.DER_cert_to_PEM_cert(await asyncio.to_thread(connect)).encode())
+
+
+async def test_without_any_word_the_node_signs_for_itself_and_keeps_what_it_has_signed(tmp_path: Path) -> None:
+    clock = Clock()
+    for _ in range(2):
+        one = serving(settings(tmp_path), clock)
+        await one.load()
+        async with listening(one) as port:
+            found = await shown(port)
+    assert found.subject == Subject(f"n1@{int(NOW.timestamp())}", (), ("n1",), ("10.245.2.3",))
+    (kept,) = (tmp_path / "pki").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert keys.read(kept.read_bytes()) == found
+
+
+async def test_a_new_certificate_counts_under_a_running_listener(tmp_path: Path) -> None:
+    clock = Clock()
+    one = serving(settings(tmp_path), clock)
+    await one.load()
+    async with listening(one) as port:
+        first = await shown(port)
+        clock.now = NOW + datetime.timedelta(days=200)
+        await one.passed()
+        assert await shown(port) == first
+        clock.now = NOW + datetime.timedelta(days=364)
+        await one.passed()
+        assert (await shown(port)).subject.user == f"n1@{int(clock.now.timestamp())}"
+
+
+def write(folder: Path, name: str) -> None:
+    key = keys.new_key()
+    (folder / "tls.key").write_bytes(key)
+    (folder / "tls.crt").write_bytes(keys.self_signed(key, Subject(name, (), (name,)), NOW))
+
+
+async def test_given_files_are_served_and_read_again_when_they_have_changed(tmp_path: Path) -> None:
+    given = replace(
+        settings(tmp_path), tls_cert_file=str(tmp_path / "tls.crt"), tls_private_key_file=str(tmp_path / "tls.key")
+    )
+    write(tmp_path, "one")
+    one = serving(given, Clock())
+    await one.load()
+    async with listening(one) as port:
+        assert (await shown(port)).subject.user == "one"
+        write(tmp_path, "two")
+        await one.passed()
+        assert (await shown(port)).subject.user == "two"
+        (tmp_path / "tls.key").write_bytes(keys.new_key())
+        with pytest.raises(Refused, match=r"tls\.crt"):
+            await one.passed()
+        assert (await shown(port)).subject.user == "two"
+
+
+def test_one_file_without_the_other_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="tlsPrivateKeyFile"):
+        Settings(node_name="n1", node_ip="10.245.2.3", state_dir=str(tmp_path), tls_cert_file="/x")
