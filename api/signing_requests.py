@@ -17,8 +17,9 @@ APPROVED, DENIED, FAILED = "Approved", "Denied", "Failed"
 
 DIGITAL_SIGNATURE, KEY_ENCIPHERMENT = "digital signature", "key encipherment"
 CLIENT_AUTH, SERVER_AUTH = "client auth", "server auth"
-CLIENT_USAGES, SERVER_USAGES = (DIGITAL_SIGNATURE, CLIENT_AUTH), (DIGITAL_SIGNATURE, SERVER_AUTH)
-"""What a key that cannot encipher (EC) is to be used for."""
+CLIENT_USAGES = (DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, CLIENT_AUTH)
+SERVER_USAGES = (DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH)
+"""What nodes ask for: signers of Kubernetes before 1.27 want all three, whether the key can encipher or not."""
 
 NODES, NODE_PREFIX = "system:nodes", "system:node:"
 """The organization in the certificate of a node, and how its common name begins."""
