@@ -80,7 +80,12 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext], use: Use, goodbye: float = 5.0, ending: list[str] | None = None
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+    use: Use,
+    goodbye: float = 5.0,
+    ending: list[str] | None = None,
+    *,
+    narrow: bool = False,
 ) -> AsyncIterator[Served]:
     async def handle(request: web.Request) -> web.StreamResponse:
         answer = Upgraded([("Upgrade", request.headers["Upgrade"])])
@@ -99,7 +104,8 @@ async def served(
     await runner.setup()
     assert runner.server is not None
     listening = socket.create_server(("127.0.0.1", 0))
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_AHEAD // 2)
+    if narrow:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SENT_AHEAD // 2)
     server = await asyncio.get_running_loop().create_server(
         runner.server, sock=listening, ssl=contexts[0], ssl_shutdown_timeout=goodbye
     )
@@ -232,7 +238,7 @@ async def test_a_slow_reader_gets_everything_however_long_it_takes(
         await stream.end()
         ended.set()
 
-    async with served(contexts, use, goodbye=0.05) as server:
+    async with served(contexts, use, goodbye=0.05, narrow=True) as server:
         reader, writer = await server.raw(narrow=True)
         writer.write(HEADS[upgrade])
         await reader.readuntil(b"\r\n\r\n")
