@@ -22,6 +22,8 @@ from master.controllers.network import master_service
 from master.controllers.network.master_service import Place
 from master.controllers.table import MASTER_SERVICE
 from master.kinds import TYPES
+from master.server import nodes_door
+from master.server.nodes_door import NodesDoor, Trust
 from master.server.server import Parts, Server, tls
 from master.settings import ClusterNetworkSetting, Settings
 from master.store.journaled_store import JournaledStore
@@ -57,6 +59,11 @@ def network_wish(settings: Settings) -> NetworkWish:
     )
 
 
+def _to_nodes(authority: pki.Authority, directory: Path, *, verify: bool) -> Trust:
+    client = nodes_door.client_files(authority, directory, _now())
+    return Trust.of(client, directory / "ca.crt", verify=verify)
+
+
 def _place(settings: Settings, listening: int) -> Place | None:
     port = settings.port or listening
     return Place(settings.advertise_address, port) if port else None
@@ -66,8 +73,10 @@ def _place(settings: Settings, listening: int) -> Place | None:
 async def running(settings: Settings) -> AsyncIterator[Master]:
     """Start everything, ready to serve; stop it on leaving. Raises NotReady and Refused."""
     state = Path(settings.state_dir)
-    authority = await asyncio.to_thread(pki.authority, state / "pki", _now())
-    tokens = await asyncio.to_thread(service_tokens.issuer, state / "pki")
+    pki_directory = state / "pki"
+    authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
+    tokens = await asyncio.to_thread(service_tokens.issuer, pki_directory)
+    to_nodes = await asyncio.to_thread(_to_nodes, authority, pki_directory, verify=settings.verify_node_certificates)
     store = await JournaledStore.open(state / "store.db", (*TYPES, Cursor))
     try:
         controllers = Controllers(
@@ -82,6 +91,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 finished_pods=settings.finished_pods,
             )
         )
+        nodes = NodesDoor(store, to_nodes)
         server = Server(
             Parts(
                 store=store,
@@ -90,6 +100,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 clock=_now,
                 unready=lambda: "" if controllers.first_pass.is_set() else "starting",
                 address=settings.advertise_address,
+                nodes=nodes,
             )
         )
         async with _beside(controllers.run(), store.run(), memory.give_back()):
@@ -104,6 +115,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 yield Master(url, path, store, server)
             finally:
                 await server.stop()
+                await nodes.close()
     finally:
         await store.close()
 

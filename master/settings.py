@@ -53,6 +53,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     node_monitor_grace_seconds: Annotated[
         int, msgspec.Meta(ge=1, description="a node not heard of for this long is no longer Ready")
     ] = 50
+    verify_node_certificates: Annotated[
+        bool,
+        msgspec.Meta(
+            description="whether servers of nodes (logs, exec ...) have to show a certificate of the cluster's authority"
+        ),
+    ] = False
     finished_pods: Annotated[
         int, msgspec.Meta(ge=0, description="as many pods that have ended are kept, the newest")
     ] = 12_500

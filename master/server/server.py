@@ -25,6 +25,7 @@ from master.admission.chain import AdmissionChain
 from master.kinds import project
 from master.kinds.kind import SCALE
 from master.server import certificates, pages, project_requests, request_body, watch
+from master.server.nodes_door import NodesDoor
 from master.server.pod_actions import PodActions
 from master.server.project_requests import ProjectRequests
 from master.server.rest import Objects
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 class Parts:
     """What the server answers with. `unready` says why the master cannot do its work yet; empty if it can.
 
-    `address` is that by which others reach it.
+    `address` is that by which others reach it, `nodes` leads to the servers of the nodes.
     """
 
     store: Store
@@ -52,6 +53,7 @@ class Parts:
     clock: Clock
     unready: Callable[[], str]
     address: str
+    nodes: NodesDoor
 
 
 def tls(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:

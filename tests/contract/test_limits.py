@@ -20,6 +20,7 @@ from api.client import Client
 from api.kubeconfig import Kubeconfig
 from master.access import pki, service_tokens
 from master.kinds import TYPES
+from master.server.nodes_door import NodesDoor, Trust, client_files
 from master.server.request_body import BODY_SECONDS, LARGEST_BODY
 from master.server.server import Parts, Server, tls
 from master.server.streams import MOST_UNREAD
@@ -101,7 +102,8 @@ async def own_server(root: Path, limits: Limits, body_seconds: float = BODY_SECO
     now = datetime.datetime.now(datetime.UTC)
     authority, tokens = pki.authority(root / "pki", now), service_tokens.issuer(root / "pki")
     store = await JournaledStore.open(root / "store.db", TYPES)
-    server = Server(Parts(store, authority, tokens, lambda: now, str, "127.0.0.1"), limits, body_seconds)
+    nodes = NodesDoor(store, Trust.of(client_files(authority, root / "pki", now), root / "pki" / "ca.crt", verify=True))
+    server = Server(Parts(store, authority, tokens, lambda: now, str, "127.0.0.1", nodes), limits, body_seconds)
     pem = pki.server_certificate(authority, root / "pki", ["127.0.0.1"], now)
     await server.start("127.0.0.1", 0, tls(pem, root / "pki" / "ca.crt"))
     admin = pki.client_identity(authority, "system:admin", ("system:masters",), now)
