@@ -55,9 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     ] = 50
     verify_node_certificates: Annotated[
         bool,
-        msgspec.Meta(
-            description="whether servers of nodes (logs, exec ...) have to show a certificate of the cluster's authority"
-        ),
+        msgspec.Meta(description="whether servers of nodes must show a certificate of the cluster's authority"),
     ] = False
     finished_pods: Annotated[
         int, msgspec.Meta(ge=0, description="as many pods that have ended are kept, the newest")

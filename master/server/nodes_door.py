@@ -218,19 +218,21 @@ def why(where: Place, error: Exception) -> str:
     """Why a connection failed, in the words of kube-apiserver."""
     match error:
         case aiohttp.ClientConnectorCertificateError():
-            return f"tls: failed to verify certificate: {_plain(error.certificate_error)}"
+            text = f"tls: failed to verify certificate: {_plain(error.certificate_error)}"
         case aiohttp.ClientConnectorSSLError():
-            return f"tls: {_plain(error.os_error)}"
+            text = f"tls: {_plain(error.os_error)}"
         case aiohttp.ClientConnectorDNSError():
-            return f"dial tcp: lookup {where.host}: no such host"
+            text = f"dial tcp: lookup {where.host}: no such host"
         case aiohttp.ClientConnectorError():
             number = error.os_error.errno
-            return f"dial tcp {where}: connect: {os.strerror(number).lower() if number else error.os_error}"
+            text = f"dial tcp {where}: connect: {os.strerror(number).lower() if number else error.os_error}"
         case aiohttp.ServerTimeoutError() | TimeoutError():
-            return f"dial tcp {where}: i/o timeout"
+            text = f"dial tcp {where}: i/o timeout"
         case aiohttp.ServerDisconnectedError():
-            return "EOF"
-    return _plain(error)
+            text = "EOF"
+        case _:
+            text = _plain(error)
+    return text
 
 
 def _plain(error: BaseException) -> str:
