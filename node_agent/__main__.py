@@ -14,6 +14,7 @@ from api import quantity
 from api.client import Client
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from node_agent.agent import Agent
+from node_agent.certificates.serving import ServingCertificate
 from node_agent.containers import LogLimits
 from node_agent.drivers import mounts
 from node_agent.drivers.cni_network import CniNetwork
@@ -23,9 +24,16 @@ from node_agent.drivers.no_network import NoNetwork
 from node_agent.drivers.probe import Prober
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pull_limits import PullLimits
+from node_agent.server.callers import Callers
+from node_agent.server.commands import Commands
+from node_agent.server.documents import Documents
+from node_agent.server.forwards import Forwards
+from node_agent.server.logs import Logs
+from node_agent.server.server import Server, guarded_by
 from node_agent.settings import Settings
+from node_agent.stats.reports import Reports
 from reconcile.daemon import notify, run
-from reconcile.errors import NotReady
+from reconcile.errors import NotReady, Refused
 from reconcile.health import Health
 from reconcile.settings import load
 
@@ -58,19 +66,55 @@ async def serve(settings: Settings) -> None:
         Client(Kubeconfig.load(settings.kubeconfig)) as client,
         _network(settings) as network,
         Prober(docker) as prober,
-        asyncio.TaskGroup() as tasks,
     ):
-        agent = Agent(settings, client, docker, network, prober, tasks.create_task)
-        health = Health(settings.health_address, lambda: agent.heart.unready)
-        await health.start()
-        notify("READY=1")
+        certificate = ServingCertificate(settings, client)
         try:
-            for work in (agent.ports.run(), *agent.work()):
-                tasks.create_task(work)
-            await asyncio.Event().wait()
-        finally:
-            docker.close()
-            await health.stop()
+            await certificate.load()
+        except NotReady as error:
+            log.warning("nobody can call before there is a certificate", extra={"error": error})
+        guarded_by(await asyncio.to_thread(_callers_authority, settings), certificate.context())
+        async with asyncio.TaskGroup() as tasks:
+            agent = Agent(settings, client, docker, network, prober, tasks.create_task)
+            server = _server(settings, agent, client, certificate)
+            health = Health(settings.health_address, lambda: agent.heart.unready)
+            await health.start()
+            notify("READY=1")
+            try:
+                for work in (agent.ports.run(), certificate.loop.run(), server.loop.run(), *agent.work()):
+                    tasks.create_task(work)
+                await asyncio.Event().wait()
+            finally:
+                docker.close()
+                await server.stop()
+                await health.stop()
+
+
+def _callers_authority(settings: Settings) -> bytes:
+    """Who signs the certificates of those who may call. Raises BadKubeconfig, and Refused for a file that is none."""
+    if not settings.client_ca_file:
+        return Kubeconfig.load(settings.kubeconfig).ca
+    try:
+        return Path(settings.client_ca_file).read_bytes()
+    except OSError as error:
+        raise Refused(f"clientCaFile {settings.client_ca_file}: {error.strerror}") from None
+
+
+def _server(settings: Settings, agent: Agent, client: Client, certificate: ServingCertificate) -> Server:
+    """What others see of the agent."""
+    pods, docker = agent.known, settings.docker_socket
+    parts = (
+        Documents(settings, pods, Reports(settings.node_name, pods.everything), agent.stuck),
+        Logs(pods, docker),
+        Commands(pods, docker),
+        Forwards(pods),
+    )
+    return Server(
+        settings.address,
+        settings.port,
+        certificate.context(),
+        Callers(client, settings.node_name),
+        tuple(route for part in parts for route in part.routes()),
+    )
 
 
 def _share(pods: Path) -> None:
@@ -88,7 +132,7 @@ def main() -> int:
     Path(settings.state_dir).mkdir(parents=True, exist_ok=True)
     try:
         code = run(lambda: serve(settings), settings.log_level)
-    except BadKubeconfig as error:
+    except (BadKubeconfig, Refused) as error:
         sys.stderr.write(f"podlane-node-agent: {error}\n")
         return 1
     # Python would wait for threads that wait for a Docker that hangs; there is nothing of theirs to be kept.

@@ -104,7 +104,10 @@ class Server:
 
 
 def guarded_by(client_authority: bytes, tls: ssl.SSLContext) -> ssl.SSLContext:
-    """Asks callers for a certificate; one that the authority (PEM) did not sign ends the connection."""
-    tls.load_verify_locations(cadata=client_authority.decode())
+    """Asks callers for a certificate; one that the authority (PEM) did not sign ends the connection. Raises Refused."""
+    try:
+        tls.load_verify_locations(cadata=client_authority.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise Refused(f"the authority of those who may call is no certificate in PEM: {error}") from None
     tls.verify_mode = ssl.CERT_OPTIONAL
     return tls

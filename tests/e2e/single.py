@@ -91,6 +91,8 @@ class SingleNode:
             f"--socket={self.root}/agent.sock",
             f"--pod-logs-dir={self.root}/logs/pods",
             f"--container-logs-dir={self.root}/logs/containers",
+            "--address=127.0.0.1",
+            f"--port={_free_port()}",
             f"--health-address=127.0.0.1:{_free_port()}",
             "--heartbeat-seconds=1",
             *flags,
