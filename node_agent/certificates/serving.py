@@ -144,4 +144,4 @@ class ServingCertificate:
             self._context.load_cert_chain(both)
         self._held = fresh
         said = keys.read(fresh.certificate)
-        log.info("serving certificate in use", extra={"name": said.subject.user, "until": said.ends.isoformat()})
+        log.info("serving certificate in use", extra={"user": said.subject.user, "until": said.ends.isoformat()})
