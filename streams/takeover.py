@@ -60,8 +60,11 @@ class Upgraded(web.StreamResponse):
         """Nothing follows from here."""
 
 
-def taken(response: aiohttp.ClientResponse) -> Connection:
-    """The connection behind an answer 101 to a request of ours. It belongs to the stream from here on."""
+def taken(response: aiohttp.ClientResponse, *, whole: bool = True) -> Connection:
+    """The connection behind an answer 101 to a request of ours. It belongs to the stream from here on.
+
+    One that is not `whole` stays open for reading when writing ends.
+    """
     held = response.connection
     protocol = None if held is None else held.protocol
     transport = None if protocol is None else protocol.transport
@@ -71,10 +74,11 @@ def taken(response: aiohttp.ClientResponse) -> Connection:
     protocol.set_parser(tail, tail)
 
     def gone(error: Exception | None) -> None:
+        """An answer that nobody keeps would give the connection back, to be used again: until now this kept it."""
         protocol.connection_lost(error)
-        held.close()
+        response.close()
 
-    connection = Connection(whole=True, lost=gone)
+    connection = Connection(whole=whole, lost=gone)
     _switch(transport, connection, tail)
     return connection
 
@@ -92,6 +96,10 @@ class _Tail:
 
     def feed_eof(self) -> None:
         """Nothing is to be done."""
+
+    def is_eof(self) -> bool:
+        """Never: the connection is not to be used for another request."""
+        return False
 
 
 def _switch(transport: asyncio.Transport, connection: Connection, tail: _Tail) -> None:

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
-from typing import Protocol, Self
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Protocol, Self
 
-STDOUT, STDERR = 1, 2
+import aiohttp
+
+from node_agent.drivers import process
+from node_agent.drivers.docker_calls import LAST_LOOK, answering, ask, exit_code, refusal, session
+from node_agent.drivers.docker_frames import STDERR, STDOUT, TROUBLE, Frames
+from reconcile.errors import DriverError, Gone, NotReady, Refused
+from streams.stream import Stream
+from streams.takeover import taken
+
+__all__ = ["STDERR", "STDOUT", "Process", "Size", "attach", "start_exec"]
+
+UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
+HANGUP_SECONDS = 5.0
+"""So long a program may take to end when who ran it has gone."""
+
+SILENT_SECONDS = 2.0
+DETACH_KEYS = ",".join(f"ctrl-^,{letter}" for letter in "unlikely")
+"""Docker holds back the first key of this sequence until the second: its own, ctrl-p, is one that people type."""
+
+_LEAVING: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +59,10 @@ class Process(Protocol):
         ...
 
     async def end_stdin(self) -> None:
-        """Say that no input follows. A terminal has no such end, nor a container that outlives who is attached."""
+        """Say that no input follows. A program with a terminal is not told: it knows no such end.
+
+        Docker then detaches from a container, unless it was made to have its input ended by the first who ends it.
+        """
         ...
 
     async def resize(self, size: Size) -> None:
@@ -54,19 +80,144 @@ class Process(Protocol):
         """Let go, whether it has ended or not; a second time does nothing.
 
         A program that has not ended gets SIGHUP, with its process group, and after 5 seconds SIGKILL; this returns
-        when it has gone. A container is only detached from.
+        when it has gone, and goes on without who is cancelled here. A container is only detached from.
         """
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Whether it has a terminal, whether it `hears` what is written, and whether it can be told that nothing follows.
+
+    A terminal cannot be closed one way: Docker would close it both ways, with the program still running.
+    """
+
+    tty: bool
+    hears: bool
+    ends: bool
+
+
+class _Attached:
+    """A container that goes on when it is left."""
+
+    def __init__(self, docker: aiohttp.ClientSession, path: str, stream: Stream, kind: _Kind) -> None:
+        """`path` is what Docker calls it."""
+        self._docker = docker
+        self._path = path
+        self._stream = stream
+        self._kind = kind
+        self._left: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+
+    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+        frames = Frames()
+        while data := await self._read():
+            if self._kind.tty:
+                yield STDOUT, data
+                continue
+            for stream, pieces in groupby(frames.cut(data), key=attrgetter("stream")):
+                said = b"".join(piece.data for piece in pieces)
+                if stream == TROUBLE:
+                    raise NotReady(f"Docker: {said.decode(errors='replace').strip()}")
+                yield stream, said
+        if not frames.whole:
+            raise NotReady("Docker went away in the middle of what the program said")
+
+    async def write_stdin(self, data: bytes) -> None:
+        if self._kind.hears:
+            await self._stream.write(data)
+
+    async def end_stdin(self) -> None:
+        if self._kind.ends:
+            await self._stream.end()
+
+    async def resize(self, size: Size) -> None:
+        with contextlib.suppress(DriverError):
+            async with answering():
+                await ask(self._docker, "POST", f"{self._path}/resize?h={size.height}&w={size.width}")
+
+    async def exit_code(self) -> int:
+        async with answering():
+            with contextlib.suppress(Gone):
+                await ask(self._docker, "GET", f"{self._path}/json")
+        return 0
+
+    async def leave(self) -> None:
+        if self._left is None:
+            self._stream.abort()
+            self._left = _behind(self._leave())
+        await asyncio.shield(self._left)
+
+    async def _leave(self) -> None:
+        async with self._docker:
+            await self._end()
+
+    async def _end(self) -> None:
+        """Nothing is to be done to a container."""
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._stream.read()
+        except ConnectionError as error:
+            raise NotReady(f"Docker went away: {error}") from None
+
+
+class _Program(_Attached):
+    """One that was started for us and must not outlive who wanted it."""
+
+    def __init__(self, docker: aiohttp.ClientSession, identity: str, stream: Stream, kind: _Kind) -> None:
+        super().__init__(docker, f"/exec/{identity}", stream, kind)
+        self._identity = identity
+        self._ended = False
+
+    async def exit_code(self) -> int:
+        try:
+            code = await exit_code(self._docker, self._identity)
+        except (aiohttp.ClientError, OSError) as error:
+            raise NotReady(f"Docker does not answer: {error}") from None
+        self._ended = True
+        return code
+
+    async def _end(self) -> None:
+        if not self._ended:
+            await _hang_up(self._docker, self._identity)
+
+
 async def start_exec(
-    socket: str, container: str, command: tuple[str, ...], *, stdin: bool, tty: bool, size: Size | None = None
+    socket: str,
+    container: str,
+    command: tuple[str, ...],
+    *,
+    stdin: bool,
+    tty: bool,
+    size: Size | None = None,
 ) -> Process:
     """Start a program in a running container. One that cannot be run says why on STDOUT and ends with 126 or 127.
 
-    Raises Gone without the container, Refused when it does not run, NotReady when Docker is away or hangs.
+    `size` is that of its terminal. Raises Gone without the container, Refused when it does not run,
+    NotReady when Docker is away or hangs.
     """
-    raise NotImplementedError
+    docker, identity = session(socket), ""
+    # Docker from 23.0 on knows the size before the program asks for it; one before gets it when the program runs.
+    start: dict[str, Any] = {"Tty": tty} | ({"ConsoleSize": [size.height, size.width]} if tty and size else {})
+    wish = {**start, "AttachStdin": stdin, "AttachStdout": True, "AttachStderr": True, "Cmd": list(command)}
+    try:
+        async with answering():
+            made = await ask(docker, "POST", f"/containers/{container}/exec", wish | {"DetachKeys": DETACH_KEYS})
+            identity = made["Id"]
+            stream = await _upgraded(docker, f"/exec/{identity}/start", start)
+    except BaseException:
+        _behind(_abandon(docker, identity))
+        raise
+    program = _Program(docker, identity, stream, _Kind(tty=tty, hears=stdin, ends=stdin and not tty))
+    if tty and size is not None:
+        await program.resize(size)
+    return program
 
 
 async def attach(socket: str, container: str, *, stdin: bool, stdout: bool, stderr: bool) -> Process:
@@ -74,4 +225,62 @@ async def attach(socket: str, container: str, *, stdin: bool, stdout: bool, stde
 
     Raises Gone, Refused when it does not run, NotReady when Docker is away or hangs.
     """
-    raise NotImplementedError
+    docker = session(socket)
+    try:
+        async with answering():
+            seen = await _running(docker, container)
+            path, config = f"/containers/{seen['Id']}", seen["Config"]
+            wish = {"stdin": stdin and config["OpenStdin"], "stdout": stdout, "stderr": stderr}
+            asked = "&".join(f"{name}=1" for name, wanted in wish.items() if wanted)
+            stream = await _upgraded(docker, f"{path}/attach?stream=1&detachKeys={DETACH_KEYS}&{asked}")
+            try:
+                await _running(docker, container)
+            except (Gone, Refused):
+                # Either its end is on its way, or Docker waits for somebody to start it again.
+                asyncio.get_running_loop().call_later(SILENT_SECONDS, stream.abort)
+    except BaseException:
+        await docker.close()
+        raise
+    return _Attached(docker, path, stream, _Kind(tty=config["Tty"], hears=wish["stdin"], ends=wish["stdin"]))
+
+
+async def _running(docker: aiohttp.ClientSession, container: str) -> Any:
+    seen = await ask(docker, "GET", f"/containers/{container}/json")
+    if not seen["State"]["Running"]:
+        raise Refused(f"container {container[:12]} is not running: it is {seen['State']['Status']}")
+    return seen
+
+
+async def _upgraded(docker: aiohttp.ClientSession, path: str, body: object = None) -> Stream:
+    answer = await docker.post(path, json=body, headers=UPGRADE)
+    if answer.status == 101:
+        return taken(answer, whole=False)
+    async with answer:
+        raise await refusal(answer)
+
+
+def _behind(act: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Do it whatever becomes of who wanted it."""
+    task = asyncio.create_task(act)
+    _LEAVING.add(task)
+    task.add_done_callback(_LEAVING.discard)
+    return task
+
+
+async def _abandon(docker: aiohttp.ClientSession, identity: str) -> None:
+    """Let go of a program of which nobody knows whether Docker still starts it."""
+    async with docker:
+        if identity:
+            await _hang_up(docker, identity)
+
+
+async def _hang_up(docker: aiohttp.ClientSession, identity: str) -> None:
+    """End a program that may run, or may still be about to. Without Docker nobody knows which it is."""
+    with contextlib.suppress(DriverError):
+        async with answering():
+            while not (seen := await ask(docker, "GET", f"/exec/{identity}/json"))["Pid"]:
+                if seen["ExitCode"] is not None:
+                    return
+                await asyncio.sleep(LAST_LOOK)
+        if seen["Running"]:
+            await process.hang_up(seen["Pid"], seen["ContainerID"], HANGUP_SECONDS)

@@ -1,7 +1,11 @@
-"""What the kernel tells of a process."""
+"""What the kernel tells of a process, and how one is ended."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import signal
 from pathlib import Path
 
 
@@ -13,3 +17,59 @@ def user_of(pid: int) -> tuple[int, int, tuple[int, ...]] | None:
         return None
     told = dict(line.split(":", 1) for line in lines)
     return int(told["Uid"].split()[0]), int(told["Gid"].split()[0]), tuple(map(int, told["Groups"].split()))
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process."""
+    return pid > 0 and Path(f"/proc/{pid}").exists()
+
+
+async def hang_up(pid: int, cgroup: str, seconds: float) -> None:
+    """SIGHUP to a process and to its group if it leads one, and SIGKILL when it has not ended after so many seconds.
+
+    Its control group must have `cgroup` in its name, else the number already is that of another and nothing is done.
+    Returns when it has ended, or so many seconds after SIGKILL.
+    """
+    try:
+        held = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        for number in (signal.SIGHUP, signal.SIGKILL):
+            if not _signal(held, pid, cgroup, number):
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await _end_of(held)
+                return
+    finally:
+        os.close(held)
+
+
+def _signal(held: int, pid: int, cgroup: str, number: signal.Signals) -> bool:
+    """Whether it was there. The number is its own as long as it is held and has not ended."""
+    try:
+        inside = cgroup in Path(f"/proc/{pid}/cgroup").read_text()
+        signal.pidfd_send_signal(held, 0)
+        if inside and os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        elif inside:
+            signal.pidfd_send_signal(held, number)
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return inside
+
+
+async def _end_of(held: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(held, _tell, ended)
+    try:
+        await ended
+    finally:
+        loop.remove_reader(held)
+
+
+def _tell(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
