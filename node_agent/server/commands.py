@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from dataclasses import replace
 
 from aiohttp import web
 
 from api.objects import Pod
-from node_agent.drivers.docker_streams import STDERR, Process, attach, start_exec
+from node_agent.drivers.docker_streams import attach, start_exec
 from node_agent.known_pods import KnownPods
 from node_agent.observed import Container
+from node_agent.server.conversation import converse
 from node_agent.server.log_source import spec_of
-from node_agent.server.outcomes import Exited, Outcome
+from node_agent.server.outcomes import Outcome
 from node_agent.server.remote_command import RemoteCommand, asked, serve_remote_command
 from node_agent.server.server import Route
-from reconcile.errors import DriverError, Refused
-
-log = logging.getLogger(__name__)
+from reconcile.errors import Refused
 
 PLACES = ("/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}")
 MOST_OUTPUT = 16 << 20
@@ -51,7 +48,7 @@ class Commands:
 
         async def run(command: RemoteCommand) -> Outcome:
             words, stdin, tty = wanted.command, wanted.stdin, wanted.tty
-            return await relay(await start_exec(self._socket, container.id, words, stdin=stdin, tty=tty), command)
+            return await converse(await start_exec(self._socket, container.id, words, stdin=stdin, tty=tty), command)
 
         return await serve_remote_command(http, wanted, run)
 
@@ -68,7 +65,7 @@ class Commands:
         async def run(command: RemoteCommand) -> Outcome:
             stdin, stdout, stderr = wanted.stdin, wanted.stdout, wanted.stderr
             process = await attach(self._socket, container.id, stdin=stdin, stdout=stdout, stderr=stderr)
-            return await relay(process, command)
+            return await converse(process, command)
 
         return await serve_remote_command(http, wanted, run)
 
@@ -94,58 +91,3 @@ class Commands:
         if not running:
             raise Refused(f'container not found ("{name}")')
         return pod, running[0]
-
-
-async def relay(process: Process, command: RemoteCommand) -> Outcome:
-    """Carry everything between a program and a caller until it ends. Raises ConnectionError when the caller goes.
-
-    A program that a caller leaves behind is ended.
-    """
-    async with process:
-        carrying = [asyncio.ensure_future(one) for one in (_feed(process, command), _fit(process, command))]
-        ending = asyncio.ensure_future(_listen(process, command))
-        leaving = asyncio.ensure_future(command.left())
-        tasks = {*carrying, ending, leaving}
-        try:
-            await asyncio.wait({ending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not ending.done():
-                raise ConnectionResetError("the caller has gone")
-            return Exited(ending.result())
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            for task in carrying:
-                _note(task)
-
-
-def _note(task: asyncio.Future[None]) -> None:
-    """Input and sizes matter no more when the output has ended; what is wrong in here does."""
-    error = None if task.cancelled() else task.exception()
-    if isinstance(error, (ConnectionError, DriverError)):
-        log.debug("input ends", extra={"error": error})
-    elif error is not None:
-        raise error
-
-
-async def _feed(process: Process, command: RemoteCommand) -> None:
-    """What the caller says, until one of the two has heard enough."""
-    if command.stdin is None:
-        return
-    while data := await command.stdin.read():
-        await process.write_stdin(data)
-    await process.end_stdin()
-
-
-async def _fit(process: Process, command: RemoteCommand) -> None:
-    async for size in command.resizes:
-        await process.resize(size)
-
-
-async def _listen(process: Process, command: RemoteCommand) -> int:
-    """What the program says, to its end; how it ended."""
-    async for number, data in process.output():
-        stream = command.stderr if number == STDERR else command.stdout
-        if stream is not None:
-            await stream.write(data)
-    return await process.exit_code()
