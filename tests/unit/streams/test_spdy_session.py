@@ -1,0 +1,582 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from streams.spdy.frames import (
+    Data,
+    Decoder,
+    Encoder,
+    Frame,
+    GoAway,
+    Headers,
+    Ping,
+    RstStream,
+    Settings,
+    SynReply,
+    SynStream,
+    WindowUpdate,
+)
+from streams.spdy.sending import BACKLOG_LIMIT, BATCH
+from streams.spdy.session import Session, SpdyStream
+from streams.spdy.stream import INBOX_LIMIT, LONGEST_FRAME, OUTBOX_LIMIT
+from streams.stream import Stream
+from tests.unit.streams.pipes import LIMIT, End, pair
+
+OPEN = SynStream(1, {"streamtype": "stdin"})
+
+
+class Peer:
+    """The other side, by hand: it sends the frames it is told to and hears what comes."""
+
+    def __init__(self, end: End) -> None:
+        self.end = end
+        self._encoder, self._decoder = Encoder(), Decoder()
+        self._heard: list[Frame] = []
+
+    async def say(self, *frames: Frame) -> None:
+        await self.end.write(b"".join(map(self._encoder.encode, frames)))
+
+    async def hear(self) -> Frame | None:
+        while not self._heard:
+            data = await self.end.read()
+            if not data:
+                return None
+            self._heard += self._decoder.feed(data)
+        return self._heard.pop(0)
+
+    async def hear_all(self) -> list[Frame]:
+        return [frame async for frame in self._rest()]
+
+    async def _rest(self) -> AsyncIterator[Frame]:
+        while frame := await self.hear():
+            yield frame
+
+
+@pytest.fixture(autouse=True)
+async def _everything_ends_soon_and_nothing_is_left() -> AsyncIterator[None]:
+    yield
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@asynccontextmanager
+async def served(**settings: float) -> AsyncIterator[tuple[Session, Peer]]:
+    """A session at the server's side and a client by hand; nothing in it takes longer than it should."""
+    ours, theirs = pair()
+    async with asyncio.timeout(20):
+        session = Session(ours, **settings)  # type: ignore[arg-type]
+        try:
+            yield session, Peer(theirs)
+        finally:
+            theirs.abort()
+            await session.close()
+
+
+async def offered(session: Session) -> SpdyStream:
+    stream = await session.accept()
+    assert stream
+    return stream
+
+
+async def drained(stream: Stream) -> bytes:
+    came = bytearray()
+    while data := await stream.read():
+        came += data
+    return bytes(came)
+
+
+async def test_a_stream_is_offered_answered_read_and_written() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, Data(1, b"hel"), Data(1, b"lo", fin=True))
+        stream = await offered(session)
+        assert (stream.stream_id, stream.headers) == (1, {"streamtype": "stdin"})
+        await stream.reply()
+        await stream.reply()
+        assert await peer.hear() == SynReply(1)
+        assert [await stream.read() for _ in range(4)] == [b"hel", b"lo", b"", b""]
+        await stream.write(b"answer")
+        await stream.end()
+        await stream.end()
+        assert await peer.hear() == Data(1, b"answer", fin=True)
+        with pytest.raises(BrokenPipeError, match="stream 1 is ended"):
+            await stream.write(b"more")
+
+
+async def test_what_is_written_before_a_reply_is_sent_behind_one() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        await stream.write(b"early")
+        assert [await peer.hear(), await peer.hear()] == [SynReply(1), Data(1, b"early")]
+
+
+async def test_the_end_has_a_frame_of_its_own_where_nothing_waits() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        await stream.write(b"before")
+        assert [await peer.hear(), await peer.hear()] == [SynReply(1), Data(1, b"before")]
+        await stream.end()
+        assert await peer.hear() == Data(1, b"", fin=True)
+
+
+async def test_more_than_a_frame_is_sent_in_frames() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        sent = bytes(range(256)) * 1024
+        writing = asyncio.create_task(stream.write(sent))
+        heard = [await peer.hear()]
+        came = bytearray()
+        while len(came) < len(sent):
+            frame = await peer.hear()
+            assert isinstance(frame, Data)
+            assert len(frame.data) <= LONGEST_FRAME
+            came += frame.data
+        await writing
+        assert heard == [SynReply(1)]
+        assert bytes(came) == sent
+
+
+async def test_a_stream_opened_with_its_end_has_nothing_to_read() -> None:
+    async with served() as (session, peer):
+        await peer.say(SynStream(1, {}, fin=True))
+        assert await (await offered(session)).read() == b""
+
+
+async def test_a_stream_for_one_way_takes_no_answer() -> None:
+    async with served() as (session, peer):
+        await peer.say(SynStream(1, {}, unidirectional=True), Ping(1))
+        stream = await offered(session)
+        await stream.reply()
+        await stream.end()
+        with pytest.raises(BrokenPipeError):
+            await stream.write(b"answer")
+        assert await peer.hear() == Ping(1)
+
+
+async def test_pings_of_the_other_side_are_answered_and_what_needs_no_answer_is_passed_over() -> None:
+    async with served() as (_, peer):
+        await peer.say(Settings(((4, 0, 100),)), WindowUpdate(0, 1), WindowUpdate(9, 1), Ping(2), Ping(3))
+        assert await peer.hear() == Ping(3)
+
+
+async def test_headers_that_come_later_may_end_a_stream() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, Headers(1, {"more": "headers"}, fin=True))
+        assert await (await offered(session)).read() == b""
+
+
+async def test_a_reset_ends_reading_and_writing() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, Data(1, b"lost"))
+        stream = await offered(session)
+        reading = asyncio.gather(*[stream.read() for _ in range(1)])
+        assert await reading == [b"lost"]
+        await peer.say(Data(1, b"lost"), RstStream(1, 5), OPEN2)
+        await offered(session)
+        with pytest.raises(ConnectionResetError, match="the other side reset stream 1, with status 5"):
+            await stream.read()
+        with pytest.raises(ConnectionResetError, match="reset stream 1"):
+            await stream.write(b"x")
+        with pytest.raises(ConnectionResetError, match="reset stream 1"):
+            await stream.end()
+
+
+OPEN2 = SynStream(3, {"streamtype": "second"})
+
+
+async def test_a_reset_wakes_those_who_wait() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        waiting = [asyncio.create_task(stream.read()), asyncio.create_task(stream.write(bytes(64 * LIMIT)))]
+        await peer.say(RstStream(1, 5))
+        await asyncio.wait(waiting)
+        assert all(isinstance(task.exception(), ConnectionResetError) for task in waiting)
+
+
+async def test_a_stream_reset_before_it_was_accepted_is_not_offered() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, RstStream(1, 5), OPEN2)
+        assert (await offered(session)).stream_id == 3
+
+
+async def test_a_reset_after_the_end_leaves_what_came_before_it() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, Data(1, b"whole", fin=True))
+        stream = await offered(session)
+        await peer.say(RstStream(1, 5), OPEN2)
+        await offered(session)
+        assert [await stream.read(), await stream.read()] == [b"whole", b""]
+
+
+async def test_our_reset_is_told_and_what_still_comes_is_dropped() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        await stream.reply()
+        stream.reset()
+        stream.abort()
+        for _ in range(64):
+            await peer.say(Data(1, bytes(LONGEST_FRAME)))
+        await peer.say(Data(1, b"", fin=True), Ping(1))
+        heard = [await peer.hear()]
+        while heard[-1] != Ping(1):
+            heard.append(await peer.hear())
+        assert heard[:2] == [SynReply(1), RstStream(1, 5)]
+        assert all(isinstance(frame, WindowUpdate) and frame.stream_id == 0 for frame in heard[2:-1])
+        with pytest.raises(ConnectionResetError, match="given up here"):
+            await stream.read()
+
+
+async def test_giving_up_what_is_over_tells_nothing() -> None:
+    async with served() as (session, peer):
+        await peer.say(SynStream(1, {}, fin=True))
+        stream = await offered(session)
+        await stream.end()
+        stream.abort()
+        await peer.say(Ping(1))
+        assert [await peer.hear() for _ in range(3)] == [SynReply(1), Data(1, b"", fin=True), Ping(1)]
+
+
+async def test_a_reader_that_is_slow_stops_the_carrier_and_not_more_is_kept() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        sent = 0
+
+        async def flood() -> None:
+            nonlocal sent
+            for _ in range(256):
+                await peer.say(Data(1, bytes(LONGEST_FRAME)))
+                sent += LONGEST_FRAME
+
+        flooding = asyncio.create_task(flood())
+        while session._carrier.size < LIMIT:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        assert sent <= INBOX_LIMIT + LIMIT + 3 * LONGEST_FRAME
+        came = 0
+        while came < 256 * LONGEST_FRAME:
+            came += len(await stream.read())
+        await flooding
+
+
+async def test_many_tiny_pieces_count_as_what_they_cost() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        encoder = Encoder()
+        tiny = encoder.encode(Data(1, b"x"))
+        flooding = asyncio.create_task(_write_all(peer.end, [tiny] * 200_000))
+        while session._carrier.size < LIMIT:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        assert len(stream._inbox) <= INBOX_LIMIT // 64 + LIMIT // len(tiny)
+        stream.abort()
+        await flooding
+
+
+async def _write_all(end: End, pieces: list[bytes]) -> None:
+    for start in range(0, len(pieces), 1000):
+        await end.write(b"".join(pieces[start : start + 1000]))
+
+
+async def test_giving_up_a_stream_that_is_full_lets_the_others_go_on() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, OPEN2)
+        full, other = await offered(session), await offered(session)
+        saying = asyncio.create_task(peer.say(Data(1, bytes(4 * INBOX_LIMIT))))
+        await saying
+        saying = asyncio.create_task(peer.say(Data(3, b"through")))
+        full.abort()
+        assert await other.read() == b"through"
+        await saying
+
+
+async def test_writers_wait_for_room() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        written = 0
+
+        async def write() -> None:
+            nonlocal written
+            for _ in range(512):
+                await stream.write(bytes(LONGEST_FRAME))
+                written += LONGEST_FRAME
+
+        writing = asyncio.create_task(write())
+        while peer.end.size < LIMIT or not stream._outbox_size > OUTBOX_LIMIT:
+            await asyncio.sleep(0)
+        assert written < 4 * LIMIT + 2 * BATCH
+        heard = 0
+        while heard < 512 * LONGEST_FRAME:
+            frame = await peer.hear()
+            heard += len(frame.data) if isinstance(frame, Data) else 0
+        await writing
+
+
+async def test_a_hundred_streams_take_turns() -> None:
+    async with served() as (session, peer):
+        numbers = range(1, 201, 2)
+        await peer.say(*[SynStream(number, {}) for number in numbers])
+        streams = [await offered(session) for _ in numbers]
+        writing = [asyncio.create_task(stream.write(bytes(8 * LONGEST_FRAME))) for stream in streams]
+        sent = dict.fromkeys(numbers, 0)
+        while min(sent.values()) < 8 * LONGEST_FRAME:
+            frame = await peer.hear()
+            if isinstance(frame, Data):
+                sent[frame.stream_id] += len(frame.data)
+                assert max(sent.values()) - min(sent.values()) <= 2 * LONGEST_FRAME
+        await asyncio.gather(*writing)
+
+
+async def test_what_is_read_is_told_for_the_stream_and_the_session() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, Data(1, bytes(20_000)))
+        stream = await offered(session)
+        assert len(await stream.read()) == 20_000
+        await peer.say(Data(1, bytes(20_000)), Ping(1))
+        assert await peer.hear() == Ping(1)
+        await stream.read()
+        assert {await peer.hear(), await peer.hear()} == {WindowUpdate(0, 40_000), WindowUpdate(1, 40_000)}
+
+
+async def test_so_many_streams_at_once_and_one_more_when_one_is_over() -> None:
+    async with served(max_streams=2) as (session, peer):
+        await peer.say(OPEN, OPEN2, SynStream(5, {}))
+        assert await peer.hear() == RstStream(5, 3)
+        stream = await offered(session)
+        stream.abort()
+        assert await peer.hear() == RstStream(1, 5)
+        await peer.say(SynStream(7, {"x": "y"}))
+        assert [(await offered(session)).stream_id for _ in range(2)] == [3, 7]
+
+
+async def test_a_stream_that_both_sides_ended_makes_room_for_another() -> None:
+    async with served(max_streams=1) as (session, peer):
+        for number in range(1, 9, 2):
+            await peer.say(SynStream(number, {}))
+            stream = await offered(session)
+            await stream.end()
+            await peer.say(Data(number, b"", fin=True))
+
+
+async def test_data_for_streams_that_never_were_is_answered_with_a_reset() -> None:
+    async with served() as (_, peer):
+        await peer.say(Data(7, b"x"), Data(8, b"x"))
+        assert [await peer.hear(), await peer.hear()] == [RstStream(7, 2), RstStream(8, 2)]
+
+
+async def test_data_after_the_end_resets_the_stream() -> None:
+    async with served() as (session, peer):
+        await peer.say(SynStream(1, {}, fin=True), Data(1, b"more"))
+        assert await peer.hear() == RstStream(1, 9)
+        await peer.say(OPEN2)
+        assert (await offered(session)).stream_id == 3
+
+
+@pytest.mark.parametrize("numbers", [(2,), (3, 1), (1, 1)])
+async def test_stream_numbers_that_may_not_be_end_the_session(numbers: tuple[int, ...]) -> None:
+    async with served() as (session, peer):
+        await peer.say(*[SynStream(number, {}) for number in numbers])
+        heard = await peer.hear()
+        assert heard == GoAway(numbers[0] if len(numbers) > 1 else 0, 1)
+        assert f"stream {numbers[-1]} opened" in session.reason
+        assert await session.accept() is None
+
+
+async def test_what_is_malformed_ends_the_session_with_its_reason() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        await peer.end.write(b"\x80\x02\x00\x01\x00\x00\x00\x00")
+        assert await peer.hear() == GoAway(1, 1)
+        assert await peer.hear() is None
+        for act in (stream.read(), stream.write(b"x"), stream.end(), stream.reply(), session.open({})):
+            with pytest.raises(ConnectionResetError, match="SPDY version 2; version 3 is accepted"):
+                await act
+        await peer.end.write(b"anything" * 1000)
+
+
+async def test_the_end_of_the_carrier_ends_all_streams() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, Data(1, b"came"), OPEN2, Data(3, b"whole", fin=True))
+        cut, whole = await offered(session), await offered(session)
+        await peer.end.end()
+        assert await session.accept() is None
+        assert [await cut.read(), await whole.read(), await whole.read()] == [b"came", b"whole", b""]
+        with pytest.raises(ConnectionResetError, match="the other side closed the connection"):
+            await cut.read()
+        assert session.reason == "the other side closed the connection"
+
+
+async def test_an_end_within_a_frame_is_told() -> None:
+    async with served() as (session, peer):
+        await peer.end.write(Encoder().encode(Data(1, b"1234"))[:-1])
+        await peer.end.end()
+        assert await session.accept() is None
+        assert session.reason.endswith("in the middle of a frame")
+
+
+async def test_a_lost_carrier_wakes_everybody() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        waiting = [
+            asyncio.create_task(stream.read()),
+            asyncio.create_task(stream.write(bytes(64 * LIMIT))),
+            asyncio.create_task(session.open({})),
+        ]
+        accepting = asyncio.create_task(session.accept())
+        await peer.hear()
+        peer.end.break_off()
+        await asyncio.wait([*waiting, accepting])
+        assert all(isinstance(task.exception(), ConnectionResetError) for task in waiting)
+        assert accepting.result() is None
+        assert "the connection was lost" in session.reason
+
+
+async def test_closing_sends_what_was_ended_resets_the_rest_and_says_goodbye() -> None:
+    ours, theirs = pair()
+    session, peer = Session(ours), Peer(theirs)
+    await peer.say(OPEN, OPEN2)
+    ended, open_still = await offered(session), await offered(session)
+    await open_still.reply()
+    ending = asyncio.create_task(_write_and_end(ended, bytes(2 * BATCH + OUTBOX_LIMIT)))
+    while not ended.ending:
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(session.close())
+    rest = await peer.hear_all()
+    assert RstStream(3, 5) in rest
+    assert rest[-2:] == [Data(1, bytes(LONGEST_FRAME), fin=True), GoAway(3, 0)]
+    assert not closing.done()
+    await theirs.end()
+    await closing
+    await ending
+    with pytest.raises(ConnectionResetError, match="closed here"):
+        await open_still.read()
+    await session.close()
+
+
+async def _write_and_end(stream: SpdyStream, data: bytes) -> None:
+    await stream.write(data)
+    await stream.end()
+
+
+async def test_goodbye_of_the_other_side_ends_the_offers_and_leaves_the_streams() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, GoAway(0), OPEN2)
+        stream = await offered(session)
+        assert await session.accept() is None
+        assert await peer.hear() == RstStream(3, 3)
+        await stream.write(b"still")
+        assert [await peer.hear(), await peer.hear()] == [SynReply(1), Data(1, b"still")]
+        with pytest.raises(ConnectionResetError, match="takes no more streams"):
+            await session.open({})
+
+
+async def test_a_session_in_which_nothing_happens_is_ended() -> None:
+    async with served(idle_seconds=0.01) as (session, peer):
+        assert await session.accept() is None
+        assert await peer.hear() == GoAway(0, 0)
+        assert session.reason == "nothing came and nothing went for 0.01 seconds"
+
+
+async def test_closing_does_not_wait_for_ever_for_a_peer_that_does_not_listen() -> None:
+    ours, theirs = pair()
+    session, peer = Session(ours, linger_seconds=0.01), Peer(theirs)
+    await peer.say(OPEN)
+    stream = await offered(session)
+    writing = asyncio.create_task(stream.write(bytes(64 * LIMIT)))
+    while theirs.size < LIMIT:
+        await asyncio.sleep(0)
+    await session.close()
+    assert ours.aborted
+    with pytest.raises(ConnectionResetError):
+        await writing
+
+
+async def test_a_close_that_is_cancelled_leaves_nothing() -> None:
+    ours, theirs = pair()
+    session, peer = Session(ours), Peer(theirs)
+    closing = asyncio.create_task(session.close())
+    assert await peer.hear() == GoAway(0, 0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert ours.aborted
+
+
+async def test_giving_up_ends_everything_at_once() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        session.abort()
+        session.abort()
+        with pytest.raises(ConnectionResetError, match="given up here"):
+            await stream.read()
+        assert await session.accept() is None
+
+
+async def test_a_peer_that_asks_and_does_not_listen_is_not_read_any_more() -> None:
+    async with served() as (session, peer):
+        pings = Encoder().encode(Ping(1)) * 1_000
+        flooding = asyncio.create_task(_write_forever(peer.end, pings))
+        while peer.end.size < LIMIT or session._carrier.size < LIMIT:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert session._sender._backlog <= BACKLOG_LIMIT + len(pings)
+        flooding.cancel()
+
+
+async def _write_forever(end: End, data: bytes) -> None:
+    while True:
+        await end.write(data)
+
+
+async def test_a_client_and_a_server_of_ours_understand_each_other() -> None:
+    ours, theirs = pair()
+    async with asyncio.timeout(20), Session(theirs) as server, Session(ours, client=True) as client:
+        opening = asyncio.create_task(client.open({"StreamType": "data", "port": "80"}))
+        there = await offered(server)
+        assert there.headers == {"streamtype": "data", "port": "80"}
+        await there.reply()
+        here = await opening
+        sent = bytes(range(256)) * 4096
+        results = await asyncio.gather(
+            _write_and_end(here, sent), _write_and_end(there, sent[::-1]), drained(here), drained(there)
+        )
+        assert (results[2], results[3]) == (sent[::-1], sent)
+        client.abort()
+
+
+async def test_a_stream_that_is_refused_is_not_opened() -> None:
+    ours, theirs = pair()
+    async with asyncio.timeout(20):
+        client, peer = Session(ours, client=True), Peer(theirs)
+        opening = asyncio.create_task(client.open({}))
+        assert await peer.hear() == SynStream(1, {})
+        await peer.say(RstStream(1, 3))
+        with pytest.raises(ConnectionResetError, match="with status 3"):
+            await opening
+        theirs.abort()
+        await client.close()
+
+
+async def test_a_second_acceptance_resets_the_stream_as_one_by_its_opener_does() -> None:
+    ours, theirs = pair()
+    async with asyncio.timeout(20):
+        client, peer = Session(ours, client=True), Peer(theirs)
+        opening = asyncio.create_task(client.open({}))
+        await peer.say(SynStream(2, {}), SynReply(2))
+        assert [await peer.hear(), await peer.hear()] == [SynStream(1, {}), RstStream(2, 8)]
+        await peer.say(SynReply(1), SynReply(1))
+        await opening
+        assert await peer.hear() == RstStream(1, 8)
+        theirs.abort()
+        await client.close()
