@@ -128,11 +128,20 @@ class PodVolumes:
 
     async def forget(self) -> None:
         """The pod is gone: nothing of it is left on the host. Raises NotReady while something in it is in use."""
-        self.let_go()
+        self._let_go()
         await asyncio.get_running_loop().run_in_executor(_MOUNTERS, driver.forget, Path(self._directory))
 
-    def let_go(self) -> None:
+    async def take_down(self) -> None:
+        """No container of the pod will run again: what it wrote into its volumes goes, and tokens leave the memory.
+
+        Raises NotReady.
+        """
+        self._let_go()
+        await asyncio.get_running_loop().run_in_executor(_MOUNTERS, driver.take_down, Path(self._directory))
+
+    def _let_go(self) -> None:
         """The pod needs no objects any more."""
+        self._made.clear()
         self._references.need(self._uid, ())
         self._tokens.forget(self._uid)
 

@@ -176,8 +176,9 @@ class PodWorker:
         for name in self._memory.newly_held({seen.containers[name][0].id: name for name, _ in actions.waiting}):
             self._tell("BackOff", held_back(self.pod, name), name)
         if actions.finished and self.pod.status.phase in FINAL_PHASES:
-            if not seen.everything:
-                return  # Nothing has ever been here: its status says all there is to say.
+            if not seen.everything:  # Its status says all there is to say.
+                await self._volumes.take_down()
+                return
             await self._release(actions, seen)
             if self._lifecycle.stopping:
                 self._report(await self._observe())
@@ -350,7 +351,7 @@ class PodWorker:
             await self._tools.docker.signal(one.id, "SIGKILL")
             self.sight.blur()
         self._memory.attached = ""
-        self._volumes.let_go()
+        await self._volumes.take_down()
 
     async def _take_down(self, seen: PodContainers) -> bool:
         """The next step of a pod that is to go; whether nothing of it is left on this host."""

@@ -23,6 +23,9 @@ PLUGINS = {
 }
 """Source of a volume → directory of its kind in the pod's directory."""
 
+FOLDERS = ("volume-subpaths", "volumes")
+"""Of a pod's directory: parts of volumes, which go before the volumes themselves."""
+
 PROPAGATIONS = {"HostToContainer": "rslave", "Bidirectional": "rshared"}
 """How a mount takes part in mounts that come later → Docker's word for it; nothing for those that do not."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from api.volumes import EmptyDirVolumeSource, NFSVolumeSource, Volume
 from node_agent.drivers import atomic, mounts
 from node_agent.payload import File, is_in_memory
-from node_agent.volume_paths import volume_dir
+from node_agent.volume_paths import FOLDERS, volume_dir
 from reconcile.errors import DriverError, NotReady, Refused
 
 EMPTY_DIR_MODE, GROUP_EMPTY_DIR_MODE = 0o777, 0o2777
@@ -61,14 +61,21 @@ def is_set_up(volume: Volume, pod_dir: str) -> bool:
     return (Path(volume_dir(pod_dir, volume)) / atomic.CURRENT).is_dir()
 
 
-def forget(pod_dir: Path) -> None:
-    """Delete a pod's directory. Raises NotReady while something in it is mounted: what is mounted is not ours."""
-    with _mapped(NotReady, pod_dir):
-        mounts.unmount_all(pod_dir)
-        if mounts.points(pod_dir):
-            raise NotReady(f"{pod_dir}: something is still mounted in it")
-        if pod_dir.exists():
-            shutil.rmtree(pod_dir)
+def take_down(pod_dir: Path) -> None:
+    """Delete a pod's volumes, and leave the rest of its directory. Raises NotReady as `forget` does."""
+    for folder in FOLDERS:
+        if (pod_dir / folder).exists():
+            forget(pod_dir / folder)
+
+
+def forget(directory: Path) -> None:
+    """Delete a directory. Raises NotReady while something in it is mounted: what is mounted is not ours."""
+    with _mapped(NotReady, directory):
+        mounts.unmount_all(directory)
+        if mounts.points(directory):
+            raise NotReady(f"{directory}: something is still mounted in it")
+        if directory.exists():
+            shutil.rmtree(directory)
 
 
 def _write(volume: Volume, path: Path, files: Mapping[str, File], group: int | None) -> None:

@@ -75,5 +75,6 @@ async def test_a_token_is_written_once_and_again_when_it_was_renewed(tmp_path: P
         issuer.now += timedelta(minutes=2)
         await volumes.set_up(WISH, NOW)
         assert held()[:2] == ("token-2", "first")
-        volumes.let_go()
+        await volumes.take_down()
+        assert not (Path(pod_dir(host, UID)) / "volumes").exists()
         assert not told

@@ -113,3 +113,5 @@ def test_work_that_is_done_stays_to_be_seen(alone: Alone) -> None:
     alone.until_phase("Failed", "killed")
     assert alone.row("killed")["state"]["terminated"]["exitCode"] == 137
     assert alone.status("works")["phase"] == "Succeeded", "it never changes back"
+    for name in ("works", "killed"):
+        wait_until(lambda name=name: not alone.node.traces(name)["mounts"], "its tokens leave the memory")  # type: ignore[misc]
