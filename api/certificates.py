@@ -1,58 +1,90 @@
-"""How a node gets its certificate: a key made here, a request signed by the master."""
+"""What an administrator gives to a machine that is to join: a certificate of its own, or a token to ask for one."""
 
 from __future__ import annotations
 
-import base64
+import asyncio
+import datetime
+import secrets
+import string
+from contextlib import aclosing
 
-import msgspec
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
-from api.client import Client
+from api import keys
+from api.client import Client, ClientError, Incomprehensible
+from api.configuration import Secret
+from api.keys import Subject
 from api.kubeconfig import Kubeconfig
+from api.objects import ObjectMeta
+from api.signing_requests import (
+    CLIENT_USAGES,
+    DENIED,
+    FAILED,
+    NODE_CLIENT,
+    NODE_PREFIX,
+    NODES,
+    CertificateSigningRequest,
+    CertificateSigningRequestSpec,
+    condition,
+)
 
-PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
-
-
-class _Status(msgspec.Struct):
-    certificate: str
-
-
-class _Signed(msgspec.Struct):
-    status: _Status
+SECONDS = 30.0
+"""A master that approves and signs by itself takes less."""
 
 
 async def node_kubeconfig(client: Client, administrator: Kubeconfig, node: str) -> str:
     """The text of a kubeconfig with which `node` speaks to the master. Raises ClientError.
 
-    `client` must be the administrator's: the master signs at once what such a client asks for.
+    `client` must be the administrator's: the master approves by itself what such a client asks for.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),
-            x509.NameAttribute(NameOID.COMMON_NAME, f"system:node:{node}"),
-        ]
+    key = await asyncio.to_thread(keys.new_key)
+    spec = CertificateSigningRequestSpec(
+        request=keys.request(key, Subject(f"{NODE_PREFIX}{node}", (NODES,))),
+        signer_name=NODE_CLIENT,
+        usages=CLIENT_USAGES,
     )
-    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    document = {
-        "apiVersion": "certificates.k8s.io/v1",
-        "kind": "CertificateSigningRequest",
-        "metadata": {"name": f"node-{node}"},
-        "spec": {
-            "signerName": SIGNER,
-            "usages": ["digital signature", "client auth"],
-            "request": base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode(),
-        },
+    name = f"node-csr-{keys.fingerprint(key)[:43]}"
+    asked = await client.create(CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec))
+    try:
+        async with asyncio.timeout(SECONDS):
+            certificate = await _signed(client, asked)
+    except TimeoutError:
+        raise ClientError(f"certificate request {name} was not signed within {SECONDS:.0f} seconds") from None
+    return Kubeconfig(administrator.server, administrator.ca, certificate, key).text("podlane", f"{NODE_PREFIX}{node}")
+
+
+async def bootstrap_kubeconfig(client: Client, administrator: Kubeconfig, life: datetime.timedelta) -> str:
+    """The text of a kubeconfig with which any machine can join as a node, as long as its token lives.
+
+    Raises ClientError.
+    """
+    name, word = _letters(6), _letters(16)
+    ends = (datetime.datetime.now(datetime.UTC) + life).strftime("%Y-%m-%dT%H:%M:%SZ")
+    told = {
+        "token-id": name,
+        "token-secret": word,
+        "expiration": ends,
+        "usage-bootstrap-authentication": "true",
+        "description": "made by podlane node token",
     }
-    answer = msgspec.json.decode(await client.request("POST", PATH, msgspec.json.encode(document)), type=_Signed)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    certificate = base64.b64decode(answer.status.certificate)
-    return Kubeconfig(administrator.server, administrator.ca, certificate, private).text(
-        "podlane", f"system:node:{node}"
-    )
+    meta = ObjectMeta(name=f"bootstrap-token-{name}", namespace="kube-system")
+    await client.create(Secret(metadata=meta, type="bootstrap.kubernetes.io/token", string_data=told))
+    joining = Kubeconfig(administrator.server, administrator.ca, token=f"{name}.{word}")
+    return joining.text("podlane", f"system:bootstrap:{name}")
+
+
+def _letters(number: int) -> str:
+    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(number))
+
+
+async def _signed(client: Client, item: CertificateSigningRequest) -> bytes:
+    meta = item.metadata
+    selector = f"metadata.name={meta.name}"
+    async with aclosing(
+        client.watch(CertificateSigningRequest, meta.resource_version, field_selector=selector)
+    ) as told:
+        async for event in told:
+            refused = condition(event.object, DENIED) or condition(event.object, FAILED)
+            if refused is not None:
+                raise ClientError(f"certificate request {meta.name}: {refused.type}: {refused.message}")
+            if event.object.status.certificate:
+                return event.object.status.certificate
+    raise Incomprehensible(f"the watch of certificate request {meta.name} ended")

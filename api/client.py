@@ -14,7 +14,7 @@ ClientError
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -139,6 +139,11 @@ class Client:
     ) -> None:
         await self._connections.close()
 
+    @property
+    def kubeconfig(self) -> Kubeconfig:
+        """As which new requests are sent."""
+        return self._connections.kubeconfig
+
     async def get(self, kind: type[O], name: str, namespace: str = "") -> O:
         """One object."""
         path = path_of(kind, namespace, name)
@@ -159,7 +164,7 @@ class Client:
         namespace: str = "",
         field_selector: str = "",
         label_selector: str = "",
-    ) -> AsyncIterator[Event[O]]:
+    ) -> AsyncGenerator[Event[O], None]:
         """Everything that happens after a revision, until the master ends the stream.
 
         Raises Expired when the revision is forgotten, Unreachable when the stream breaks or falls silent.

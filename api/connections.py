@@ -35,10 +35,13 @@ class Connection:
 
 
 class Connections:
-    """A request that has begun ends on the connection on which it began: only new ones go under the new identity."""
+    """A request that has begun ends on the connection on which it began: only new ones go under the new identity.
+
+    `kubeconfig` is that of new ones.
+    """
 
     def __init__(self, kubeconfig: Kubeconfig) -> None:
-        self._kubeconfig = kubeconfig
+        self.kubeconfig = kubeconfig
         self._edition = _edition(kubeconfig)
         self._now: Connection | None = None
         self._old: set[Connection] = set()
@@ -46,11 +49,11 @@ class Connections:
     @property
     def server(self) -> str:
         """The URL of the server."""
-        return self._kubeconfig.server
+        return self.kubeconfig.server
 
     def open(self) -> None:
         """Before the first request. Raises BadKubeconfig."""
-        self._now = Connection(self._kubeconfig)
+        self._now = Connection(self.kubeconfig)
 
     async def close(self) -> None:
         """End all."""
@@ -72,23 +75,23 @@ class Connections:
     async def _current(self) -> Connection:
         if self._now is None:
             raise RuntimeError("use the client in `async with`")
-        edition = _edition(self._kubeconfig)
+        edition = _edition(self.kubeconfig)
         if edition and edition != self._edition:
             await self._renew()
         return self._now
 
     async def _renew(self) -> None:
         """What cannot be read now, half-written perhaps, is tried with the next request."""
-        assert self._kubeconfig.source is not None
+        assert self.kubeconfig.source is not None
         assert self._now is not None
         try:
-            kubeconfig = Kubeconfig.load(self._kubeconfig.source)
+            kubeconfig = Kubeconfig.load(self.kubeconfig.source)
             edition = _edition(kubeconfig)
             fresh = Connection(kubeconfig)
         except BadKubeconfig as error:
             log.warning("a new kubeconfig is of no use", extra={"error": str(error)})
             return
-        before, self._now, self._kubeconfig, self._edition = self._now, fresh, kubeconfig, edition
+        before, self._now, self.kubeconfig, self._edition = self._now, fresh, kubeconfig, edition
         log.info("a new kubeconfig is in use", extra={"file": str(kubeconfig.source)})
         self._old.add(before)
         await self._let_go(before)

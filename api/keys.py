@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 import hashlib
 import ipaddress
@@ -10,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
@@ -58,6 +58,28 @@ def request(key: bytes, subject: Subject) -> bytes:
     return builder.sign(_private(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a request for a certificate says, its signature checked; `more` are emails and URIs that it is to name."""
+
+    subject: Subject
+    more: tuple[str, ...]
+
+
+def read_request(pem: bytes) -> Request:
+    """What is asked for. Raises BadPem."""
+    try:
+        found = x509.load_pem_x509_csr(pem)
+        if not found.is_signature_valid:
+            raise BadPem("the certificate request is not signed by its own key")
+        subject = _subject(found.subject, found.extensions)
+        places = _named_places(found.extensions)
+    except (ValueError, InvalidSignature, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
+        raise BadPem(f"this is no PEM certificate request: {error}") from None
+    kinds = (x509.RFC822Name, x509.UniformResourceIdentifier)
+    return Request(subject, tuple(text for kind in kinds for text in places.get_values_for_type(kind)))
+
+
 def fingerprint(key: bytes, *more: str) -> str:
     """A name for a key and what goes with it; nobody learns the key by it. Raises BadPem."""
     public = _public(_private(key).public_key())
@@ -72,19 +94,8 @@ def belongs(key: bytes, certificate: bytes) -> bool:
 def read(certificate: bytes) -> Certificate:
     """The first certificate of a chain. Raises BadPem."""
     found = _first(certificate)
-    names = {oid: found.subject.get_attributes_for_oid(oid) for oid in (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)}
-    common = [str(row.value) for row in names[NameOID.COMMON_NAME]]
-    try:
-        extension = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        extension = x509.SubjectAlternativeName([])
     return Certificate(
-        Subject(
-            common[0] if common else "",
-            tuple(str(row.value) for row in names[NameOID.ORGANIZATION_NAME]),
-            tuple(extension.get_values_for_type(x509.DNSName)),
-            tuple(str(one) for one in extension.get_values_for_type(x509.IPAddress)),
-        ),
+        _subject(found.subject, found.extensions),
         found.not_valid_before_utc,
         found.not_valid_after_utc,
         found.fingerprint(hashes.SHA256()).hex(),
@@ -122,22 +133,28 @@ def blocks(pem: bytes, label: str) -> bytes:
     return b"".join(line + b"\n" for line in found)
 
 
-def encoded(data: bytes) -> str:
-    """As objects and kubeconfigs carry PEM: in base64."""
-    return base64.b64encode(data).decode("ascii")
-
-
-def decoded(text: str) -> bytes:
-    """The PEM in base64. Raises BadPem."""
-    try:
-        return base64.b64decode(text)
-    except ValueError as error:
-        raise BadPem(f"this is no base64: {error}") from None
-
-
 def _name(subject: Subject) -> x509.Name:
     groups = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in subject.groups]
     return x509.Name([*groups, x509.NameAttribute(NameOID.COMMON_NAME, subject.user)])
+
+
+def _subject(name: x509.Name, extensions: x509.Extensions) -> Subject:
+    common = [str(row.value) for row in name.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    groups = (str(row.value) for row in name.get_attributes_for_oid(NameOID.ORGANIZATION_NAME))
+    places = _named_places(extensions)
+    return Subject(
+        common[0] if len(common) == 1 else "",
+        tuple(groups),
+        tuple(places.get_values_for_type(x509.DNSName)),
+        tuple(str(one) for one in places.get_values_for_type(x509.IPAddress)),
+    )
+
+
+def _named_places(extensions: x509.Extensions) -> x509.SubjectAlternativeName:
+    try:
+        return extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return x509.SubjectAlternativeName([])
 
 
 def _places(subject: Subject) -> x509.SubjectAlternativeName:

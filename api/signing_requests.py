@@ -26,13 +26,13 @@ NODES, NODE_PREFIX = "system:nodes", "system:node:"
 
 
 class CertificateSigningRequestSpec(Value, frozen=True):
-    """What is asked for; `request` is a PEM certificate request in base64.
+    """What is asked for; `request` is a certificate request (PKCS 10) as PEM.
 
     `expirationSeconds` is for how long the certificate is to hold; a signer may choose less. The server writes down
     who asks, from `username` on.
     """
 
-    request: str = ""
+    request: bytes = b""
     signer_name: str = ""
     expiration_seconds: int | None = None
     usages: tuple[str, ...] = ()
@@ -54,10 +54,10 @@ class CertificateSigningRequestCondition(Value, frozen=True):
 
 
 class CertificateSigningRequestStatus(Value, frozen=True):
-    """`certificate` is PEM in base64, there when the signer has signed."""
+    """`certificate` is PEM, there when the signer has signed."""
 
     conditions: Annotated[tuple[CertificateSigningRequestCondition, ...], by("type")] = ()
-    certificate: str = ""
+    certificate: bytes = b""
 
 
 class CertificateSigningRequest(Object, frozen=True):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 from api import manifest
-from api.certificates import node_kubeconfig
+from api.certificates import bootstrap_kubeconfig, node_kubeconfig
 from api.client import Client, ClientError
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from cli import network, pods
@@ -51,9 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     add = add_command(nodes, "add", "make a certificate with which a node joins", _node_add)
     add.add_argument("name", metavar="NAME")
     add.add_argument("--out", metavar="FILE", help="where to write the node's kubeconfig (standard output)")
+    token = add_command(nodes, "token", "make a token with which machines join, and ask for certificates", _node_token)
+    token.add_argument("--hours", metavar="HOURS", type=float, default=24.0, help="how long it is good (%(default)g)")
+    token.add_argument("--out", metavar="FILE", help="where to write the kubeconfig (standard output)")
+    for one in (add, token):
+        one.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
     pods.add_commands(topics.add_parser("pod", help="pods that this node runs without a master"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
-    add.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
     return parser
 
 
@@ -114,6 +119,22 @@ def _node_add(arguments: argparse.Namespace) -> int:
     write_private(out, text)
     print(f"{out}: copy it to the node {arguments.name} as /etc/podlane/node.kubeconfig")
     return 0
+
+
+def _node_token(arguments: argparse.Namespace) -> int:
+    administrator, life = Kubeconfig.load(arguments.kubeconfig), datetime.timedelta(hours=arguments.hours)
+    text = asyncio.run(_token_text(administrator, life))
+    if arguments.out is None:
+        sys.stdout.write(text)
+        return 0
+    write_private(Path(arguments.out), text)
+    print(f"{arguments.out}: machines join with --bootstrap-kubeconfig and this file, for {arguments.hours:g} hours")
+    return 0
+
+
+async def _token_text(administrator: Kubeconfig, life: datetime.timedelta) -> str:
+    async with Client(administrator) as client:
+        return await bootstrap_kubeconfig(client, administrator, life)
 
 
 async def _node_text(administrator: Kubeconfig, name: str) -> str:

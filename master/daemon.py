@@ -12,6 +12,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+from api.signing_requests import CertificateSigningRequest
 from master import memory
 from master.access import pki, service_tokens
 from master.admission.allocators import SubnetPool, SubnetPools
@@ -69,6 +70,14 @@ def _place(settings: Settings, listening: int) -> Place | None:
     return Place(settings.advertise_address, port) if port else None
 
 
+def _issued(authority: pki.Authority, item: CertificateSigningRequest, most: int) -> bytes:
+    """The certificate for a request that was granted."""
+    spec = item.spec
+    seconds = min(spec.expiration_seconds or most, most)
+    log.info("certificate issued", extra={"request": item.metadata.name, "seconds": seconds})
+    return pki.sign_request(authority, spec.request, spec.usages, seconds, _now())
+
+
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Master]:
     """Start everything, ready to serve; stop it on leaving. Raises NotReady and Refused."""
@@ -89,6 +98,8 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 sign=tokens.sign,
                 clock=_now,
                 finished_pods=settings.finished_pods,
+                may=lambda user, asked: server.may(user, asked),
+                issue=lambda item: _issued(authority, item, settings.certificate_seconds),
             )
         )
         nodes = NodesDoor(store, to_nodes)

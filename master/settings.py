@@ -57,6 +57,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
         bool,
         msgspec.Meta(description="whether servers of nodes must show a certificate of the cluster's authority"),
     ] = False
+    certificate_seconds: Annotated[
+        int, msgspec.Meta(ge=600, description="how long certificates hold that nodes and clients ask for, at most")
+    ] = 365 * 86400
     finished_pods: Annotated[
         int, msgspec.Meta(ge=0, description="as many pods that have ended are kept, the newest")
     ] = 12_500

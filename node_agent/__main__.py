@@ -14,6 +14,7 @@ from api import quantity
 from api.client import Client
 from api.kubeconfig import BadKubeconfig, Kubeconfig
 from node_agent.agent import Agent
+from node_agent.certificates.joining import ClientCertificate, joined
 from node_agent.certificates.serving import ServingCertificate
 from node_agent.containers import LogLimits
 from node_agent.drivers import mounts
@@ -62,12 +63,14 @@ async def serve(settings: Settings) -> None:
         settings.image_pull_progress_deadline_seconds,
     )
     docker = Docker(settings.docker_socket, limits, settings.runtime_request_timeout_seconds, pulls)
+    if settings.bootstrap_kubeconfig:
+        notify("READY=1")  # Somebody may have to approve: a service manager is not to wait for that.
     async with (
-        Client(Kubeconfig.load(settings.kubeconfig)) as client,
+        Client(await joined(settings)) as client,
         _network(settings) as network,
         Prober(docker) as prober,
     ):
-        certificate = ServingCertificate(settings, client)
+        identity, certificate = ClientCertificate(settings, client), ServingCertificate(settings, client)
         try:
             await certificate.load()
         except NotReady as error:
@@ -80,7 +83,9 @@ async def serve(settings: Settings) -> None:
             await health.start()
             notify("READY=1")
             try:
-                for work in (agent.ports.run(), certificate.loop.run(), server.loop.run(), *agent.work()):
+                for loop in (agent.ports, identity.loop, certificate.loop, server.loop):
+                    tasks.create_task(loop.run())
+                for work in agent.work():
                     tasks.create_task(work)
                 await asyncio.Event().wait()
             finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from api.label_selector import LabelSelector
 from api.objects import ObjectMeta
+from api.signing_requests import CLIENT, NODE_CLIENT, NODE_SERVING
 from master.kinds.rbac import (
     GROUP,
     AggregationRule,
@@ -23,6 +24,7 @@ AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 
 MARKS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 
+CERTIFICATES, CERTIFICATES_ROLE = "certificates.k8s.io", "system:certificates.k8s.io:"
 READ = "get list watch"
 WRITE = "create delete deletecollection patch update"
 
@@ -205,6 +207,26 @@ _RULES: dict[str, tuple[PolicyRule, ...]] = {
     "basic-user": _BASIC_USER,
     "self-provisioner": (_rule("create", _PROJECTS, "projectrequests"),),
 }
+_SIGNERS = {
+    "kube-apiserver-client-approver": CLIENT,
+    "kube-apiserver-client-kubelet-approver": NODE_CLIENT,
+    "kubelet-serving-approver": NODE_SERVING,
+    "legacy-unknown-approver": "kubernetes.io/legacy-unknown",
+}
+"""The end of the name of a role, and whose requests it approves."""
+
+_REQUESTS = "certificatesigningrequests"
+_RULES |= {
+    "system:node-bootstrapper": (_rule(f"create {READ}", CERTIFICATES, _REQUESTS),),
+    **{
+        f"{CERTIFICATES_ROLE}{_REQUESTS}:{name}": (_rule("create", CERTIFICATES, f"{_REQUESTS}/{name}"),)
+        for name in ("nodeclient", "selfnodeclient")
+    },
+    **{
+        f"{CERTIFICATES_ROLE}{name}": (_rule("approve", CERTIFICATES, "signers", signer),)
+        for name, signer in _SIGNERS.items()
+    },
+}
 _PARTS: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
     "system:aggregate-to-admin": ("admin", _ADMIN),
     "system:aggregate-to-edit": ("edit", _EDIT),
@@ -218,6 +240,7 @@ _PARTS: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
 _WHOLES = {"admin": "", "edit": "admin", "view": "edit"}
 """Roles made of others, and the role that each is a part of in its turn."""
 
+_BOOTSTRAPPERS = "Group system:bootstrappers"
 _AUTHENTICATED, _UNAUTHENTICATED = "Group system:authenticated", "Group system:unauthenticated"
 _BOUND: dict[str, tuple[str, tuple[str, ...]]] = {
     "cluster-admin": ("cluster-admin", ("Group system:masters",)),
@@ -234,6 +257,9 @@ _BOUND: dict[str, tuple[str, tuple[str, ...]]] = {
     "system:kube-scheduler": ("system:kube-scheduler", ("User system:kube-scheduler",)),
     "system:volume-scheduler": ("system:volume-scheduler", ("User system:kube-scheduler",)),
     "system:kube-controller-manager": ("system:kube-controller-manager", ("User system:kube-controller-manager",)),
+    "podlane:node-bootstrappers": ("system:node-bootstrapper", (_BOOTSTRAPPERS, "Group system:nodes")),
+    "podlane:first-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:nodeclient", (_BOOTSTRAPPERS,)),
+    "podlane:renewed-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:selfnodeclient", ("Group system:nodes",)),
     "basic-users": ("basic-user", (_AUTHENTICATED,)),
     "self-provisioners": ("self-provisioner", ("Group system:authenticated:oauth",)),
 }

@@ -1,4 +1,4 @@
-"""Who calls: by client certificate, or by the token of a service account; and the giving of such tokens."""
+"""Who calls: by client certificate, by the token of a service account or one to join by; and the giving of tokens."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from api.configuration import Secret
 from api.reviews import TokenReviewStatus
 from api.schema import without_nulls
 from api.tokens import TokenRequest, TokenRequestStatus
-from master.access import accounts
+from master.access import accounts, bootstrap_tokens
 from master.access.authorize import User
 from master.access.reviews import info
 from master.access.service_tokens import Issuer
@@ -68,6 +69,10 @@ class Callers:
 
         It is worth nothing without the objects that it was given for.
         """
+        if name := bootstrap_tokens.name(token):
+            held = self._store.latest(Key(Secret.KIND, bootstrap_tokens.NAMESPACE, name))
+            good = accounts.audiences({"aud": [accounts.ISSUER]}, audiences)
+            return bootstrap_tokens.user(token, None if held is None else held.object, self._clock()), good
         claims = self._issuer.read(token, self._clock())
         for kind, namespace, name, uid in accounts.needed(claims):
             record = self._store.latest(Key(kind, namespace, name))

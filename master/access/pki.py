@@ -1,8 +1,8 @@
 """Driver: the cluster's certificates, made on first start.
 
 `stateDir/pki/ca.key` and `ca.crt` are the cluster's own authority. The server's certificate is made anew at every
-start, so that it always names the addresses of the settings; clients know it by the authority. All keys are EC P-256,
-and all certificates last as long as the authority does: nothing renews them yet.
+start, so that it always names the addresses of the settings; clients know it by the authority. All keys made here are
+EC P-256. The administrator's certificate lasts as long as the authority does, nodes renew theirs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ from pathlib import Path
 
 import yaml
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from api.signing_requests import CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH
 from master.access.authorize import MASTERS
 from reconcile.errors import NotReady, Refused
 
 LIFETIME = datetime.timedelta(days=3650)
 CLOCKS_APART = datetime.timedelta(hours=1)
-"""Certificates are valid from this long ago on, for nodes whose clocks lag."""
+"""Certificates are valid from this long ago on, for nodes whose clocks lag,"""
+
+LONG = datetime.timedelta(hours=8)
+"""if they last at least so long: of a short life that hour would be too large a part."""
+
+EXTENDED = {CLIENT_AUTH: ExtendedKeyUsageOID.CLIENT_AUTH, SERVER_AUTH: ExtendedKeyUsageOID.SERVER_AUTH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +94,44 @@ def client_identity(ca: Authority, user: str, groups: Iterable[str], now: dateti
     return Identity(key=private_pem(key), certificate=certificate)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request for a certificate, its signature checked."""
+def sign_request(ca: Authority, pem: bytes, usages: Iterable[str], seconds: float, now: datetime.datetime) -> bytes:
+    """A certificate, as PEM, for what the request names and its key, good for these usages and so many seconds.
 
-    user: str
-    groups: tuple[str, ...]
-    public_key: CertificatePublicKeyTypes
+    It is for the caller to say whether the request may be granted.
+    """
+    request, wanted = x509.load_pem_x509_csr(pem), frozenset(usages)
+    life = datetime.timedelta(seconds=seconds)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(request.subject)
+        .issuer_name(ca.certificate.subject)
+        .public_key(request.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_APART if life >= LONG else now)
+        .not_valid_after(min(now + life, ca.certificate.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(wanted), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([EXTENDED[one] for one in sorted(wanted & EXTENDED.keys())]), False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False)
+    )
+    for extension in request.extensions:
+        if isinstance(extension.value, x509.SubjectAlternativeName):
+            builder = builder.add_extension(extension.value, critical=False)
+    return builder.sign(ca.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def read_request(pem: bytes) -> Request:
-    """Decode a PEM certificate request. Raises Refused."""
-    try:
-        request = x509.load_pem_x509_csr(pem)
-        if not request.is_signature_valid:
-            raise Refused("the certificate request is not signed by its own key; nothing was issued")
-        public_key = request.public_key()
-        names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        groups = request.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-    except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
-        raise Refused(f"this is not a PEM certificate request: {error}; nothing was issued") from error
-    users = [str(name.value) for name in names]
-    return Request(users[0] if len(users) == 1 else "", tuple(str(group.value) for group in groups), public_key)
-
-
-def sign_request(ca: Authority, request: Request, now: datetime.datetime) -> bytes:
-    """A client certificate, as PEM, for the subject and the key of the request."""
-    subject = _subject(request.user, request.groups)
-    return _sign(ca, subject, request.public_key, ExtendedKeyUsageOID.CLIENT_AUTH, now)
+def _key_usage(wanted: frozenset[str]) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=DIGITAL_SIGNATURE in wanted,
+        content_commitment=False,
+        key_encipherment=KEY_ENCIPHERMENT in wanted,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def admin_kubeconfig(ca: Authority, path: Path, server: str, now: datetime.datetime) -> bool:

@@ -15,9 +15,10 @@ from api.queries import NodeQuery
 from api.references import Reference, references
 from api.reviews import NonResourceAttributes, ResourceAttributes
 from api.schema import without_nulls
+from api.signing_requests import CertificateSigningRequest
 from api.storage import PersistentVolume, PersistentVolumeClaim
 from api.tokens import TokenRequest
-from master.access import accounts, authorize, escalation, impersonation, node_restriction, rbac
+from master.access import accounts, authorize, escalation, impersonation, node_restriction, rbac, signers
 from master.access.authorize import FOR_PODS, MASTERS, Attributes, Decision, PathAttributes, User
 from master.access.grants import Grants
 from master.kinds.kind import AnyKind
@@ -102,8 +103,12 @@ class Rights:
             self.check_attributes(user, attributes)
         return wanted.user
 
-    def guard(self, kind: AnyKind, new: Any, old: Any, user: User) -> None:
-        """Whether the user may give away what a role or a binding gives, and a node say that of itself."""
+    def guard(self, kind: AnyKind, new: Any, old: Any, user: User, part: str = "") -> None:
+        """Whether the user may give away what a role, a binding or a certificate gives; a node, say that of itself."""
+        if isinstance(new, CertificateSigningRequest):
+            if old is None:
+                signers.check_asked(new, user)
+            signers.check_decided(new, old, part, user, lambda who, asked: self.decision(who, asked).allowed)
         if user.node and MASTERS not in user.groups and isinstance(new, Node):
             found = node_restriction.refusal(new, old)
             if found is not None:

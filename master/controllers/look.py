@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from api.objects import ObjectMeta
+from master.access.signers import May
 from master.controllers.bootstrap import NetworkWish
+from master.controllers.certificates import Sign
 from master.controllers.network.master_service import Place
 from master.controllers.refusals import Refusals
 from master.store.records import Key
@@ -25,7 +27,8 @@ class Environment:
     be silent, `finished_pods` how many pods that have ended are kept.
 
     `place` is where the server is reached; None until it is known. `sign` makes a token of claims. `clock` is the time
-    of day; `steady` never jumps (seconds).
+    of day; `steady` never jumps (seconds). `may` says whether somebody may do something, `issue` gives the certificate
+    for a request that was granted.
     """
 
     store: Store
@@ -36,6 +39,8 @@ class Environment:
     sign: Callable[[Mapping[str, Any]], str]
     clock: Clock
     finished_pods: int
+    may: May
+    issue: Sign
     steady: Callable[[], float] = time.monotonic
 
 

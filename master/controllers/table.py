@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from api.configuration import Secret
 from api.objects import Object, OwnerReference
-from master.access import accounts
+from master.access import accounts, bootstrap_tokens
 from master.admission import quotas
 from master.controllers import (
     account_secrets,
     bootstrap,
+    certificates,
     claims,
     dependents,
     ending_namespaces,
@@ -180,10 +181,21 @@ def _unready(look: Look) -> Iterator[Outcome]:
         yield happenings.unready(one.item, look.now)
 
 
+def _approvals(look: Look) -> Iterable[Outcome]:
+    found = look.all("CertificateSigningRequest")
+    return certificates.approvals(found, look.all("Node"), look.env.may, look.now) if found else ()
+
+
+def _signings(look: Look) -> Iterable[Outcome]:
+    return certificates.signings(look.all("CertificateSigningRequest"), look.env.issue, look.now)
+
+
 def _expiry(look: Look) -> Iterator[Outcome]:
     """Nothing waits for it: a look now and then is enough."""
     yield from forgetting.old_queries(look.all("NodeQuery"), look.now)
     yield from forgetting.old_events(look.all("Event"), look.now)
+    yield from forgetting.old_requests(look.all("CertificateSigningRequest"), look.now)
+    yield from forgetting.old_tokens(look.all("Secret", bootstrap_tokens.NAMESPACE), look.now)
     yield from pod_garbage.finished(look.all("Pod"), look.env.finished_pods)
 
 
@@ -225,6 +237,8 @@ CONTROLLERS = (
         _of_all(roles.passes, "ClusterRole", "ClusterRoleBinding"),
         opens=True,
     ),
+    Controller("certificate approvals", ("CertificateSigningRequest", "Node"), _approvals),
+    Controller("certificates", ("CertificateSigningRequest",), _signings),
     Controller("scheduler", ("Pod", "Node"), _scheduler),
     Controller("deployments", ("Deployment", "ReplicaSet", "Pod"), _deployments, ROLLOUT_SECONDS),
     Controller("replicas", (*REPLICATING, "Pod"), _replicas, ROLLOUT_SECONDS),

@@ -1,44 +1,177 @@
-"""CertificateSigningRequest: signed at once when an administrator asks, and not kept. Pure."""
+"""CertificateSigningRequest: who asks for which certificate, and what became of it. Pure."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 
-from api.objects import Condition, Object
+from msgspec.structs import replace
+
+from api import keys, names
 from api.rules import Rules
-from api.value import Value
-from master.kinds.kind import AGE, NAME, READ_VERBS, Column, Kind, age
+from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, duplicates, shown
+from api.signing_requests import (
+    APPROVED,
+    DENIED,
+    FAILED,
+    CertificateSigningRequest,
+    CertificateSigningRequestCondition,
+    CertificateSigningRequestStatus,
+    condition,
+)
+from master.kinds.checks import at_least
+from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, duration
+
+SHORTEST = 600
+"""Seconds for which a certificate may be asked for at least."""
+
+LEGACY = "kubernetes.io/legacy-unknown"
+DECISIONS = (APPROVED, DENIED)
+LONGEST_SIGNER = 571
+
+USAGES = frozenset(
+    (
+        *("signing", "digital signature", "content commitment", "key encipherment", "key agreement"),
+        *("data encipherment", "cert sign", "crl sign", "encipher only", "decipher only", "any", "server auth"),
+        *("client auth", "code signing", "email protection", "s/mime", "ipsec end system", "ipsec tunnel"),
+        *("ipsec user", "timestamping", "ocsp signing", "microsoft sgc", "netscape sgc"),
+    )
+)
+
+Conditions = tuple[CertificateSigningRequestCondition, ...]
 
 
-class CertificateSigningRequestSpec(Value, frozen=True):
-    """What is asked for; `request` is a PEM certificate request in base64."""
+def _check(item: CertificateSigningRequest) -> Iterator[Problem]:
+    spec = item.spec
+    try:
+        keys.read_request(spec.request)
+    except keys.BadPem as error:
+        yield Problem("spec.request", shown(spec.request.decode(errors="replace")), str(error))
+    yield from _check_signer(spec.signer_name)
+    yield from at_least(("spec.expirationSeconds", spec.expiration_seconds, SHORTEST))
+    if not spec.usages:
+        yield Problem("spec.usages", "[]", "usages must be provided", MISSING)
+    for number, usage in enumerate(spec.usages):
+        if usage not in USAGES:
+            accepted = ", ".join(sorted(USAGES))
+            yield Problem(f"spec.usages[{number}]", shown(usage), f"{accepted} are accepted", NOT_SUPPORTED)
+    yield from duplicates("spec.usages[{}]", list(spec.usages))
 
-    request: str = ""
-    signer_name: str = ""
-    usages: tuple[str, ...] = ()
+
+def _check_signer(name: str) -> Iterator[Problem]:
+    path = "spec.signerName"
+    domain, slash, rest = name.partition("/")
+    if not name:
+        yield Problem(path, '""', "signerName must be provided", MISSING)
+    elif name == LEGACY:
+        yield Problem(path, shown(name), "the legacy signerName is not allowed via this API version")
+    elif not slash or "/" in rest:
+        wanted = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
+        yield Problem(path, shown(name), wanted)
+    elif len(name) > LONGEST_SIGNER:
+        yield Problem(path, shown(name), f"must be no more than {LONGEST_SIGNER} characters")
+    else:
+        if wrong := names.dns_subdomain(domain):
+            yield Problem(path, shown(domain), wrong)
+        elif "." not in domain:
+            yield Problem(path, shown(domain), "should be a domain with at least two segments separated by dots")
+        if wrong := names.dns_subdomain(rest):
+            yield Problem(path, shown(rest), wrong)
 
 
-class CertificateSigningRequestStatus(Value, frozen=True):
-    """`certificate` is PEM in base64."""
-
-    conditions: tuple[Condition, ...] = ()
-    certificate: str = ""
+# --- what is decided --------------------------------------------------------------------------------------------------
 
 
-class CertificateSigningRequest(Object, frozen=True):
-    """Asks for the certificate of a node; the answer has it."""
+def _approval(
+    new: CertificateSigningRequest, old: CertificateSigningRequest
+) -> tuple[CertificateSigningRequest, tuple[Problem, ...]]:
+    """The conditions alone."""
+    after = new.status.conditions
+    problems = (*_check_conditions(after), *_removed(after, old.status.conditions))
+    return replace(old, status=replace(old.status, conditions=after)), problems
 
-    API_VERSION = "certificates.k8s.io/v1"
-    KIND = "CertificateSigningRequest"
 
-    spec: CertificateSigningRequestSpec = CertificateSigningRequestSpec()
-    status: CertificateSigningRequestStatus = CertificateSigningRequestStatus()
+def _status(
+    new: CertificateSigningRequest, old: CertificateSigningRequest
+) -> tuple[CertificateSigningRequest, tuple[Problem, ...]]:
+    """The certificate and other conditions; those that approve or deny stay as they are."""
+    decided = {row.type: row for row in old.status.conditions if row.type in DECISIONS}
+    after = tuple(decided.get(row.type, row) for row in new.status.conditions)
+    problems = (
+        *_check_conditions(after),
+        *_removed(after, old.status.conditions),
+        *_added(after, decided.keys()),
+        *_check_certificate(new.status.certificate, old.status.certificate),
+    )
+    return replace(old, status=CertificateSigningRequestStatus(conditions=after, certificate=new.status.certificate)), (
+        problems
+    )
+
+
+def _check_conditions(rows: Conditions) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for number, row in enumerate(rows):
+        path = f"status.conditions[{number}]"
+        accepted = ("True",) if row.type in (*DECISIONS, FAILED) else ("False", "True", "Unknown")
+        if not row.type:
+            yield Problem(f"{path}.type", '""', "a value is required", MISSING)
+        if not row.status:
+            yield Problem(f"{path}.status", '""', "a value is required", MISSING)
+        elif row.status not in accepted:
+            yield Problem(f"{path}.status", shown(row.status), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
+        if row.type in DECISIONS and seen & (set(DECISIONS) - {row.type}):
+            wanted = "Approved and Denied conditions are mutually exclusive"
+            yield Problem(f"{path}.type", shown(row.type), wanted)
+        if row.type in seen:
+            yield Problem(f"{path}.type", shown(row.type), "must be unique", DUPLICATE)
+        seen.add(row.type)
+
+
+def _removed(after: Conditions, before: Conditions) -> Iterator[Problem]:
+    lasting = {row.type for row in before if row.type in (*DECISIONS, FAILED)}
+    for kind in sorted(lasting - {row.type for row in after}):
+        wanted = f"updates may not remove a condition of type {shown(kind)}"
+        yield Problem("status.conditions", "[]", wanted, FORBIDDEN)
+
+
+def _added(after: Conditions, decided: object) -> Iterator[Problem]:
+    for row in after:
+        if row.type in DECISIONS and row.type not in decided:  # type: ignore[operator]
+            wanted = f"updates may not add a condition of type {shown(row.type)}"
+            yield Problem("status.conditions", shown(row.type), wanted, FORBIDDEN)
+
+
+def _check_certificate(new: bytes, old: bytes) -> Iterator[Problem]:
+    path = "status.certificate"
+    if new == old:
+        return
+    if old:
+        yield Problem(path, "given", "updates may not modify existing certificate content", FORBIDDEN)
+    try:
+        keys.read(new)
+    except keys.BadPem as error:
+        yield Problem(path, "<certificate data>", str(error))
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def _state(item: CertificateSigningRequest) -> str:
+    decided = next((kind for kind in (DENIED, APPROVED) if condition(item, kind)), "Pending")
+    failed = FAILED if condition(item, FAILED) else ""
+    return ",".join(word for word in (decided, failed, "Issued" if item.status.certificate else "") if word)
 
 
 def _cells(item: CertificateSigningRequest, now: datetime.datetime) -> tuple[object, ...]:
-    said = ",".join(row.type for row in item.status.conditions) or "Pending"
+    spec = item.spec
+    wished = "<none>" if spec.expiration_seconds is None else duration(spec.expiration_seconds)
     made = age(item.metadata.creation_timestamp, now)
-    return item.metadata.name, made, item.spec.signer_name, "<none>", "<none>", said
+    return item.metadata.name, made, spec.signer_name, spec.username, wished, _state(item)
+
+
+def _on_update(new: CertificateSigningRequest, old: CertificateSigningRequest) -> CertificateSigningRequest:
+    """Nothing but metadata: what was asked for stays."""
+    return replace(new, spec=old.spec, status=old.status)
 
 
 CERTIFICATE_SIGNING_REQUEST = Kind(
@@ -53,10 +186,13 @@ CERTIFICATE_SIGNING_REQUEST = Kind(
         Column("SignerName", "Who is to sign."),
         Column("Requestor", "Who asks."),
         Column("RequestedDuration", "For how long it is to hold."),
-        Column("Condition", "Approved, once it is signed."),
+        Column("Condition", "Pending, Approved or Denied; Failed if the signer cannot sign; Issued when it is signed."),
     ),
     cells=_cells,
-    own_rules=Rules(),
-    verbs=("create", *READ_VERBS),
-    refusal="a request is sent by POST, signed at once and not kept",
+    fields=lambda item: {"spec.signerName": item.spec.signer_name},
+    on_create=lambda item: replace(item, status=CertificateSigningRequestStatus()),
+    on_update=_on_update,
+    with_status=lambda new, old: replace(old, status=new.status),
+    own_rules=Rules(check=_check, name=names.path_segment),
+    more=(Subresource("status", _status), Subresource("approval", _approval)),
 )

@@ -101,8 +101,8 @@ class Kind(Generic[O]):
     `metadata.generation`; None for kinds that have no generation. `held(object)` says whether an object that is being
     deleted must stay for another reason than its finalizers. `own_rules` are those of a kind that no daemon but the
     master reads. `more` are subresources beside `status` and `scale`, which a kind has that has a status or can be
-    scaled. `conversion` is that of a kind which is another form of a kind that is stored. `orphans` says that its
-    dependents stay when a deletion says nothing of them.
+    scaled; a `status` in it is one that does not take everything. `conversion` is that of a kind which is another form
+    of a kind that is stored. `orphans` says that its dependents stay when a deletion says nothing of them.
     `reported`: nodes write its status, and whoever writes that changes nothing else; with the status of another kind
     labels and annotations may change, too.
     `made_by_update`: an update of what is not there makes it.
@@ -191,7 +191,7 @@ class Kind(Generic[O]):
     def subresources(self) -> tuple[Subresource[O], ...]:
         """Every path below an object of this kind."""
         found: list[Subresource[O]] = []
-        if self.with_status is not None:
+        if self.with_status is not None and all(one.name != "status" for one in self.more):
             found.append(Subresource("status", lambda new, old: (self._status_updated(new, old), ())))
         if self.scaling is not None:
             found.append(Subresource(SCALE, body=("autoscaling", "v1", "Scale")))

@@ -13,6 +13,7 @@ from api.objects import Object, Pod
 from api.schema import FORBIDDEN, Problem
 from master.access.authorize import User
 from master.admission.chain import AdmissionChain
+from master.admission.signing_requests import asked_by, dated
 from master.kinds.conversions import seen
 from master.kinds.kind import AnyKind, show_time
 from master.kinds.shape import Shape, shape_of
@@ -35,8 +36,8 @@ class Gate(Protocol):
     def check(self, user: User, verb: str, ask: Ask) -> None:
         """Whether the user may do that with the objects of the path."""
 
-    def guard(self, kind: AnyKind, new: Any, old: Any, user: User) -> None:
-        """Whether the user may make (`old` is None) or change an object so."""
+    def guard(self, kind: AnyKind, new: Any, old: Any, user: User, part: str = "") -> None:
+        """Whether the user may make (`old` is None) or change an object so, or only that part of it."""
 
 
 GENERATED_NAME_TRIES = 8
@@ -156,7 +157,8 @@ class Objects:
         draft = Draft(self._store)
         with answers.warned(body.warnings):
             self._gate.guard(where.kind, body.item, None, ask.user)
-            item = writes.owned(self._chain.created(where.kind, body.item, draft), owners)
+            begun = self._chain.created(where.kind, asked_by(body.item, ask.user), draft)
+            item = writes.owned(begun, owners)
         if not dry:
             kept, *_ = await self._store.write(Put(where.kind.kept(item), expect=0), *draft.puts)
             item = where.kind.seen(kept)
@@ -211,8 +213,8 @@ class Objects:
         body = writes.read(ask.where, wish, request.strictness(ask.query))
         with answers.warned(body.warnings):
             if part:
-                self._gate.guard(kind, body.item, old.object, ask.user)
-                new = writes.part_updated(kind, part, body.item, old.object)
+                self._gate.guard(kind, body.item, old.object, ask.user, part)
+                new = dated(writes.part_updated(kind, part, body.item, old.object), old.object, self._clock())
             else:
                 new = writes.updated(kind, body.item, old.object)
                 self._gate.guard(kind, new, old.object, ask.user)

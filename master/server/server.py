@@ -16,7 +16,7 @@ from multidict import CIMultiDict
 
 from api.objects import Object
 from master.access import reviews, service_tokens
-from master.access.authorize import MASTERS, READS, Attributes, PathAttributes, User, who_cannot
+from master.access.authorize import READS, Attributes, PathAttributes, User
 from master.access.callers import Callers
 from master.access.pki import Authority
 from master.access.rights import Rights
@@ -24,7 +24,7 @@ from master.access.service_tokens import Issuer
 from master.admission.chain import AdmissionChain
 from master.kinds import project
 from master.kinds.kind import SCALE
-from master.server import certificates, pages, project_requests, request_body, watch
+from master.server import pages, project_requests, request_body, watch
 from master.server.nodes_door import NodesDoor
 from master.server.pod_actions import PodActions
 from master.server.project_requests import ProjectRequests
@@ -94,6 +94,10 @@ class Server:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._listener = Listener(app, limits)
 
+    def may(self, user: User, asked: Attributes) -> bool:
+        """Whether somebody may do something."""
+        return self._rights.decision(user, asked).allowed
+
     @property
     def port(self) -> int:
         """Where it listens."""
@@ -127,8 +131,6 @@ class Server:
         certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
         caller = self._callers.user(certificate, http.headers.get("Authorization", ""))
         user = self._rights.disguised(caller, http.headers.items())
-        if http.path == certificates.PATH and http.method == "POST":
-            return await self._sign(http, user)
         where = request.target(http.path)
         if where is not None:
             return await self._objects_answer(http, user, where)
@@ -245,15 +247,6 @@ class Server:
         document = await self._document(http, _content_type(http))
         answer = await self._requests.create(user, document, dry=request.dry_run(http.query))
         return web.Response(status=answer.code, body=answer.body, content_type="application/json")
-
-    async def _sign(self, http: web.Request, user: User) -> web.StreamResponse:
-        if MASTERS not in user.groups:
-            asked = PathAttributes(request.path_verb(http.method), http.path)
-            raise answers.forbidden_access(asked, who_cannot(user, asked))
-        document = await self._document(http, _content_type(http))
-        signed = certificates.sign(self._parts.authority, document, self._parts.clock())
-        log.info("certificate issued", extra={"request": signed["metadata"]["name"]})
-        return pages.json_answer(signed, 201)
 
 
 def _content_type(http: web.Request) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,24 +103,28 @@ async def _signed(client: Client, name: str, wish: Wish, key: bytes) -> bytes:
         hint = f"kubectl certificate approve {name}"
         log.info("waiting until the certificate request is approved and signed", extra={"request": name, "hint": hint})
     while not certificate:
-        # A watch ends now and then; the object is read again, so that nothing is missed.
-        selector, revision = f"metadata.name={name}", item.metadata.resource_version
-        async for event in client.watch(CertificateSigningRequest, revision, field_selector=selector):
-            if event.type == "DELETED":
-                raise NotReady(f"certificate request {name} was deleted before it was signed")
-            item = item if event.type == "BOOKMARK" else event.object
-            certificate = _answer(item)
-            if certificate:
-                break
-        else:
+        certificate = await _watched(client, item)
+        if not certificate:  # A watch ends now and then.
             item = await client.get(CertificateSigningRequest, name)
             certificate = _answer(item)
     log.info("the certificate was issued", extra={"request": name})
-    return keys.decoded(certificate)
+    return certificate
 
 
-def _answer(item: CertificateSigningRequest) -> str:
-    """The certificate, in base64; empty while there is none. Raises NotReady when there will be none."""
+async def _watched(client: Client, item: CertificateSigningRequest) -> bytes:
+    """The certificate, or nothing when the watch ended before it was there. Raises NotReady when there will be none."""
+    selector, revision = f"metadata.name={item.metadata.name}", item.metadata.resource_version
+    async with aclosing(client.watch(CertificateSigningRequest, revision, field_selector=selector)) as told:
+        async for event in told:
+            if event.type == "DELETED":
+                raise NotReady(f"certificate request {item.metadata.name} was deleted before it was signed")
+            if certificate := _answer(event.object):
+                return certificate
+    return b""
+
+
+def _answer(item: CertificateSigningRequest) -> bytes:
+    """The certificate; empty while there is none. Raises NotReady when there will be none."""
     for kind in (DENIED, FAILED):
         row = condition(item, kind)
         if row is not None:
@@ -133,6 +138,6 @@ def _request(name: str, wish: Wish, key: bytes) -> CertificateSigningRequest:
     return CertificateSigningRequest(
         metadata=ObjectMeta(name=name),
         spec=CertificateSigningRequestSpec(
-            request=keys.encoded(keys.request(key, wish.subject)), signer_name=wish.signer, usages=wish.usages
+            request=keys.request(key, wish.subject), signer_name=wish.signer, usages=wish.usages
         ),
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any, NamedTuple
+
+from api import keys
+from api.keys import Subject
 
 NODE = "ref1"
 IN = "namespaces/red"
@@ -174,6 +178,9 @@ WORLD: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{RESOURCE}/{IN}/resourceclaims", {"spec": {}}),
     (f"{RESOURCE}/{IN}/resourceclaimtemplates", {"spec": {"spec": {}}}),
     (f"{RESOURCE}/deviceclasses", {"spec": {}}),
+    ("/apis/certificates.k8s.io/v1/certificatesigningrequests",
+     {"spec": {"signerName": "example.org/x", "usages": ["client auth"],
+               "request": base64.b64encode(keys.request(keys.new_key(), Subject("somebody"))).decode()}}),
     (f"{RESOURCE}/resourceslices",
      {"spec": {"driver": "x", "nodeName": "other", "pool": {"name": "other", "resourceSliceCount": 1}}}),
 )  # fmt: skip
@@ -181,7 +188,6 @@ WORLD: tuple[tuple[str, dict[str, Any]], ...] = (
 NEVER_THERE = frozenset(
     (
         "apiservices",
-        "certificatesigningrequests",
         "customresourcedefinitions",
         "flowschemas",
         "ipaddresses",

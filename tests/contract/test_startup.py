@@ -348,7 +348,8 @@ async def test_what_a_controller_manager_asks_and_writes(server: ApiServer, admi
 
 async def test_a_request_for_a_certificate_is_read_in_protobuf_too(server: ApiServer) -> None:
     path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-    spec = {"request": "bm9uZQ==", "signerName": "kubernetes.io/kube-apiserver-client-kubelet"}
+    signer = "kubernetes.io/kube-apiserver-client-kubelet"
+    spec = {"request": "bm9uZQ==", "signerName": signer, "usages": ["client auth"]}
     async with Wire(server.kubeconfig) as wire:
         got = await _post(wire, path, {"metadata": {"name": "x"}, "spec": spec})
         assert (got.code, [cause["field"] for cause in got.document["details"]["causes"]]) == (422, ["spec.request"])

@@ -1,0 +1,58 @@
+"""Requests for certificates that are approved by themselves, and those that are signed. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from msgspec.structs import replace
+
+from api import keys
+from api.objects import Node
+from api.signing_requests import (
+    APPROVED,
+    DENIED,
+    FAILED,
+    CertificateSigningRequest,
+    CertificateSigningRequestCondition,
+    condition,
+)
+from master.access import signers
+from master.access.signers import May
+from master.kinds.kind import show_time
+from master.writing.outcomes import Change
+
+Sign = Callable[[CertificateSigningRequest], bytes]
+
+
+def approvals(
+    requests: Iterable[CertificateSigningRequest], nodes: Collection[Node], may: May, now: datetime.datetime
+) -> Iterator[Change]:
+    """Those of nodes that may have what they ask for."""
+    for item in requests:
+        decided = any(condition(item, kind) for kind in (APPROVED, DENIED, FAILED))
+        if not decided and (words := signers.approval(item, nodes, may)):
+            yield Change(_with(item, APPROVED, "AutoApproved", words, now), item)
+
+
+def signings(requests: Iterable[CertificateSigningRequest], sign: Sign, now: datetime.datetime) -> Iterator[Change]:
+    """Approved ones get their certificate, or are told why they do not."""
+    for item in requests:
+        approved = condition(item, APPROVED) and not (condition(item, DENIED) or condition(item, FAILED))
+        if item.status.certificate or not approved or item.spec.signer_name not in signers.OURS:
+            continue
+        why = signers.refusal(item, keys.read_request(item.spec.request))
+        if why:
+            yield Change(_with(item, FAILED, "SignerValidationFailure", why, now), item)
+        else:
+            yield Change(replace(item, status=replace(item.status, certificate=sign(item))), item)
+
+
+def _with(
+    item: CertificateSigningRequest, kind: str, reason: str, words: str, now: datetime.datetime
+) -> CertificateSigningRequest:
+    moment = show_time(now)
+    row = CertificateSigningRequestCondition(
+        type=kind, status="True", reason=reason, message=words, last_update_time=moment, last_transition_time=moment
+    )
+    return replace(item, status=replace(item.status, conditions=(*item.status.conditions, row)))

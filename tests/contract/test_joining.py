@@ -1,0 +1,230 @@
+"""Machines that join by a token, and nodes that keep their certificates good, against a real master."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from api import keys
+from api.certificates import bootstrap_kubeconfig, node_kubeconfig
+from api.client import ApiError, Client, Forbidden
+from api.configuration import Secret
+from api.keys import Subject
+from api.kubeconfig import Kubeconfig
+from api.objects import Node, NodeAddress, NodeStatus, ObjectMeta
+from api.signing_requests import (
+    APPROVED,
+    CLIENT_USAGES,
+    NODE_CLIENT,
+    NODE_SERVING,
+    SERVER_USAGES,
+    CertificateSigningRequest,
+    CertificateSigningRequestSpec,
+    condition,
+)
+from node_agent.certificates.asking import Wish, ask
+from node_agent.certificates.joining import ClientCertificate, joined
+from node_agent.certificates.serving import ServingCertificate
+from node_agent.settings import Settings
+from reconcile.errors import NotReady
+from tests.contract.apiserver import ApiServer
+from tests.contract.door import Door
+
+PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+HOUR = datetime.timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an agent keeps its files."""
+
+    root: Path
+    settings: Settings
+
+
+async def place(root: Path, administrator: Client, server: ApiServer, name: str) -> Place:
+    first = root / "bootstrap"
+    first.write_text(await bootstrap_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), HOUR))
+    settings = Settings(
+        node_name=name,
+        node_ip="10.245.9.9",
+        kubeconfig=str(root / "kubeconfig"),
+        bootstrap_kubeconfig=str(first),
+        state_dir=str(root / "state"),
+        server_tls_bootstrap=True,
+    )
+    return Place(root, settings)
+
+
+@pytest.fixture
+async def administrator(server: ApiServer) -> AsyncIterator[Client]:
+    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
+        yield client
+
+
+async def test_a_machine_joins_by_a_token_and_keeps_its_certificate(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    here = await place(tmp_path, administrator, server, "joins")
+    config = await joined(here.settings)
+    assert keys.read(config.certificate).subject == Subject("system:node:joins", ("system:nodes",))
+    assert (tmp_path / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    assert list((tmp_path / "state" / "pki").iterdir()) == []
+    (asked,) = await _asked_of(administrator, NODE_CLIENT)
+    assert asked.spec.username.startswith("system:bootstrap:")
+    approved = condition(asked, APPROVED)
+    assert approved is not None
+    assert approved.reason == "AutoApproved"
+    # The token is needed no more: the next start is by the certificate.
+    (tmp_path / "bootstrap").unlink()
+    again = await joined(here.settings)
+    assert again.certificate == config.certificate
+    async with Client(again) as node:
+        await node.create(Node(metadata=ObjectMeta(name="joins"), status=NodeStatus()))
+        with pytest.raises(Forbidden):
+            await node.create(Node(metadata=ObjectMeta(name="another"), status=NodeStatus()))
+
+
+async def test_a_token_that_is_over_or_wrong_is_nobody(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    config = Kubeconfig.load(server.kubeconfig)
+    text = await bootstrap_kubeconfig(administrator, config, -HOUR)
+    token = yaml.safe_load(text)["users"][0]["user"]["token"]
+    for one in (token, f"{token[:-1]}!", "aaaaaa.bbbbbbbbbbbbbbbb"):
+        async with Client(Kubeconfig(config.server, config.ca, token=one)) as nobody:
+            with pytest.raises(ApiError) as refused:
+                await nobody.list(CertificateSigningRequest)
+        assert refused.value.status.code == 401
+
+
+async def test_a_token_may_ask_for_certificates_and_for_nothing_else(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "b").write_text(await bootstrap_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), HOUR))
+    async with Client(Kubeconfig.load(tmp_path / "b")) as client:
+        await client.list(CertificateSigningRequest)
+        for kind in (Node, Secret):
+            with pytest.raises(Forbidden):
+                await client.list(kind)
+
+
+async def test_an_agent_that_starts_again_finds_its_request(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    """Of a signer for whom nothing is approved by itself."""
+    what = Wish("example.org/slow", CLIENT_USAGES, Subject("x"))
+    async with asyncio.timeout(30):
+        first = asyncio.create_task(ask(administrator, what, tmp_path / "key"))
+        while not (found := await _asked_of(administrator, "example.org/slow")):
+            await asyncio.sleep(0.02)
+        first.cancel()
+        second = asyncio.create_task(ask(administrator, what, tmp_path / "key"))
+        (item,) = found
+        key = (tmp_path / "key").read_bytes()
+        signed = keys.self_signed(key, Subject("x"), datetime.datetime.now(datetime.UTC))
+        await administrator.patch_status(
+            CertificateSigningRequest,
+            item.metadata.name,
+            "",
+            {"status": {"certificate": base64.b64encode(signed).decode()}},
+        )
+        identity = await second
+    assert (identity.key, identity.certificate) == (key, signed)
+    assert len(await _asked_of(administrator, "example.org/slow")) == 1
+
+
+async def _asked_of(client: Client, signer: str) -> tuple[CertificateSigningRequest, ...]:
+    found = await client.list(CertificateSigningRequest, field_selector=f"spec.signerName={signer}")
+    return tuple(found.items)
+
+
+async def test_who_is_denied_is_told_so_and_asks_again_when_the_request_is_gone(
+    server: ApiServer, administrator: Client, tmp_path: Path, door: Door
+) -> None:
+    what = Wish("example.org/strict", CLIENT_USAGES, Subject("x"))
+    waiting = asyncio.create_task(ask(administrator, what, tmp_path / "key"))
+    async with asyncio.timeout(30):
+        while not (found := await _asked_of(administrator, "example.org/strict")):
+            await asyncio.sleep(0.02)
+        (item,) = found
+        denied = {"type": "Denied", "status": "True", "reason": "NotKnown", "message": "who is that?"}
+        await door.ask("PATCH", f"{PATH}/{item.metadata.name}/approval", {"status": {"conditions": [denied]}})
+        with pytest.raises(NotReady, match=r"was denied \(NotKnown: who is that\?\)"):
+            await waiting
+        with pytest.raises(NotReady, match="was denied"):
+            await ask(administrator, what, tmp_path / "key")
+        await administrator.delete(CertificateSigningRequest, item.metadata.name)
+        again = asyncio.create_task(ask(administrator, what, tmp_path / "key"))
+        while not (found := await _asked_of(administrator, "example.org/strict")):
+            await asyncio.sleep(0.02)
+        assert found[0].metadata.uid != item.metadata.uid
+        again.cancel()
+
+
+async def test_a_node_renews_its_certificate_and_its_client_takes_it_up(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    here = await place(tmp_path, administrator, server, "renews")
+    (tmp_path / "kubeconfig").write_text(
+        await node_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), "renews")
+    )
+    before = Kubeconfig.load(tmp_path / "kubeconfig")
+    later = keys.read(before.certificate).ends - datetime.timedelta(days=30)
+    async with Client(before) as client:
+        watching = client.watch(CertificateSigningRequest, "0")
+        await anext(watching)
+        await ClientCertificate(here.settings, client).passed()
+        assert Kubeconfig.load(tmp_path / "kubeconfig").certificate == before.certificate
+        one = ClientCertificate(here.settings, client, lambda: later)
+        await one.passed()
+        after = Kubeconfig.load(tmp_path / "kubeconfig")
+        assert after.certificate != before.certificate
+        assert keys.read(after.certificate).subject == keys.read(before.certificate).subject
+        await client.create(Node(metadata=ObjectMeta(name="renews"), status=NodeStatus()))
+        assert client.kubeconfig.certificate == after.certificate
+        # What had begun under the old certificate goes on.
+        assert (await anext(watching)).type in ("ADDED", "MODIFIED")
+        await watching.aclose()
+
+
+async def test_the_certificate_of_a_nodes_server_names_that_node_alone(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    here = await place(tmp_path, administrator, server, "serves")
+    address = NodeAddress(type="InternalIP", address="10.245.9.9")
+    async with Client(await joined(here.settings)) as client:
+        await client.create(Node(metadata=ObjectMeta(name="serves"), status=NodeStatus(addresses=(address,))))
+        one = ServingCertificate(here.settings, client)
+        await one.load()
+        async with asyncio.timeout(30):
+            await one.passed()
+        pem = (tmp_path / "state" / "pki" / "serving.pem").read_bytes()
+        own = Subject("system:node:serves", ("system:nodes",), ("serves",), ("10.245.9.9",))
+        assert keys.read(pem).subject == own
+        # Another start uses what there is.
+        await ServingCertificate(here.settings, client).load()
+        for name, places in (("far", (("serves",), ("10.245.9.8",))), ("posing", (("another",), ()))):
+            await client.create(serving_request(name, Subject("system:node:serves", ("system:nodes",), *places)))
+        # Requests are looked at in the order of their names: when this one is approved, those were passed over.
+        await client.create(serving_request("zoo", own))
+        async with asyncio.timeout(30):
+            while not (await client.get(CertificateSigningRequest, "zoo")).status.certificate:
+                await asyncio.sleep(0.02)
+        for name in ("far", "posing"):
+            assert (await client.get(CertificateSigningRequest, name)).status.conditions == ()
+        with pytest.raises(Forbidden, match="can only create a node CSR with CN=system:node:serves"):
+            await client.create(serving_request("greedy", Subject("system:node:joins", ("system:nodes",), ("joins",))))
+
+
+def serving_request(name: str, subject: Subject) -> CertificateSigningRequest:
+    pem = keys.request(keys.new_key(), subject)
+    spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_SERVING, usages=SERVER_USAGES)
+    return CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec)
