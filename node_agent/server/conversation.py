@@ -11,8 +11,8 @@ from node_agent.server.remote_command import RemoteCommand
 from streams.stream import Stream
 
 FAREWELL_SECONDS = 5.0
-"""So long a program may take to read what a client sent before it left, and to end: older clients have no other way to
-say that their input ends."""
+"""So long a program may take to read what a client sent before it left, and to end, when the client has no other way to
+say that its input ends."""
 
 
 async def converse(process: Process, command: RemoteCommand) -> Outcome:
@@ -28,11 +28,12 @@ async def converse(process: Process, command: RemoteCommand) -> Outcome:
         tasks = (listening, speaking, resizing, leaving)
         try:
             await asyncio.wait((listening, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not listening.done():
+            if not listening.done() and not command.ends_input:
                 with contextlib.suppress(TimeoutError, ConnectionError):
                     async with asyncio.timeout(FAREWELL_SECONDS):
                         await speaking
                         await listening
+            if not listening.done() or leaving.done():
                 raise ConnectionResetError("the client has gone before the program had ended")
             await listening
             return Exited(await process.exit_code())

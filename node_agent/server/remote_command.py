@@ -28,15 +28,9 @@ IDLE_SECONDS = 4 * 3600.0
 OPENING_SECONDS = 30.0
 """So long a client of SPDY may take to open all its streams."""
 STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
-SPDY_PROTOCOLS = (
-    "v5.channel.k8s.io",
-    "v4.channel.k8s.io",
-    "v3.channel.k8s.io",
-    "v2.channel.k8s.io",
-    "channel.k8s.io",
-)
-WITH_STATUS = SPDY_PROTOCOLS[:2]
-WITH_SIZES = SPDY_PROTOCOLS[:3]
+SPDY_PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
+WITH_STATUS = SPDY_PROTOCOLS[:1]
+WITH_SIZES = SPDY_PROTOCOLS[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +64,8 @@ class RemoteCommand:
     stderr: Stream | None
     resizes: AsyncIterator[Size]
     """Of those that nobody fetched in time the last one; ends when no more can come."""
+    ends_input: bool
+    """Whether the client can say that its input ends; one that cannot says it by leaving."""
     left: Callable[[], Awaitable[object]]
     """Returns when the client has gone, in order or not. What it sent before may still wait in stdin."""
     finish: Callable[[Outcome], Awaitable[None]]
@@ -119,6 +115,7 @@ async def _by_websocket(request: web.Request, wanted: Asked, run: Run, idle_seco
         stdout=channels.channel(STDOUT) if wanted.stdout else None,
         stderr=channels.channel(STDERR) if wanted.stderr else None,
         resizes=channels.resizes,
+        ends_input=dialect.closes,
         left=wire.left.wait,
         finish=finish,
     )
@@ -163,6 +160,7 @@ async def _by_spdy(request: web.Request, wanted: Asked, run: Run, idle_seconds: 
             stdout=streams.get("stdout"),
             stderr=streams.get("stderr"),
             resizes=resizes,
+            ends_input=True,
             left=left.wait,
             finish=finish,
         )

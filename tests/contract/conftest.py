@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import warnings
@@ -16,6 +17,7 @@ from bench.bare import inside
 from lab.command import run
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
+from tests.contract.streaming_server import PodServer, serving
 from tests.switch.switch import DummySwitch
 
 
@@ -41,6 +43,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 async def door(server: ApiServer) -> AsyncIterator[Door]:
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:
         yield Door(client)
+
+
+@pytest.fixture
+async def one_pod() -> AsyncIterator[PodServer]:
+    """A server with one pod; nothing of what was asked of it is left behind."""
+    before = asyncio.all_tasks()
+    async with serving() as running:
+        yield running
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert not left, left
+    assert all(process.program.returncode is not None for process in running.processes)
 
 
 @pytest.fixture
