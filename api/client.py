@@ -216,14 +216,23 @@ class Client:
         return _decoded(await self.request("PATCH", path, msgspec.json.encode(patch), content_type), kind, path)
 
     async def delete(
-        self, kind: type[Object], name: str, namespace: str = "", grace_seconds: int | None = None, uid: str = ""
+        self,
+        kind: type[Object],
+        name: str,
+        namespace: str = "",
+        grace_seconds: int | None = None,
+        uid: str = "",
+        resource_version: str = "",
     ) -> None:
-        """Delete an object; with `uid` only if it is that one (Conflict otherwise)."""
+        """Delete an object; with `uid` only if it is that one, with `resource_version` only as it was then (Conflict
+        otherwise).
+        """
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        conditions = {"uid": uid, "resourceVersion": resource_version}
+        if any(conditions.values()):
+            options["preconditions"] = {key: value for key, value in conditions.items() if value}
         await self.request("DELETE", path_of(kind, namespace, name), msgspec.json.encode(options))
 
     async def bind(self, pod: Pod, node: str) -> None:

@@ -1,10 +1,18 @@
-"""How a NetNamespace asks for another VNID: an annotation, taken away in the write that gives the VNID. Pure."""
+"""How a NetNamespace asks for another VNID, and who shares one on purpose: annotations. Pure.
+
+A request is taken away in the write that gives the VNID.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from api.objects import NetNamespace
+
 CHANGE_NETWORK = "pod.network.openshift.io/multitenant.change-network"
+JOINED = "network.podlane.io/joined"
+"""Annotation of a NetNamespace that was joined to another: whose lane it is in. Written with the VNID."""
+
 ACCEPTED = '"global", "isolate" and "join:NAMESPACE" are accepted'
 
 
@@ -30,3 +38,8 @@ def parse(text: str) -> LaneRequest:
     if (verb in {"global", "isolate"} and not colon) or (verb == "join" and target):
         return LaneRequest(verb, target)
     raise BadRequest(ACCEPTED)
+
+
+def owner_of(lane: NetNamespace) -> str:
+    """The project to which the VNID was given: its own name, unless it was joined to another."""
+    return lane.metadata.annotations.get(JOINED, lane.metadata.name)

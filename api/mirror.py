@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from api.client import Client, ClientError, Event, Expired, NotFound
+from api.client import ApiError, Client, ClientError, Event, Expired, NotFound
 from api.objects import Object
 
 O = TypeVar("O", bound=Object)
@@ -26,6 +26,7 @@ class Mirror(Generic[O]):
     `synced` is False until the first list has come whole; afterwards the last known content stays while the master is
     away. `trouble` is what keeps us from following, in words. `on_change` is called after every change and once after
     each list. `optional`: an API server that does not have this kind at all holds none of it, and is asked again later.
+    `keep` is for one that cannot select by `field_selector`: it sends all, and those are kept for which it is True.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Mirror(Generic[O]):
         field_selector: str = "",
         on_change: Callable[[], None] = lambda: None,
         optional: bool = False,
+        keep: Callable[[O], bool] | None = None,
     ) -> None:
         self.synced = False
         self.connected = False
@@ -46,6 +48,7 @@ class Mirror(Generic[O]):
         self._field_selector = field_selector
         self._on_change = on_change
         self._optional = optional
+        self._keep = keep
         self._items: dict[tuple[str, str], O] = {}
         self._revision = ""
 
@@ -64,6 +67,9 @@ class Mirror(Generic[O]):
             except Expired:
                 self._revision = ""
             except ClientError as error:
+                if self._keep and self._field_selector and isinstance(error, ApiError) and error.status.code == 400:
+                    self._field_selector = ""
+                    continue
                 failures = 1 if self.connected else failures + 1
                 self._say_away(error)
                 is_absent = self._optional and isinstance(error, NotFound)
@@ -87,7 +93,9 @@ class Mirror(Generic[O]):
 
     async def _list(self) -> None:
         answer = await self._client.list(self._kind, self._namespace, field_selector=self._field_selector)
-        self._items = {(item.metadata.namespace, item.metadata.name): item for item in answer.items}
+        self._items = {
+            (item.metadata.namespace, item.metadata.name): item for item in answer.items if self._is_kept(item)
+        }
         self._revision = answer.metadata.resource_version
         self.synced = True
         self._say_connected()
@@ -99,11 +107,14 @@ class Mirror(Generic[O]):
         if event.type == "BOOKMARK":
             return
         key = (item.metadata.namespace, item.metadata.name)
-        if event.type == "DELETED":
+        if event.type == "DELETED" or not self._is_kept(item):
             self._items.pop(key, None)
         else:
             self._items[key] = item
         self._on_change()
+
+    def _is_kept(self, item: O) -> bool:
+        return bool(self._field_selector) or self._keep is None or self._keep(item)
 
     def _say_connected(self) -> None:
         if not self.connected:

@@ -45,14 +45,19 @@ def immutable_host_subnet(old: HostSubnet, new: HostSubnet) -> Iterator[Problem]
 
 
 def check_net_namespace(lane: NetNamespace) -> Iterator[Problem]:
-    """It belongs to the project of its name, and what it wishes can be."""
+    """It is a lane, and what it wishes can be."""
+    yield from check_lane(lane)
+    wish = lane.metadata.annotations.get(lanes.CHANGE_NETWORK)
+    if wish is not None:
+        yield from _check_lane_request(lane, wish)
+
+
+def check_lane(lane: NetNamespace) -> Iterator[Problem]:
+    """It belongs to the project of its name, and its VNID is one."""
     if lane.netname != lane.metadata.name:
         yield Problem("netname", shown(lane.netname), f"must equal metadata.name, {shown(lane.metadata.name)}")
     if not 0 <= lane.netid <= LAST_VNID:
         yield Problem("netid", shown(lane.netid), f"0 to {LAST_VNID} is accepted")
-    wish = lane.metadata.annotations.get(lanes.CHANGE_NETWORK)
-    if wish is not None:
-        yield from _check_lane_request(lane, wish)
 
 
 def immutable_net_namespace(old: NetNamespace, new: NetNamespace) -> Iterator[Problem]:

@@ -112,7 +112,7 @@ class BareCluster:
         self.lab.root.symlink_to(self.lab.state)
         (self.lab.root / "master").mkdir()
         underlay.make(self.lab)
-        self.start("master")
+        self._start_master()
         for node in self.lab.nodes:
             node.ovs.mkdir(parents=True)
             (node.root / "log").mkdir()
@@ -198,10 +198,16 @@ class BareCluster:
         except (ClientError, BadKubeconfig):
             return False
 
+    def _start_master(self) -> None:
+        self.start("master")
+
+    async def _join(self, client: Client, node: LabNode) -> None:
+        """Give a node its identity."""
+        node.kubeconfig.write_text(await node_kubeconfig(client, Kubeconfig.load(self.lab.kubeconfig), node.name))
+
     async def _register(self, client: Client) -> None:
         for node in self._with_sdn:
-            text = await node_kubeconfig(client, Kubeconfig.load(self.lab.kubeconfig), node.name)
-            node.kubeconfig.write_text(text)
+            await self._join(client, node)
             status = NodeStatus(addresses=(NodeAddress(type="InternalIP", address=str(node.address)),))
             await client.create(Node(metadata=ObjectMeta(name=node.name), status=status))
 

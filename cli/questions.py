@@ -20,7 +20,10 @@ class Unanswered(ClientError):
 
 async def ask(client: Client, spec: NodeQuerySpec, patience: float = PATIENCE_SECONDS) -> NodeQueryStatus:
     """The answer of a node within so many seconds. Raises Unanswered, with what it said, or that it said nothing."""
-    query = await client.create(NodeQuery(metadata=ObjectMeta(generate_name="query-"), spec=spec))
+    try:
+        query = await client.create(NodeQuery(metadata=ObjectMeta(generate_name="query-"), spec=spec))
+    except NotFound:
+        raise Unanswered("this cluster's API server carries no questions to nodes") from None
     try:
         status = await _answer(client, query, patience)
     finally:

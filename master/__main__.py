@@ -1,4 +1,7 @@
-"""podlane-master: keeps the cluster's objects, serves them over HTTPS, and hands out subnets and network ids."""
+"""podlane-master: keeps the cluster's objects, serves them over HTTPS, and hands out subnets and network ids.
+
+Beside a Kubernetes that is already there it does the last of the three only.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import asyncio
 import logging
 import sys
 
+from api.client import ClientError
+from api.kubeconfig import BadKubeconfig
+from master.beside.daemon import serve_beside
 from master.daemon import running
 from master.settings import Settings, problems
 from reconcile.daemon import notify, run
@@ -24,19 +30,23 @@ def main() -> int:
     if wrong:
         sys.stderr.writelines(f"{PROG}: {sentence}\n" for sentence in wrong)
         return 2
-    failed: list[DriverError] = []
+    failed: list[Exception] = []
 
     async def serve() -> None:
         try:
-            async with running(settings) as master:
-                log.info("serving", extra={"url": master.url, "revision": master.store.revision})
-                notify("READY=1")
-                await asyncio.Event().wait()
-        except DriverError as error:
+            await (serve_beside(settings) if settings.kubeconfig else _serve(settings))
+        except (DriverError, ClientError, BadKubeconfig) as error:
             log.error("cannot run", extra={"error": str(error)})
             failed.append(error)
 
     return run(serve) or (1 if failed else 0)
+
+
+async def _serve(settings: Settings) -> None:
+    async with running(settings) as master:
+        log.info("serving", extra={"url": master.url, "revision": master.store.revision})
+        notify("READY=1")
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

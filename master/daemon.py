@@ -15,8 +15,6 @@ from typing import Any
 from api.signing_requests import CertificateSigningRequest
 from master import memory
 from master.access import pki, service_tokens
-from master.admission.allocators import SubnetPool, SubnetPools
-from master.controllers.bootstrap import NetworkWish
 from master.controllers.look import Environment
 from master.controllers.loop import Controllers
 from master.controllers.network import master_service
@@ -26,9 +24,10 @@ from master.kinds import TYPES
 from master.server import nodes_door
 from master.server.nodes_door import NodesDoor, Trust
 from master.server.server import Parts, Server, tls
-from master.settings import ClusterNetworkSetting, Settings
+from master.settings import Settings
 from master.store.journaled_store import JournaledStore
 from master.store.store import Store
+from master.wishes import network_wish
 from master.writing.outcomes import Cursor
 
 log = logging.getLogger(__name__)
@@ -46,18 +45,6 @@ class Master:
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
-
-
-def network_wish(settings: Settings) -> NetworkWish:
-    """The overlay that the settings ask for."""
-    first = ClusterNetworkSetting(cidr=settings.cluster_network, host_subnet_length=settings.host_subnet_length)
-    entries = (first, *settings.more_cluster_networks)
-    return NetworkWish(
-        pools=SubnetPools(tuple(SubnetPool(IPv4Network(one.cidr), one.host_subnet_length) for one in entries)),
-        service_network=IPv4Network(settings.service_network),
-        plugin_name=settings.plugin_name,
-        mtu=settings.mtu,
-    )
 
 
 def _to_nodes(authority: pki.Authority, directory: Path, *, verify: bool) -> Trust:

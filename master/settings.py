@@ -35,6 +35,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     admin_kubeconfig: Annotated[
         str, msgspec.Meta(description="the administrator's kubeconfig; empty: admin.kubeconfig in stateDir")
     ] = ""
+    kubeconfig: Annotated[
+        str,
+        msgspec.Meta(
+            description="file that leads to another cluster's API server: serve nothing, keep nothing, do the work of "
+            "the pod network there; empty: be the API server"
+        ),
+    ] = ""
+    health_address: Annotated[
+        str, msgspec.Meta(description="with kubeconfig: where /healthz, /readyz and /metrics listen")
+    ] = "127.0.0.1:10247"
     plugin: Annotated[
         Literal["ovs-multitenant", "ovs-subnet"],
         msgspec.Meta(description="ovs-multitenant keeps projects apart, ovs-subnet is one flat network"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from reconcile.loop import Loop, Pace
 from reconcile.settings import load
 from sdn.attach import AttachServer
 from sdn.base import Identity
+from sdn.believed import believed
 from sdn.drivers.netlink import Netlink
 from sdn.drivers.optional_file import OptionalFile
 from sdn.drivers.unixctl import Control
@@ -27,6 +29,8 @@ from sdn.queries import Queries
 from sdn.settings import Settings
 from sdn.view import Snapshot
 
+log = logging.getLogger(__name__)
+
 
 class Mirrors:
     """The three collections that the network follows."""
@@ -34,6 +38,7 @@ class Mirrors:
     def __init__(self, client: Client, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._snapshot: Snapshot | None = None
+        self._doubts: Mapping[str, str] = {}
         self.cluster_networks = Mirror(client, ClusterNetwork, on_change=self._changed)
         self.host_subnets = Mirror(client, HostSubnet, on_change=self._changed)
         self.net_namespaces = Mirror(client, NetNamespace, on_change=self._changed)
@@ -46,12 +51,22 @@ class Mirrors:
         """What they hold, the same value until it changes; None until all are in sync."""
         mirrors = (self.cluster_networks, self.host_subnets, self.net_namespaces)
         if self._snapshot is None and all(mirror.synced for mirror in mirrors):
-            self._snapshot = Snapshot(
-                self.cluster_networks.items.get(("", "default")),
-                tuple(self.host_subnets.items.values()),
-                tuple(self.net_namespaces.items.values()),
+            self._snapshot = believed(
+                Snapshot(
+                    self.cluster_networks.items.get(("", "default")),
+                    tuple(self.host_subnets.items.values()),
+                    tuple(self.net_namespaces.items.values()),
+                )
             )
+            self._say(self._snapshot.doubts)
         return self._snapshot
+
+    def _say(self, doubts: Mapping[str, str]) -> None:
+        """Log a doubt once, not at every change."""
+        for about, reason in doubts.items():
+            if self._doubts.get(about) != reason:
+                log.warning("not believed", extra={"about": about, "why": reason})
+        self._doubts = doubts
 
 
 def datapath_type(wish: str) -> str:

@@ -1,4 +1,4 @@
-"""Answers what administrators ask this node's network: NodeQuery objects of the master."""
+"""Answers what administrators ask this node's network: NodeQuery objects of the API server, if it has that kind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,14 @@ class Queries:
 
     def __init__(self, client: Client, node: str, network: Network, control: Control) -> None:
         self._loop = Loop("queries", self._take_up, Pace())
-        self._mirror = Mirror(client, NodeQuery, field_selector=f"spec.nodeName={node}", on_change=self._loop.wake)
+        self._mirror = Mirror(
+            client,
+            NodeQuery,
+            field_selector=f"spec.nodeName={node}",
+            on_change=self._loop.wake,
+            optional=True,
+            keep=lambda query: query.spec.node_name == node,
+        )
         self._client = client
         self._network = network
         self._control = control

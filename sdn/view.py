@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
@@ -135,11 +135,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the API says, as far as the network goes."""
+    """What the API says, as far as the network goes; `doubts` are what is not believed of it, and why, by object."""
 
     cluster_network: ClusterNetwork | None
     host_subnets: tuple[HostSubnet, ...]
     net_namespaces: tuple[NetNamespace, ...]
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +230,9 @@ def survey(
     snapshot: Snapshot, name: str, address: IPv4Address, default_mtu: int, docker_project: str = ""
 ) -> Ground | NotYet:
     """What the API says, put together for this node, or what is missing; with a project for Docker's own containers."""
+    for about in ("clusternetwork default", f"hostsubnet {name}"):
+        if about in snapshot.doubts:
+            return NotYet(f"{about} is not believed: {snapshot.doubts[about]}")
     if snapshot.cluster_network is None:
         return NotYet("no ClusterNetwork default yet; the master makes it at its first start")
     node = find_node(name, address, snapshot.host_subnets)

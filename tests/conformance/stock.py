@@ -91,28 +91,19 @@ class StockNode(SingleNode):
 
     def _start_master(self) -> None:
         self._write_network()
-        self._write_identities()
-        self._start_binary("etcd", *_etcd(self.root))
-        self._start_binary("kube-apiserver", *_api_server(self.root))
+        write_identities(self.root, API, (API_SERVICE, NODE_IP, "kubernetes.default.svc"), (NODE,))
+        self._start_binary("etcd", *etcd(self.root))
+        self._start_binary("kube-apiserver", *api_server(self.root, NODE_IP, SERVICES))
         wait_until(self._answers, "kube-apiserver", READY_SECONDS)
-        quiet = ("--leader-elect=false", "--bind-address=127.0.0.1", "--port=0")
-        account = (f"--service-account-private-key-file={self.root}/accounts.key", f"--root-ca-file={self.root}/ca.crt")
-        self._start_binary(
-            "kube-controller-manager",
-            f"--kubeconfig={self.root}/controllers",
-            *quiet,
-            *account,
-            "--controllers=*",
-            "--use-service-account-credentials",
-        )
-        self._start_binary("kube-scheduler", f"--kubeconfig={self.root}/scheduler", *quiet)
+        self._start_binary("kube-controller-manager", *controllers(self.root))
+        self._start_binary("kube-scheduler", *scheduler(self.root))
         wait_until(lambda: self._has("serviceaccount", "default"), "the controllers", READY_SECONDS)
 
     def _has(self, kind: str, name: str) -> bool:
         return bool(self.kubectl("get", kind, name, "--ignore-not-found"))
 
     def _start_binary(self, name: str, *flags: str) -> None:
-        self._start(str(shutil.which(name, path=f"{BINARIES}:{os.environ['PATH']}")), *flags)
+        self._start(program(name), *flags)
 
     def _answers(self) -> bool:
         return succeeds(*self.place, "kubectl", f"--kubeconfig={self.root}/admin", "get", "namespace", "default")
@@ -125,28 +116,58 @@ class StockNode(SingleNode):
         network = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
         (self.root / "net.d" / "pods.conflist").write_text(json.dumps(network))
 
-    def _write_identities(self) -> None:
-        now = datetime.now(UTC)
-        ca = pki.authority(self.root, now)
-        pki.server_certificate(ca, self.root, (API_SERVICE, NODE_IP, "kubernetes.default.svc"), now)
-        accounts = pki.client_identity(ca, "service accounts", (), now)
-        (self.root / "accounts.key").write_bytes(accounts.key)
-        (self.root / "accounts.crt").write_bytes(accounts.certificate)
-        people: Mapping[str, tuple[str, tuple[str, ...]]] = {
-            "admin": ("admin", ("system:masters",)),
-            "controllers": ("system:kube-controller-manager", ()),
-            "scheduler": ("system:kube-scheduler", ()),
-            "node": (f"system:node:{NODE}", ("system:nodes",)),
-            "kubelet-client": ("kube-apiserver", ("system:masters",)),
-        }
-        for file, (user, groups) in people.items():
-            identity = pki.client_identity(ca, user, groups, now)
-            document = pki.kubeconfig(f"https://{API}", ca, identity, user)
-            (self.root / file).write_text(yaml.safe_dump(document))
-            (self.root / f"{file}.pem").write_bytes(identity.key + identity.certificate)
+
+def program(name: str) -> str:
+    """Where a program of Kubernetes is."""
+    return str(shutil.which(name, path=f"{BINARIES}:{os.environ['PATH']}"))
 
 
-def _etcd(root: Path) -> tuple[str, ...]:
+def write_identities(root: Path, api: str, known_as: tuple[str, ...], nodes: tuple[str, ...]) -> None:
+    """The authority, the server's certificate, and a kubeconfig for each who asks; that of the first node is `node`."""
+    now = datetime.now(UTC)
+    ca = pki.authority(root, now)
+    pki.server_certificate(ca, root, known_as, now)
+    accounts = pki.client_identity(ca, "service accounts", (), now)
+    (root / "accounts.key").write_bytes(accounts.key)
+    (root / "accounts.crt").write_bytes(accounts.certificate)
+    people: Mapping[str, tuple[str, tuple[str, ...]]] = {
+        "admin": ("admin", ("system:masters",)),
+        "controllers": ("system:kube-controller-manager", ()),
+        "scheduler": ("system:kube-scheduler", ()),
+        "network": ("podlane:network", ()),
+        "node": (f"system:node:{nodes[0]}", ("system:nodes",)),
+        **{node: (f"system:node:{node}", ("system:nodes",)) for node in nodes},
+        "kubelet-client": ("kube-apiserver", ("system:masters",)),
+    }
+    for file, (user, groups) in people.items():
+        identity = pki.client_identity(ca, user, groups, now)
+        document = pki.kubeconfig(f"https://{api}", ca, identity, user)
+        (root / file).write_text(yaml.safe_dump(document))
+        (root / f"{file}.pem").write_bytes(identity.key + identity.certificate)
+
+
+QUIET = ("--leader-elect=false", "--bind-address=127.0.0.1", "--port=0")
+
+
+def controllers(root: Path) -> tuple[str, ...]:
+    """Flags of kube-controller-manager."""
+    return (
+        f"--kubeconfig={root}/controllers",
+        *QUIET,
+        f"--service-account-private-key-file={root}/accounts.key",
+        f"--root-ca-file={root}/ca.crt",
+        "--controllers=*",
+        "--use-service-account-credentials",
+    )
+
+
+def scheduler(root: Path) -> tuple[str, ...]:
+    """Flags of kube-scheduler."""
+    return (f"--kubeconfig={root}/scheduler", *QUIET)
+
+
+def etcd(root: Path) -> tuple[str, ...]:
+    """Flags of etcd."""
     peer = "http://127.0.0.1:2380"
     return (
         f"--data-dir={root}/etcd",
@@ -159,13 +180,14 @@ def _etcd(root: Path) -> tuple[str, ...]:
     )
 
 
-def _api_server(root: Path) -> tuple[str, ...]:
+def api_server(root: Path, address: str, services: str, bind: str = "127.0.0.1") -> tuple[str, ...]:
+    """Flags of kube-apiserver, reached at `address`."""
     return (
         f"--etcd-servers=http://{ETCD}",
-        "--bind-address=127.0.0.1",
+        f"--bind-address={bind}",
         f"--secure-port={PORT}",
         "--insecure-port=0",
-        f"--advertise-address={NODE_IP}",
+        f"--advertise-address={address}",
         f"--tls-cert-file={root}/server.pem",
         f"--tls-private-key-file={root}/server.pem",
         f"--client-ca-file={root}/ca.crt",
@@ -178,6 +200,6 @@ def _api_server(root: Path) -> tuple[str, ...]:
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-signing-key-file={root}/accounts.key",
         f"--service-account-key-file={root}/accounts.crt",
-        f"--service-cluster-ip-range={SERVICES}",
+        f"--service-cluster-ip-range={services}",
         "--endpoint-reconciler-type=none",
     )

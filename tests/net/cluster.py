@@ -208,13 +208,23 @@ class NetCluster(BareCluster):
             cable.close()
 
 
+C = TypeVar("C", bound=NetCluster)
+
+
 @contextlib.contextmanager
-def inhabited(prefix: str, third_octet: int, places: tuple[Place, ...] = PLACES) -> Iterator[NetCluster]:
+def settled(cluster: C, places: tuple[Place, ...] = PLACES) -> Iterator[C]:
     """A cluster with these pods and their projects, whose nodes have met; admin-a and admin-b are among them."""
-    with NetCluster(prefix, third_octet) as running:
+    with cluster as running:
         for project in dict.fromkeys(place.project for place in places if place.project != "default"):
             running.add_project(project)
         for place in places:
             running.add(place)
         running.warm_up("admin-a", "admin-b")
         yield running
+
+
+def inhabited(
+    prefix: str, third_octet: int, places: tuple[Place, ...] = PLACES
+) -> contextlib.AbstractContextManager[NetCluster]:
+    """One with our master."""
+    return settled(NetCluster(prefix, third_octet), places)

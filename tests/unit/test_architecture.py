@@ -22,6 +22,7 @@ MAY_IMPORT = {
 }
 ACTING = {"asyncio", "logging", "os", "random", "select", "socket", "subprocess", "threading", "time", "uuid"}
 PURE = (
+    "api/beside.py",
     "api/configuration.py",
     "api/capacity.py",
     "api/decoding.py",
@@ -77,6 +78,8 @@ PURE = (
     "cli/verdict.py",
     "cli/walk.py",
     "lab/topology.py",
+    "master/beside/decisions.py",
+    "master/wishes.py",
     "master/controllers/account_secrets.py",
     "master/access/accounts.py",
     "master/admission/allocators.py",
@@ -193,6 +196,7 @@ PURE = (
     "node_agent/stopping.py",
     "node_agent/volume_paths.py",
     "reconcile/changes.py",
+    "sdn/believed.py",
     "sdn/flow.py",
     "sdn/flows.py",
     "sdn/ipam.py",

@@ -8,12 +8,15 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from api import lanes
-from api.lanes import CHANGE_NETWORK, BadRequest
+from api.beside import lane_intruders
+from api.lanes import CHANGE_NETWORK, JOINED, BadRequest, owner_of
 from api.objects import PLUGIN_MULTITENANT, Namespace, NetNamespace, ObjectMeta
 from master.admission.allocators import FIRST_VNID, GLOBAL_VNID, allocate_vnids
 from master.controllers.bootstrap import GLOBAL_NAMESPACE, NetworkWish
 from master.kinds.namespace import LASTING
 from master.writing.outcomes import Change, Cursor, Drop, Make, Notice, Outcome, moved
+
+_STAYS = f"{GLOBAL_NAMESPACE} stays global: the whole cluster relies on it"
 
 
 def net_namespaces(
@@ -68,6 +71,7 @@ def _lane(name: str, vnid: int) -> NetNamespace:
 def _requests(kept: dict[str, NetNamespace], pool: _Pool) -> Iterator[Outcome]:
     """What the annotations ask for, in the order of names; a later request sees what an earlier one was given."""
     vnids = {name: lane.netid for name, lane in kept.items()}
+    owners = {name: owner_of(lane) for name, lane in kept.items()}
     for name, lane in sorted(kept.items()):
         if CHANGE_NETWORK not in lane.metadata.annotations:
             continue
@@ -75,10 +79,43 @@ def _requests(kept: dict[str, NetNamespace], pool: _Pool) -> Iterator[Outcome]:
         if isinstance(given, Notice):
             yield given
             continue
+        target = lanes.parse(lane.metadata.annotations[CHANGE_NETWORK]).target
+        if not target or given != vnids[name]:
+            owners[name] = owners[target] if target and given != GLOBAL_VNID else name
         vnids[name] = given
-        annotations = {key: text for key, text in lane.metadata.annotations.items() if key != CHANGE_NETWORK}
-        metadata = msgspec.structs.replace(lane.metadata, annotations=annotations)
-        yield Change(msgspec.structs.replace(lane, metadata=metadata, netid=given), lane)
+        yield Change(_moved(lane, given, owners[name]), lane)
+
+
+def _moved(lane: NetNamespace, vnid: int, owner: str) -> NetNamespace:
+    """With another VNID, of a lane that is its own or another's; a request is taken away."""
+    annotations = {key: text for key, text in lane.metadata.annotations.items() if key not in {CHANGE_NETWORK, JOINED}}
+    if owner != lane.metadata.name:
+        annotations[JOINED] = owner
+    metadata = msgspec.structs.replace(lane.metadata, annotations=annotations)
+    return msgspec.structs.replace(lane, metadata=metadata, netid=vnid)
+
+
+def parted(found: Iterable[NetNamespace], cursor: Cursor) -> Iterator[Outcome]:
+    """Those who have the VNID of another lane, without having been joined to it, get one of their own.
+
+    Who shares a lane with one of them on purpose goes with it.
+    """
+    known = {lane.metadata.name: lane for lane in found}
+    strangers = lane_intruders(known.values())
+    pool = _Pool([lane.netid for lane in known.values()], cursor)
+    fresh: dict[tuple[int, str], int] = {}
+    for name, holder in sorted(strangers.items()):
+        lane = known[name]
+        key = lane.netid, owner_of(lane)
+        if key not in fresh:
+            if not (given := pool.take(1)):
+                yield _full(name)
+                continue
+            (fresh[key],) = given
+        yield Notice(f"it had the VNID {lane.netid} of {holder}; it gets {fresh[key]}", f"netnamespace {name}")
+        yield Change(msgspec.structs.replace(lane, netid=fresh[key]), lane)
+    if pool.next != cursor.next:
+        yield moved(cursor, pool.next)
 
 
 def _given(lane: NetNamespace, vnids: dict[str, int], pool: _Pool) -> int | Notice:
@@ -88,6 +125,8 @@ def _given(lane: NetNamespace, vnids: dict[str, int], pool: _Pool) -> int | Noti
         request = lanes.parse(text)
     except BadRequest as error:
         return Notice(f"its request {text!r} is not carried out: {error}", f"netnamespace {name}")
+    if name == GLOBAL_NAMESPACE and request.verb != "global":
+        return Notice(f"its request {text!r} is not carried out: {_STAYS}", f"netnamespace {name}")
     if request.verb == "global":
         return GLOBAL_VNID
     if request.verb == "isolate":
@@ -98,8 +137,6 @@ def _given(lane: NetNamespace, vnids: dict[str, int], pool: _Pool) -> int | Noti
 
 def _alone(name: str, vnids: dict[str, int], pool: _Pool) -> int | Notice:
     """The VNID of a project that shares it with nobody; its own, if that is so already."""
-    if name == GLOBAL_NAMESPACE:
-        return Notice(f"{name} cannot be isolated: the whole cluster relies on it", f"netnamespace {name}")
     if vnids[name] != GLOBAL_VNID and Counter(vnids.values())[vnids[name]] == 1:
         return vnids[name]
     fresh = pool.take(1)

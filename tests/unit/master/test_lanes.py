@@ -116,7 +116,7 @@ def test_requests_are_taken_in_order_of_names() -> None:
 def test_default_cannot_be_isolated() -> None:
     found = [asking("default", 0, "isolate")]
     (line,) = lines(net_namespaces(WISH, [namespace("default")], found, cursor(0)))
-    assert "cannot be isolated" in line
+    assert "default stays global" in line
     (problem,) = check(asking("default", 0, "isolate"))
     assert problem.path == f"metadata.annotations[{CHANGE_NETWORK}]"
 

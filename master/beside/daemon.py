@@ -1,0 +1,85 @@
+"""podlane-master beside a Kubernetes that is already there, wired: whose API server, who is in charge, what is done."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import os
+import socket
+from ipaddress import IPv4Address
+
+from api.client import Client, NotFound, Unreachable
+from api.kubeconfig import Kubeconfig
+from api.objects import ClusterNetwork
+from api.services import Service
+from master.beside.election import Election
+from master.beside.network import BesideNetwork
+from master.controllers.bootstrap import NetworkWish
+from master.controllers.network import master_service
+from master.settings import Settings
+from master.wishes import network_wish
+from reconcile.daemon import notify
+from reconcile.errors import DriverError, Refused
+from reconcile.health import Health
+
+log = logging.getLogger(__name__)
+
+ABSENT_SECONDS = 1.0
+MANIFEST = "systemd/kubernetes/network.yaml"
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+async def serve_beside(settings: Settings) -> None:
+    """Run until cancelled. Raises BadKubeconfig, Refused where nothing can be done, and NotReady when somebody else has
+    come to be in charge.
+    """
+    wish = network_wish(settings)
+    async with Client(Kubeconfig.load(settings.kubeconfig)) as client:
+        election = Election(client, f"{socket.gethostname()}-{os.getpid()}")
+        network = BesideNetwork(client, wish, election.check, _now)
+
+        def unready() -> str:
+            return network.unready if election.held else f"{election.holder or 'nobody yet'} is in charge"
+
+        health = Health(settings.health_address, unready)
+        await health.start()
+        try:
+            notify("READY=1")
+            await _suits(client, wish)
+            await election.win()
+            await _both(network, election)
+        finally:
+            await election.give_back()
+            await health.stop()
+
+
+async def _both(network: BesideNetwork, election: Election) -> None:
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(network.run())
+            tasks.create_task(election.keep())
+    except* DriverError as lost:
+        raise lost.exceptions[0] from None
+
+
+async def _suits(client: Client, wish: NetworkWish) -> None:
+    """Wait for the API server. Raises Refused when it has not our kinds, or its services lie elsewhere."""
+    while True:
+        try:
+            await client.list(ClusterNetwork)
+            service = await client.get(Service, master_service.NAME, master_service.NAMESPACE)
+            break
+        except NotFound as error:
+            raise Refused(f"the API server does not know our kinds ({error}); kubectl apply -f {MANIFEST}") from None
+        except Unreachable as error:
+            log.warning("waiting for the API server", extra={"error": str(error)})
+            await asyncio.sleep(ABSENT_SECONDS)
+    if IPv4Address(service.spec.cluster_ip) not in wish.service_network:
+        raise Refused(
+            f"serviceNetwork is {wish.service_network}, but the service {master_service.NAME} of this cluster has the "
+            f"address {service.spec.cluster_ip}; what --service-cluster-ip-range of its API server says is accepted"
+        )

@@ -1,0 +1,129 @@
+"""What the network of somebody else's cluster needs: what the API server holds in, writes out. Pure.
+
+The numbers that are handed out are taken first, by a write to the ClusterNetwork that fails when anybody else has
+written it meanwhile: so two who both believe to be in charge do not hand out the same.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from api.beside import CURSORS, sound, subnet_intruders
+from api.networks import check_host_subnet, check_lane
+from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, ObjectMeta
+from api.queries import NodeQuery
+from master.controllers import bootstrap, forgetting
+from master.controllers.bootstrap import NetworkWish
+from master.controllers.network.lanes import net_namespaces, parted
+from master.controllers.network.subnets import host_subnets
+from master.kinds.host_subnet import NODE_UID
+from master.writing.outcomes import Change, Cursor, Drop, Make, Notice, Outcome
+
+SUBNETS, VNIDS = "subnets", "vnids"
+
+Write = Make | Change | Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the API server holds."""
+
+    namespaces: tuple[Namespace, ...]
+    nodes: tuple[Node, ...]
+    network: ClusterNetwork | None
+    subnets: tuple[HostSubnet, ...]
+    lanes: tuple[NetNamespace, ...]
+    queries: tuple[NodeQuery, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`network`, the ClusterNetwork with the numbers that are taken, is written before any of `rest`.
+
+    `notices` are sentences for operators, by what they are about.
+    """
+
+    network: Make | Change | None
+    rest: tuple[Write, ...]
+    notices: Mapping[str, str]
+
+
+def plan(wish: NetworkWish, seen: Seen, now: datetime.datetime) -> Plan:
+    """All that is to be done now."""
+    notices: dict[str, str] = {}
+    rest: list[Write] = []
+    numbers = _numbers(seen.network)
+    network = seen.network
+    for outcome in _outcomes(wish, seen, numbers, now):
+        if isinstance(outcome, Notice):
+            notices[outcome.about] = outcome.text
+        elif isinstance(outcome.item, Cursor):
+            numbers = {**numbers, outcome.item.metadata.name: outcome.item.next}
+        elif isinstance(outcome.item, ClusterNetwork):
+            network = outcome.item
+        elif isinstance(outcome, Make | Change | Drop) and not isinstance(outcome.item, Namespace):
+            rest.append(outcome)
+    return Plan(_network(seen.network, network, numbers), tuple(rest), notices)
+
+
+def _outcomes(wish: NetworkWish, seen: Seen, numbers: Mapping[str, int], now: datetime.datetime) -> Iterator[Outcome]:
+    subnets, bad_subnets = sound(seen.subnets, check_host_subnet)
+    lanes, bad_lanes = sound(seen.lanes, check_lane)
+    for kind, bad in (("hostsubnet", bad_subnets), ("netnamespace", bad_lanes)):
+        yield from (Notice(f"no node believes it: {what}", f"{kind} {name}") for name, what in bad.items())
+    yield from bootstrap.bootstrap(wish, seen.namespaces, seen.network)
+    # Who has what belongs to another loses it first; all else is for the next pass.
+    overlaps = tuple(_overlaps(subnets))
+    drops = any(isinstance(one, Drop) for one in overlaps)
+    yield from overlaps
+    nodes = tuple(node for node in seen.nodes if node.metadata.name not in bad_subnets)
+    yield from () if drops else host_subnets(wish, nodes, subnets, _cursor(SUBNETS, numbers))
+    intruders = tuple(parted(lanes, _cursor(VNIDS, numbers)))
+    projects = tuple(one for one in seen.namespaces if one.metadata.name not in bad_lanes)
+    yield from intruders or net_namespaces(wish, projects, lanes, _cursor(VNIDS, numbers))
+    yield from forgetting.old_queries(seen.queries, now)
+
+
+def _overlaps(subnets: Iterable[HostSubnet]) -> Iterator[Outcome]:
+    """Of two that overlap the younger goes, if it was made for a node: that gets another one."""
+    known = {subnet.metadata.name: subnet for subnet in subnets}
+    for name, holder in sorted(subnet_intruders(known.values()).items()):
+        subnet, older = known[name], known[holder]
+        if subnet.host_ip == older.host_ip:
+            yield Notice(f"its hostIP {subnet.host_ip} is that of {holder}: no node believes it", f"hostsubnet {name}")
+            continue
+        text = f"its subnet {subnet.subnet} overlaps {older.subnet} of {holder}: no node believes it"
+        yield Notice(text, f"hostsubnet {name}")
+        if NODE_UID in subnet.metadata.annotations:
+            yield Drop(subnet)
+
+
+def _cursor(name: str, numbers: Mapping[str, int]) -> Cursor:
+    return Cursor(metadata=ObjectMeta(name=name), next=numbers[name])
+
+
+def _numbers(network: ClusterNetwork | None) -> dict[str, int]:
+    """Where each allocator goes on; from the beginning where nothing, or nothing readable, is noted."""
+    try:
+        noted = json.loads(network.metadata.annotations[CURSORS]) if network is not None else {}
+        return {name: int(noted.get(name, 0)) for name in (SUBNETS, VNIDS)}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {SUBNETS: 0, VNIDS: 0}
+
+
+def _network(
+    before: ClusterNetwork | None, after: ClusterNetwork | None, numbers: Mapping[str, int]
+) -> Make | Change | None:
+    """The ClusterNetwork as wished, with the numbers; None when it is so already."""
+    if after is None:
+        return None
+    annotations = {**after.metadata.annotations, CURSORS: json.dumps(numbers, sort_keys=True)}
+    item = msgspec.structs.replace(after, metadata=msgspec.structs.replace(after.metadata, annotations=annotations))
+    if before is None:
+        return Make(item)
+    return Change(item, before) if item != before else None
