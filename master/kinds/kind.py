@@ -76,13 +76,27 @@ class Subresource(Generic[O]):
     """A path below an object.
 
     Of one that is a part of the stored object, `part(new, old)` is the old object with this part of the new one, and
-    what speaks against it. Another has a `body` of its own: (group, version, kind).
+    what speaks against it. Another has a `body` of its own: (group, version, kind). One that leads `through` the master
+    is answered by a node, or by a pod.
     """
 
     name: str
     part: Callable[[O, O], tuple[O, tuple[Problem, ...]]] | None = None
     body: tuple[str, str, str] | None = None
     verbs: tuple[str, ...] = PART_VERBS
+    through: bool = False
+
+
+def stream(name: str, kind: str) -> Subresource[Any]:
+    """A conversation with what runs in a pod; `kind` is that of its options."""
+    return Subresource(name, body=("", "v1", kind), verbs=("create", "get"), through=True)
+
+
+def proxy(kind: str) -> Subresource[Any]:
+    """Requests that are passed on; `kind` is that of their options."""
+    return Subresource(
+        "proxy", body=("", "v1", kind), verbs=("create", "delete", "get", "patch", "update"), through=True
+    )
 
 
 SCALE = "scale"
@@ -286,6 +300,8 @@ __all__ = [
     "duration",
     "or_none",
     "parse_time",
+    "proxy",
     "show_time",
+    "stream",
     "with_metadata",
 ]

@@ -7,7 +7,7 @@ import datetime
 import msgspec
 
 from api.objects import Node
-from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
+from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none, proxy
 
 ROLE_LABEL = "node-role.kubernetes.io/"
 
@@ -48,7 +48,7 @@ def _on_update(new: Node, old: Node) -> Node:
     return msgspec.structs.replace(new, status=old.status)
 
 
-NODE = Kind(
+NODE: Kind[Node] = Kind(
     type=Node,
     plural="nodes",
     singular="node",
@@ -71,4 +71,5 @@ NODE = Kind(
     on_update=_on_update,
     with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
     reported=True,
+    more=(proxy("NodeProxyOptions"),),
 )

@@ -11,7 +11,7 @@ from api import init_containers
 from api.objects import FINAL_PHASES, Condition, ContainerStatus, Pod, PodStatus
 from api.resources import is_sidecar
 from master.kinds.default_tolerations import with_tolerations
-from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, or_none
+from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, or_none, proxy, stream
 
 EPHEMERAL = "ephemeralcontainers"
 """The subresource through which a pod that runs gets more containers."""
@@ -155,7 +155,7 @@ def _spec(item: Pod) -> Any:
     return item.spec
 
 
-POD = Kind(
+POD: Kind[Pod] = Kind(
     type=Pod,
     plural="pods",
     singular="pod",
@@ -182,8 +182,13 @@ POD = Kind(
     spec=_spec,
     held=lambda item: bool(item.metadata.deletion_grace_period_seconds),
     more=(
+        stream("attach", "PodAttachOptions"),
         Subresource("binding", body=("", "v1", "Binding"), verbs=("create",)),
         Subresource("eviction", body=("policy", "v1", "Eviction"), verbs=("create",)),
         Subresource(EPHEMERAL, part=lambda new, old: init_containers.added(old, new)),
+        stream("exec", "PodExecOptions"),
+        Subresource("log", verbs=("get",), through=True),
+        stream("portforward", "PodPortForwardOptions"),
+        proxy("PodProxyOptions"),
     ),
 )

@@ -19,7 +19,7 @@ from api.services import (
     ServiceStatus,
     has_node_ports,
 )
-from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
+from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none, proxy
 
 
 def _outside(item: Service) -> str:
@@ -103,7 +103,7 @@ def _node_ports(spec: Mapping[str, Any]) -> list[Any]:
     return [number for number in found if number]
 
 
-SERVICE = Kind(
+SERVICE: Kind[Service] = Kind(
     type=Service,
     plural="services",
     singular="service",
@@ -125,4 +125,5 @@ SERVICE = Kind(
     on_update=_on_update,
     settled=_settled,
     with_status=lambda new, old: replace(old, status=new.status),
+    more=(proxy("ServiceProxyOptions"),),
 )

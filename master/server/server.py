@@ -26,12 +26,14 @@ from master.kinds import project
 from master.kinds.kind import SCALE
 from master.server import pages, project_requests, request_body, watch
 from master.server.nodes_door import NodesDoor
+from master.server.pass_through import PassThrough
 from master.server.pod_actions import PodActions
 from master.server.project_requests import ProjectRequests
 from master.server.rest import Objects
 from master.store.store import Store
-from master.wire import answers, bodies, request
+from master.wire import answers, bodies, passing, request
 from master.wire.ask import Answer, Ask, Clock
+from master.wire.passing import Passage
 from master.wire.request import Target
 from master.writing import writes
 from reconcile.errors import NotReady
@@ -88,6 +90,7 @@ class Server:
             ("Pod", "eviction"): on_pods.evict,
             ("ServiceAccount", "token"): self._callers.give,
         }
+        self._through = PassThrough(parts.store, parts.nodes)
         self.watches = watch.Watches(parts.store, parts.clock)
         self._body_seconds = body_seconds
         app = web.Application(client_max_size=request_body.LARGEST_BODY)
@@ -110,6 +113,7 @@ class Server:
     async def stop(self) -> None:
         """End watches cleanly, let other requests finish, and listen no more."""
         self.watches.end_all()
+        self._through.end_all()
         await self._listener.stop()
 
     # --- one request -----------------------------------------------------------------------------------------------
@@ -131,6 +135,9 @@ class Server:
         certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
         caller = self._callers.user(certificate, http.headers.get("Authorization", ""))
         user = self._rights.disguised(caller, http.headers.items())
+        passage = passing.passage(http.rel_url.raw_path)
+        if passage is not None:
+            return await self._pass(http, user, passage)
         where = request.target(http.path)
         if where is not None:
             return await self._objects_answer(http, user, where)
@@ -152,6 +159,10 @@ class Server:
         if http.path == service_tokens.CONFIGURATION_PATH:
             return pages.json_answer(tokens.configuration(f"https://{self._parts.address}:{self.port}"))
         return pages.answer(http, self._parts.unready)
+
+    async def _pass(self, http: web.Request, user: User, passage: Passage) -> web.StreamResponse:
+        self._rights.check(user, request.VERBS.get(http.method, ""), Ask(passage.where, {}, user=user))
+        return await self._through.serve(http, passage)
 
     async def _objects_answer(self, http: web.Request, user: User, where: Target) -> web.StreamResponse:
         verb = request.verb(http.method, where, http.query)

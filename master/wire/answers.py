@@ -217,11 +217,16 @@ def _sentence(problem: Problem) -> str:
 
 def invalid(kind: AnyKind, name: str, problems: Sequence[Problem]) -> Failure:
     """422: every problem of the object, each with its path."""
+    return invalid_as(kind.group, kind.name, name, problems)
+
+
+def invalid_as(group: str, kind: str, name: str, problems: Sequence[Problem]) -> Failure:
+    """The same for what is no object that is kept."""
     causes = tuple(cause(problem) for problem in problems)
     lines = [row.message if row.reason == schema.UNKNOWN else f"{row.field}: {row.message}" for row in causes]
     listed = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
-    details = StatusDetails(name=name, group=kind.group, kind=kind.name, causes=causes)
-    return failure(422, "Invalid", f'{kind.name} "{name}" is invalid: {listed}', details)
+    details = StatusDetails(name=name, group=group, kind=kind, causes=causes)
+    return failure(422, "Invalid", f'{kind} "{name}" is invalid: {listed}', details)
 
 
 def invalid_review(kind: str, problems: Sequence[Problem]) -> Failure:

@@ -1,0 +1,132 @@
+"""Driver: what comes from another side goes to a client as it comes, and the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from master.server.nodes_door import IDLE_SECONDS
+from master.wire import passing
+from streams.splice import splice
+from streams.takeover import Upgraded, taken
+
+MOST_UNSENT = 64 << 10
+"""Bytes that wait for one client; the other side waits, too, when there are more."""
+
+BINARY, BASE64 = "binary.k8s.io", "base64.binary.k8s.io"
+"""Protocols of WebSocket in which a log can be read."""
+
+log = logging.getLogger(__name__)
+
+
+class Joints:
+    """Everything that goes through at the moment."""
+
+    def __init__(self) -> None:
+        self._open: set[Callable[[], None]] = set()
+
+    def end_all(self) -> None:
+        """Cut off everything that goes through."""
+        for cut in tuple(self._open):
+            cut()
+
+    @contextmanager
+    def _through(self, *cuts: Callable[[], None]) -> Iterator[None]:
+        self._open.update(cuts)
+        try:
+            yield
+        finally:
+            self._open.difference_update(cuts)
+
+    async def upgrade(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
+        """Join the client to another side that has answered 101, until one of them has gone."""
+        try:
+            answer = Upgraded(passing.passed_back(_pairs(response), upgrade=True))
+            ours = await answer.take(http)
+        except BaseException:
+            response.close()
+            raise
+        theirs = taken(response)
+        with self._through(ours.abort, theirs.abort):
+            await splice(ours, theirs, IDLE_SECONDS)
+        return answer
+
+    async def copy(
+        self, http: web.Request, response: aiohttp.ClientResponse, headers: CIMultiDict[str]
+    ) -> web.StreamResponse:
+        """Give the client the answer of another side, each part of its body as it comes.
+
+        Raises ConnectionError when the other side breaks off, so that the client is broken off, too.
+        """
+        answer = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
+        with self._through(response.close):
+            try:
+                if http.transport is not None:
+                    http.transport.set_write_buffer_limits(high=MOST_UNSENT)
+                await answer.prepare(http)
+                async for part in response.content.iter_any():
+                    await answer.write(part)
+                await answer.write_eof()
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise ConnectionResetError(f"the other side broke off: {error}") from error
+            finally:
+                response.close()
+        return answer
+
+    async def messages(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
+        """Give the client the body as messages of WebSocket. The first one is empty."""
+        channel = web.WebSocketResponse(protocols=(BINARY, BASE64))
+        with self._through(response.close):
+            try:
+                await channel.prepare(http)
+                await _first(_say(channel, response), _listen(channel))
+                await channel.close()
+            finally:
+                response.close()
+        return channel
+
+
+async def _first(*works: asyncio.Future[None] | asyncio.Task[None]) -> None:
+    """Until one of the works is done; the others are given up."""
+    try:
+        done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for work in works:
+            work.cancel()
+    for work in done:
+        work.result()
+
+
+def _say(channel: web.WebSocketResponse, response: aiohttp.ClientResponse) -> asyncio.Task[None]:
+    async def say() -> None:
+        encoded = channel.ws_protocol == BASE64
+        try:
+            await (channel.send_str("") if encoded else channel.send_bytes(b""))
+            async for part in response.content.iter_any():
+                if encoded:
+                    await channel.send_str(base64.b64encode(part).decode("ascii"))
+                else:
+                    await channel.send_bytes(part)
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            log.debug("a log broke off", extra={"why": str(error)})
+
+    return asyncio.ensure_future(say())
+
+
+def _listen(channel: web.WebSocketResponse) -> asyncio.Task[None]:
+    async def listen() -> None:
+        async for _ in channel:
+            pass
+
+    return asyncio.ensure_future(listen())
+
+
+def _pairs(response: aiohttp.ClientResponse) -> list[tuple[str, str]]:
+    return list(response.headers.items())

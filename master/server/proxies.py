@@ -1,0 +1,199 @@
+"""Requests that are passed on to a node, a pod, or a pod of a service, as a reverse proxy does.
+
+The master needs no way into the network of the pods: it reaches a pod through the server of its node. Links inside of
+pages are left as they are; redirects are told in paths of the master. Raises `answers.Failure`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from api.endpoints import Endpoints, EndpointSubset
+from api.objects import Pod
+from api.services import Service
+from master.kinds import BY_NAME
+from master.kinds.kind import AnyKind
+from master.kinds.pod import POD
+from master.kinds.service import SERVICE
+from master.server.joints import Joints
+from master.server.nodes_door import NodesDoor, Place, Unreachable, anybody, ask, client
+from master.server.pod_connector import PodConnector
+from master.store.records import Key
+from master.store.store import Store
+from master.wire import answers, passing
+from master.wire.passing import Backend, Passage
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+Send = Callable[[str, str, CIMultiDict[str], Any], Awaitable[aiohttp.ClientResponse]]
+"""(method, raw path with query, headers, body) -> the answer. Raises Unreachable."""
+
+
+class Proxies:
+    """`await serve(...)` for one request."""
+
+    def __init__(self, store: Store, nodes: NodesDoor, joints: Joints) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._joints = joints
+
+    async def serve(self, http: web.Request, passage: Passage) -> web.StreamResponse:
+        """Pass a request on, and its answer back."""
+        kind, name = passage.where.kind, passage.where.name
+        wanted = passing.backend(name)
+        if wanted is None:
+            raise answers.bad_request(f'invalid {kind.singular} request "{name}"')
+        ways = {"Node": self._node, "Pod": self._pod, "Service": self._service}
+        async with ways[kind.name](passage.where.namespace, wanted) as (where, send):
+            return await self._forward(http, passage, where, send)
+
+    # --- who answers ---------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _node(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[Place, Send]]:
+        del namespace
+        where = self._nodes.place(wanted.name)
+        if wanted.port in ("", str(where.port)):
+
+            async def send(method: str, path: str, headers: CIMultiDict[str], data: Any) -> aiohttp.ClientResponse:
+                return await self._nodes.open(wanted.name, method, path, headers, data=data)
+
+            yield where, send
+            return
+        place = Place(_proxyable(where.host), _port(wanted))
+        async with _direct(wanted.scheme, place) as found:
+            yield place, found
+
+    @asynccontextmanager
+    async def _pod(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[Place, Send]]:
+        pod: Pod = self._object(POD, namespace, wanted.name)
+        declared = next((one.ports[0].container_port for one in pod.spec.containers if one.ports), None)
+        port = _port(wanted) if wanted.port or declared is None else declared
+        async with self._inside(pod, wanted.scheme, Place(_proxyable(pod.status.pod_ip), port)) as found:
+            yield found
+
+    @asynccontextmanager
+    async def _service(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[Place, Send]]:
+        port = wanted.port
+        if port.isdecimal():
+            service: Service = self._object(SERVICE, namespace, wanted.name)
+            named = next((one for one in service.spec.ports if one.port == int(port)), None)
+            if named is None:
+                raise answers.unavailable(f'no service port {port} found for service "{wanted.name}"')
+            port = named.name
+        endpoints: Endpoints = self._object(BY_NAME[Endpoints.KIND], namespace, wanted.name)
+        if not endpoints.subsets:
+            raise answers.unavailable(f'no endpoints available for service "{wanted.name}"')
+        for subset in random.sample(endpoints.subsets, len(endpoints.subsets)):
+            found = self._ready(namespace, subset, port)
+            if found is not None:
+                pod, place = found
+                async with self._inside(pod, wanted.scheme, place) as way:
+                    yield way
+                return
+        asked = ":".join(part for part in (wanted.scheme if wanted.scheme == "https" else "", wanted.name, wanted.port))
+        raise answers.unavailable(f'no endpoints available for service "{asked.strip(":")}"')
+
+    def _ready(self, namespace: str, subset: EndpointSubset, port: str) -> tuple[Pod, Place] | None:
+        """A pod of the subset, any, and where it listens. What is no pod of the project is not reached so."""
+        number = next((one.port for one in subset.ports if one.name == port), None)
+        if number is None:
+            return None
+        for address in random.sample(subset.addresses, len(subset.addresses)):
+            target = address.target_ref
+            if target is None or target.namespace != namespace:
+                continue
+            record = self._store.latest(Key(Pod.KIND, namespace, target.name))
+            if record is not None and address.ip in {one.ip for one in record.object.status.pod_ips}:
+                return record.object, Place(address.ip, number)
+        return None
+
+    def _object(self, kind: AnyKind, namespace: str, name: str) -> Any:
+        record = self._store.latest(Key(kind.stored, namespace, name))
+        if record is None:
+            raise answers.not_found(kind, name)
+        return record.object
+
+    @asynccontextmanager
+    async def _inside(self, pod: Pod, scheme: str, place: Place) -> AsyncIterator[tuple[Place, Send]]:
+        """A way to a port of a pod. Pods in their node's network are reached like the node."""
+        if pod.spec.host_network:
+            async with _direct(scheme, place) as send:
+                yield place, send
+            return
+        connector = PodConnector(self._nodes, pod, place)
+        async with connector.carrying(), client(connector) as session:
+            yield place, _sender(session, scheme, place, connector)
+
+    # --- the request ---------------------------------------------------------------------------------------------
+
+    async def _forward(self, http: web.Request, passage: Passage, where: Place, send: Send) -> web.StreamResponse:
+        url = http.rel_url
+        upgrade = passing.wants_upgrade(http.headers.getall("Connection", []))
+        if not passage.path and not upgrade:
+            query = f"?{url.raw_query_string}" if url.raw_query_string else ""
+            return web.Response(status=301, headers={"Location": f"{url.raw_path}/{query}"})
+        prefix = url.raw_path.removesuffix(passage.path)
+        headers = CIMultiDict(passing.passed_on(list(http.headers.items()), upgrade=upgrade))
+        headers.pop("Expect", None)
+        known = headers.popall("X-Forwarded-For", [])
+        headers["X-Forwarded-For"] = ", ".join([*known, http.remote or "unknown"])
+        if not upgrade:
+            headers["X-Forwarded-Uri"] = prefix + passage.path
+        path = (passage.path or "/") + (f"?{url.raw_query_string}" if url.raw_query_string else "")
+        try:
+            response = await send(http.method, path, headers, http.content if http.body_exists else None)
+        except Unreachable as error:
+            if upgrade:
+                raise answers.failure(500, "", f"error dialing backend: {error}") from error
+            raise answers.unavailable(f"error trying to reach service: {error}") from error
+        if response.status == 101 and upgrade:
+            return await self._joints.upgrade(http, response)
+        back = CIMultiDict(passing.passed_back(list(response.headers.items())))
+        if "Location" in back:
+            back["Location"] = passing.location(back["Location"], prefix, (str(where), http.headers.get("Host", "")))
+        return await self._joints.copy(http, response, back)
+
+
+def _port(wanted: Backend) -> int:
+    text = wanted.port or str(DEFAULT_PORTS[wanted.scheme])
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
+        raise answers.unavailable(f"error trying to reach service: dial tcp: lookup tcp/{text}: unknown port")
+    return int(text)
+
+
+def _proxyable(address: str) -> str:
+    """The address, unless the master itself would be meant."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        found = None
+    if found is None or found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast:
+        raise answers.bad_request("address not allowed")
+    return address
+
+
+def _sender(session: aiohttp.ClientSession, scheme: str, place: Place, told: PodConnector | None = None) -> Send:
+    async def send(method: str, path: str, headers: CIMultiDict[str], data: Any) -> aiohttp.ClientResponse:
+        url = URL(f"{scheme}://{place}{path}", encoded=True)
+        try:
+            return await ask(session, place, url, method, headers, data, anybody())
+        except Unreachable as error:
+            raise (Unreachable(told.refusal) if told is not None and told.refusal else error) from error
+
+    return send
+
+
+@asynccontextmanager
+async def _direct(scheme: str, place: Place) -> AsyncIterator[Send]:
+    async with client(aiohttp.TCPConnector(limit=0, force_close=True)) as session:
+        yield _sender(session, scheme, place)
