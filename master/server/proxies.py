@@ -6,8 +6,10 @@ pages are left as they are; redirects are told in paths of the master. Raises `a
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import random
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,6 +35,9 @@ from master.wire import answers, passing
 from master.wire.passing import Backend, Passage
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+
+NOWHERE = "0.0.0.0"
+"""The address of a pod that has none yet."""
 
 Send = Callable[[str, str, CIMultiDict[str], Any], Awaitable[aiohttp.ClientResponse]]
 """(method, raw path with query, headers, body) -> the answer. Raises Unreachable."""
@@ -69,7 +74,7 @@ class Proxies:
 
             yield where, send
             return
-        place = Place(_proxyable(where.host), _port(wanted))
+        place = Place(await _proxyable(where.host), _port(wanted))
         async with _direct(wanted.scheme, place) as found:
             yield place, found
 
@@ -78,7 +83,9 @@ class Proxies:
         pod: Pod = self._object(POD, namespace, wanted.name)
         declared = next((one.ports[0].container_port for one in pod.spec.containers if one.ports), None)
         port = _port(wanted) if wanted.port or declared is None else declared
-        async with self._inside(pod, wanted.scheme, Place(_proxyable(pod.status.pod_ip), port)) as found:
+        async with self._inside(
+            pod, wanted.scheme, Place(await _proxyable(pod.status.pod_ip or NOWHERE), port)
+        ) as found:
             yield found
 
     @asynccontextmanager
@@ -171,15 +178,17 @@ def _port(wanted: Backend) -> int:
     return int(text)
 
 
-def _proxyable(address: str) -> str:
-    """The address, unless the master itself would be meant."""
+async def _proxyable(host: str) -> str:
+    """The address or name, unless the master itself would be meant."""
     try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        found = None
-    if found is None or found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast:
-        raise answers.bad_request("address not allowed")
-    return address
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        raise answers.bad_request(f"lookup {host}: no such host") from None
+    for *_, address in found:
+        one = ipaddress.ip_address(address[0])
+        if one.is_loopback or one.is_link_local or one.is_unspecified or one.is_multicast:
+            raise answers.bad_request("address not allowed")
+    return host
 
 
 def _sender(session: aiohttp.ClientSession, scheme: str, place: Place, told: PodConnector | None = None) -> Send:
