@@ -13,8 +13,8 @@ from typing import Any
 from lab.command import run
 from master.access import pki
 from tests.conformance import images
-from tests.conformance.own import QUIET, OwnNode
-from tests.conformance.stock import NODE_IP, PODS, PORT, WITH_RUNTIME
+from tests.conformance.own import OwnNode
+from tests.conformance.stock import NODE_IP, PODS, PORT, QUIET, WITH_RUNTIME
 from tests.contract.test_docker_driver import Dockerd
 from tests.e2e.single import NODE
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from lab.command import run
-from tests.conformance.stock import NODE_IP, PODS, PORT, READY_SECONDS, SERVICES, StockNode
+from tests.conformance.stock import NODE_IP, PODS, PORT, QUIET, READY_SECONDS, SERVICES, StockNode
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE
 
@@ -38,9 +38,6 @@ class OwnNode(StockNode):
             f"--root-ca-file={self.root}/master/pki/ca.crt",
             *QUIET,
         )
-
-
-QUIET = ("--leader-elect=false", "--bind-address=127.0.0.1", "--port=0")
 
 
 def master_flags(root: Path) -> tuple[str, ...]:

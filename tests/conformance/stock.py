@@ -31,6 +31,7 @@ API, ETCD = f"127.0.0.1:{PORT}", "127.0.0.1:2379"
 NODE_IP = "10.245.48.3"
 PODS, SERVICES, API_SERVICE = "10.248.0.0/24", "10.248.240.0/24", "10.248.240.1"
 READY_SECONDS = 120.0
+QUIET = ("--leader-elect=false", "--bind-address=127.0.0.1", "--port=0")
 WITH_RUNTIME = (f"--add-runtime=here={Path(runtime.__file__)}", "--default-runtime=here")
 """Flags of a dockerd on a machine whose root lacks rights."""
 
@@ -93,11 +94,17 @@ class StockNode(SingleNode):
         self._write_network()
         write_identities(self.root, API, (API_SERVICE, NODE_IP, "kubernetes.default.svc"), (NODE,))
         self._start_binary("etcd", *etcd(self.root))
-        self._start_binary("kube-apiserver", *api_server(self.root, NODE_IP, SERVICES))
+        self._start_binary("kube-apiserver", *self._api_server_flags())
         wait_until(self._answers, "kube-apiserver", READY_SECONDS)
-        self._start_binary("kube-controller-manager", *controllers(self.root))
+        self._start_binary("kube-controller-manager", *self._controller_flags())
         self._start_binary("kube-scheduler", *scheduler(self.root))
         wait_until(lambda: self._has("serviceaccount", "default"), "the controllers", READY_SECONDS)
+
+    def _api_server_flags(self) -> tuple[str, ...]:
+        return api_server(self.root, NODE_IP, SERVICES)
+
+    def _controller_flags(self) -> tuple[str, ...]:
+        return controllers(self.root)
 
     def _has(self, kind: str, name: str) -> bool:
         return bool(self.kubectl("get", kind, name, "--ignore-not-found"))
@@ -144,9 +151,6 @@ def write_identities(root: Path, api: str, known_as: tuple[str, ...], nodes: tup
         document = pki.kubeconfig(f"https://{api}", ca, identity, user)
         (root / file).write_text(yaml.safe_dump(document))
         (root / f"{file}.pem").write_bytes(identity.key + identity.certificate)
-
-
-QUIET = ("--leader-elect=false", "--bind-address=127.0.0.1", "--port=0")
 
 
 def controllers(root: Path) -> tuple[str, ...]:
