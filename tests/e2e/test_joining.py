@@ -43,6 +43,7 @@ class Joining(OwnNode):
             "--server-tls-bootstrap=true",
             f"--node-ip={NODE_IP}",
             f"--address={NODE_IP}",
+            "--port=10250",
             *flags,
         )
 
