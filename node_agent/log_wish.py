@@ -111,11 +111,17 @@ def _moment(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name)
     if text is None:
         return None
-    if text in {"", "null"}:
-        return 0
+    try:
+        return 0 if text in {"", "null"} else nanoseconds(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def nanoseconds(text: str) -> int:
+    """Since 1970, of a time of RFC 3339. Raises ValueError."""
     found = _MOMENT.fullmatch(text)
     if not found:
-        raise ValueError(f'{name}: "{text}" is no time of RFC 3339, such as 2026-01-31T12:00:00.5Z')
+        raise ValueError(f'"{text}" is no time of RFC 3339, such as 2026-01-31T12:00:00.5Z')
     fraction = found["fraction"] or ""
     whole = times.parse(text.replace(f"{text[19]}{fraction}", "", 1) if fraction else text) - EPOCH
     return (whole.days * 86400 + whole.seconds) * NANOSECONDS + int(fraction[:9].ljust(9, "0"))

@@ -12,11 +12,12 @@ HEADER_BYTES = 8
 
 
 class Piece(NamedTuple):
-    """Bytes of one frame; `begins` with the first of them."""
+    """Bytes of one frame; whether it `begins` with the first and `ends` with the last of them."""
 
     stream: int
     data: bytes
     begins: bool
+    ends: bool
 
 
 class Frames:
@@ -52,5 +53,5 @@ class Frames:
             at += len(payload)
             self._left -= len(payload)
             if payload:
-                yield Piece(self._stream, payload, self._fresh)
+                yield Piece(self._stream, payload, self._fresh, not self._left)
                 self._fresh = False

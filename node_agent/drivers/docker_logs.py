@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import aiohttp
 
 from node_agent.drivers.docker_calls import answering, ask, refusal, session
-from node_agent.drivers.docker_frames import TROUBLE, Frames, Piece
-from node_agent.log_wish import NANOSECONDS, STDERR, STDOUT, LogWish
+from node_agent.drivers.docker_log_entries import Entries, Trouble
+from node_agent.log_wish import NANOSECONDS, STDERR, STDOUT, LogWish, nanoseconds
 from reconcile.errors import NotReady
 
 
@@ -26,63 +26,81 @@ async def logs(socket: str, container: str, wish: LogWish) -> AsyncIterator[Asyn
     async with session(socket) as docker:
         async with answering():
             seen = await ask(docker, "GET", f"/containers/{container}/json")
-            answer = await docker.get(f"/containers/{seen['Id']}/logs", params=_parameters(wish, time.time_ns()))
-            if answer.status >= 400:
-                raise await refusal(answer)
-        async with answer, contextlib.aclosing(_read(answer, wish, tty=seen["Config"]["Tty"])) as pieces:
+        timed = wish.timestamps or wish.follow
+        entries = Entries(tty=seen["Config"]["Tty"], timed=timed, wanted=wish.timestamps)
+        source = _Source(docker, f"/containers/{seen['Id']}/logs", _parameters(wish, time.time_ns(), timed=timed))
+        await source.open()
+        async with contextlib.aclosing(_read(source, entries, wish)) as pieces:
             yield pieces
 
 
-def _parameters(wish: LogWish, now: int) -> dict[str, str]:
+class _Source:
+    """What Docker sends, and sends again from a time on."""
+
+    def __init__(self, docker: aiohttp.ClientSession, path: str, query: dict[str, str]) -> None:
+        self._docker = docker
+        self._path = path
+        self._query = query
+        self._answer: aiohttp.ClientResponse
+
+    async def open(self, last: bytes = b"") -> None:
+        """Ask for it, or for what came with this time and after it."""
+        if last:
+            self._query = {**self._query, "since": _seconds(nanoseconds(last.decode())), "tail": "all"}
+        async with answering():
+            self._answer = await self._docker.get(self._path, params=self._query)
+            if self._answer.status >= 400:
+                async with self._answer:
+                    raise await refusal(self._answer)
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Raises NotReady when Docker goes away."""
+        async with self._answer:
+            try:
+                async for data in self._answer.content.iter_any():
+                    yield data
+            except (aiohttp.ClientError, OSError) as error:
+                raise NotReady(f"Docker went away in the middle of the log: {error}") from None
+
+
+def _parameters(wish: LogWish, now: int, *, timed: bool) -> dict[str, str]:
     asked = {
         "stdout": wish.stream != STDERR,
         "stderr": wish.stream != STDOUT,
         "follow": wish.follow,
-        "timestamps": wish.timestamps,
+        "timestamps": timed,
     }
     query = {name: "1" for name, wanted in asked.items() if wanted}
     if wish.tail_lines is not None:
         query["tail"] = str(wish.tail_lines)
     since = wish.since(now)
     if since is not None and since > 0:
-        query["since"] = f"{since // NANOSECONDS}.{since % NANOSECONDS:09}"
+        query["since"] = _seconds(since)
     return query
 
 
-async def _read(answer: aiohttp.ClientResponse, wish: LogWish, *, tty: bool) -> AsyncGenerator[bytes, None]:
-    frames, lines, left = Frames(), _Lines(wish.timestamps), wish.limit_bytes
-    try:
-        async for data in answer.content.iter_any():
-            piece = data if tty else b"".join(lines.joined(frames.cut(data)))
-            if left is not None and left <= len(piece):
-                yield piece[:left]
+def _seconds(since: int) -> str:
+    return f"{since // NANOSECONDS}.{since % NANOSECONDS:09}"
+
+
+async def _read(source: _Source, entries: Entries, wish: LogWish) -> AsyncGenerator[bytes, None]:
+    """Of a log that is followed what comes after Docker gave up, too, if there was anything since it last did."""
+    left, begun = wish.limit_bytes, b""
+    while True:
+        try:
+            async with contextlib.aclosing(source.pieces()) as pieces:
+                async for data in pieces:
+                    piece = entries.read(data)
+                    if left is not None and left <= len(piece):
+                        yield piece[:left]
+                        return
+                    left = None if left is None else left - len(piece)
+                    if piece:
+                        yield piece
                 return
-            left = None if left is None else left - len(piece)
-            if piece:
-                yield piece
-    except (aiohttp.ClientError, OSError) as error:
-        raise NotReady(f"Docker went away in the middle of the log: {error}") from None
-
-
-class _Lines:
-    """Joins a line again that Docker has cut: it writes a time before every part, a kubelet before every line."""
-
-    def __init__(self, timestamps: bool) -> None:
-        self._timestamps = timestamps
-        self._open: set[int] = set()
-        self._skipping = False
-
-    def joined(self, pieces: Iterator[Piece]) -> Iterator[bytes]:
-        """What is to be read. Raises NotReady with what Docker itself has to say."""
-        for piece in pieces:
-            data = piece.data
-            if piece.stream == TROUBLE:
-                raise NotReady(f"Docker: {data.decode(errors='replace').strip()}")
-            if piece.begins:
-                self._skipping = self._timestamps and piece.stream in self._open
-            if self._skipping:
-                _, space, data = data.partition(b" ")
-                self._skipping = not space
-            if data:
-                (self._open.discard if data.endswith(b"\n") else self._open.add)(piece.stream)
-                yield data
+        except Trouble as trouble:
+            if not wish.follow or entries.last == begun:
+                raise NotReady(f"Docker: {trouble}") from None
+        begun = entries.last
+        entries.resume()
+        await source.open(entries.last)

@@ -1,0 +1,150 @@
+"""A log as Docker sends it → a log as a kubelet sends it. Pure.
+
+Docker keeps a log in entries: lines, or parts of 16 KiB of longer ones. It sends a time before every entry, a kubelet
+before every line. Where Docker turns to a new file it may send the last entries of the old one twice, or give up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from node_agent.drivers.docker_frames import STDOUT, TROUBLE, Frames, Piece
+
+ENTRY_BYTES = 16 << 10
+COMPLAINT = b"Error grabbing logs: "
+LONGEST_TIME = 64
+LONGEST_ENTRY = 64 << 10
+"""Docker's own are shorter; those of other log drivers are passed on in parts."""
+
+RECENT = 1024
+"""Docker has been seen to send 43 entries again, those of one read of the file."""
+
+
+class Trouble(Exception):
+    """Docker gave up, in its own words."""
+
+
+class Cutter(Protocol):
+    """Gives the pieces of entries that bytes are."""
+
+    def cut(self, data: bytes) -> Iterator[Piece]:
+        """In their order, none of them empty."""
+        ...
+
+
+class TerminalEntries:
+    """Of a container with a terminal, with their times: there are no frames, an entry ends with its line or is full."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._begun = False
+        self._left = 0
+
+    def cut(self, data: bytes) -> Iterator[Piece]:
+        """A time that is cut is kept until the rest of it comes."""
+        data, self._head = self._head + data, b""
+        at = 0
+        while at < len(data):
+            begins = not self._begun
+            text = at
+            if begins:
+                text = data.find(b" ", at, at + LONGEST_TIME) + 1
+                if not text and len(data) - at < LONGEST_TIME:
+                    self._head = data[at:]
+                    return
+                self._left = ENTRY_BYTES
+            complains = begins and data.startswith(COMPLAINT, at)
+            stop = min(len(data), text + self._left)
+            line = data.find(b"\n", text, stop) + 1
+            stop = line or stop
+            self._left -= stop - text
+            self._begun = not line and self._left > 0
+            yield Piece(TROUBLE if complains else STDOUT, data[at:stop], begins, not self._begun)
+            at = stop
+
+
+class Unstamped:
+    """Of a container with a terminal, without their times: what comes is what was written."""
+
+    def cut(self, data: bytes) -> Iterator[Piece]:
+        """As it comes."""
+        yield Piece(STDOUT, data, begins=False, ends=False)
+
+
+class Entries:
+    """Entries that Docker sends, with their times if `timed`, as they are to be read.
+
+    `wanted` are times before lines. `last` is the time of the last entry.
+    """
+
+    def __init__(self, *, tty: bool, timed: bool, wanted: bool) -> None:
+        self._tty = tty
+        self._timed = timed
+        self._wanted = wanted
+        self._cutter = self._new_cutter()
+        self._entry = b""
+        self._passing = self._dropping = False
+        self._open: set[int] = set()
+        self._recent = _Recent()
+        self.last = b""
+
+    def resume(self) -> None:
+        """From here on Docker begins anew, with the entries from the time of the last on."""
+        self._cutter = self._new_cutter()
+        self._entry, self._passing = b"", False
+
+    def read(self, data: bytes) -> bytes:
+        """What of these bytes is to be read. Raises Trouble."""
+        return b"".join(map(self._text, self._cutter.cut(data)))
+
+    def _new_cutter(self) -> Cutter:
+        if not self._tty:
+            return Frames()
+        return TerminalEntries() if self._timed else Unstamped()
+
+    def _text(self, piece: Piece) -> bytes:
+        if piece.stream == TROUBLE:
+            raise Trouble(piece.data.decode(errors="replace").strip())
+        if not self._timed:
+            return piece.data
+        if self._passing:
+            self._passing = not piece.ends
+            return b"" if self._dropping else self._noted(piece.stream, piece.data)
+        self._entry += piece.data
+        if not piece.ends and len(self._entry) < LONGEST_ENTRY:
+            return b""
+        entry, self._entry, self._passing = self._entry, b"", not piece.ends
+        # Parts of one line have one time, so that two that are alike may both be meant.
+        self._dropping = entry.endswith(b"\n") and self._recent.knows(entry)
+        return b"" if self._dropping else self._line(piece.stream, entry)
+
+    def _line(self, stream: int, entry: bytes) -> bytes:
+        self.last, _, text = entry.partition(b" ")
+        begins = stream not in self._open
+        self._noted(stream, text)
+        return entry if self._wanted and begins else text
+
+    def _noted(self, stream: int, text: bytes) -> bytes:
+        (self._open.discard if text.endswith(b"\n") else self._open.add)(stream)
+        return text
+
+
+class _Recent:
+    """The entries that came last, with their times."""
+
+    def __init__(self) -> None:
+        self._order: deque[int] = deque()
+        self._known: set[int] = set()
+
+    def knows(self, entry: bytes) -> bool:
+        """Whether it is one of them; from now on it is."""
+        mark = hash(entry)
+        if mark in self._known:
+            return True
+        self._known.add(mark)
+        self._order.append(mark)
+        if len(self._order) > RECENT:
+            self._known.discard(self._order.popleft())
+        return False
