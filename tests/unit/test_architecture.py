@@ -161,6 +161,7 @@ PURE = (
     "node_agent/admission.py",
     "node_agent/deadline.py",
     "node_agent/drivers/docker_frames.py",
+    "node_agent/drivers/docker_log_entries.py",
     "node_agent/environment.py",
     "node_agent/events.py",
     "node_agent/host_ports.py",
