@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from node_agent.docker_frames import Frames
 from node_agent.drivers.docker_calls import START_SECONDS, answering, ask, exit_code, session, words_of
-from node_agent.drivers.docker_frames import Frames
 from reconcile.errors import Gone, NotReady, Refused
 
 MOST_OUTPUT = 10 << 10

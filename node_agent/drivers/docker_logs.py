@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import aiohttp
 
+from node_agent.docker_log_entries import Entries, Trouble
 from node_agent.drivers.docker_calls import answering, ask, refusal, session
-from node_agent.drivers.docker_log_entries import Entries, Trouble
 from node_agent.log_wish import NANOSECONDS, STDERR, STDOUT, LogWish, nanoseconds
 from reconcile.errors import NotReady
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol, Self
 
 import aiohttp
 
+from node_agent.docker_frames import STDERR, STDOUT, TROUBLE, Frames
 from node_agent.drivers import process
 from node_agent.drivers.docker_calls import LAST_LOOK, answering, ask, exit_code, refusal, session
-from node_agent.drivers.docker_frames import STDERR, STDOUT, TROUBLE, Frames
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from streams.stream import Stream
 from streams.takeover import taken

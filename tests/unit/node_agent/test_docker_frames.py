@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.drivers.docker_frames import STDERR, STDOUT, TROUBLE, Frames, Piece
-from node_agent.drivers.docker_log_entries import ENTRY_BYTES, LONGEST_ENTRY, RECENT, Entries, Trouble
+from node_agent.docker_frames import STDERR, STDOUT, TROUBLE, Frames, Piece
+from node_agent.docker_log_entries import ENTRY_BYTES, LONGEST_ENTRY, RECENT, Entries, Trouble
 
 TIME = "2026-01-31T12:00:{:02}.123456789Z"
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
-from node_agent.drivers.docker_frames import STDOUT, TROUBLE, Frames, Piece
+from node_agent.docker_frames import STDOUT, TROUBLE, Frames, Piece
 
 ENTRY_BYTES = 16 << 10
 COMPLAINT = b"Error grabbing logs: "
