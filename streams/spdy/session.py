@@ -35,6 +35,9 @@ IDLE_SECONDS: Final = 4 * 3600.0
 LINGER_SECONDS: Final = 600.0
 """So long a session that was left waits for the other side: to take what was sent last, and to close the carrier."""
 
+PROBE_SECONDS: Final = 15.0
+"""While a slow reader stops the carrier, which then cannot tell that the other side has gone, a ping asks so often."""
+
 MAX_STREAMS: Final = 1_000
 """So many streams may be open at once; one above is refused, and the session goes on."""
 
@@ -55,13 +58,14 @@ class Session:
         client: bool = False,
         idle_seconds: float = IDLE_SECONDS,
         linger_seconds: float = LINGER_SECONDS,
+        probe_seconds: float = PROBE_SECONDS,
         max_streams: int = MAX_STREAMS,
     ) -> None:
         self.reason = ""
         """Why the session has ended; empty while it lives."""
         self._carrier = carrier
         self._patience, self._linger_seconds = idle_seconds, linger_seconds
-        self._max_streams = max_streams
+        self._probe_seconds, self._max_streams = probe_seconds, max_streams
         self._sender = Sender(carrier)
         self._streams: dict[int, SpdyStream] = {}
         self._offered: deque[SpdyStream] = deque()
@@ -176,7 +180,11 @@ class Session:
         """Wait until no stream is full and what the other side asked for is sent: so it cannot fill our memory."""
         while self._full:
             self._relief.clear()
-            await self._relief.wait()
+            try:
+                async with asyncio.timeout(self._probe_seconds):
+                    await self._relief.wait()
+            except TimeoutError:
+                self.send(Ping(self._next_id))
         await self._sender.light()
 
     def _handle(self, frame: Frame) -> None:

@@ -265,6 +265,18 @@ async def test_a_reader_that_is_slow_stops_the_carrier_and_not_more_is_kept() ->
         await flooding
 
 
+async def test_a_client_that_goes_while_the_carrier_is_not_read_is_noticed() -> None:
+    async with served(probe_seconds=0.01) as (session, peer):
+        await peer.say(OPEN)
+        stream = await offered(session)
+        await peer.say(Data(1, bytes(2 * INBOX_LIMIT)))
+        assert [await peer.hear(), await peer.hear()] == [Ping(2), Ping(2)]
+        peer.end.abort()
+        assert await session.accept() is None
+        assert "the connection was lost" in session.reason
+        assert await stream.read()
+
+
 async def test_many_tiny_pieces_count_as_what_they_cost() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
