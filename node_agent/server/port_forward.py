@@ -37,7 +37,14 @@ async def serve_port_forward(
     `whom` names the pod in what the client is told when `dial` raises DriverError or OSError. Gives what the handler
     returns. Raises HTTPBadRequest and HTTPForbidden before anything has begun.
     """
-    forwarding = Forwarding(dial, whom)
+    try:
+        return await _serve(request, Forwarding(dial, whom), idle_seconds)
+    except ConnectionError as problem:
+        log.info("client has gone", extra={"path": request.path, "error": problem})
+        return web.Response()
+
+
+async def _serve(request: web.Request, forwarding: Forwarding, idle_seconds: float) -> web.StreamResponse:
     if not wants_websocket(request):
         _, answer = spdy_answer(request, (PROTOCOL,))
         await _over_session(await answer.take(request), forwarding, idle_seconds)

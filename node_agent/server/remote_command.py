@@ -101,7 +101,10 @@ async def _by_websocket(request: web.Request, wanted: Asked, run: Run, idle_seco
     if dialect is None:
         raise unknown_protocol(request, [known.name for known in COMMAND_DIALECTS])
     channels = Channels(dialect, [STDIN] if wanted.stdin else [], RESIZE, count=5)
-    wire = await channels.open(request, idle_seconds)
+    try:
+        wire = await channels.open(request, idle_seconds)
+    except ConnectionError:
+        return web.Response()
 
     async def finish(outcome: Outcome) -> None:
         words = outcomes.status(outcome) if dialect.status_as_json else outcomes.text(outcome)
@@ -132,7 +135,10 @@ async def _by_websocket(request: web.Request, wanted: Asked, run: Run, idle_seco
 
 async def _by_spdy(request: web.Request, wanted: Asked, run: Run, idle_seconds: float) -> web.StreamResponse:
     protocol, answer = spdy_answer(request, SPDY_PROTOCOLS)
-    session = Session(await answer.take(request), idle_seconds=idle_seconds)
+    try:
+        session = Session(await answer.take(request), idle_seconds=idle_seconds)
+    except ConnectionError:
+        return answer
     guests: asyncio.Task[None] | None = None
     sizes: asyncio.Task[None] | None = None
     try:

@@ -28,7 +28,7 @@ def spdy_answer(request: web.Request, known: Sequence[str]) -> tuple[str, Upgrad
     if SPDY.lower() not in request.headers.get("Upgrade", "").lower():
         found = request.headers.get("Upgrade", "")
         raise web.HTTPBadRequest(text=f"unable to upgrade: {SPDY} and websocket are accepted, found {found!r}\n")
-    asked = [name.strip() for line in request.headers.getall(ASKED, []) for name in line.split(",") if name.strip()]
+    asked = _words(request, ASKED)
     if not asked:
         raise web.HTTPBadRequest(text=f"unable to upgrade: {ASKED} is required\n")
     chosen = next((name for name in asked if name in known), None)
@@ -43,15 +43,17 @@ def spdy_answer(request: web.Request, known: Sequence[str]) -> tuple[str, Upgrad
 
 def unknown_protocol(request: web.Request, known: Sequence[str]) -> web.HTTPForbidden:
     """The refusal of a WebSocket whose protocols are all unknown."""
-    asked = " ".join(
-        name.strip() for line in request.headers.getall("Sec-WebSocket-Protocol", []) for name in line.split(",")
-    )
+    asked = " ".join(_words(request, "Sec-WebSocket-Protocol"))
     return web.HTTPForbidden(text=f"requested protocol(s) are not supported: [{asked}]; supports [{' '.join(known)}]\n")
 
 
-def _upgrades(request: web.Request) -> bool:
-    return any(
-        token.strip().lower() == "upgrade"
-        for line in request.headers.getall("Connection", [])
-        for token in line.split(",")
+def _words(request: web.Request, header: str) -> list[str]:
+    """The words of a header, however many lines it has; bytes that are no UTF-8 can be shown again."""
+    lines = (
+        line.encode(errors="surrogateescape").decode(errors="replace") for line in request.headers.getall(header, [])
     )
+    return [word.strip() for line in lines for word in line.split(",") if word.strip()]
+
+
+def _upgrades(request: web.Request) -> bool:
+    return any(word.lower() == "upgrade" for word in _words(request, "Connection"))

@@ -71,7 +71,11 @@ class Wire:
         )
         if protocol:
             socket.headers["Sec-WebSocket-Protocol"] = protocol
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except ValueError:
+            # aiohttp minds a key that is no base64, not one of letters beyond ASCII.
+            raise web.HTTPBadRequest(text="Sec-WebSocket-Key is 16 bytes in base64\n") from None
         return cls(request, socket, ear, idle_seconds)
 
     async def send(self, message: bytes, *, as_text: bool = False) -> None:

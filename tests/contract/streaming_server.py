@@ -47,6 +47,7 @@ class PodServer:
     processes: list[LocalProcess] = field(default_factory=list)
     protocols: list[str] = field(default_factory=list)
     work: Work | None = None
+    dial: Callable[[int], Awaitable[Stream]] = field(default_factory=lambda: dial)
     idle_seconds: float = 3600.0
 
     async def run(self, wanted: Asked, command: RemoteCommand) -> Outcome:
@@ -66,7 +67,7 @@ class PodServer:
         return answer
 
     async def port_forward(self, request: web.Request) -> web.StreamResponse:
-        answer = await serve_port_forward(_as_for_a_node(request), dial, "pod p, uid u", self.idle_seconds)
+        answer = await serve_port_forward(_as_for_a_node(request), self.dial, "pod p, uid u", self.idle_seconds)
         self._note(answer)
         return answer
 
