@@ -14,7 +14,7 @@ ClientError
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -124,11 +124,19 @@ def path_of(kind: type[Object], namespace: str = "", name: str = "", subresource
     return "/".join(parts)
 
 
-class Client:
-    """Use as `async with Client(kubeconfig) as client`. Every call raises ClientError."""
+def _unheard(method: str, address: str, code: int) -> None:
+    """Nobody counts."""
 
-    def __init__(self, kubeconfig: Kubeconfig) -> None:
+
+class Client:
+    """Use as `async with Client(kubeconfig) as client`. Every call raises ClientError.
+
+    `answered` hears of each request: its method, the server's address, and the code of the answer, 0 if there is none.
+    """
+
+    def __init__(self, kubeconfig: Kubeconfig, answered: Callable[[str, str, int], None] = _unheard) -> None:
         self._connections = Connections(kubeconfig)
+        self._answered = answered
 
     async def __aenter__(self) -> Client:
         self._connections.open()
@@ -299,7 +307,9 @@ class Client:
                     server_hostname=connection.server_name,
                 )
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                self._answered(method, connection.server.rpartition("/")[2], 0)
                 raise self._unreachable(error) from None
+            self._answered(method, connection.server.rpartition("/")[2], answer.status)
             async with answer:
                 if answer.status >= 400:
                     raise await _failure(answer)

@@ -13,6 +13,7 @@ from pathlib import Path
 from api import quantity
 from api.client import Client
 from api.kubeconfig import BadKubeconfig, Kubeconfig
+from node_agent import measures
 from node_agent.agent import Agent
 from node_agent.certificates.joining import ClientCertificate, joined
 from node_agent.certificates.serving import ServingCertificate
@@ -32,7 +33,6 @@ from node_agent.server.forwards import Forwards
 from node_agent.server.logs import Logs
 from node_agent.server.server import Server, guarded_by
 from node_agent.settings import Settings
-from node_agent.stats.reports import Reports
 from reconcile.daemon import notify, run
 from reconcile.errors import NotReady, Refused
 from reconcile.health import Health
@@ -66,7 +66,7 @@ async def serve(settings: Settings) -> None:
     if settings.bootstrap_kubeconfig:
         notify("READY=1")  # Somebody may have to approve: a service manager is not to wait for that.
     async with (
-        Client(await joined(settings)) as client,
+        Client(await joined(settings), measures.answered) as client,
         _network(settings) as network,
         Prober(docker) as prober,
     ):
@@ -108,7 +108,7 @@ def _server(settings: Settings, agent: Agent, client: Client, certificate: Servi
     """What others see of the agent."""
     pods, docker = agent.known, settings.docker_socket
     parts = (
-        Documents(settings, pods, Reports(settings.node_name, pods.everything), agent.stuck),
+        Documents(settings, pods, agent.reports, agent.stuck),
         Logs(pods, docker),
         Commands(pods, docker),
         Forwards(pods),

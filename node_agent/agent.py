@@ -16,19 +16,24 @@ from msgspec.structs import replace
 from api.client import Client
 from api.mirror import Mirror
 from api.objects import FINAL_PHASES, ObjectMeta, Pod, PodSpec, PodStatus
+from api.references import references
 from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
-from node_agent import host_ports, reserved
+from node_agent import cgroups, host_ports, reserved
 from node_agent import observed as label
 from node_agent.admission import Rejection
 from node_agent.cgroups import Room
+from node_agent.claims import places, storage_of
 from node_agent.clock import steady
 from node_agent.conditions import others
-from node_agent.containers import Host
+from node_agent.containers import Host, pod_dir
+from node_agent.disk_scan import DiskScan
 from node_agent.door import Door, Verdict
 from node_agent.drivers import host as directories
 from node_agent.drivers import nft
+from node_agent.drivers.cgroup_files import CgroupFiles
 from node_agent.drivers.cgroups import Cgroups
 from node_agent.drivers.docker import Docker
+from node_agent.drivers.figures import Look
 from node_agent.drivers.probe import Prober
 from node_agent.drivers.slices import Slices
 from node_agent.eviction import Pressure
@@ -52,7 +57,8 @@ from node_agent.settings import Settings
 from node_agent.sources.merge import Double, Offer, merge
 from node_agent.sources.reading import name_of
 from node_agent.sources.static import StaticSources
-from node_agent.stats.reports import KnownPod, Reports
+from node_agent.stats.probes import ProbeCounts
+from node_agent.stats.reports import Reports
 from node_agent.status import rejected
 from node_agent.status_writer import StatusWriter
 from node_agent.tokens import Tokens
@@ -106,13 +112,16 @@ class Agent:
         here, tell, wake = (lambda: frozenset(self._workers)), self.recorder.about_node, self.heart.loop.wake
         self.housekeeping = Housekeeping(settings, docker, network, here, tell)
         reclaim = self.housekeeping.reclaim
-        self.evictor = Evictor(settings, docker, self._tools.host, self._evictable, reclaim, wake, tell)
-        self.reports = Reports(settings.node_name, self._known_pods)
+        disks = DiskScan(docker, self._tools.host)
+        self.evictor = Evictor(settings, docker, disks, self._evictable, reclaim, wake, tell)
         self._sweep_due = 0.0
         self.static = StaticSources(settings, self.loop.wake, self.recorder.about_node)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
         self.mirroring = Mirroring(client, self.mirror, lambda: self.heart.report.current, self._shown)
         self.known = KnownPods(self._workers, self._on_master)
+        look, counts = Look(cgroups.top(settings.cgroup_root), CgroupFiles()), self._tools.probing.counts
+        node, pods, state = settings.node_name, self.known.everything, settings.state_dir
+        self.reports = Reports(node, state, docker, look, disks, counts, pods, self._claims, spawn)
 
     def _make_tools(self, prober: Prober) -> Tools:
         settings, host = self._settings, _host(self._settings)
@@ -128,7 +137,7 @@ class Agent:
             gone=self._pod_gone,
             event=self.recorder.about_pod,
             references=References(self._client, self._spawn, self._wake_worker),
-            probing=Probing(prober, random.random, steady()),
+            probing=Probing(prober, random.random, steady(), ProbeCounts()),
             tokens=Tokens(self._client),
             services=self._services.known,
             cgroups=PodCgroups(self._docker, files, Slices(files), settings.cgroup_root, room, self._here),
@@ -309,14 +318,17 @@ class Agent:
         here = (worker.pod for worker in self._workers.values())
         return tuple(pod for pod in here if pod.status.phase not in FINAL_PHASES)
 
-    def _known_pods(self) -> Iterator[KnownPod]:
-        return (KnownPod(worker.pod, worker.sight.last) for worker in self._workers.values())
+    def _claims(self, pod: Pod) -> dict[str, str]:
+        known = self._tools.references.known
+        named = known(references(pod))
+        return places(pod, {**named, **known(storage_of(named))}, pod_dir(self._tools.host, pod.metadata.uid))
 
     async def _detach_lost(self) -> None:
         await detach_lost(self._docker, self._network)
 
     def _pod_gone(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
+        self._tools.probing.counts.forget(uid)
         self.ports.wake()
         deleted = {pod.metadata.uid for pod in self.mirror.items.values() if pod.metadata.deletion_timestamp}
         if worker is not None and uid in deleted:

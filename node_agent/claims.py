@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from api.objects import Object
+from api.objects import Object, Pod
 from api.references import Reference
 from api.storage import BOUND, PersistentVolume, PersistentVolumeClaim
 from api.volumes import Volume
-from reconcile.errors import NotReady, Refused
+from node_agent.volume_paths import source_of
+from reconcile.errors import DriverError, NotReady, Refused
 
 
 def storage_of(claims: Mapping[Reference, Object]) -> Iterator[Reference]:
@@ -44,3 +45,16 @@ def resolved(volume: Volume, namespace: str, objects: Mapping[Reference, Object]
     spec = storage.spec
     nfs = spec.nfs and replace(spec.nfs, read_only=spec.nfs.read_only or wish.read_only)
     return replace(volume, nfs=nfs, host_path=spec.host_path), spec.mount_options
+
+
+def places(pod: Pod, objects: Mapping[Reference, Object], pod_dir: str) -> dict[str, str]:
+    """The directories behind those volumes of a pod that are claims, by the volumes' names, as far as is known."""
+    found = {}
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            try:
+                storage, _ = resolved(volume, pod.metadata.namespace, objects)
+                found[volume.name] = source_of(pod_dir, storage)
+            except DriverError:
+                continue
+    return found

@@ -6,19 +6,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from api.objects import Pod
 from node_agent import eviction, thresholds
 from node_agent.clock import steady
-from node_agent.containers import Host, pod_dir
+from node_agent.disk_scan import DiskScan
 from node_agent.drivers import usage
 from node_agent.drivers.docker import Docker
 from node_agent.guard import guarded
-from node_agent.observed import Container
 from node_agent.pod_worker import PodWorker
 from node_agent.settings import Settings
-from node_agent.volume_paths import volume_dir
+from node_agent.volume_paths import is_in_memory
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
@@ -41,7 +39,7 @@ class Evictor:
         self,
         settings: Settings,
         docker: Docker,
-        host: Host,
+        disks: DiskScan,
         pods: Callable[[], Mapping[str, PodWorker]],
         reclaim: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
@@ -49,7 +47,7 @@ class Evictor:
     ) -> None:
         self.pressure = eviction.Pressure()
         self._docker = docker
-        self._host = host
+        self._disks = disks
         self._pods = pods
         self._reclaim = reclaim
         self._on_change = on_change
@@ -82,8 +80,7 @@ class Evictor:
             low = eviction.met(low, seen)
         if not low:
             return
-        counting = eviction.SIGNALS[low[0].signal][0] == "inodes"
-        verdict = eviction.choose(low, seen, await self._usages(lambda _: True, counting), self._most_grace)
+        verdict = eviction.choose(low, seen, await self._usages(lambda _: True), self._most_grace)
         if verdict is None:
             log.warning("the node is short of something and no pod may be evicted", extra={"signal": low[0].signal})
         else:
@@ -134,34 +131,29 @@ class Evictor:
         images = await self._docker.root_dir()
         return await asyncio.to_thread(usage.observations, self._state_dir, images)
 
-    async def _usages(self, matters: Callable[[Pod], bool], counting: bool = False) -> list[eviction.Usage]:
-        """`counting`: also the files in the layers of containers, which takes a walk through them."""
-        return [await self._usage(worker.pod, counting) for worker in self._pods().values() if matters(worker.pod)]
+    async def _usages(self, matters: Callable[[Pod], bool]) -> list[eviction.Usage]:
+        return [await self._usage(worker.pod) for worker in self._pods().values() if matters(worker.pod)]
 
-    async def _usage(self, pod: Pod, counting: bool) -> eviction.Usage:
-        uid = pod.metadata.uid
-        found, written = await self._docker.pod_containers(uid), await self._docker.written_bytes(uid)
-        on_disk = [one for one in pod.spec.volumes if one.empty_dir is not None and one.empty_dir.medium != "Memory"]
+    async def _usage(self, pod: Pod) -> eviction.Usage:
+        found = await self._docker.pod_containers(pod.metadata.uid)
+        taken = await self._disks.look(pod, found)
+        on_disk = {one.name for one in pod.spec.volumes if one.empty_dir is not None and not is_in_memory(one)}
+        volumes = {name: row for name, row in taken.volumes.items() if name in on_disk}
 
         def look() -> eviction.Usage:
-            volumes = {one.name: usage.taken(Path(volume_dir(pod_dir(self._host, uid), one))) for one in on_disk}
             memory: dict[str, int] = {}
             disk: dict[str, int] = {}
             for one in found:
                 memory[one.name] = memory.get(one.name, 0) + (usage.memory_of(one.pid) if one.pid else 0)
-                disk[one.name] = disk.get(one.name, 0) + written.get(one.id, 0) + usage.log_bytes(one.log_path)
+                rows = (taken.written.get(one.id), taken.logs.get(one.id))
+                disk[one.name] = disk.get(one.name, 0) + sum(row.size for row in rows if row is not None)
             return eviction.Usage(
                 pod,
                 processes=sum(usage.processes_of(one.pid) for one in found if one.pid),
-                inodes=sum(inodes for _, inodes in volumes.values()) + sum(map(_files, found if counting else ())),
+                inodes=sum(row.inodes for row in (*volumes.values(), *taken.written.values())),
                 memory_of=memory,
                 disk_of=disk,
-                volumes={name: size for name, (size, _) in volumes.items()},
+                volumes={name: row.size for name, row in volumes.items()},
             )
 
         return await asyncio.to_thread(look)
-
-
-def _files(one: Container) -> int:
-    """How many there are in its own layer, as far as Docker's storage driver says where that is."""
-    return usage.taken(Path(one.layer))[1] if one.layer else 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from api.objects import Pod
 from node_agent.observed import PodContainers
 from node_agent.pod_worker import PodWorker
-from node_agent.stats.reports import KnownPod
+from node_agent.stats.figures import KnownPod
 from reconcile.errors import Gone
 
 

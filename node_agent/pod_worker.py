@@ -21,6 +21,7 @@ from node_agent.guard import guarded
 from node_agent.images import Images, Missing
 from node_agent.last_words import LastWords
 from node_agent.lifecycle import Lifecycle, Voice
+from node_agent.measures import Passes
 from node_agent.observed import Container, PodContainers
 from node_agent.plan import PodActions, Start, is_finished, plan
 from node_agent.pod_memory import PodMemory
@@ -63,7 +64,9 @@ class PodWorker:
         self._lifecycle = Lifecycle(tools.docker, tools.host, self._uid, tools.probing, Voice(self._tell, self.wake))
         self._alarm = Alarm(self.wake)
         self._name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._loop = Loop(f"pod {self._name}", guarded(self._name, self._pass), Pace(resync=RESYNC_SECONDS))
+        self._passes = Passes(lambda: self._going)
+        passes = guarded(self._name, self._passes.timed(self._pass))
+        self._loop = Loop(f"pod {self._name}", passes, Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
 
     def wake(self) -> None:
@@ -81,7 +84,7 @@ class PodWorker:
         """A newer wish; its status is ours to write, so the one that we know stays but for what others say in it."""
         ours = self.pod.status
         known = merged(ours, pod.status) if ours.conditions or ours.phase in FINAL_PHASES else pod.status
-        self.pod = replace(pod, status=known)
+        self.pod, self._passes.next = replace(pod, status=known), "update"
         self.wake()
 
     def reattach(self) -> None:
@@ -393,5 +396,6 @@ class PodWorker:
         elif self.verdict and status.phase in FINAL_PHASES:
             status = replace(status, phase="Failed", reason=self.verdict[0], message=self.verdict[1])
         if status != self.pod.status:
+            self._passes.told(self.pod.status.phase, status.phase)
             self.pod = replace(self.pod, status=status)
             self._tools.report(self._uid, status)

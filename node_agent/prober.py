@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from api.objects import Container as Wish
+from api.probes import Probe
 from node_agent.clock import steady, wall
 from node_agent.drivers.probe import Answer, Prober, Target
 from node_agent.observed import Container
 from node_agent.probing import ProbeState, Verdict, answer, begin, probes, tick
 from node_agent.progress import UNKNOWN
+from node_agent.stats.probes import ProbeCounts
 
 
 @dataclass(frozen=True, slots=True)
 class Probing:
-    """What probes are asked with. `began`: when the agent did, by `steady`; `share` gives random parts, 0 to 1."""
+    """What probes are asked with. `began`: when the agent did, by `steady`; `share` gives random parts, 0 to 1.
+
+    `counts` is told of each answer.
+    """
 
     client: Prober
     share: Callable[[], float]
     began: datetime
+    counts: ProbeCounts = field(default_factory=ProbeCounts)
 
 
 class ContainerProber:
     """The probes of one container id, until they are over or it is cancelled."""
 
     def __init__(
-        self, tools: Probing, wish: Wish, target: Target, state: ProbeState, told: Callable[[str, Answer, bool], None]
+        self,
+        tools: Probing,
+        wish: Wish,
+        target: Target,
+        state: ProbeState,
+        told: Callable[[str, Answer, bool], None],
+        timed: Callable[[str, Answer, float], None],
     ) -> None:
         self.state = state
         self.going = False
@@ -36,6 +48,7 @@ class ContainerProber:
         self._wish = wish
         self._target = target
         self._told = told
+        self._timed = timed
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -45,7 +58,7 @@ class ContainerProber:
             while True:
                 self.state, kinds = tick(self.state, steady(), self.going)
                 for kind in kinds:
-                    asked[asyncio.create_task(self._client.ask(wishes[kind], self._target))] = kind
+                    asked[asyncio.create_task(self._ask(kind, wishes[kind]))] = kind
                 due = self.state.wake_at(self.going)
                 wait = None if due is None else max((due - steady()).total_seconds(), 0.0)
                 if asked:
@@ -59,6 +72,12 @@ class ContainerProber:
         finally:
             for task in asked:
                 task.cancel()
+
+    async def _ask(self, kind: str, probe: Probe) -> Answer:
+        began = steady()
+        heard = await self._client.ask(probe, self._target)
+        self._timed(kind, heard, (steady() - began).total_seconds())
+        return heard
 
     def _answered(self, kind: str, heard: Answer) -> None:
         before = self.state.verdict
@@ -95,7 +114,10 @@ class PodProber:
         def told(kind: str, heard: Answer, changed: bool) -> None:
             self._told(wish.name, kind, heard, changed)
 
-        prober = self._probers[one.id] = ContainerProber(self._tools, wish, target, state, told)
+        def timed(kind: str, heard: Answer, seconds: float) -> None:
+            self._tools.counts.count(one, kind, heard.success, seconds)
+
+        prober = self._probers[one.id] = ContainerProber(self._tools, wish, target, state, told, timed)
         prober.task.add_done_callback(lambda _: self._ended())
 
     def keep(self, running: frozenset[str], going: bool) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from node_agent.drivers.docker import Docker
+from node_agent.measures import RELISTS
 from node_agent.pod_worker import PodWorker
 from reconcile.loop import Loop, Pace
 
@@ -22,6 +23,10 @@ class Relist:
 
     async def compare(self) -> None:
         """Wake the workers whose pods are not what they were seen to be. Raises DriverError."""
+        with RELISTS.time():
+            await self._compare()
+
+    async def _compare(self) -> None:
         states: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for one in await self._docker.all_containers():
             states[one.uid][one.id] = one.state

@@ -17,11 +17,6 @@ class Sight:
         self._clear = False
         self._seen = PodContainers()
 
-    @property
-    def last(self) -> PodContainers:
-        """Every container of the pod, as it was when it was last looked at."""
-        return self._seen
-
     def blur(self) -> None:
         """Something may have happened to the pod's containers."""
         self._clear = False

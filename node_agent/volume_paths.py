@@ -59,6 +59,16 @@ def is_read_only(volume: Volume) -> bool:
     return is_made_of_files(volume) or bool(claim and claim.read_only) or bool(nfs and nfs.read_only)
 
 
+def is_own(volume: Volume) -> bool:
+    """Whether what is in it is the pod's, and no more there than this pod is."""
+    return volume.empty_dir is not None or is_made_of_files(volume)
+
+
+def is_in_memory(volume: Volume) -> bool:
+    """Whether it takes memory in place of a disk."""
+    return volume.empty_dir is not None and volume.empty_dir.medium == "Memory"
+
+
 def memory_size(volume: Volume, pod: Pod, memory: int) -> int:
     """The most bytes of a volume in memory: no more than it says, than the pod may use, than the host has."""
     limit = volume.empty_dir.size_limit if volume.empty_dir is not None else None

@@ -28,6 +28,7 @@ from node_agent.drivers.docker_names import create_named
 from node_agent.drivers.docker_pull import Pulls
 from node_agent.drivers.process import user_of
 from node_agent.garbage import Image
+from node_agent.measures import measured
 from node_agent.observed import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, Container
 from node_agent.pull_limits import DEFAULT_LIMITS, Pulled, PullLimits
 from reconcile.errors import Gone, NotReady, Refused
@@ -46,6 +47,7 @@ OVERLAP_SECONDS = 2
 NEVER = "0001-01-01T00:00:00Z"
 
 
+@measured
 class Docker:
     """One host's Docker. Every call raises NotReady, Refused or Gone, with Docker's own words."""
 

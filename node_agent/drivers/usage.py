@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from node_agent.drivers.cgroup_files import CgroupFiles
 from node_agent.drivers.space import space
 from node_agent.eviction import Observation
+from node_agent.stats.uses import MEMORY, TASKS
 from reconcile.errors import NotReady
 
-CGROUPS = Path("/sys/fs/cgroup")
 BLOCK = 512
 """Bytes in a unit of st_blocks (stat(2))."""
 
@@ -50,43 +51,16 @@ def _processes() -> Observation:
 
 def memory_of(pid: int) -> int:
     """The working set of the container that a process is in, in bytes; 0 when it has ended."""
-    versions = (
-        ("memory", "memory.usage_in_bytes", "total_inactive_file"),
-        ("", "memory.current", "inactive_file"),
-    )
-    for controller, figure, cache in versions:
-        folder = _cgroup(pid, controller)
-        if folder is not None and (folder / figure).exists():
-            used = int(_text(folder / figure) or 0)
-            rows = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
-            return max(used - int(rows.get(cache, 0)), 0)
-    return 0
+    found = CgroupFiles()
+    used = found.use(found.groups_of(pid), MEMORY)
+    return used.working_set if used is not None else 0
 
 
 def processes_of(pid: int) -> int:
     """How many processes and threads the container has; 0 when it has ended."""
-    for controller in ("pids", ""):
-        folder = _cgroup(pid, controller)
-        if folder is not None and (folder / "pids.current").exists():
-            return int(_text(folder / "pids.current") or 0)
-    return 0
-
-
-def _cgroup(pid: int, controller: str) -> Path | None:
-    """Of cgroup v1 by the name of its controller, of v2 by the empty one (cgroups(7))."""
-    for line in _text(Path(f"/proc/{pid}/cgroup")).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return CGROUPS / controller / path.lstrip("/")
-    return None
-
-
-def _text(path: Path) -> str:
-    """Empty when it is gone: a container may end at any time."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    found = CgroupFiles()
+    used = found.use(found.groups_of(pid), TASKS)
+    return used.tasks if used is not None else 0
 
 
 def taken(root: Path) -> tuple[int, int]:
@@ -118,18 +92,18 @@ def _device(path: Path) -> int:
     return found.st_dev if stat.S_ISDIR(found.st_mode) else -1
 
 
-def log_bytes(path: str) -> int:
-    """Docker's log of a container with its rotated files."""
+def log_taken(path: str) -> tuple[int, int]:
+    """The bytes and the inodes of Docker's log of a container with its rotated files."""
     if not path:
-        return 0
+        return 0, 0
     log = Path(path)
-    size = 0
+    sizes = []
     for one in log.parent.glob(f"{log.name}*"):
         try:
-            size += one.lstat().st_blocks * BLOCK
+            sizes.append(one.lstat().st_blocks * BLOCK)
         except OSError:
             continue
-    return size
+    return sum(sizes), len(sizes)
 
 
 @contextmanager

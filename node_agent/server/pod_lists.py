@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from node_agent.stats.reports import KnownPod
+from node_agent.stats.figures import KnownPod
 
 
 def known(pods: Iterable[KnownPod]) -> bytes:

@@ -2,46 +2,207 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+import msgspec
+import psutil
 from prometheus_client import generate_latest
 
 from api.objects import Pod
-from node_agent.observed import PodContainers
+from node_agent.disk_scan import DiskScan
+from node_agent.drivers import host as directories
+from node_agent.drivers.docker import Docker
+from node_agent.drivers.figures import Look
+from node_agent.drivers.space import space
+from node_agent.garbage import Space
+from node_agent.stats import cadvisor, kubelet, resource, summary
+from node_agent.stats.exposition import GAUGE, Family, Row, written
+from node_agent.stats.figures import Figures, KnownPod, cpu_times, nano_cores
+from node_agent.stats.probes import ProbeCounts
+from reconcile.errors import DriverError, NotReady
+
+LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
+"""How long ago a look was that a rate can be told from."""
+
+DISK_SECONDS, CLAIM_SECONDS = 5.0, 2.0
+"""How long somebody waits for the first walk through disks, and for the servers of claims."""
+
+_CLAIMS = ThreadPoolExecutor(2, thread_name_prefix="claims")
+"""Threads of their own: a file server that is away must not hold up what has nothing to do with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPod:
-    """A pod that is here, with its containers as they were last seen."""
+class _Times:
+    """CPU times as of `at`, by the monotonic clock."""
 
-    pod: Pod
-    seen: PodContainers
+    at: float
+    times: Mapping[str, int]
 
 
 class Reports:
-    """Each document is made when it is asked for; nothing is measured while nobody asks."""
+    """Each document is made when it is asked for; nothing is measured while nobody asks.
 
-    def __init__(self, node_name: str, pods: Callable[[], Iterable[KnownPod]]) -> None:
-        self._node_name = node_name
+    `pods` are those that are here; `claims` gives the directories of a pod's volumes that are claims, by their names.
+    `spawn` starts a task.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        state_dir: str,
+        docker: Docker,
+        look: Look,
+        disks: DiskScan,
+        probes: ProbeCounts,
+        pods: Callable[[], Iterable[KnownPod]],
+        claims: Callable[[Pod], Mapping[str, str]],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._node = node
+        self._state_dir = state_dir
+        self._docker = docker
+        self._look = look
+        self._disks = disks
+        self._probes = probes
         self._pods = pods
+        self._claims = claims
+        self._spawn = spawn
+        self._image_dir = ""
+        self._walk: asyncio.Task[None] | None = None
+        self._sampling = asyncio.Lock()
+        self._samples: tuple[_Times, ...] = ()
 
     async def summary(self, cpu_and_memory_only: bool = False) -> bytes:
         """GET /stats/summary[?only_cpu_and_memory=true]: JSON."""
-        return b'{"node":{},"pods":[]}'
+        figures, rates = await self._rated(full=not cpu_and_memory_only)
+        if not cpu_and_memory_only:
+            figures = await self._with_disks(figures)
+        brief = cpu_and_memory_only
+        return msgspec.json.encode(summary.summary(self._node, figures, rates, brief=brief))
 
     async def resource(self) -> bytes:
         """GET /metrics/resource: Prometheus text."""
-        return b""
+        figures = await self._figures(full=False)
+        return await _text(lambda: resource.families(figures))
 
     async def cadvisor(self) -> bytes:
         """GET /metrics/cadvisor: Prometheus text."""
-        return b""
+        figures = await self._with_disks(await self._figures(full=True))
+        facts = await asyncio.to_thread(directories.facts, Path(self._state_dir), "", ())
+        names = {"machine_id": facts.machine_id, "system_uuid": facts.system_uuid, "boot_id": facts.boot_id}
+        return await _text(lambda: cadvisor.families(figures, facts.cpus, names))
 
     async def probes(self) -> bytes:
         """GET /metrics/probes: Prometheus text."""
-        return b""
+        began = Row(psutil.Process().create_time())
+        process = Family("process_start_time_seconds", GAUGE, "Start time of the process since unix epoch.", [began])
+        return written((*self._probes.families(), process)).encode()
 
     async def metrics(self) -> bytes:
         """GET /metrics: Prometheus text."""
-        return generate_latest()
+        pods = list(self._pods())
+        claims = await self._claimed(pods)
+        return generate_latest() + written(kubelet.families(self._node, pods, claims)).encode()
+
+    # --- looks -----------------------------------------------------------------------------------------------------
+
+    async def _figures(self, *, full: bool) -> Figures:
+        pods = list(self._pods())
+        async with self._sampling:
+            return await asyncio.to_thread(self._look.figures, pods, full=full)
+
+    async def _rated(self, *, full: bool) -> tuple[Figures, dict[str, int]]:
+        """What is used, and how fast, since the newest look that is old enough; without one there are two now."""
+        if not self._usable(time.monotonic()):
+            self._remember(await self._figures(full=False))
+            await asyncio.sleep(LEAST_SECONDS)
+        figures = await self._figures(full=full)
+        now = time.monotonic()
+        before = next(iter(self._usable(now)), _Times(now, {}))
+        self._remember(figures)
+        return figures, _rates(before, figures, now)
+
+    def _usable(self, now: float) -> list[_Times]:
+        """Newest first."""
+        return [one for one in self._samples if LEAST_SECONDS <= now - one.at <= MOST_SECONDS]
+
+    def _remember(self, figures: Figures) -> None:
+        """Two looks are kept, so that one is old enough whenever the newer one is not."""
+        now = time.monotonic()
+        if not self._samples or now - self._samples[0].at >= LEAST_SECONDS:
+            self._samples = (_Times(now, cpu_times(figures)), *self._samples[:1])
+
+    # --- disks -----------------------------------------------------------------------------------------------------
+
+    async def _with_disks(self, figures: Figures) -> Figures:
+        """With what was found of disks last; who asks first waits for the first walk, for a while."""
+        known = list(self._pods())
+        if self._walk is None or self._walk.done():
+            self._walk = self._spawn(self._disks.refresh(known))
+        if any(self._disks.known(one.pod.metadata.uid) is None for one in figures.pods):
+            await asyncio.wait({self._walk}, timeout=DISK_SECONDS)
+        claims = await self._claimed(known)
+        pods = tuple(
+            replace(
+                one,
+                disk=self._disks.known(one.pod.metadata.uid),
+                claims={name: row for (uid, name), row in claims.items() if uid == one.pod.metadata.uid},
+            )
+            for one in figures.pods
+        )
+        node, images = await self._space(self._state_dir), await self._space(await self._images())
+        return replace(figures, pods=pods, node_disk=node, image_disk=images)
+
+    async def _images(self) -> str:
+        """Where Docker keeps images; it does not move while Docker runs, and answers slowly."""
+        if not self._image_dir:
+            try:
+                self._image_dir = await self._docker.root_dir()
+            except DriverError:
+                return ""
+        return self._image_dir
+
+    async def _space(self, path: str) -> Space | None:
+        try:
+            return await asyncio.to_thread(space, path) if path else None
+        except NotReady:
+            return None
+
+    async def _claimed(self, pods: Iterable[KnownPod]) -> dict[tuple[str, str], Space]:
+        """The file systems of claims, by the pod's uid and the volume's name; those that do not answer are left out."""
+        paths = {(one.pod.metadata.uid, name): path for one in pods for name, path in self._claims(one.pod).items()}
+        loop = asyncio.get_running_loop()
+        asked = {key: loop.run_in_executor(_CLAIMS, space, path) for key, path in paths.items()}
+        if not asked:
+            return {}
+        done, late = await asyncio.wait(asked.values(), timeout=CLAIM_SECONDS)
+        for one in late:
+            one.cancel()
+        return {key: one.result() for key, one in asked.items() if one in done and one.exception() is None}
+
+
+def _rates(before: _Times, figures: Figures, now: float) -> dict[str, int]:
+    """What has come since then has used what it used since it started."""
+    seconds = now - before.at
+    rates = {
+        key: nano_cores(before.times[key], cpu, seconds)
+        for key, cpu in cpu_times(figures).items()
+        if key in before.times
+    }
+    for pod in figures.pods:
+        for one in pod.containers:
+            if one.container.id not in rates and one.container.started_at is not None:
+                rates[one.container.id] = nano_cores(0, one.use.cpu, one.at - one.container.started_at.timestamp())
+        if pod.pod.metadata.uid not in rates:
+            rates[pod.pod.metadata.uid] = sum(rates.get(one.container.id, 0) for one in pod.containers)
+    return rates
+
+
+async def _text(families: Callable[[], Iterable[Family]]) -> bytes:
+    return (await asyncio.to_thread(lambda: written(families()))).encode()

@@ -713,7 +713,7 @@ async def test_what_a_container_takes_is_seen_from_outside(dockerd: Dockerd, uid
     real = Docker(str(dockerd.socket), LOGS)
     work = "head -c 3000000 /dev/zero > /tmp/written; echo done; exec tail -f /dev/null"
     identity = await started(real, uid, ("sh", "-c", work))
-    seen = await until(real, identity, lambda one: bool(one.log_path) and usage.log_bytes(one.log_path) > 0)
+    seen = await until(real, identity, lambda one: bool(one.log_path) and usage.log_taken(one.log_path)[0] > 0)
     written = await real.written_bytes(uid)
     assert written[identity] >= 3_000_000
     assert sorted(written) == sorted(one.id for one in await real.pod_containers(uid))

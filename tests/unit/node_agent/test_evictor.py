@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from node_agent.containers import pod_dir
+from node_agent.disk_scan import DiskScan
 from node_agent.drivers.usage import memory_of, observations, processes_of, taken
 from node_agent.eviction import SIGNALS, Pressure, evicted
 from node_agent.evictor import Evictor
@@ -80,7 +81,7 @@ async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) 
             while here.status.phase != "Running":
                 await asyncio.sleep(0.001)
             pods = {UID: worker}
-            yield Evictor(settings, here.docker, here.host, lambda: pods, reclaim, told, tell)
+            yield Evictor(settings, here.docker, DiskScan(here.docker, here.host), lambda: pods, reclaim, told, tell)
             while worker.pod.status.reason == "Evicted" and not (worker.cleared and is_cleared(here)):
                 await asyncio.sleep(0.001)
     finally:
