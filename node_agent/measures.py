@@ -90,7 +90,8 @@ class Passes:
     wish, `sync` another, and `terminated` one of a pod that goes.
     """
 
-    def __init__(self, going: Callable[[], bool]) -> None:
+    def __init__(self, work: Work, going: Callable[[], bool]) -> None:
+        self._work = work
         self._going = going
         self._began = time.monotonic()
         self.next = "create"
@@ -100,15 +101,11 @@ class Passes:
         if phase == "Running" != before:
             POD_STARTS.observe(time.monotonic() - self._began)
 
-    def timed(self, work: Work) -> Work:
-        """The same work."""
-
-        async def one() -> None:
-            kind, self.next = "terminated" if self._going() else self.next, "sync"
-            with PASSES.labels(kind).time():
-                await work()
-
-        return one
+    async def one(self) -> None:
+        """One pass."""
+        kind, self.next = "terminated" if self._going() else self.next, "sync"
+        with PASSES.labels(kind).time():
+            await self._work()
 
 
 def answered(method: str, host: str, code: int) -> None:

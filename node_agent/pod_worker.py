@@ -64,9 +64,8 @@ class PodWorker:
         self._lifecycle = Lifecycle(tools.docker, tools.host, self._uid, tools.probing, Voice(self._tell, self.wake))
         self._alarm = Alarm(self.wake)
         self._name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._passes = Passes(lambda: self._going)
-        passes = guarded(self._name, self._passes.timed(self._pass))
-        self._loop = Loop(f"pod {self._name}", passes, Pace(resync=RESYNC_SECONDS))
+        self._passes = Passes(self._pass, lambda: self._going)
+        self._loop = Loop(f"pod {self._name}", guarded(self._name, self._passes.one), Pace(resync=RESYNC_SECONDS))
         self._done = asyncio.Event()
 
     def wake(self) -> None:
