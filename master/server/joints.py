@@ -63,7 +63,7 @@ class Joints:
     ) -> web.StreamResponse:
         """Give the client the answer of another side, each part of its body as it comes.
 
-        Raises ConnectionError when the other side breaks off, so that the client is broken off, too.
+        When the other side breaks off, the client is broken off, too: it must not take a part for the whole.
         """
         answer = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
         with self._through(response.close):
@@ -75,7 +75,9 @@ class Joints:
                     await answer.write(part)
                 await answer.write_eof()
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise ConnectionResetError(f"the other side broke off: {error}") from error
+                log.debug("an answer broke off", extra={"path": http.path, "why": str(error)})
+                if http.transport is not None:
+                    http.transport.abort()
             finally:
                 response.close()
         return answer

@@ -95,11 +95,11 @@ class Proxies:
             service: Service = self._object(SERVICE, namespace, wanted.name)
             named = next((one for one in service.spec.ports if one.port == int(port)), None)
             if named is None:
-                raise answers.unavailable(f'no service port {port} found for service "{wanted.name}"')
+                raise _away(f'no service port {port} found for service "{wanted.name}"')
             port = named.name
         endpoints: Endpoints = self._object(BY_NAME[Endpoints.KIND], namespace, wanted.name)
         if not endpoints.subsets:
-            raise answers.unavailable(f'no endpoints available for service "{wanted.name}"')
+            raise _away(f'no endpoints available for service "{wanted.name}"')
         for subset in random.sample(endpoints.subsets, len(endpoints.subsets)):
             found = self._ready(namespace, subset, port)
             if found is not None:
@@ -108,7 +108,7 @@ class Proxies:
                     yield way
                 return
         asked = ":".join(part for part in (wanted.scheme if wanted.scheme == "https" else "", wanted.name, wanted.port))
-        raise answers.unavailable(f'no endpoints available for service "{asked.strip(":")}"')
+        raise _away(f'no endpoints available for service "{asked.strip(":")}"')
 
     def _ready(self, namespace: str, subset: EndpointSubset, port: str) -> tuple[Pod, Place] | None:
         """A pod of the subset, any, and where it listens. What is no pod of the project is not reached so."""
@@ -162,7 +162,7 @@ class Proxies:
         except Unreachable as error:
             if upgrade:
                 raise answers.failure(500, "", f"error dialing backend: {error}") from error
-            raise answers.unavailable(f"error trying to reach service: {error}") from error
+            raise _away(f"error trying to reach service: {error}") from error
         if response.status == 101 and upgrade:
             return await self._joints.upgrade(http, response)
         back = CIMultiDict(passing.passed_back(list(response.headers.items())))
@@ -171,10 +171,15 @@ class Proxies:
         return await self._joints.copy(http, response, back)
 
 
+def _away(text: str) -> answers.Failure:
+    """503, without a word of when to come again: clients would wait for what nobody promises."""
+    return answers.failure(503, "ServiceUnavailable", text)
+
+
 def _port(wanted: Backend) -> int:
     text = wanted.port or str(DEFAULT_PORTS[wanted.scheme])
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
-        raise answers.unavailable(f"error trying to reach service: dial tcp: lookup tcp/{text}: unknown port")
+        raise _away(f"error trying to reach service: dial tcp: lookup tcp/{text}: unknown port")
     return int(text)
 
 

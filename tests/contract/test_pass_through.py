@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,8 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
+from api.client import Client
+from api.kubeconfig import Kubeconfig
 from streams.connection import Connection
 from streams.takeover import taken
 from tests.contract.apiserver import ApiServer
@@ -387,6 +390,66 @@ async def test_a_hundred_conversations_at_once_leave_nothing(stage: Stage, serve
         await asyncio.gather(*(one(number) for number in range(100)))
     await stage.node.quiet()
     await until(lambda: process.num_fds() <= files)
+
+
+async def test_a_client_that_does_not_read_holds_up_the_node_and_not_the_master(
+    stage: Stage, server: ApiServer
+) -> None:
+    await stage.pod("web")
+    sent: list[int] = []
+
+    async def log(http: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(http)
+        while True:
+            await answer.write(bytes(1 << 16))
+            sent.append(1 << 16)
+
+    stage.node.answer = log
+    process = psutil.Process(server.pid)
+    before = process.memory_info().rss
+    readers = [await stage.session.get(f"{PODS}/web/log?follow=true", read_bufsize=1024) for _ in range(10)]
+    settled = -1
+    while settled != len(sent):
+        settled = len(sent)
+        async with stage.session.get("/healthz") as answer:
+            assert answer.status == 200
+        await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=0.3)
+    assert process.memory_info().rss - before < 20 << 20
+    for reader in readers:
+        reader.close()
+    await stage.node.quiet()
+
+
+async def test_a_master_that_stops_ends_what_goes_through(tmp_path: Path) -> None:
+    master = ApiServer(tmp_path)
+    master.start()
+    try:
+        async with (
+            Client(Kubeconfig.load(master.kubeconfig)) as client,
+            staged(master, Door(client), tmp_path) as stage,
+        ):
+            await stage.pod("web")
+
+            async def log(http: web.Request) -> web.StreamResponse:
+                answer = web.StreamResponse()
+                await answer.prepare(http)
+                await asyncio.Event().wait()
+                return answer
+
+            stage.node.answer = log
+            stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+            reading = await stage.session.get(f"{PODS}/web/log?follow=true")
+            stopping = asyncio.create_task(asyncio.to_thread(master.stop))
+            with contextlib.suppress(ConnectionError):
+                assert await stream.read() == b""
+            with contextlib.suppress(aiohttp.ClientError):
+                await reading.read()
+            assert await stopping == 0
+            await stage.node.quiet()
+            reading.close()
+    finally:
+        assert "Traceback" not in master.log()
 
 
 async def test_a_refusal_of_the_node_reaches_the_client_as_it_is(stage: Stage) -> None:

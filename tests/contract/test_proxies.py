@@ -38,6 +38,8 @@ async def refused(stage: Stage, path: str, method: str = "GET") -> list[Any]:
     async with stage.session.request(method, path) as answer:
         status = json.loads(await answer.read())
         assert status["code"] == answer.status
+        # kubectl would ask again for ten seconds.
+        assert "Retry-After" not in answer.headers
         return [status["code"], status.get("reason", ""), status["message"]]
 
 
