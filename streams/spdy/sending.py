@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from streams.spdy.frames import Encoder, Frame
+from streams.spdy.frames import Encoder, Frame, WindowUpdate
 from streams.spdy.stream import SpdyStream
 from streams.stream import Stream
 
@@ -16,6 +16,11 @@ BATCH: Final = 256 * 1024
 
 BACKLOG_LIMIT: Final = 64 * 1024
 """So many bytes of control frames may wait; above it the other side, which asks for them, is not read."""
+
+WINDOW_STEP: Final = 32 * 1024
+"""Consumed bytes are told when they are so many: half of the window of a peer that minds it."""
+
+MOST_TOLD: Final = 0x7FFFFFFF
 
 
 class Sender:
@@ -28,6 +33,9 @@ class Sender:
         self._backlog = 0
         self._turns: deque[SpdyStream] = deque()
         self._waiting: set[SpdyStream] = set()
+        self._consumed: dict[int, int] = {}
+        """Bytes consumed and not yet told, of streams and, under 0, of the session."""
+        self._due: set[int] = set()
         self._farewell: Frame | None = None
         self._work = asyncio.Event()
         self._light = asyncio.Event()
@@ -48,6 +56,18 @@ class Sender:
             self._waiting.add(stream)
             self._turns.append(stream)
         self._work.set()
+
+    def consumed(self, stream_id: int, size: int) -> None:
+        """Tell the other side, in big enough steps, that bytes of a stream, or of all with 0, were read or dropped."""
+        self._consumed[stream_id] = self._consumed.get(stream_id, 0) + size
+        if self._consumed[stream_id] >= WINDOW_STEP:
+            self._due.add(stream_id)
+            self._work.set()
+
+    def forget(self, stream_id: int) -> None:
+        """Tell nothing more of a stream."""
+        self._consumed.pop(stream_id, None)
+        self._due.discard(stream_id)
 
     def finish(self, farewell: Frame) -> None:
         """Send what waits, then this, then nothing more."""
@@ -78,6 +98,8 @@ class Sender:
         self._control.clear()
         size, self._backlog = self._backlog, 0
         self._light.set()
+        batch += [self._told(stream_id) for stream_id in self._due]
+        self._due.clear()
         while size < BATCH and self._turns:
             stream = self._turns.popleft()
             self._waiting.discard(stream)
@@ -87,3 +109,6 @@ class Sender:
             if stream.has_more:
                 self.ready(stream)
         return batch
+
+    def _told(self, stream_id: int) -> bytes:
+        return self._encoder.encode(WindowUpdate(stream_id, min(self._consumed.pop(stream_id), MOST_TOLD)))

@@ -41,9 +41,6 @@ PROBE_SECONDS: Final = 15.0
 MAX_STREAMS: Final = 1_000
 """So many streams may be open at once; one above is refused, and the session goes on."""
 
-WINDOW_STEP: Final = 32 * 1024
-"""Consumed bytes are told when they are so many: half of the window of a peer that minds it."""
-
 
 class Session:
     """The server's side of a session, or the client's; it works from its making until it is closed or aborted.
@@ -74,8 +71,6 @@ class Session:
         self._they_go = False
         self._leaving = False
         self._full: set[SpdyStream] = set()
-        self._unsaid: dict[SpdyStream | None, int] = {}
-        """Bytes consumed and not yet told, of streams and, under nothing, of the session."""
         self._news = asyncio.Event()
         self._relief = asyncio.Event()
         self._over = asyncio.Event()
@@ -109,7 +104,11 @@ class Session:
         self._next_id += 2
         self._streams[stream.stream_id] = stream
         self.send(SynStream(stream.stream_id, headers))
-        await stream.accepted()
+        try:
+            await stream.accepted()
+        except asyncio.CancelledError:
+            stream.abort()
+            raise
         return stream
 
     async def close(self) -> None:
@@ -141,14 +140,14 @@ class Session:
         if not stream.full and stream in self._full:
             self._full.discard(stream)
             self._relief.set()
-        self._say_consumed(None, size)
+        self._sender.consumed(0, size)
         if stream.stream_id in self._streams and not stream.heard_out:
-            self._say_consumed(stream, size)
+            self._sender.consumed(stream.stream_id, size)
 
     def settled(self, stream: SpdyStream) -> None:
         """Forget a stream that is over both ways."""
         self._streams.pop(stream.stream_id, None)
-        self._unsaid.pop(stream, None)
+        self._sender.forget(stream.stream_id)
 
     # What comes.
 
@@ -232,7 +231,7 @@ class Session:
             if stream.over:
                 self.settled(stream)
             return
-        self._say_consumed(None, len(data))
+        self._sender.consumed(0, len(data))
         if stream and data:
             self._refuse(stream_id, frames.STREAM_ALREADY_CLOSED, "was sent more after its end")
         elif not stream and self._is_new(stream_id):
@@ -260,13 +259,6 @@ class Session:
 
     def _is_theirs(self, number: int) -> bool:
         return number % 2 != self._next_id % 2
-
-    def _say_consumed(self, stream: SpdyStream | None, size: int) -> None:
-        unsaid = self._unsaid.get(stream, 0) + size
-        if unsaid >= WINDOW_STEP:
-            self.send(WindowUpdate(stream.stream_id if stream else 0, unsaid))
-            unsaid = 0
-        self._unsaid[stream] = unsaid
 
     # How it ends.
 

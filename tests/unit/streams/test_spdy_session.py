@@ -357,6 +357,23 @@ async def test_what_is_read_is_told_for_the_stream_and_the_session() -> None:
         assert {await peer.hear(), await peer.hear()} == {WindowUpdate(0, 40_000), WindowUpdate(1, 40_000)}
 
 
+async def test_what_is_read_while_nothing_can_be_sent_is_told_at_once_later() -> None:
+    async with served() as (session, peer):
+        await peer.say(OPEN, OPEN2)
+        read, written = await offered(session), await offered(session)
+        writing = asyncio.create_task(written.write(bytes(2 * BATCH + OUTBOX_LIMIT)))
+        while peer.end.size < BATCH:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await peer.say(Data(1, bytes(LONGEST_FRAME)))
+            assert len(await read.read()) == LONGEST_FRAME
+        heard = [await peer.hear()]
+        while not isinstance(heard[-1], WindowUpdate):
+            heard.append(await peer.hear())
+        assert {heard[-1], await peer.hear()} == {WindowUpdate(number, 100 * LONGEST_FRAME) for number in (0, 1)}
+        await writing
+
+
 async def test_so_many_streams_at_once_and_one_more_when_one_is_over() -> None:
     async with served(max_streams=2) as (session, peer):
         await peer.say(OPEN, OPEN2, SynStream(5, {}))
@@ -565,6 +582,18 @@ async def test_a_client_and_a_server_of_ours_understand_each_other() -> None:
         )
         assert (results[2], results[3]) == (sent[::-1], sent)
         client.abort()
+
+
+async def test_giving_up_to_open_a_stream_resets_it() -> None:
+    ours, theirs = pair()
+    async with asyncio.timeout(20):
+        client, peer = Session(ours, client=True), Peer(theirs)
+        opening = asyncio.create_task(client.open({}))
+        assert await peer.hear() == SynStream(1, {})
+        opening.cancel()
+        assert await peer.hear() == RstStream(1, 5)
+        theirs.abort()
+        await client.close()
 
 
 async def test_a_stream_that_is_refused_is_not_opened() -> None:
