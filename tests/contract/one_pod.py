@@ -32,6 +32,9 @@ DISCOVERY: dict[str, dict[str, object]] = {
     },
     "/api/v1/namespaces/default/pods/p": POD,
 }
+SAID = b"".join(b"%07d\n" % number for number in range(32_768))
+"""More than a pipe holds, less than the sockets between do."""
+
 SUCCESS = b'{"metadata":{},"status":"Success"}'
 
 
@@ -61,6 +64,7 @@ class OnePod:
     """The server, and of every conversation it had what the client sent and why it ended."""
 
     def __init__(self) -> None:
+        self.sessions: list[Session] = []
         self.records: list[bytearray] = []
         self.reasons: list[str] = []
         self.port = 0
@@ -72,7 +76,7 @@ class OnePod:
         kinds = {"error"} | {kind for kind in ("stdin", "stdout", "stderr") if request.query.get(kind) == "true"}
         answer = Upgraded([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "v4.channel.k8s.io")])
         async with self.session(answer, request) as session:
-            await echo_program(session, kinds)
+            await echo_program(session, kinds, SAID if request.query["command"] == "say" else b"")
         return answer
 
     async def port_forward(self, request: web.Request) -> web.StreamResponse:
@@ -85,6 +89,7 @@ class OnePod:
     async def session(self, answer: Upgraded, request: web.Request) -> AsyncIterator[Session]:
         self.records.append(bytearray())
         session = Session(Recorded(await answer.take(request), self.records[-1]))
+        self.sessions.append(session)
         try:
             async with session:
                 yield session
@@ -93,8 +98,8 @@ class OnePod:
         self.reasons.append(session.reason)
 
 
-async def echo_program(session: Session, kinds: set[str]) -> None:
-    """Answer the streams of one program, send back on its output what comes to its input, and tell success."""
+async def echo_program(session: Session, kinds: set[str], said: bytes) -> None:
+    """Answer the streams of one program, say something, send back what comes to its input, and tell success."""
     streams: dict[str, SpdyStream] = {}
     while streams.keys() != kinds:
         stream = await session.accept()
@@ -102,6 +107,8 @@ async def echo_program(session: Session, kinds: set[str]) -> None:
             return
         streams[stream.headers["streamtype"]] = stream
         await stream.reply()
+    if said:
+        await streams["stdout"].write(said)
     while "stdin" in streams and (data := await streams["stdin"].read()):
         await streams["stdout"].write(data)
     for kind in kinds - {"stdin", "error"}:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.one_pod import OnePod, one_pod
+from tests.contract.one_pod import SAID, OnePod, one_pod
 
 PROGRAMS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
 BY_SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
@@ -67,6 +67,15 @@ async def test_input_comes_back_as_output(program: str, data: bytes) -> None:
 async def test_a_program_without_input_ends(program: str) -> None:
     async with one_pod() as one, kubectl(program, one, "exec", "p", "--", "true") as process:
         assert await process.communicate() == (b"", b"")
+        assert process.returncode == 0
+
+
+async def test_output_that_waits_for_its_reader_is_whole_although_the_program_has_ended(program: str) -> None:
+    async with one_pod() as one, kubectl(program, one, "exec", "p", "--", "say") as process:
+        while not (one.sessions and one.sessions[0].reason):
+            await asyncio.sleep(0.01)
+        assert one.sessions[0].reason == "the session was closed here"
+        assert await process.communicate() == (SAID, b"")
         assert process.returncode == 0
 
 
