@@ -20,7 +20,7 @@ from api.signing_requests import (
     condition,
 )
 from master.kinds.checks import at_least
-from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, duration
+from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, duration, with_metadata
 
 SHORTEST = 600
 """Seconds for which a certificate may be asked for at least."""
@@ -85,10 +85,10 @@ def _check_signer(name: str) -> Iterator[Problem]:
 def _approval(
     new: CertificateSigningRequest, old: CertificateSigningRequest
 ) -> tuple[CertificateSigningRequest, tuple[Problem, ...]]:
-    """The conditions alone."""
+    """The conditions alone, and labels and annotations."""
     after = new.status.conditions
     problems = (*_check_conditions(after), *_removed(after, old.status.conditions))
-    return replace(old, status=replace(old.status, conditions=after)), problems
+    return _with(new, old, CertificateSigningRequestStatus(after, old.status.certificate)), problems
 
 
 def _status(
@@ -103,9 +103,14 @@ def _status(
         *_added(after, decided.keys()),
         *_check_certificate(new.status.certificate, old.status.certificate),
     )
-    return replace(old, status=CertificateSigningRequestStatus(conditions=after, certificate=new.status.certificate)), (
-        problems
-    )
+    return _with(new, old, CertificateSigningRequestStatus(after, new.status.certificate)), problems
+
+
+def _with(
+    new: CertificateSigningRequest, old: CertificateSigningRequest, status: CertificateSigningRequestStatus
+) -> CertificateSigningRequest:
+    meta = new.metadata
+    return with_metadata(replace(old, status=status), labels=meta.labels, annotations=meta.annotations)
 
 
 def _check_conditions(rows: Conditions) -> Iterator[Problem]:

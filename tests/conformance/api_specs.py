@@ -25,7 +25,6 @@ DATAPATH = "is about packets: the network's own tests are (issue 7)"
 HARM = "stops daemons or cuts nodes off through SSH"
 OWN = "looks for what only kube-apiserver itself has"
 LATER = "is not so any more in the releases after 1.20"
-SIGNED = "requests for certificates are answered at once and not kept"
 OLD = "asks for what Kubernetes has given up since 1.20"
 NODES = "needs more nodes than one"
 IMAGES = "needs an image from a registry"
@@ -55,6 +54,5 @@ NOT_ASKED = (
     (r"health handlers|priority and fairness|storage version hash|MetricsGrabber", OWN),
     (r'accept "application/vnd.kubernetes.protobuf"$', "takes answers in protobuf only: ours are JSON"),
     (r"exceeds active deadline|more than 1 IngressClass|Kubectl version should", LATER),
-    ("Certificates API", SIGNED),
     (r"PodSecurityPolicy|componentstatuses|single API token exists|avoidPod annotation", OLD),
 )

@@ -98,9 +98,9 @@ async def test_what_was_asked_for_stays_and_each_part_is_written_by_its_own_path
     assert (found["code"], found["causes"]) == (422, ['Forbidden: updates may not add a condition of type "Approved"'])
     mine = {"signerName": "example.org/mine"}
     await door.make(PATH, name="mine", spec=wish(**mine))
-    found = await door.ask(
-        "PATCH", f"{PATH}/mine/approval", {"status": {"conditions": [approved], "certificate": "eA=="}}
-    )
+    both = {"metadata": {"annotations": {"by": "me"}}, "status": {"conditions": [approved], "certificate": "eA=="}}
+    found = await door.ask("PATCH", f"{PATH}/mine/approval", both)
+    assert found["metadata"]["annotations"] == {"by": "me"}
     assert found["status"]["conditions"][0]["lastUpdateTime"]
     assert "certificate" not in found["status"]
     found = await door.ask(
