@@ -1,0 +1,140 @@
+"""Nodes of a real Kubernetes with our agent, our network and Docker: pods of projects over two nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from api.client import Client
+from api.objects import HostSubnet, Node
+from lab import demo, images
+from lab.command import run
+from lab.reach import Matrix, Member
+from lab.topology import LabNode, daemon_processes, docker_process
+from tests.command import podlane_network
+from tests.conformance.build import CONTROL_PLANE, missing
+from tests.conformance.stock_network import StockCluster
+from tests.e2e.cluster import wait_until
+
+LACKING = missing(CONTROL_PLANE)
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not built ({', '.join(LACKING)}); `make conformance` builds it")
+
+WEB = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: red}
+spec:
+  replicas: 4
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: podlane/toolbox
+        imagePullPolicy: IfNotPresent
+        command: [sh, -c, "mkdir /www && echo $(hostname) > /www/index.html && exec httpd -f -p 8080 -h /www"]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+"""
+
+
+class AgentCluster(StockCluster):
+    """Its nodes register themselves."""
+
+    async def _register(self, client: Client) -> None:
+        for node in self.lab.nodes:
+            await self._join(client, node)
+            self._start_docker(node)
+        for node in self.lab.nodes:
+            images.load(str(node.docker_socket))
+            self.start(f"{node.name} node-agent", daemon_processes(self.lab, node)[1])
+
+    def _start_docker(self, node: LabNode) -> None:
+        for folder in ("manifests", "docker-run"):
+            (node.root / folder).mkdir()
+        (node.root / "node-agent.yaml").write_text("# As it is.\n")
+        self.start(f"{node.name} dockerd", docker_process(self.lab, node))
+        wait_until(node.docker_socket.exists, "dockerd")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[AgentCluster]:
+    with AgentCluster("podstka", 52) as running:
+        ready = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
+        wait_until(lambda: running.kubectl("get", "nodes", "-o", f"jsonpath={ready}") == "True True", "nodes ready")
+        for project in ("red", "blue"):
+            running.kubectl("create", "namespace", project)
+        for project in demo.PROJECTS:
+            secrets = (
+                "-n",
+                project,
+                "get",
+                "serviceaccount",
+                "default",
+                "--ignore-not-found",
+                "-o",
+                "jsonpath={.secrets}",
+            )
+            wait_until(partial(running.kubectl, *secrets), "an account")
+        running.ask(partial(demo.apply, lab=running.lab))
+        wait_until(lambda: running.ask(demo.pods_running).done == 6, "the pods run")
+        yield running
+
+
+def measured(cluster: AgentCluster) -> Matrix:
+    """Who reaches whom, by the pods themselves."""
+    return cluster.ask(partial(demo.show, lab=cluster.lab))
+
+
+def fetched(member: Member, address: str) -> str:
+    """What a pod gets from the web server of another; empty if nothing."""
+    docker = ("docker", "-H", f"unix://{member.docker_socket}", "exec", member.container)
+    ask = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 8080 | tail -n 1"
+    return run(*docker, "sh", "-c", ask).strip()
+
+
+def test_nodes_that_register_get_their_subnets(cluster: AgentCluster) -> None:
+    async def found(client: Client) -> tuple[dict[str, str], dict[str, str]]:
+        subnets = (await client.list(HostSubnet)).items
+        nodes = (await client.list(Node)).items
+        by_address = {node.metadata.name: node.status.addresses[0].address for node in nodes}
+        return {subnet.host: subnet.host_ip for subnet in subnets}, by_address
+
+    mine, theirs = cluster.ask(found)
+    assert mine == theirs
+    assert len(mine) == 2
+
+
+def test_projects_are_apart_over_two_nodes_and_default_reaches_all(cluster: AgentCluster) -> None:
+    matrix = measured(cluster)
+    assert len(matrix.members) == 6
+    assert matrix.surprises() == (), matrix.text()
+    assert {member.vnid for member in matrix.members if member.project == "default"} == {0}
+    assert len({member.vnid for member in matrix.members}) == 3
+
+
+def test_lanes_change_under_running_pods(cluster: AgentCluster) -> None:
+    before = measured(cluster).reached
+    for words in (("join", "blue", "--to", "red"), ("isolate", "blue"), ("global", "blue"), ("isolate", "blue")):
+        podlane_network(cluster.lab.kubeconfig, *words)
+        wait_until(lambda: measured(cluster).surprises() == (), "everybody is where the VNIDs say")
+        after = measured(cluster).reached
+        assert (after == before) == (words[0] == "isolate")
+
+
+def test_pods_that_the_scheduler_places_are_in_their_lane(cluster: AgentCluster) -> None:
+    cluster.kubectl("apply", "-f", "-", stdin=WEB)
+    ready = ("-n", "red", "get", "deployment", "web", "-o", "jsonpath={.status.readyReplicas}")
+    wait_until(lambda: cluster.kubectl(*ready) == "4", "the deployment is ready")
+    rows = json.loads(cluster.kubectl("-n", "red", "get", "pods", "-l", "app=web", "-o", "json"))["items"]
+    assert {row["spec"]["nodeName"] for row in rows} == {"node-1", "node-2"}
+    members = {member.project: member for member in measured(cluster).members}
+    for row in rows:
+        assert fetched(members["red"], row["status"]["podIP"]) == row["metadata"]["name"]
+        assert fetched(members["default"], row["status"]["podIP"]) == row["metadata"]["name"]
+        assert not fetched(members["blue"], row["status"]["podIP"])
+    cluster.kubectl("-n", "red", "delete", "deployment", "web")
