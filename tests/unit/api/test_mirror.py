@@ -31,6 +31,10 @@ class Script:
         self.done = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if "fieldSelector" in request.query:
+            self.asked.append("select")
+            status = {"kind": "Status", "code": 400, "message": "field label not supported"}
+            return web.json_response(status, status=400)
         if "watch" not in request.query:
             self.asked.append("list")
             return web.json_response(self.lists.pop(0))
@@ -124,6 +128,40 @@ async def test_a_server_that_is_away_keeps_what_is_known(script: tuple[Script, C
     ]
     mirror, _ = await follow(server, client)
     assert {name for _, name in mirror.items} == {"a"}
+
+
+async def test_what_a_server_cannot_select_is_chosen_here(script: tuple[Script, Client]) -> None:
+    server, client = script
+    items = [namespace("mine", 1), namespace("theirs", 2)]
+    server.lists = [{"kind": "L", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": items}]
+    server.watches = [
+        [{"type": "ADDED", "object": namespace(name, 6)} for name in ("mine-too", "theirs-too")],
+        [{"type": "MODIFIED", "object": namespace("mine-too", 7, state="given away")}],
+    ]
+    mirror = Mirror(
+        client,
+        Namespace,
+        field_selector="spec.nodeName=mine",
+        keep=lambda item: item.metadata.name.startswith("mine") and not item.metadata.labels,
+    )
+    task = asyncio.create_task(mirror.run())
+    async with asyncio.timeout(10):
+        await server.done.wait()
+    task.cancel()
+    assert server.asked[:2] == ["select", "list"]
+    assert {name for _, name in mirror.items} == {"mine"}
+
+
+async def test_without_leave_to_choose_nothing_is_taken(script: tuple[Script, Client]) -> None:
+    server, client = script
+    mirror = Mirror(client, Namespace, field_selector="spec.nodeName=mine")
+    task = asyncio.create_task(mirror.run())
+    async with asyncio.timeout(10):
+        while server.asked.count("select") < 2:
+            await asyncio.sleep(0)
+    task.cancel()
+    assert set(server.asked) == {"select"}
+    assert not mirror.synced
 
 
 async def test_errors_have_their_own_types(script: tuple[Script, Client]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.lanes import CHANGE_NETWORK
+from api.lanes import CHANGE_NETWORK, JOINED, owner_of
 from api.objects import NetNamespace
 from api.validate import check
 from master.admission.allocators import FIRST_VNID
@@ -155,3 +155,27 @@ def test_only_who_asked_shares_a_number(steps: list[tuple[str, str]]) -> None:
         silent = Counter(one.netid for one in lanes.values() if one.metadata.name not in askers)
         assert all(count == 1 for count in silent.values())
         assert all(one.netid == 0 or one.netid >= FIRST_VNID for one in lanes.values())
+
+
+@pytest.mark.parametrize(
+    ("wish", "joined", "after"),
+    [
+        ("join:blue", "", "blue"),
+        ("join:green", "", "blue"),
+        ("join:default", "", ""),
+        ("join:red", "", ""),
+        ("isolate", "blue", ""),
+        ("global", "blue", ""),
+    ],
+)
+def test_a_lane_says_whose_it_is(wish: str, joined: str, after: str) -> None:
+    """Where nobody keeps VNIDs apart, that tells a lane that is shared on purpose from one that is not."""
+    red = asking("red", 12, wish)
+    red.metadata.annotations.update({JOINED: joined} if joined else {})
+    green = lane("green", 11)
+    green.metadata.annotations[JOINED] = "blue"
+    found = [lane("default", 0), lane("blue", 11), green, red]
+    changes = net_namespaces(WISH, [namespace(one.netname) for one in found], found, cursor(3))
+    (moved,) = [one.item for one in changes if isinstance(one, Change) and isinstance(one.item, NetNamespace)]
+    assert moved.metadata.annotations.get(JOINED, "") == after
+    assert owner_of(moved) == (after or "red")

@@ -1,0 +1,149 @@
+"""One of several is in charge, and knows when it may be no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from api.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
+from api.leases import Lease
+from api.objects import Object, Status
+from master.beside import election
+from master.beside.election import HELD_SECONDS, LEASE_SECONDS, Election
+from reconcile.errors import NotReady
+
+
+class Leases(Client):
+    """An API server with one lease, for all who ask; `away` is one that does not answer."""
+
+    def __init__(self) -> None:
+        self.lease: Lease | None = None
+        self.away = False
+        self.revision = 0
+
+    async def get(self, kind: type[Object], name: str, namespace: str = "") -> Lease:  # type: ignore[override]
+        if self.away:
+            raise Unreachable("away")
+        if self.lease is None:
+            raise NotFound(Status(code=404))
+        return self.lease
+
+    async def create(self, obj: Lease) -> Lease:  # type: ignore[override]
+        if self.lease is not None:
+            raise AlreadyExists(Status(code=409))
+        return self._kept(obj)
+
+    async def update(self, obj: Lease) -> Lease:  # type: ignore[override]
+        if self.lease is None or obj.metadata.resource_version != self.lease.metadata.resource_version:
+            raise Conflict(Status(code=409))
+        return self._kept(obj)
+
+    def _kept(self, obj: Lease) -> Lease:
+        self.revision += 1
+        self.lease = replace(obj, metadata=replace(obj.metadata, resource_version=str(self.revision)))
+        return self.lease
+
+
+class Clock:
+    """It stands still until somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Sleeping only moves the clock."""
+    clock, sleep = Clock(), asyncio.sleep
+
+    async def pass_time(seconds: float) -> None:
+        clock.now += seconds
+        await sleep(0)
+
+    monkeypatch.setattr("master.beside.election.asyncio.sleep", pass_time)
+    return clock
+
+
+async def test_the_first_is_in_charge_and_the_second_waits_until_it_is_silent(at_once: Clock) -> None:
+    server = Leases()
+    first, second = Election(server, "first", at_once), Election(server, "second", at_once)
+    await first.win()
+    began = at_once.now
+    await second.win()
+    assert at_once.now - began >= LEASE_SECONDS
+    assert second.held
+    assert not first.held, "who is taken the lease from has stopped long before"
+    assert server.lease is not None
+    assert server.lease.spec.lease_transitions == 2
+
+
+async def test_who_renews_stays_in_charge(at_once: Clock) -> None:
+    server = Leases()
+    first, second = Election(server, "first", at_once), Election(server, "second", at_once)
+    await first.win()
+    keeping, waiting = asyncio.create_task(first.keep()), asyncio.create_task(second.win())
+    while at_once.now < 1000.0 + 20 * LEASE_SECONDS:
+        await asyncio.sleep(0)
+        assert first.held
+    assert not waiting.done()
+    keeping.cancel()
+    waiting.cancel()
+    await asyncio.gather(keeping, waiting, return_exceptions=True)
+
+
+async def test_who_cannot_renew_writes_no_more_and_says_so(at_once: Clock) -> None:
+    server = Leases()
+    first = Election(server, "first", at_once)
+    await first.win()
+    first.check()
+    server.away = True
+    with pytest.raises(NotReady, match="could not be renewed"):
+        await first.keep()
+    assert at_once.now <= 1000.0 + HELD_SECONDS + 2 * election.RETRY_SECONDS
+    with pytest.raises(NotReady):
+        first.check()
+
+
+async def test_what_is_given_back_is_free_at_once(at_once: Clock) -> None:
+    server = Leases()
+    first, second = Election(server, "first", at_once), Election(server, "second", at_once)
+    await first.win()
+    await first.give_back()
+    assert not first.held
+    began = at_once.now
+    await second.win()
+    assert at_once.now == began
+
+
+async def test_who_was_stopped_for_long_and_goes_on_notices_before_it_writes(at_once: Clock) -> None:
+    server = Leases()
+    first, second = Election(server, "first", at_once), Election(server, "second", at_once)
+    await first.win()
+    at_once.now += 60
+    with pytest.raises(NotReady):
+        first.check()
+    await second.win()
+    await first.give_back()
+    assert second.held
+    assert server.lease is not None
+    assert server.lease.spec.holder_identity == "second"
+
+
+async def test_of_two_who_take_it_at_the_same_moment_one_has_it(at_once: Clock) -> None:
+    server = Leases()
+    both = Election(server, "first", at_once), Election(server, "second", at_once)
+    tasks: list[asyncio.Task[None]] = [asyncio.create_task(one.win()) for one in both]
+    done: Callable[[], int] = lambda: sum(task.done() for task in tasks)  # noqa: E731
+    while not done():
+        await asyncio.sleep(0)
+    assert done() == 1
+    assert [one.held for one in both].count(True) == 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
