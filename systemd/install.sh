@@ -35,8 +35,9 @@ fi
 echo "installing the commands into /opt/podlane"
 [[ -x /opt/podlane/bin/python ]] || python3 -m venv /opt/podlane
 /opt/podlane/bin/pip install -q --disable-pip-version-check "$source"
-install -d /opt/podlane/share/docs /etc/podlane
+install -d /opt/podlane/share/docs /opt/podlane/share/kubernetes /etc/podlane
 install -m 0644 "$source"/docs/*.md /opt/podlane/share/docs/
+install -m 0644 "$source"/systemd/kubernetes/*.yaml /opt/podlane/share/kubernetes/
 
 for config in "${configs[@]}"; do
     if [[ ! -e /etc/podlane/$config.yaml ]]; then

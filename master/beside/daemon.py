@@ -26,7 +26,7 @@ from reconcile.health import Health
 log = logging.getLogger(__name__)
 
 ABSENT_SECONDS = 1.0
-MANIFEST = "systemd/kubernetes/network.yaml"
+MANIFEST = "/opt/podlane/share/kubernetes/network.yaml"
 
 
 def _now() -> datetime.datetime:
