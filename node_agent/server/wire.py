@@ -139,6 +139,7 @@ class Wire:
                 self._ear.hear(message.data)
                 self.look()
         except ValueError as error:
+            self.left.set()
             await self.response.close(code=1002, message=str(error).encode()[:120])
         finally:
             self.left.set()

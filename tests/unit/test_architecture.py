@@ -151,6 +151,8 @@ PURE = (
     "master/controllers/workloads/stateful_sets.py",
     "master/controllers/network/subnets.py",
     "master/controllers/workloads/template_hash.py",
+    "node_agent/server/channel_messages.py",
+    "node_agent/server/outcomes.py",
     "node_agent/certificates/rotation.py",
     "node_agent/claims.py",
     "node_agent/cgroups.py",

@@ -1,0 +1,214 @@
+"""What the messages of channels mean, which sizes a terminal takes, and how the end of a command is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import MultiDict
+
+from node_agent.drivers.docker_streams import Size
+from node_agent.server import outcomes
+from node_agent.server.channel_messages import (
+    COMMAND_DIALECTS,
+    PORT_DIALECTS,
+    Dialect,
+    Piece,
+    choose,
+    decode,
+    encode,
+)
+from node_agent.server.inbox import Inbox
+from node_agent.server.outcomes import Exited, Failed, Outcome
+from node_agent.server.port_forward import ports_of
+from node_agent.server.remote_command import Asked, asked
+from node_agent.server.sizes import MOST_PENDING, Resizes, SizeReader
+
+V5 = COMMAND_DIALECTS[-1]
+BASE64 = COMMAND_DIALECTS[2]
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "name"),
+    [
+        ([], COMMAND_DIALECTS, ""),
+        (["", " , "], COMMAND_DIALECTS, ""),
+        (["v5.channel.k8s.io,v4.channel.k8s.io"], COMMAND_DIALECTS, "v5.channel.k8s.io"),
+        (["v5.channel.k8s.io,v4.channel.k8s.io"], PORT_DIALECTS, "v4.channel.k8s.io"),
+        (["v9", "base64.channel.k8s.io, channel.k8s.io"], COMMAND_DIALECTS, "base64.channel.k8s.io"),
+        (["v5.base64.channel.k8s.io"], COMMAND_DIALECTS, None),
+        (["v3.channel.k8s.io"], COMMAND_DIALECTS, None),
+    ],
+)
+def test_the_first_protocol_of_the_client_that_is_known(
+    lines: list[str], known: tuple[Dialect, ...], name: str | None
+) -> None:
+    chosen = choose(lines, known)
+    assert (chosen and chosen.name) == name
+
+
+@given(st.sampled_from(COMMAND_DIALECTS), st.integers(0, 9), st.binary())
+def test_what_is_encoded_is_decoded(dialect: Dialect, channel: int, data: bytes) -> None:
+    assert decode(dialect, encode(dialect, channel, data)) == Piece(channel, data)
+
+
+@given(st.sampled_from(COMMAND_DIALECTS), st.binary(max_size=40))
+def test_no_message_breaks_the_decoder(dialect: Dialect, message: bytes) -> None:
+    try:
+        piece = decode(dialect, message)
+    except ValueError:
+        assert (dialect, message[0]) == (V5, 255)
+    else:
+        assert piece is None or 0 <= piece.channel <= 255
+
+
+def test_only_v5_has_a_close_signal() -> None:
+    assert decode(V5, b"\xff\x00") == Piece(0, b"", last=True)
+    assert decode(COMMAND_DIALECTS[3], b"\xff\x00") == Piece(255, b"\x00")
+    for wrong in (b"\xff", b"\xff\x00\x00"):
+        with pytest.raises(ValueError, match="which channel ends"):
+            decode(V5, wrong)
+
+
+def test_what_is_not_base64_is_passed_over() -> None:
+    assert decode(BASE64, b"0Zm9v") == Piece(0, b"foo")
+    assert decode(BASE64, b"0Zm9") is None
+    assert decode(BASE64, b"0\x80\x80") is None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sizes"),
+    [
+        ([b'{"Width":80,"Height":24}'], [Size(80, 24)]),
+        ([b'{"Wid', b'th":80,"Height":24}{"width":1,', b'"height":2}\n\n'], [Size(80, 24), Size(1, 2)]),
+        ([b'{"Width":80}'], [Size(80, 0)]),
+        ([b'{"Width":70000,"Height":1}', b'{"Width":1,"Height":1}'], []),
+        ([b'{"Width":-1,"Height":1}', b'{"Width":1,"Height":1}'], []),
+        ([b'{"Width":true,"Height":1}'], []),
+        ([b"[1]", b'{"Width":1,"Height":1}'], []),
+        ([b"\xff\xff", b'{"Width":1,"Height":1}'], []),
+        ([b'{"Width":1,"Height":1}', b"[" * 5000, b'{"Width":2,"Height":2}'], [Size(1, 1)]),
+    ],
+)
+def test_sizes_in_any_cuts_until_something_is_none(pieces: list[bytes], sizes: list[Size]) -> None:
+    reader = SizeReader()
+    assert [size for piece in pieces for size in reader.feed(piece)] == sizes
+
+
+def test_a_size_without_an_end_is_not_kept() -> None:
+    reader = SizeReader()
+    assert reader.feed(b'{"Width":' + b" " * MOST_PENDING) == []
+    assert reader.feed(b'1,"Height":1}{"Width":1,"Height":1}') == []
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8))
+def test_nothing_breaks_the_reader_of_sizes(pieces: list[bytes]) -> None:
+    reader = SizeReader()
+    for piece in pieces:
+        reader.feed(piece)
+
+
+async def test_of_sizes_not_fetched_in_time_only_the_last_is_given() -> None:
+    resizes = Resizes()
+    resizes.feed(b'{"Width":1,"Height":1}{"Width":2,"Height":2}')
+    resizes.feed(b'{"Width":3,"Height":3}')
+    resizes.end()
+    assert [size async for size in resizes] == [Size(3, 3)]
+
+
+async def test_an_inbox_gives_what_came_before_it_tells_of_the_loss() -> None:
+    inbox = Inbox(lambda: None)
+    reading = asyncio.create_task(inbox.read())
+    await asyncio.sleep(0)
+    inbox.feed(b"one")
+    inbox.feed(b"two")
+    inbox.lose("gone")
+    inbox.feed(b"late")
+    assert (await reading, await inbox.read(), inbox.size) == (b"one", b"two", 0)
+    with pytest.raises(ConnectionResetError, match="gone"):
+        await inbox.read()
+
+
+async def test_the_end_of_an_inbox_is_no_loss_afterwards() -> None:
+    inbox = Inbox(lambda: None)
+    inbox.end()
+    inbox.lose("gone")
+    assert await inbox.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "text"),
+    [
+        (Exited(0), {"metadata": {}, "status": "Success"}, ""),
+        (
+            Exited(137),
+            {
+                "metadata": {},
+                "status": "Failure",
+                "message": "command terminated with non-zero exit code: exit status 137",
+                "reason": "NonZeroExitCode",
+                "details": {"causes": [{"reason": "ExitCode", "message": "137"}]},
+            },
+            "command terminated with non-zero exit code: exit status 137",
+        ),
+        (
+            Failed("no such container"),
+            {
+                "metadata": {},
+                "status": "Failure",
+                "message": "Internal error occurred: no such container",
+                "reason": "InternalError",
+                "details": {"causes": [{"message": "no such container"}]},
+                "code": 500,
+            },
+            "Internal error occurred: no such container",
+        ),
+    ],
+)
+def test_how_the_end_is_told(outcome: Outcome, status: dict[str, object], text: str) -> None:
+    assert json.loads(outcomes.status(outcome)) == status
+    assert outcomes.text(outcome).decode() == text
+
+
+def test_a_terminal_has_one_output() -> None:
+    query = MultiDict(
+        [("input", "1"), ("output", "1"), ("error", "1"), ("tty", "1"), ("command", "a"), ("command", "b c")]
+    )
+    assert asked(query) == Asked(stdin=True, stdout=True, stderr=False, tty=True, command=("a", "b c"))
+    assert asked(MultiDict([("error", "1"), ("input", "true")])) == Asked(
+        stdin=False, stdout=False, stderr=True, tty=False
+    )
+
+
+@pytest.mark.parametrize("query", [{}, {"tty": "1"}, {"tty": "1", "error": "1"}, {"stdin": "1"}, {"input": "true"}])
+def test_something_has_to_be_carried(query: dict[str, str]) -> None:
+    with pytest.raises(web.HTTPBadRequest) as refusal:
+        asked(MultiDict(query))
+    assert refusal.value.text == "you must specify at least 1 of stdin, stdout, stderr\n"
+
+
+def test_ports_with_commas_and_repeated() -> None:
+    assert ports_of(["80,443", "1", "65535"]) == [80, 443, 1, 65535]
+
+
+@pytest.mark.parametrize(
+    ("given_ports", "words"),
+    [
+        ([], "is required"),
+        ([""], "cannot be empty"),
+        (["0"], 'unable to parse "0" as a port'),
+        (["80,65536"], 'unable to parse "80,65536" as a port'),
+        (["+80"], "unable to parse"),
+        (["٣"], "unable to parse"),
+        (["80,"], "unable to parse"),
+        (["1"] * 128, "at most 127 ports"),
+    ],
+)
+def test_ports_that_are_none(given_ports: list[str], words: str) -> None:
+    with pytest.raises(web.HTTPBadRequest) as refusal:
+        ports_of(given_ports)
+    assert words in (refusal.value.text or "")
