@@ -93,7 +93,7 @@ class Server:
         try:
             caller = await self._callers.who(certificate, http.headers.get("Authorization", ""))
         except (Refused, NotReady) as error:
-            log.info("caller is not known", extra={"path": http.path, "error": error})
+            log.debug("caller is not known", extra={"path": http.path, "error": error})
             return web.Response(status=401, text="Unauthorized")
         try:
             allowed = await self._callers.may(caller, needed)
