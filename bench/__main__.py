@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from bench import attach, master, megaflows, outage, peers, pods, rivals
+from bench import attach, master, megaflows, outage, peers, pods, rivals, streams
 from bench.figures import Figure, show
 
 MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
@@ -22,6 +22,7 @@ MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
     "megaflows": megaflows.measure,
     "pods": pods.measure,
     "master": master.measure,
+    "streams": streams.measure,
 }
 
 

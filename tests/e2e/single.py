@@ -108,7 +108,11 @@ class SingleNode:
     @property
     def agent_pid(self) -> int:
         """The process of the agent that runs."""
-        return self._running["podlane-node-agent"].pid
+        return self.pid("podlane-node-agent")
+
+    def pid(self, daemon: str) -> int:
+        """The process of a daemon that runs."""
+        return self._running[daemon].pid
 
     @property
     def docker_socket(self) -> str:
