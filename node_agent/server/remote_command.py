@@ -123,8 +123,10 @@ async def _by_websocket(request: web.Request, wanted: Asked, run: Run, idle_seco
         finish=finish,
     )
     try:
-        # Clients wait for a first message, an empty one, to know that the conversation has begun.
-        await channels.send(STDOUT if wanted.stdout else STDERR if wanted.stderr else ERROR, b"")
+        # Clients wait for a first message, an empty one, to know that the conversation has begun. Those of v5 do not,
+        # and kubectl 1.30 to 1.32 may not have its channels ready so soon: it would print an error.
+        if not dialect.closes:
+            await channels.send(STDOUT if wanted.stdout else STDERR if wanted.stderr else ERROR, b"")
         await _finish(command, run)
     except ConnectionError as error:
         log.info("client has gone", extra={"path": request.path, "error": error})
