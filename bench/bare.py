@@ -50,8 +50,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """This thread in another network namespace; sockets stay in the one in which they were opened."""
-    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    """This thread in another network namespace, given by name or path; sockets stay in the one they were opened in."""
+    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(Path("/run/netns", namespace), os.O_RDONLY)
     try:
         if _LIBC.setns(there, NEW_NETWORK):
             raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")

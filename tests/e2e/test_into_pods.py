@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import hashlib
 import os
 import pty
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import termios
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from bench.bare import inside
 from tests.e2e.cluster import DEADLINE_SECONDS, Cluster, wait_until
 from tests.e2e.test_commands import PROGRAMS, version_of
 
@@ -32,9 +37,8 @@ metadata: {name: NAME, labels: {app: NAME}}
 spec:
   terminationGracePeriodSeconds: 1
   containers:
-  - {name: echo, image: podlane/toolbox, command: [nc, -ll, -p, "7000", -e, cat]}
-  - {name: greeter, image: podlane/toolbox, command: [nc, -ll, -p, "7001", -e, hostname]}
-  - {name: sums, image: podlane/toolbox, command: [nc, -ll, -p, "7002", -e, sha256sum]}
+  - {name: main, image: podlane/toolbox, command: [sleep, "100000"]}
+  - {name: other, image: podlane/toolbox, command: [sleep, "100000"]}
 """
 SPEAKERS = [
     (program, websockets)
@@ -43,6 +47,7 @@ SPEAKERS = [
     if websockets == "false" or version_of(program) >= (1, 30)
 ]
 """Every kubectl with each of the protocols it knows."""
+ECHO, GREETER, SUMS, NOBODY = 7000, 7001, 7002, 9
 MEGABYTE = bytes(range(256)) * 4096
 
 
@@ -52,8 +57,65 @@ def pod(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "namespace", "into")
     cluster.kubectl("-n", "into", "create", "-f", "-", stdin=POD.replace("NAME", "talker"))
     cluster.wait_running("into", "talker")
-    yield "talker"
+    (pid,) = cluster.docker(
+        cluster.node_of("into", "talker"), "inspect", "-f", "{{.State.Pid}}", cluster.container("into", "talker")
+    ).split()
+    with serving(pid):
+        yield "talker"
     cluster.kubectl("delete", "namespace", "into")
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def _greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"hello\n")
+    await writer.drain()
+    writer.close()
+
+
+async def _sum(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    digest = hashlib.sha256()
+    while data := await reader.read(1 << 16):
+        digest.update(data)
+    writer.write(digest.hexdigest().encode())
+    await writer.drain()
+    writer.close()
+
+
+SERVERS = ((ECHO, _echo), (GREETER, _greet), (SUMS, _sum))
+
+
+@contextmanager
+def serving(pid: str) -> Iterator[None]:
+    """In the block, servers listen on the loopback of the pod of which that is a process; one closes first."""
+    listening = [_listener(pid, port) for port, _ in SERVERS]
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        for socket_, (_, server) in zip(listening, SERVERS, strict=True):
+            await asyncio.start_server(server, sock=socket_)
+
+    loop.run_until_complete(serve())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+        for socket_ in listening:
+            socket_.close()
+
+
+def _listener(pid: str, port: int) -> socket.socket:
+    with inside(f"/proc/{pid}/ns/net"):
+        return socket.create_server(("127.0.0.1", port))
 
 
 class Kubectl:
@@ -153,7 +215,7 @@ def test_a_terminal_has_the_size_of_the_users_and_follows_it(everyone: list[Kube
 
 
 def _resized(kubectl: Kubectl, pod: str) -> None:
-    terminal = Terminal(kubectl, "exec", "-it", pod, "-c", "echo", "--", "sh")
+    terminal = Terminal(kubectl, "exec", "-it", pod, "-c", "main", "--", "sh")
     try:
         terminal.sees("# ")
         terminal.types("stty size\n")
@@ -192,12 +254,12 @@ def test_many_connections_to_many_ports(everyone: list[Kubectl], pod: str) -> No
 
 
 async def _forwarded(kubectl: Kubectl, pod: str) -> None:
-    with kubectl.forwarding(pod, 7000, 7001, 7002) as ports:
+    with kubectl.forwarding(pod, ECHO, GREETER, SUMS) as ports:
         wanted = [f"{number} ".encode() * 5000 for number in range(30)]
-        assert await asyncio.gather(*(said(ports[7000], one) for one in wanted)) == wanted
-        assert await said(ports[7001]) == b"talker\n", "the server closes first"
+        assert await asyncio.gather(*(said(ports[ECHO], one) for one in wanted)) == wanted
+        assert await said(ports[GREETER]) == b"hello\n", "the server closes first"
         digest = hashlib.sha256(MEGABYTE * 20).hexdigest()
-        assert (await said(ports[7002], *[MEGABYTE] * 20)).decode().split()[0] == digest
+        assert (await said(ports[SUMS], *[MEGABYTE] * 20)).decode() == digest
 
 
 def test_what_goes_in_comes_out(everyone: list[Kubectl], pod: str) -> None:
@@ -206,8 +268,8 @@ def test_what_goes_in_comes_out(everyone: list[Kubectl], pod: str) -> None:
 
 def _carried(kubectl: Kubectl, pod: str) -> None:
     data = MEGABYTE * 8
-    assert kubectl.run("exec", "-i", pod, "-c", "echo", "--", "cat", stdin=data) == data
-    said = kubectl.run("exec", "-i", pod, "-c", "echo", "--", "sha256sum", stdin=data)
+    assert kubectl.run("exec", "-i", pod, "-c", "main", "--", "cat", stdin=data) == data
+    said = kubectl.run("exec", "-i", pod, "-c", "main", "--", "sha256sum", stdin=data)
     assert said.decode().split()[0] == hashlib.sha256(data).hexdigest()
 
 
@@ -216,7 +278,7 @@ def test_a_program_ends_with_its_caller(everyone: list[Kubectl], pod: str, clust
 
 
 def _left(kubectl: Kubectl, pod: str, cluster: Cluster, mark: str) -> None:
-    words = [*kubectl.command, "exec", pod, "-c", "echo", "--", "sleep", mark]
+    words = [*kubectl.command, "exec", pod, "-c", "main", "--", "sleep", mark]
     with subprocess.Popen(words, env=kubectl.environment, stdout=subprocess.DEVNULL) as process:
         wait_until(lambda: f"sleep {mark}" in _programs(cluster), "it runs")
         process.kill()
@@ -230,11 +292,16 @@ def _programs(cluster: Cluster) -> str:
 # --- other clients ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def python_client(cluster: Cluster) -> Any:
+@pytest.fixture
+def python_client(cluster: Cluster) -> Iterator[Any]:
+    """It leaves sockets open whatever one does: none is left to the next test."""
     from kubernetes import client, config
 
-    return client.CoreV1Api(config.new_client_from_config(str(cluster.lab.kubeconfig)))
+    with config.new_client_from_config(str(cluster.lab.kubeconfig)) as connection:
+        yield client.CoreV1Api(connection)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_the_python_client_runs_programs(python_client: Any, pod: str) -> None:
@@ -243,7 +310,7 @@ def test_the_python_client_runs_programs(python_client: Any, pod: str) -> None:
     ask = python_client.connect_get_namespaced_pod_exec
     words = ["sh", "-c", "echo out; echo err >&2; read line; echo got $line; exit 5"]
     talk = stream(
-        ask, pod, "into", container="echo", command=words, stdin=True, stdout=True, stderr=True, tty=False,
+        ask, pod, "into", container="main", command=words, stdin=True, stdout=True, stderr=True, tty=False,
         _preload_content=False,
     )  # fmt: skip
     talk.write_stdin("this\n")
@@ -256,14 +323,17 @@ def test_the_python_client_runs_programs(python_client: Any, pod: str) -> None:
 def test_the_python_client_forwards_ports(python_client: Any, pod: str) -> None:
     from kubernetes.stream import portforward
 
-    forward = portforward(python_client.connect_get_namespaced_pod_portforward, pod, "into", ports="7000,7001")
-    with forward.socket(7000) as echo, forward.socket(7001) as greeter:
-        echo.setblocking(True)
-        echo.sendall(b"there and back")
-        assert echo.recv(100) == b"there and back"
-        greeter.setblocking(True)
-        assert greeter.recv(100) == b"talker\n"
-    assert forward.error(7000) is None
+    ports = f"{ECHO},{GREETER},{NOBODY}"
+    forward = portforward(python_client.connect_get_namespaced_pod_portforward, pod, "into", ports=ports)
+    echo, greeter = forward.socket(ECHO), forward.socket(GREETER)
+    for one in (echo, greeter):
+        one.setblocking(True)
+    echo.sendall(b"there and back")
+    assert echo.recv(100) == b"there and back"
+    assert greeter.recv(100) == b"hello\n"
+    assert forward.error(ECHO) is None
+    wait_until(lambda: "connection refused" in (forward.error(NOBODY) or ""), "an error for the port of nobody")
+    forward.close()
 
 
 async def test_a_hundred_programs_at_once(cluster: Cluster, pod: str, tmp_path: Path) -> None:
@@ -272,7 +342,7 @@ async def test_a_hundred_programs_at_once(cluster: Cluster, pod: str, tmp_path: 
 
     async def one() -> bool:
         process = await asyncio.create_subprocess_exec(
-            *kubectl.command, "exec", "-i", pod, "-c", "echo", "--", "cat",
+            *kubectl.command, "exec", "-i", pod, "-c", "main", "--", "cat",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=kubectl.environment,
         )  # fmt: skip
         return (await process.communicate(data))[0] == data
