@@ -211,12 +211,12 @@ async def start_exec(
             made = await ask(docker, "POST", f"/containers/{container}/exec", wish | {"DetachKeys": DETACH_KEYS})
             identity = made["Id"]
             stream = await _upgraded(docker, f"/exec/{identity}/start", start)
+        program = _Program(docker, identity, stream, _Kind(tty=tty, hears=stdin, ends=stdin and not tty))
+        if tty and size is not None:
+            await program.resize(size)
     except BaseException:
         _behind(_abandon(docker, identity))
         raise
-    program = _Program(docker, identity, stream, _Kind(tty=tty, hears=stdin, ends=stdin and not tty))
-    if tty and size is not None:
-        await program.resize(size)
     return program
 
 

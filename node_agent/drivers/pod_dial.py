@@ -72,7 +72,13 @@ async def _socket_in(pid: int, family: socket.AddressFamily) -> socket.socket:
         loop.call_soon_threadsafe(partial(tell, made))
 
     threading.Thread(target=make, name=f"dial-{pid}", daemon=True).start()
-    return await told
+    try:
+        return await told
+    except asyncio.CancelledError:
+        # It may have been told just before, so that nobody else closes it.
+        if told.done() and not told.cancelled() and told.exception() is None:
+            told.result().close()
+        raise
 
 
 def _made_in(pid: int, family: socket.AddressFamily) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -44,6 +45,12 @@ async def text(dockerd: Dockerd, container: str, wish: LogWish) -> bytes:
         return b"".join([piece async for piece in pieces])
 
 
+def asked(wish: LogWish) -> list[str]:
+    """What differs from asking for nothing."""
+    fields = (field.name for field in dataclasses.fields(wish))
+    return [f"{name}={value}" for name in fields if (value := getattr(wish, name)) != getattr(LogWish(), name)]
+
+
 ALL = b"a\nb\n" + b"x" * LONG + b"\nc\n"
 
 
@@ -65,7 +72,7 @@ ALL = b"a\nb\n" + b"x" * LONG + b"\nc\n"
         (LogWish(since_time=1), ALL),
         (LogWish(since_time=4_000_000_000 * NANOSECONDS), b""),
     ],
-    ids=str,
+    ids=lambda one: ",".join(asked(one)) if isinstance(one, LogWish) else f"{len(one)} bytes",
 )
 async def test_of_a_log_comes_what_was_asked_for(dockerd: Dockerd, ended: str, wish: LogWish, said: bytes) -> None:
     assert await text(dockerd, ended, wish) == said

@@ -101,7 +101,8 @@ async def test_what_people_type_to_a_terminal_gets_there_at_once(dockerd: Docker
         output = program.output()
         await anext(output)
         await program.write_stdin(b"\x10")  # ctrl-p, which Docker by itself keeps until the next key
-        assert b"10" in b"".join([data async for _, data in output])
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            assert b"10" in b"".join([data async for _, data in output])
 
 
 async def test_much_goes_through_whole_and_little_of_it_is_kept(dockerd: Dockerd, box: str) -> None:
@@ -217,15 +218,42 @@ async def execute_and_leave(dockerd: Dockerd, box: str) -> Process:
     return program
 
 
-async def test_who_is_cancelled_while_it_starts_leaves_no_program(dockerd: Dockerd, box: str) -> None:
-    for number in range(10):
-        starting = asyncio.create_task(execute(dockerd, box, "sleep", "1000", stdin=True))
+@pytest.mark.parametrize("size", [None, Size(80, 24)], ids=["plain", "terminal"])
+async def test_who_is_cancelled_while_it_starts_leaves_no_program(
+    dockerd: Dockerd, box: str, size: Size | None
+) -> None:
+    for number in range(12):
+        starting = asyncio.create_task(
+            execute(dockerd, box, "sleep", "1000", stdin=True, tty=size is not None, size=size)
+        )
         await asyncio.sleep(number * 0.01)
         starting.cancel()
         [result] = await asyncio.gather(starting, return_exceptions=True)
         if not isinstance(result, BaseException):
             await result.leave()
     await until(lambda: not docker_streams._LEAVING, "all is let go of")
+    assert not programs(dockerd, box)
+
+
+async def test_a_program_whose_beginning_is_not_learnt_of_is_ended(
+    dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionResetError("the server has gone")
+
+    hung_up = []
+
+    async def noted(pid: int, cgroup: str, seconds: float) -> None:
+        hung_up.append(pid)
+        await hang_up(pid, cgroup, seconds)
+
+    hang_up = process.hang_up
+    monkeypatch.setattr(process, "hang_up", noted)
+    monkeypatch.setattr(docker_streams, "taken", lost)
+    with pytest.raises(NotReady, match="the server has gone"):
+        await execute(dockerd, box, "sleep", "1000")
+    await until(lambda: not docker_streams._LEAVING, "all is let go of")
+    assert len(hung_up) == 1
     assert not programs(dockerd, box)
 
 
