@@ -231,6 +231,7 @@ _PARTS: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
     "system:aggregate-to-admin": ("admin", _ADMIN),
     "system:aggregate-to-edit": ("edit", _EDIT),
     "system:aggregate-to-view": ("view", _VIEW),
+    "system:aggregated-metrics-reader": ("view", (_rule(READ, "metrics.k8s.io", "pods nodes"),)),
     "system:openshift:aggregate-to-admin": ("admin", (_rule("get delete patch update", _PROJECTS, "projects"),)),
     "system:openshift:aggregate-to-edit": ("edit", (_rule("get", _PROJECTS, "projects"),)),
     "system:openshift:aggregate-to-view": ("view", (_rule("get", _PROJECTS, "projects"),)),

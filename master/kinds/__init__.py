@@ -43,6 +43,7 @@ from master.kinds.refused import REFUSED
 from master.kinds.replica_set import REPLICA_SET
 from master.kinds.replication_controller import REPLICATION_CONTROLLER
 from master.kinds.resource_claim import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE
+from master.kinds.resource_metrics import NODE_METRICS, POD_METRICS
 from master.kinds.resource_quota import RESOURCE_QUOTA
 from master.kinds.resource_slice import RESOURCE_SLICE
 from master.kinds.runtime_class import RUNTIME_CLASS
@@ -119,6 +120,10 @@ ALL: tuple[AnyKind, ...] = (
 STORED: tuple[AnyKind, ...] = tuple(kind for kind in ALL if kind.conversion is None)
 """Without those that are another form of one of these."""
 
-BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
+MADE: tuple[AnyKind, ...] = (NODE_METRICS, POD_METRICS)
+"""Never kept: made when somebody asks."""
+
+SERVED = (*ALL, *MADE)
+BY_RESOURCE = {(kind.group, kind.version, kind.plural): kind for kind in SERVED}
 TYPES = tuple(kind.type for kind in STORED)
 BY_NAME = {kind.name: kind for kind in STORED}

@@ -22,13 +22,14 @@ from master.access.pki import Authority
 from master.access.rights import Rights
 from master.access.service_tokens import Issuer
 from master.admission.chain import AdmissionChain
-from master.kinds import project
+from master.kinds import MADE, project
 from master.kinds.kind import SCALE
 from master.server import pages, project_requests, request_body, watch
 from master.server.nodes_door import NodesDoor
 from master.server.pass_through import PassThrough
 from master.server.pod_actions import PodActions
 from master.server.project_requests import ProjectRequests
+from master.server.resource_metrics import ResourceMetrics
 from master.server.rest import Objects
 from master.store.store import Store
 from master.wire import answers, bodies, passing, request
@@ -84,6 +85,7 @@ class Server:
         self._rights = Rights(parts.store, self._callers.asked)
         self._requests = ProjectRequests(parts.store, chain, parts.clock)
         self._objects = Objects(parts.store, parts.clock, chain, self._rights)
+        self._metrics = ResourceMetrics(parts.store, parts.nodes, parts.clock)
         on_pods = PodActions(parts.store, parts.clock)
         self._actions = {
             ("Pod", "binding"): on_pods.bind,
@@ -179,7 +181,7 @@ class Server:
             ask = replace(ask, document=await self._document(http, content_type))
         if user.node:
             self._rights.check(user, verb, ask)
-        if verb == "watch" and http.method == "HEAD":
+        if verb == "watch" and (http.method == "HEAD" or where.kind in MADE):
             raise answers.not_allowed()
         if verb == "watch":
             return await self.watches.serve(http, watch.wish(ask))
@@ -195,6 +197,8 @@ class Server:
 
     async def _operate(self, verb: str, ask: Ask) -> Answer:
         kind, name = ask.where.kind, ask.where.subresource
+        if kind in MADE:
+            return await self._metrics.answer(verb, ask)
         subresource = kind.subresource(name)
         if name and subresource is None:
             raise answers.no_such_path()

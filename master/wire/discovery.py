@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from master.access import reviews
-from master.kinds import ALL, project
+from master.kinds import SERVED, project
 from master.kinds.kind import AnyKind
 from master.wire.request import accepted
 
@@ -67,7 +67,7 @@ Row = dict[str, Any]
 def _groups() -> dict[str, dict[str, list[AnyKind]]]:
     """Group → version → kinds: the core first; in a group first the preferred version, that of its first kind."""
     found: dict[str, dict[str, list[AnyKind]]] = {}
-    for kind in sorted(ALL, key=lambda kind: kind.group):
+    for kind in sorted(SERVED, key=lambda kind: kind.group):
         found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
     return {
         group: {version: sorted(kinds, key=lambda kind: kind.plural) for version, kinds in versions.items()}

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from api.objects import Status
-from master.kinds import ALL
+from master.kinds import SERVED
 from master.kinds.kind import AnyKind
 from master.wire import bodies, request, schemas
 from master.wire.discovery import VERSION
@@ -46,7 +46,7 @@ def _text(number: int, text: str) -> bytes:
 def index() -> Row:
     """GET /openapi/v3: the hash in an address changes with what is found there, so that clients can keep it."""
     paths = {}
-    for path in sorted({_root(kind) for kind in ALL}):
+    for path in sorted({_root(kind) for kind in SERVED}):
         digest = hashlib.sha256(content(path) or b"").hexdigest()[:32].upper()
         paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
     return {"paths": paths}
@@ -65,7 +65,7 @@ def content(path: str) -> bytes | None:
 
 def document(path: str) -> Row | None:
     """The same before it is JSON."""
-    kinds = [kind for kind in ALL if _root(kind) == path]
+    kinds = [kind for kind in SERVED if _root(kind) == path]
     if not kinds:
         return None
     return {

@@ -145,6 +145,7 @@ PURE = (
     "master/controllers/workloads/rollout_status.py",
     "master/writing/scaling.py",
     "master/controllers/scheduling/scheduler.py",
+    "master/kinds/resource_metrics.py",
     "master/kinds/schedules.py",
     "master/kinds/shape.py",
     "master/admission/service_addresses.py",
