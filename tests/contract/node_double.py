@@ -201,7 +201,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(server: ApiServer, door: Door, root: Path) -> AsyncIterator[Stage]:
+async def staged(server: ApiServer, door: Door, root: Path, *, trusted: bool = True) -> AsyncIterator[Stage]:
     """With the project there, the node registered, and an administrator who asks."""
     kubeconfig = Kubeconfig.load(server.kubeconfig)
     if (await door.ask("GET", f"/api/v1/namespaces/{PROJECT}"))["kind"] == "Status":
@@ -209,7 +209,10 @@ async def staged(server: ApiServer, door: Door, root: Path) -> AsyncIterator[Sta
         await door.until(f"/api/v1/namespaces/{PROJECT}/serviceaccounts/default", lambda found: "metadata" in found)
     # TLS takes its time to say goodbye, and no socket may be left to the next test.
     connector = aiohttp.TCPConnector(ssl=kubeconfig.ssl_context(), force_close=True)
-    async with serving(server, root) as node, aiohttp.ClientSession(server.url, connector=connector) as session:
+    async with (
+        serving(server, root, trusted=trusted) as node,
+        aiohttp.ClientSession(server.url, connector=connector) as session,
+    ):
         stage = Stage(door, node, session)
         await stage.register()
         yield stage

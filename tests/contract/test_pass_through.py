@@ -564,6 +564,32 @@ async def test_the_address_that_is_taken_first(stage: Stage) -> None:
         assert answer.status == 200
 
 
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_a_master_may_want_to_see_certificates_of_its_authority(tmp_path: Path, *, trusted: bool) -> None:
+    master = ApiServer(tmp_path, "--verify-node-certificates=true")
+    master.start()
+    try:
+        async with (
+            Client(Kubeconfig.load(master.kubeconfig)) as client,
+            staged(master, Door(client), tmp_path, trusted=trusted) as stage,
+        ):
+            await stage.pod("web")
+            for query in ("", "?insecureSkipTLSVerifyBackend=true"):
+                async with stage.session.get(f"{PODS}/web/log{query}") as answer:
+                    said = await answer.text()
+                    assert answer.status == (200 if trusted or query else 500), said
+                assert trusted or query or "tls: failed to verify certificate: " in said
+            if trusted:
+                stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+                stream.abort()
+            else:
+                _, _, text = await refused(stage, f"{PODS}/web/exec?command=cat", "POST", UPGRADE)
+                assert text.startswith("error dialing backend: tls: failed to verify certificate: ")
+            await stage.node.quiet()
+    finally:
+        assert master.stop() == 0
+
+
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 
