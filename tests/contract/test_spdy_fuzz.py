@@ -224,6 +224,7 @@ async def case(dice: random.Random, wire: bytes) -> None:
     assert asyncio.all_tasks() == before
     assert not session._streams
     assert not session._full
+    assert session._sender._consumed.keys() <= {0}
     assert session._timer.cancelled() or session._timer.when() <= asyncio.get_running_loop().time()
 
 
