@@ -111,7 +111,7 @@ class ResourceMetrics:
         return rows
 
     def _stored(self, kind: str, namespace: str = "") -> Iterable[Any]:
-        return (record.object for record in self._store.scan_latest(kind, namespace))
+        return (record.object for record in self._store.scan(kind, namespace))
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 

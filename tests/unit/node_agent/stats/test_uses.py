@@ -1,0 +1,169 @@
+"""Control groups of both versions, as folders with the files that the kernel has there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from node_agent.drivers.cgroup_files import CgroupFiles
+from node_agent.stats.machine import FILES, Link, links, machine
+from node_agent.stats.uses import BRIEF, FULL, TASKS, Use, above, memberships, total
+
+SECOND = {
+    "cpu.stat": "usage_usec 5000000\nuser_usec 3000000\nsystem_usec 2000000\nnr_periods 40\nnr_throttled 7\n"
+    "throttled_usec 900\n",
+    "cpu.weight": "39\n",
+    "cpu.max": "30000 100000\n",
+    "memory.current": "9000000\n",
+    "memory.peak": "9500000\n",
+    "memory.max": "67108864\n",
+    "memory.swap.current": "4096\n",
+    "memory.events": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n",
+    "memory.stat": "anon 5000000\nfile 4000000\nkernel 100000\nfile_mapped 700000\ninactive_file 1500000\n"
+    "active_file 2500000\npgfault 11\npgmajfault 2\n",
+    "pids.current": "4\n",
+    "pids.max": "max\n",
+}
+FIRST = {
+    "cpuacct/cpuacct.usage": "5000000000\n",
+    "cpuacct/cpuacct.stat": "user 300\nsystem 200\n",
+    "cpu/cpu.stat": "nr_periods 40\nnr_throttled 7\nthrottled_time 900000\n",
+    "cpu/cpu.shares": "1024\n",
+    "cpu/cpu.cfs_quota_us": "30000\n",
+    "cpu/cpu.cfs_period_us": "100000\n",
+    "memory/memory.usage_in_bytes": "9000000\n",
+    "memory/memory.max_usage_in_bytes": "9500000\n",
+    "memory/memory.failcnt": "3\n",
+    "memory/memory.limit_in_bytes": "67108864\n",
+    "memory/memory.stat": "cache 1\nrss 1\ntotal_rss 5000000\ntotal_cache 4000000\ntotal_mapped_file 700000\n"
+    "total_inactive_file 1500000\ntotal_active_file 2500000\ntotal_swap 4096\ntotal_pgfault 11\ntotal_pgmajfault 2\n",
+    "pids/pids.current": "4\n",
+    "pids/pids.max": "max\n",
+}
+PLACE = "/kubepods/podx/c"
+EXPECTED = Use(
+    cpu=5_000_000_000,
+    user=3_000_000_000,
+    system=2_000_000_000,
+    periods=40,
+    throttled_periods=7,
+    throttled=900_000,
+    shares=1024,
+    quota=30_000,
+    period=100_000,
+    memory=9_000_000,
+    working_set=7_500_000,
+    rss=5_000_000,
+    cache=4_000_000,
+    mapped=700_000,
+    active_file=2_500_000,
+    inactive_file=1_500_000,
+    swap=4096,
+    most_memory=9_500_000,
+    failures=3,
+    page_faults=11,
+    major_faults=2,
+    memory_limit=64 << 20,
+    tasks=4,
+)
+
+
+@pytest.fixture(params=[1, 2])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupFiles:
+    """The same group in both versions, of process 77."""
+    mount, proc = tmp_path / "cgroup", tmp_path / "proc" / "77"
+    proc.mkdir(parents=True)
+    if request.param == 1:
+        rows = {f"{path.partition('/')[0]}{PLACE}/{path.partition('/')[2]}": text for path, text in FIRST.items()}
+        (proc / "cgroup").write_text(f"9:cpu,cpuacct:{PLACE}\n4:memory:{PLACE}\n3:pids:{PLACE}\n1:name=systemd:/\n")
+    else:
+        rows = {f"{PLACE.lstrip('/')}/{path}": text for path, text in SECOND.items()} | {"cgroup.controllers": "cpu"}
+        (proc / "cgroup").write_text(f"0::{PLACE}\n")
+    for path, text in rows.items():
+        (mount / path).parent.mkdir(parents=True, exist_ok=True)
+        (mount / path).write_text(text)
+    found = CgroupFiles(mount, proc.parent)
+    assert found.version == request.param
+    return found
+
+
+def test_both_versions_tell_the_same(files: CgroupFiles) -> None:
+    seen = files.use(files.groups_of(77), FULL)
+    assert seen is not None
+    # Shares of version 2 come from weights, which are coarser.
+    assert (seen.shares, EXPECTED.shares) == pytest.approx((1024, 1024), rel=0.03)
+    assert {name: getattr(seen, name) for name in Use.__slots__ if name != "shares"} == {
+        name: getattr(EXPECTED, name) for name in Use.__slots__ if name != "shares"
+    }
+    assert seen.available == (64 << 20) - 7_500_000
+
+
+def test_a_brief_look_has_what_a_scheduler_of_load_needs(files: CgroupFiles) -> None:
+    seen = files.use(files.groups_of(77), BRIEF)
+    assert seen is not None
+    assert (seen.cpu, seen.working_set, seen.memory_limit, seen.swap) == (5_000_000_000, 7_500_000, 64 << 20, 4096)
+    assert seen.tasks == seen.quota == 0
+    only = files.use(files.groups_of(77), TASKS)
+    assert only is not None
+    assert (only.tasks, only.cpu) == (4, 0)
+
+
+def test_what_has_gone_uses_nothing(files: CgroupFiles) -> None:
+    assert files.use(files.groups_of(78), FULL) is None
+    assert files.use(dict.fromkeys(files.groups_of(77), "/elsewhere"), FULL) is None
+
+
+def test_without_a_limit_nothing_is_said_of_what_is_left() -> None:
+    assert Use(working_set=5).available is None
+    assert Use(working_set=5, memory_limit=3).available == 0
+
+
+def test_groups_that_are_above() -> None:
+    found = memberships("4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n")
+    assert found == {"memory": "/a/b", "cpu": "/a", "cpuacct": "/a", "": "/"}
+    assert above(found) == {"memory": "/a", "cpu": "/", "cpuacct": "/", "": "/"}
+
+
+def test_a_sum_has_no_limits() -> None:
+    summed = total([EXPECTED, EXPECTED])
+    assert (summed.cpu, summed.working_set, summed.tasks) == (10_000_000_000, 15_000_000, 8)
+    assert summed.memory_limit == summed.quota == 0
+
+
+NET = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier comp
+    lo: 10 1 0 0 0 0 0 0 10 1 0 0 0 0 0 0
+  eth0: 1000 20 3 4 0 0 0 0 500 6 7 8 0 0 0 0
+veth1a: 5 5 5 5 0 0 0 0 5 5 5 5 0 0 0 0
+"""
+
+
+def test_the_machine() -> None:
+    texts = {
+        "stat": "cpu  100 20 50 9000 30 4 6 70 0 0\ncpu0 1 2 3\nbtime 1700000000\n",
+        "meminfo": "MemTotal: 1000 kB\nMemFree: 300 kB\nBuffers: 10 kB\nCached: 200 kB\nInactive(file): 100 kB\n"
+        "AnonPages: 90 kB\nSwapTotal: 50 kB\nSwapFree: 20 kB\n",
+        "vmstat": "pgfault 12\npgmajfault 3\n",
+        "net/dev": NET,
+        "net/route": "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
+        "eth1\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\neth0\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\n",
+        "loadavg": "0.1 0.2 0.3 2/345 999\n",
+        "sys/kernel/pid_max": "4000\n",
+        "sys/kernel/threads-max": "3000\n",
+    }
+    assert set(texts) == set(FILES)
+    seen = machine(texts)
+    assert (seen.cpu, seen.user, seen.system) == (1_800_000_000, 1_200_000_000, 600_000_000)
+    assert (seen.booted, seen.tasks, seen.tasks_limit) == (1_700_000_000, 345, 3000)
+    assert (seen.total, seen.memory, seen.working_set) == (1000 << 10, 700 << 10, 600 << 10)
+    assert (seen.available, seen.swap, seen.rss, seen.cache) == (400 << 10, 30 << 10, 90 << 10, 210 << 10)
+    assert (seen.main_link, [one.name for one in seen.links]) == ("eth0", ["eth0"])
+    assert (seen.page_faults, seen.major_faults) == (12, 3)
+    assert machine({}).cpu == 0
+
+
+def test_interfaces() -> None:
+    assert links(NET) == (Link("eth0", 1000, 20, 3, 4, 500, 6, 7, 8), Link("veth1a", 5, 5, 5, 5, 5, 5, 5, 5))
+    assert links("") == ()
