@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterable
+from typing import Any
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
 from streams.connection import Connection
+
+DEAD_PEER = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+"""Seconds of silence before the first question and between questions, and how many may stay without an answer."""
 
 
 class Upgraded(web.StreamResponse):
@@ -102,7 +107,18 @@ class _Tail:
         return False
 
 
+def notice_death(transport: asyncio.BaseTransport) -> None:
+    """Have the kernel ask now and then whether the other side is still there: it may have gone without a word."""
+    one: Any = transport.get_extra_info("socket")
+    if one is None or one.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in DEAD_PEER:
+        one.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def _switch(transport: asyncio.Transport, connection: Connection, tail: _Tail) -> None:
+    notice_death(transport)
     transport.set_protocol(connection)
     connection.connection_made(transport)
     transport.resume_reading()

@@ -8,12 +8,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
-import socket
 import ssl
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 from multidict import CIMultiDict
@@ -27,6 +25,7 @@ from master.store.records import Key
 from master.store.store import Store
 from master.wire import answers
 from reconcile.errors import NotReady
+from streams.takeover import notice_death
 
 USER = "kube-apiserver-kubelet-client"
 DEFAULT_PORT = 10250
@@ -39,9 +38,6 @@ IDLE_SECONDS = 4 * 3600.0
 
 ADDRESSES = ("InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP")
 """Types of a node's addresses, the one that is taken first."""
-
-DEAD_PEER = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-"""A node that has gone without a word is noticed after two minutes."""
 
 Headers = Mapping[str, str] | CIMultiDict[str]
 
@@ -204,20 +200,10 @@ async def ask(
         response = await session.request(method, url, headers=headers, data=data, ssl=trust, allow_redirects=False)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Unreachable(why(where, error)) from error
-    keep_alive(response)
-    return response
-
-
-def keep_alive(response: aiohttp.ClientResponse) -> None:
-    """Have the kernel ask now and then whether the other side is still there."""
     held = response.connection
-    transport = None if held is None else held.transport
-    one: Any = None if transport is None else transport.get_extra_info("socket")
-    if one is None or one.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in DEAD_PEER:
-        one.setsockopt(socket.IPPROTO_TCP, option, value)
+    if held is not None and held.transport is not None:
+        notice_death(held.transport)
+    return response
 
 
 def why(where: Place, error: Exception) -> str:

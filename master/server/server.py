@@ -200,7 +200,8 @@ class Server:
         if kind in MADE:
             return await self._metrics.answer(verb, ask)
         subresource = kind.subresource(name)
-        if name and subresource is None:
+        if name and (subresource is None or subresource.through):
+            # What leads through has been let through before, if its path was written as it is written by everybody.
             raise answers.no_such_path()
         if subresource is not None and verb not in subresource.verbs:
             raise answers.not_allowed()

@@ -46,7 +46,7 @@ def passage(raw_path: str) -> Passage | None:
     if found is None or found.namespaced != bool(scope):
         return None
     part = found.subresource(subresource)
-    if part is None or not part.through or (rest and subresource != PROXY):
+    if part is None or not part.through or (rest not in ([], [""]) and subresource != PROXY):
         return None
     return Passage(Target(found, scope, unquote(name), subresource), "/" + "/".join(rest) if rest else "")
 

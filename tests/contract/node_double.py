@@ -167,11 +167,11 @@ async def serving(server: ApiServer, root: Path, *, trusted: bool = True) -> Asy
 class Stage:
     """A master, a node, and somebody who asks."""
 
-    def __init__(self, door: Door, node: Double, session: aiohttp.ClientSession) -> None:
+    def __init__(self, door: Door, node: Double, session: aiohttp.ClientSession, url: str) -> None:
         self.door = door
         self.node = node
         self.session = session
-        self._pods: list[str] = []
+        self.url = url
 
     async def register(self, *addresses: dict[str, str], port: int | None = None) -> None:
         """The node, listening where it says."""
@@ -213,7 +213,7 @@ async def staged(server: ApiServer, door: Door, root: Path, *, trusted: bool = T
         serving(server, root, trusted=trusted) as node,
         aiohttp.ClientSession(server.url, connector=connector) as session,
     ):
-        stage = Stage(door, node, session)
+        stage = Stage(door, node, session, server.url)
         await stage.register()
         yield stage
         await session.close()

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
+import yarl
 from aiohttp import web
 from multidict import CIMultiDict
 
@@ -512,6 +513,21 @@ async def test_what_leads_nowhere(
     await stage.pod("waits", node="")
     assert await refused(stage, f"{PODS}/{path}", method, headers) == refusal
     assert stage.node.asked == []
+
+
+@pytest.mark.parametrize("path", ["web/exec/more", "web/%65xec", "web/prox%79", "web/log/more/still"])
+async def test_paths_that_nobody_writes(stage: Stage, path: str) -> None:
+    await stage.pod("web")
+    url = yarl.URL(f"{stage.url}{PODS}/{path}", encoded=True)
+    async with stage.session.get(url, headers=UPGRADE) as answer:
+        assert (answer.status, (await answer.json())["reason"]) == (404, "NotFound")
+    assert stage.node.asked == []
+
+
+async def test_a_slash_at_the_end(stage: Stage) -> None:
+    await stage.pod("web")
+    stream, _ = await conversation(stage, f"{PODS}/web/exec/?command=ls")
+    stream.abort()
 
 
 @pytest.mark.parametrize(

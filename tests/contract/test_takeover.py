@@ -137,7 +137,13 @@ async def test_bytes_go_through_both_ways_and_nothing_is_left(
             assert response.status == 101
             assert response.headers["Upgrade"] == upgrade
             assert "Transfer-Encoding" not in response.headers
+            held = response.connection
+            assert held is not None
+            assert held.transport is not None
+            kernel = held.transport.get_extra_info("socket")
             stream = taken(response)
+            assert kernel.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
             async def receive() -> bytes:
                 got = bytearray()

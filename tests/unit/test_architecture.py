@@ -132,6 +132,8 @@ PURE = (
     "master/admission/limit_ranges.py",
     "master/admission/ingress_classes.py",
     "master/wire/openapi.py",
+    "master/wire/passing.py",
+    "master/wire/pod_options.py",
     "master/wire/schemas.py",
     "master/controllers/workloads/own_pods.py",
     "master/controllers/nodes/pod_garbage.py",

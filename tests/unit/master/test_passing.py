@@ -1,0 +1,95 @@
+"""Paths that lead through the master, and headers that go along."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.wire import passing
+from master.wire.passing import Backend
+
+IN_PROJECT = "/api/v1/namespaces/red"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (f"{IN_PROJECT}/pods/web/log", ("Pod", "red", "web", "log", "")),
+        (f"{IN_PROJECT}/pods/web/exec/", ("Pod", "red", "web", "exec", "/")),
+        (f"{IN_PROJECT}/pods/web/proxy", ("Pod", "red", "web", "proxy", "")),
+        (f"{IN_PROJECT}/pods/https:web:443/proxy/", ("Pod", "red", "https:web:443", "proxy", "/")),
+        (
+            f"{IN_PROJECT}/pods/https%3Aweb%3A443/proxy/a%2Fb//c/",
+            ("Pod", "red", "https:web:443", "proxy", "/a%2Fb//c/"),
+        ),
+        (f"{IN_PROJECT}/services/web:http/proxy/x", ("Service", "red", "web:http", "proxy", "/x")),
+        ("/api/v1/nodes/n1/proxy/stats/summary", ("Node", "", "n1", "proxy", "/stats/summary")),
+        ("/api/v1/nodes/n1", None),
+        ("/api/v1/nodes/n1/status", None),
+        ("/api/v1/nodes/n1/exec", None),
+        ("/api/v1/namespaces/red/nodes/n1/proxy", None),
+        ("/api/v1/pods/web/log", None),
+        (f"{IN_PROJECT}/pods/web/log/more", None),
+        (f"{IN_PROJECT}/pods//log", None),
+        ("/api/v1/namespaces//pods/web/log", None),
+        (f"{IN_PROJECT}/pods/web/eviction", None),
+        (f"{IN_PROJECT}/nothings/web/proxy", None),
+        ("/apis/apps/v1/namespaces/red/deployments/web/proxy", None),
+        (f"//{IN_PROJECT}/pods/web/log", None),
+        ("", None),
+    ],
+)
+def test_what_leads_through(path: str, found: tuple[str, str, str, str, str] | None) -> None:
+    one = passing.passage(path)
+    told = None if one is None else (
+        one.where.kind.name, one.where.namespace, one.where.name, one.where.subresource, one.path,
+    )  # fmt: skip
+    assert told == found
+
+
+@given(st.text(alphabet="/%ab1:.", max_size=30))
+def test_any_rest_of_a_proxys_path_stays_as_it_is(rest: str) -> None:
+    one = passing.passage(f"{IN_PROJECT}/pods/web/proxy/{rest}")
+    assert one is not None
+    assert one.path == f"/{rest}"
+
+
+@given(st.text(alphabet="/%ab1:.nodesp", max_size=60))
+def test_no_path_is_too_strange(path: str) -> None:
+    found = passing.passage(path)
+    assert found is None or found.where.name
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("web", Backend("http", "web", "")),
+        ("web:80", Backend("http", "web", "80")),
+        (":web:80", Backend("http", "web", "80")),
+        ("https:web:", Backend("https", "web", "")),
+        ("ftp:web:21", None),
+        (":80", None),
+        ("", None),
+        ("a:b:c:d", None),
+    ],
+)
+def test_who_is_to_answer(name: str, found: Backend | None) -> None:
+    assert passing.backend(name) == found
+
+
+def test_headers_of_a_request() -> None:
+    given_ = [
+        ("Host", "h"), ("Connection", "keep-alive, X-Hop, Upgrade"), ("Upgrade", "websocket"), ("X-Hop", "1"),
+        ("Keep-Alive", "5"), ("TE", "trailers"), ("Transfer-Encoding", "chunked"), ("authorization", "Bearer x"),
+        ("Impersonate-User", "u"), ("Impersonate-Extra-a", "b"), ("Cookie", "c"), ("Accept", "a"), ("Accept", "b"),
+    ]  # fmt: skip
+    kept = [("Host", "h"), ("Cookie", "c"), ("Accept", "a"), ("Accept", "b")]
+    assert passing.passed_on(given_) == kept
+    asking = [kept[0], ("Connection", "keep-alive, X-Hop, Upgrade"), ("Upgrade", "websocket"), *kept[1:]]
+    assert passing.passed_on(given_, upgrade=True) == asking
+
+
+def test_headers_of_an_answer() -> None:
+    given_ = [("Access-Control-Allow-Origin", "*"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("Connection", "close")]
+    assert passing.passed_back(given_) == [("Set-Cookie", "a"), ("Set-Cookie", "b")]

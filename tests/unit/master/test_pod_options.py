@@ -1,0 +1,65 @@
+"""What is asked of a pod's containers."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import MultiDict
+
+from api.objects import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
+from master.wire import pod_options
+from master.wire.answers import Failure
+
+
+def pod(*names: str, first: tuple[str, ...] = (), later: tuple[str, ...] = ()) -> Pod:
+    spec = PodSpec(
+        containers=tuple(Container(name=name) for name in names),
+        init_containers=tuple(Container(name=name) for name in first),
+        ephemeral_containers=tuple(EphemeralContainer(name=name) for name in later),
+    )
+    return Pod(metadata=ObjectMeta(name="p", namespace="red"), spec=spec)
+
+
+def test_which_container_is_meant() -> None:
+    assert pod_options.container(pod("a"), "") == "a"
+    assert pod_options.container(pod("a", first=("i",), later=("e",)), "") == "a"
+    whole = pod("a", "b", first=("i",), later=("e",))
+    assert [pod_options.container(whole, name) for name in "abie"] == ["a", "b", "i", "e"]
+    with pytest.raises(Failure, match=r"a container name must be specified for pod p, choose one of: \[i a b e\]"):
+        pod_options.container(whole, "")
+
+
+@pytest.mark.parametrize("text", ["0", "+7", "-1", "9223372036854775807", "-9223372036854775808", "007"])
+def test_whole_numbers(text: str) -> None:
+    with contextlib.suppress(Failure):
+        found = pod_options.log_options(MultiDict(sinceSeconds=text), "p")
+        assert dict(found.wishes) == {"sinceSeconds": str(int(text))}
+
+
+@pytest.mark.parametrize("text", ["", "1.0", "0x10", " 1", "1_0", "٣", "+", "9" * 5000])
+def test_what_is_no_whole_number(text: str) -> None:
+    with pytest.raises(Failure) as refused:
+        pod_options.log_options(MultiDict(tailLines=text), "p")
+    assert refused.value.status.code == 400
+    assert refused.value.status.message.startswith(f'strconv.ParseInt: parsing "{text}": ')
+
+
+@given(st.datetimes(min_value=datetime.datetime(1, 1, 2), timezones=st.just(datetime.UTC)))
+def test_times_are_passed_on_in_whole_seconds(moment: datetime.datetime) -> None:
+    text = moment.isoformat().replace("+00:00", "Z")
+    found = dict(pod_options.log_options(MultiDict(sinceTime=text), "p").wishes)["sinceTime"]
+    assert datetime.datetime.fromisoformat(found) == moment.replace(microsecond=0)
+
+
+@given(st.dictionaries(st.sampled_from(["sinceTime", "tailLines", "limitBytes", "stream", "follow"]), st.text()))
+def test_any_wish_is_passed_on_or_refused(wish: dict[str, str]) -> None:
+    code = 200
+    try:
+        pod_options.log_options(MultiDict(wish), "p")
+    except Failure as refused:
+        code = refused.status.code
+    assert code in (200, 400, 422)
