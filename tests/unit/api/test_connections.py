@@ -1,0 +1,88 @@
+"""A client whose kubeconfig is written anew while it is at work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from api.client import Client
+from api.kubeconfig import Kubeconfig
+from api.objects import Namespace
+
+
+class Asked:
+    """A server that says who asks: the token of each request, and one answer that waits for `go`."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+        self.waiting, self.go = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.tokens.append(request.headers.get("Authorization", ""))
+        if "watch" in request.query:
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            self.waiting.set()
+            await self.go.wait()
+            await stream.write(b'{"type":"ADDED","object":{"metadata":{"name":"late"}}}\n')
+            return stream
+        return web.json_response({"metadata": {"name": "x"}})
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Asked, str]]:
+    asked, app = Asked(), web.Application()
+    app.router.add_route("*", "/{path:.*}", asked.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield asked, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        asked.go.set()
+        await runner.cleanup()
+
+
+def write(path: Path, server: str, token: str) -> None:
+    fresh = path.with_name("fresh")
+    fresh.write_text(Kubeconfig(server, b"", token=token).text("a", "b"))
+    fresh.replace(path)
+
+
+async def test_new_requests_go_under_the_new_identity_and_old_ones_end_as_they_began(tmp_path: Path) -> None:
+    async with served() as (asked, server):
+        write(tmp_path / "config", server, "one")
+        async with Client(Kubeconfig.load(tmp_path / "config")) as client:
+            await client.get(Namespace, "x")
+            watching = asyncio.ensure_future(anext(client.watch(Namespace, "1")))
+            await asked.waiting.wait()
+            write(tmp_path / "config", server, "two")
+            await client.get(Namespace, "x")
+            asked.go.set()
+            assert (await watching).object.metadata.name == "late"
+        assert asked.tokens == ["Bearer one", "Bearer one", "Bearer two"]
+
+
+async def test_a_file_that_is_gone_or_half_written_leaves_the_client_as_it_was(tmp_path: Path) -> None:
+    async with served() as (asked, server):
+        path = tmp_path / "config"
+        write(path, server, "one")
+        async with Client(Kubeconfig.load(path)) as client:
+            path.unlink()
+            await client.get(Namespace, "x")
+            path.write_text("apiVersion: v1\nclusters:")
+            await client.get(Namespace, "x")
+            write(path, server, "two")
+            await client.get(Namespace, "x")
+        assert asked.tokens == ["Bearer one", "Bearer one", "Bearer two"]
+
+
+async def test_a_client_that_was_given_no_file_stays_who_it_is() -> None:
+    async with served() as (asked, server):
+        async with Client(Kubeconfig(server, b"", token="given")) as client:
+            await client.get(Namespace, "x")
+        assert asked.tokens == ["Bearer given"]

@@ -1,0 +1,121 @@
+"""What stands in kubeconfigs: as kubectl, kubeadm and we ourselves write them."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from api import keys
+from api.keys import Subject
+from api.kubeconfig import BadKubeconfig, Kubeconfig
+
+NOW = datetime.datetime.now(datetime.UTC)
+KEY = keys.new_key()
+PEM = keys.self_signed(KEY, Subject("system:node:n1", ("system:nodes",)), NOW)
+OTHER = keys.new_key()
+
+
+def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> Path:
+    """Beside others that are not current."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "b", "cluster": {"server": "https://b"}},
+            {"name": "a", "cluster": {"server": "https://a:6443/", **cluster}},
+        ],
+        "users": [{"name": "x", "user": {"token": "x"}}, {"name": "me", "user": user}],
+        "contexts": [
+            {"name": "other", "context": {"cluster": "b", "user": "x"}},
+            {"name": "mine", "context": {"cluster": "a", "user": "me"}},
+        ],
+        "current-context": "mine",
+    }
+    path = folder / "config"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_a_kubelets_own_file_with_key_and_certificate_in_one(tmp_path: Path) -> None:
+    (tmp_path / "pki").mkdir()
+    (tmp_path / "pki" / "first.pem").write_bytes(PEM + KEY)
+    (tmp_path / "pki" / "current.pem").symlink_to("first.pem")
+    (tmp_path / "ca.crt").write_bytes(PEM)
+    named = {"client-certificate": "pki/current.pem", "client-key": str(tmp_path / "pki" / "current.pem")}
+    path = written(tmp_path, {"certificate-authority": "ca.crt"}, named)
+    config = Kubeconfig.load(path)
+    assert (config.server, config.ca) == ("https://a:6443", PEM)
+    config.ssl_context()
+    before = config.edition()
+    (tmp_path / "pki" / "second.pem").write_bytes(PEM + KEY)
+    (tmp_path / "pki" / "current.pem").unlink()
+    (tmp_path / "pki" / "current.pem").symlink_to("second.pem")
+    assert config.edition() != before
+
+
+def test_tokens_stand_in_the_file_or_in_another(tmp_path: Path) -> None:
+    assert Kubeconfig.load(written(tmp_path, {}, {"token": "abc"})).token == "abc"
+    (tmp_path / "token").write_text("def\n")
+    config = Kubeconfig.load(written(tmp_path, {}, {"tokenFile": "token", "token": "abc"}))
+    assert config.token == "def"
+    assert tmp_path / "token" in config.files
+
+
+def test_another_name_and_no_verification(tmp_path: Path) -> None:
+    config = Kubeconfig.load(written(tmp_path, {"tls-server-name": "kubernetes", "insecure-skip-tls-verify": True}, {}))
+    assert config.server_name == "kubernetes"
+    assert config.ssl_context().verify_mode == ssl.CERT_NONE
+    plain = Kubeconfig.load(written(tmp_path, {}, {}))
+    assert (plain.server_name, plain.ssl_context().verify_mode) == ("", ssl.CERT_REQUIRED)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Kubeconfig("https://a", PEM, PEM, KEY),
+        Kubeconfig("https://a", PEM, token="abc"),
+        Kubeconfig("https://a", b"", PEM, KEY, server_name="b", insecure=True),
+    ],
+)
+def test_what_is_written_is_read_again(config: Kubeconfig, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(config.text("cluster", "user"))
+    found = Kubeconfig.load(tmp_path / "x")
+    for name in ("server", "ca", "certificate", "key", "token", "server_name", "insecure"):
+        assert getattr(found, name) == getattr(config, name)
+
+
+def test_a_renewed_file_keeps_all_but_the_identity_of_its_user(tmp_path: Path) -> None:
+    path = written(tmp_path, {}, {"client-certificate": "x.pem", "client-key": "x.pem"})
+    (tmp_path / "x.pem").write_bytes(PEM + KEY)
+    document = yaml.safe_load(path.read_text())
+    text = Kubeconfig.load(path).renewed(b"certificate", b"key")
+    path.write_text(text)
+    after = Kubeconfig.load(path)
+    assert (after.certificate, after.key, after.files) == (b"certificate", b"key", (path,))
+    changed = yaml.safe_load(text)
+    for part in ("clusters", "contexts", "current-context"):
+        assert changed[part] == document[part]
+    assert changed["users"][0] == document["users"][0]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "a: b", "contexts: []\ncurrent-context: x", "\tx"])
+def test_what_is_no_kubeconfig_is_said_to_be_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(text)
+    with pytest.raises(BadKubeconfig, match=str(tmp_path / "x")):
+        Kubeconfig.load(tmp_path / "x")
+
+
+def test_a_file_that_it_names_and_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadKubeconfig, match=r"gone\.pem"):
+        Kubeconfig.load(written(tmp_path, {}, {"client-certificate": "gone.pem"}))
+
+
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(Kubeconfig("https://a", PEM, PEM, OTHER).text("a", "b"))
+    with pytest.raises(BadKubeconfig, match="do not go together"):
+        Kubeconfig.load(tmp_path / "x").ssl_context()
