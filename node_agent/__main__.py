@@ -79,7 +79,7 @@ async def serve(settings: Settings) -> None:
         async with asyncio.TaskGroup() as tasks:
             agent = Agent(settings, client, docker, network, prober, tasks.create_task)
             server = _server(settings, agent, client, certificate)
-            health = Health(settings.health_address, lambda: agent.heart.unready)
+            health = Health(settings.health_address, lambda: agent.heart.unready, agent.stuck)
             await health.start()
             notify("READY=1")
             try:

@@ -9,18 +9,22 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 
 class Health:
-    """`unready` says why the daemon cannot do its work yet; an empty answer means that it can."""
+    """`unready` says why the daemon cannot do its work yet, `stuck` why it should be started again; empty: it can,
+    it need not.
+    """
 
-    def __init__(self, address: str, unready: Callable[[], str]) -> None:
+    def __init__(self, address: str, unready: Callable[[], str], stuck: Callable[[], str] = str) -> None:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
         self._unready = unready
+        self._stuck = stuck
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is taken."""
         app = web.Application()
-        app.router.add_get("/healthz", self._healthz)
+        for path in ("/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"):
+            app.router.add_get(path, self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -33,7 +37,8 @@ class Health:
             await self._runner.cleanup()
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        stuck = self._stuck()
+        return web.Response(text=stuck or "ok", status=500 if stuck else 200)
 
     async def _readyz(self, _: web.Request) -> web.Response:
         reason = self._unready()
