@@ -69,10 +69,11 @@ async def _join(data: Stream, error: Stream, pod: Stream, half_closes: bool) -> 
         if half_closes:
             await up
     finally:
-        up.cancel()
-        await asyncio.wait((up,))
+        # Before anything waits: this may be cancelled here once more.
         data.abort()
         pod.abort()
+        up.cancel()
+        await asyncio.wait((up,))
 
 
 async def _up(data: Stream, pod: Stream) -> None:

@@ -104,8 +104,8 @@ async def _over_channels(
     except ConnectionError as problem:
         log.info("client has gone", extra={"path": request.path, "error": problem})
     finally:
-        await forwarding.stop()
         wire.abort()
+        await forwarding.stop()
     return wire.response
 
 
@@ -120,9 +120,9 @@ async def _over_session(carrier: Stream, forwarding: Forwarding, idle_seconds: f
         await forwarding.done(gone)
         await session.close()
     finally:
+        session.abort()
         pairs.stop()
         await forwarding.stop()
-        session.abort()
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ class LocalProcess(Process):
             wanted = asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL
             pipe = asyncio.subprocess.PIPE
             program = await asyncio.create_subprocess_exec(
-                *command, stdin=wanted, stdout=pipe, stderr=pipe, start_new_session=True, limit=1 << 18
+                *command, stdin=wanted, stdout=pipe, stderr=pipe, start_new_session=True, limit=1 << 15
             )
             return cls(program, None)
         ours, theirs = pty.openpty()

@@ -1,0 +1,131 @@
+"""Connections joined in memory: how each side ends, and that nothing stays open whenever it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from node_agent.server.forwarding import Forwarding
+from reconcile.errors import Refused
+from streams.stream import Stream
+
+
+class Half(Stream):
+    """A stream that gives `pieces`, then ends or, when it is `quiet`, does not; and remembers what was done with it."""
+
+    def __init__(self, *pieces: bytes, quiet: bool = False, broken: bool = False) -> None:
+        self.pieces = list(pieces)
+        self.quiet, self.broken = quiet, broken
+        self.written = b""
+        self.ended = self.aborted = False
+        self._woken = asyncio.Event()
+
+    async def read(self) -> bytes:
+        await asyncio.sleep(0)
+        if self.pieces:
+            return self.pieces.pop(0)
+        if self.broken:
+            raise ConnectionResetError("lost")
+        if self.quiet:
+            await self._woken.wait()
+            raise ConnectionResetError("aborted")
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        await asyncio.sleep(0)
+        if self.aborted:
+            raise ConnectionResetError("aborted")
+        self.written += data
+
+    async def end(self) -> None:
+        await asyncio.sleep(0)
+        self.ended = True
+
+    def abort(self) -> None:
+        self.aborted = True
+        self._woken.set()
+
+
+def forwarding(pod: Half) -> Forwarding:
+    async def dial(_: int) -> Stream:
+        return pod
+
+    return Forwarding(dial, "pod p")
+
+
+async def finished(one: Forwarding) -> None:
+    async with asyncio.timeout(5):
+        await one.done(asyncio.Event())
+
+
+async def test_both_ways_and_both_ends() -> None:
+    data, error, pod = Half(b"question"), Half(), Half(b"answer")
+    one = forwarding(pod)
+    one.begin(80, data, error, half_closes=True)
+    await finished(one)
+    assert (pod.written, pod.ended, data.written, data.ended) == (b"question", True, b"answer", True)
+    assert (error.written, error.ended) == (b"", True)
+
+
+async def test_without_half_closes_the_end_of_the_program_ends_it() -> None:
+    data, pod = Half(quiet=True), Half(b"answer")
+    one = forwarding(pod)
+    one.begin(80, data, Half(), half_closes=False)
+    await finished(one)
+    assert (data.written, pod.aborted) == (b"answer", True)
+
+
+async def test_a_program_that_breaks_breaks_its_connection_without_a_word() -> None:
+    data, error, pod = Half(quiet=True), Half(), Half(b"part", broken=True)
+    one = forwarding(pod)
+    one.begin(80, data, error, half_closes=True)
+    await finished(one)
+    assert (data.written, data.aborted, error.written, error.ended) == (b"part", True, b"", True)
+
+
+async def test_a_client_that_is_lost_frees_a_quiet_program() -> None:
+    data, pod = Half(b"question", broken=True), Half(quiet=True)
+    one = forwarding(pod)
+    one.begin(80, data, Half(), half_closes=True)
+    await finished(one)
+    assert (pod.written, pod.aborted) == (b"question", True)
+
+
+async def test_a_program_that_hears_no_more_may_still_speak() -> None:
+    class Deaf(Half):
+        async def write(self, data: bytes) -> None:
+            raise BrokenPipeError
+
+    data, pod = Half(b"a", b"b", b"c"), Deaf(b"answer")
+    one = forwarding(pod)
+    one.begin(80, data, Half(), half_closes=True)
+    await finished(one)
+    assert (data.written, data.pieces) == (b"answer", [])
+
+
+async def test_why_a_port_cannot_be_reached() -> None:
+    async def dial(port: int) -> Stream:
+        raise Refused(f"nobody listens on {port}")
+
+    data, error, one = Half(quiet=True), Half(), Forwarding(dial, "pod p, uid u")
+    one.begin(81, data, error, half_closes=True)
+    await finished(one)
+    assert error.written == b"error forwarding port 81 to pod p, uid u: nobody listens on 81"
+    assert (error.ended, data.aborted) == (True, True)
+
+
+@pytest.mark.parametrize("half_closes", [True, False])
+@pytest.mark.parametrize("steps", range(24))
+async def test_whenever_it_is_stopped_nothing_stays_open(steps: int, half_closes: bool) -> None:
+    before = asyncio.all_tasks()
+    data, pod = Half(b"question", quiet=not half_closes), Half(b"answer")
+    one = forwarding(pod)
+    one.begin(80, data, Half(), half_closes=half_closes)
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await one.stop()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert pod.aborted or steps < 2
+    assert asyncio.all_tasks() == before
