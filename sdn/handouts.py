@@ -11,9 +11,12 @@ CONFLIST = "10-podlane.conflist"
 
 
 def conflist(socket: str) -> str:
-    """For container runtimes: a CNI network configuration list whose only plugin asks at this socket."""
+    """For container runtimes: a CNI network configuration list whose only plugin asks at this socket.
+
+    In the version that runtimes of the years before 1.0.0 speak, too; nothing is missing in it.
+    """
     plugin = {"type": "podlane-cni", "socket": socket}
-    return json.dumps({"cniVersion": "1.0.0", "name": "podlane", "plugins": [plugin]}, indent=2) + "\n"
+    return json.dumps({"cniVersion": "0.4.0", "name": "podlane", "plugins": [plugin]}, indent=2) + "\n"
 
 
 def docker_options(cluster: Cluster, node: Node) -> str:

@@ -9,7 +9,7 @@ import os
 import socket
 from ipaddress import IPv4Address
 
-from api.client import Client, NotFound, Unreachable
+from api.client import Client, Forbidden, NotFound, Unreachable
 from api.kubeconfig import Kubeconfig
 from api.objects import ClusterNetwork
 from api.services import Service
@@ -67,14 +67,14 @@ async def _both(network: BesideNetwork, election: Election) -> None:
 
 
 async def _suits(client: Client, wish: NetworkWish) -> None:
-    """Wait for the API server. Raises Refused when it has not our kinds, or its services lie elsewhere."""
+    """Wait for the API server. Raises Refused when it lacks our kinds or our rights, or its services lie elsewhere."""
     while True:
         try:
             await client.list(ClusterNetwork)
             service = await client.get(Service, master_service.NAME, master_service.NAMESPACE)
             break
-        except NotFound as error:
-            raise Refused(f"the API server does not know our kinds ({error}); kubectl apply -f {MANIFEST}") from None
+        except (NotFound, Forbidden) as error:
+            raise Refused(f"our kinds, or our rights, are not there ({error}); kubectl apply -f {MANIFEST}") from None
         except Unreachable as error:
             log.warning("waiting for the API server", extra={"error": str(error)})
             await asyncio.sleep(ABSENT_SECONDS)

@@ -77,9 +77,10 @@ class Components(OwnNode):
         self._second.root.mkdir()
         self._running["dockerd of the kubelet"] = self._second.start()
         images.load(str(self._second.socket))
+        settings = kubelet_settings(self.root / "master" / "pki" / "ca.crt")
         self._start_binary(
             "kubelet",
-            f"--config={self._written('kubelet.json', _settings(self.root))}",
+            f"--config={self._written('kubelet.json', settings)}",
             f"--kubeconfig={home}/{KUBELET}",
             f"--hostname-override={KUBELET}",
             f"--node-ip={NODE_IP}",
@@ -133,9 +134,9 @@ class Components(OwnNode):
         return self.root / name
 
 
-def _settings(root: Path) -> dict[str, Any]:
+def kubelet_settings(authority_file: Path) -> dict[str, Any]:
     """Of a kubelet that leaves the machine's control groups, limits and packet filters alone."""
-    authority = {"x509": {"clientCAFile": f"{root}/master/pki/ca.crt"}, "anonymous": {"enabled": False}}
+    authority = {"x509": {"clientCAFile": str(authority_file)}, "anonymous": {"enabled": False}}
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
 from api.client import Client
 from api.objects import HostSubnet, Node
-from lab import demo, images
 from lab.command import run
-from lab.reach import Matrix, Member
-from lab.topology import LabNode, daemon_processes, docker_process
+from lab.reach import Member
 from tests.command import podlane_network
 from tests.conformance.build import CONTROL_PLANE, missing
-from tests.conformance.stock_network import StockCluster
+from tests.conformance.stock_agents import AgentCluster
 from tests.e2e.cluster import wait_until
 
 LACKING = missing(CONTROL_PLANE)
@@ -42,52 +39,11 @@ spec:
 """
 
 
-class AgentCluster(StockCluster):
-    """Its nodes register themselves."""
-
-    async def _register(self, client: Client) -> None:
-        for node in self.lab.nodes:
-            await self._join(client, node)
-            self._start_docker(node)
-        for node in self.lab.nodes:
-            images.load(str(node.docker_socket))
-            self.start(f"{node.name} node-agent", daemon_processes(self.lab, node)[1])
-
-    def _start_docker(self, node: LabNode) -> None:
-        for folder in ("manifests", "docker-run"):
-            (node.root / folder).mkdir()
-        (node.root / "node-agent.yaml").write_text("# As it is.\n")
-        self.start(f"{node.name} dockerd", docker_process(self.lab, node))
-        wait_until(node.docker_socket.exists, "dockerd")
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[AgentCluster]:
     with AgentCluster("podstka", 52) as running:
-        ready = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
-        wait_until(lambda: running.kubectl("get", "nodes", "-o", f"jsonpath={ready}") == "True True", "nodes ready")
-        for project in ("red", "blue"):
-            running.kubectl("create", "namespace", project)
-        for project in demo.PROJECTS:
-            secrets = (
-                "-n",
-                project,
-                "get",
-                "serviceaccount",
-                "default",
-                "--ignore-not-found",
-                "-o",
-                "jsonpath={.secrets}",
-            )
-            wait_until(partial(running.kubectl, *secrets), "an account")
-        running.ask(partial(demo.apply, lab=running.lab))
-        wait_until(lambda: running.ask(demo.pods_running).done == 6, "the pods run")
+        running.populate()
         yield running
-
-
-def measured(cluster: AgentCluster) -> Matrix:
-    """Who reaches whom, by the pods themselves."""
-    return cluster.ask(partial(demo.show, lab=cluster.lab))
 
 
 def fetched(member: Member, address: str) -> str:
@@ -110,7 +66,7 @@ def test_nodes_that_register_get_their_subnets(cluster: AgentCluster) -> None:
 
 
 def test_projects_are_apart_over_two_nodes_and_default_reaches_all(cluster: AgentCluster) -> None:
-    matrix = measured(cluster)
+    matrix = cluster.matrix()
     assert len(matrix.members) == 6
     assert matrix.surprises() == (), matrix.text()
     assert {member.vnid for member in matrix.members if member.project == "default"} == {0}
@@ -118,11 +74,11 @@ def test_projects_are_apart_over_two_nodes_and_default_reaches_all(cluster: Agen
 
 
 def test_lanes_change_under_running_pods(cluster: AgentCluster) -> None:
-    before = measured(cluster).reached
+    before = cluster.matrix().reached
     for words in (("join", "blue", "--to", "red"), ("isolate", "blue"), ("global", "blue"), ("isolate", "blue")):
         podlane_network(cluster.lab.kubeconfig, *words)
-        wait_until(lambda: measured(cluster).surprises() == (), "everybody is where the VNIDs say")
-        after = measured(cluster).reached
+        wait_until(lambda: cluster.matrix().surprises() == (), "everybody is where the VNIDs say")
+        after = cluster.matrix().reached
         assert (after == before) == (words[0] == "isolate")
 
 
@@ -132,7 +88,7 @@ def test_pods_that_the_scheduler_places_are_in_their_lane(cluster: AgentCluster)
     wait_until(lambda: cluster.kubectl(*ready) == "4", "the deployment is ready")
     rows = json.loads(cluster.kubectl("-n", "red", "get", "pods", "-l", "app=web", "-o", "json"))["items"]
     assert {row["spec"]["nodeName"] for row in rows} == {"node-1", "node-2"}
-    members = {member.project: member for member in measured(cluster).members}
+    members = {member.project: member for member in cluster.matrix().members}
     for row in rows:
         assert fetched(members["red"], row["status"]["podIP"]) == row["metadata"]["name"]
         assert fetched(members["default"], row["status"]["podIP"]) == row["metadata"]["name"]

@@ -274,3 +274,26 @@ def test_questions_to_nodes_are_off_until_they_are_switched_on(world: StockClust
 def test_the_cursors_are_noted_where_the_nodes_look(world: StockCluster) -> None:
     noted = json.loads(world.kubectl("get", "clusternetwork", "default", "-o", "json"))["metadata"]["annotations"]
     assert set(json.loads(noted[CURSORS])) == {"subnets", "vnids"}
+
+
+def refused(world: StockCluster, *flags: str) -> str:
+    """What controllers say that end by themselves."""
+    world.start("third", world.controllers("third", "--health-address=127.0.0.1:10245", *flags))
+    wait_until(lambda: not world.lives("third"), "it ends")
+    return world.said("third")
+
+
+def test_services_that_lie_elsewhere_are_noticed_before_anything_is_written(world: StockCluster) -> None:
+    before = world.kubectl("get", "clusternetwork", "default", "-o", "yaml")
+    said = refused(world, "--service-network=10.96.0.0/12")
+    assert (
+        "serviceNetwork is 10.96.0.0/12, but the service kubernetes of this cluster has the address 172.30.0.1" in said
+    )
+    assert world.kubectl("get", "clusternetwork", "default", "-o", "yaml") == before
+
+
+def test_without_our_kinds_it_says_what_to_do(world: StockCluster) -> None:
+    """The last one: it takes the network away."""
+    world.kill(NETWORK)
+    world.kubectl("delete", "-f", str(MANIFESTS / "network.yaml"))
+    assert "kubectl apply -f" in refused(world)
