@@ -205,4 +205,5 @@ def _rates(before: _Times, figures: Figures, now: float) -> dict[str, int]:
 
 
 async def _text(families: Callable[[], Iterable[Family]]) -> bytes:
-    return (await asyncio.to_thread(lambda: written(families()))).encode()
+    """Family by family: all rows of a page together would take several times the memory of its text."""
+    return await asyncio.to_thread(lambda: b"".join(written((one,)).encode() for one in families()))
