@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from node_agent.cgroups import Group, Limits, Room, group, groups, limits, path, top, values
+from node_agent.drivers.cgroup_files import CgroupFiles
 from node_agent.drivers.cgroups import MOUNT, Cgroups
+from node_agent.stats.uses import FULL
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import UID, pod
 
@@ -71,3 +75,42 @@ def test_a_process_can_run_in_a_group(driver: Cgroups) -> None:
 def test_a_value_that_the_kernel_refuses_is_told(driver: Cgroups) -> None:
     with pytest.raises(NotReady, match=r"pids\.max does not take '-5'"):
         driver.make(HERE, Limits(pids=-5))
+
+
+WORK = """
+import os, sys, time
+kept = b"x" * (20 << 20)
+while time.process_time() < 0.5:
+    pass
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_program_in_a_group_uses_is_read(driver: Cgroups) -> None:
+    driver.make(HERE, LIMITS)
+    found = [*MOUNT.glob(f"*{path(HERE)}")] if driver.version == 1 else [MOUNT / path(HERE).lstrip("/")]
+    enter = "".join(f"echo $$ > {one}/cgroup.procs; " for one in found)
+    command = ["sh", "-c", f'{enter}exec "$0" -c "$1"', sys.executable, WORK]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        pid = int(program.stdout.readline())
+        files = CgroupFiles()
+        groups_of_it = files.groups_of(pid)
+        seen = files.use(groups_of_it, FULL)
+        program.stdin.close()
+    assert seen is not None
+    assert 0.4e9 <= seen.cpu < 5e9, "a part of half a second was before it came here"
+    assert seen.user + seen.system == pytest.approx(seen.cpu, abs=5e8)
+    assert 20 << 20 <= seen.rss <= seen.memory <= 64 << 20
+    assert seen.working_set <= seen.memory
+    assert (seen.memory_limit, seen.quota, seen.period, seen.tasks, seen.tasks_limit) == (
+        64 << 20,
+        50_000,
+        100_000,
+        1,
+        50,
+    )
+    driver.remove(HERE)
+    assert files.use(groups_of_it, FULL) is None

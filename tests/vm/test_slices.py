@@ -12,8 +12,10 @@ import pytest
 
 from node_agent import cgroups, slices
 from node_agent.cgroups import Group, Limits, Room, group, groups, limits, top
+from node_agent.drivers.cgroup_files import CgroupFiles
 from node_agent.drivers.cgroups import MOUNT, Cgroups
 from node_agent.drivers.slices import BUS, Slices
+from node_agent.stats.uses import FULL
 from reconcile.errors import NotReady, Refused
 from tests.e2e.cluster import wait_until
 from tests.unit.node_agent.make import UID, pod
@@ -92,3 +94,12 @@ def test_a_slice_in_which_something_runs_stays(driver: Slices) -> None:
 def test_what_systemd_refuses_is_told_in_its_words(driver: Slices) -> None:
     with pytest.raises(Refused, match=r"systemd: StartTransientUnit .*no name\.slice: Invalid unit name"):
         driver.make(Group((ROOT.strip("/"), "no name")), LIMITS)
+
+
+def test_what_a_slice_uses_and_may_use_is_read(driver: Slices) -> None:
+    driver.make(HERE, LIMITS)
+    files = CgroupFiles()
+    controllers = ("cpu", "cpuacct", "memory", "pids") if files.version == 1 else ("",)
+    seen = files.use(dict.fromkeys(controllers, slices.path(HERE)), FULL)
+    assert seen is not None
+    assert (seen.memory_limit, seen.quota, seen.tasks_limit, seen.tasks) == (64 << 20, 50_000, 50, 0)
