@@ -20,7 +20,7 @@ from master.controllers.network import master_service
 from master.settings import Settings
 from master.wishes import network_wish
 from reconcile.daemon import notify
-from reconcile.errors import DriverError, Refused
+from reconcile.errors import Refused
 from reconcile.health import Health
 
 log = logging.getLogger(__name__)
@@ -58,12 +58,16 @@ async def serve_beside(settings: Settings) -> None:
 
 
 async def _both(network: BesideNetwork, election: Election) -> None:
+    """Work for as long as we are in charge. Raises NotReady when we are no more."""
+    working, keeping = asyncio.create_task(network.run()), asyncio.create_task(election.keep())
     try:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(network.run())
-            tasks.create_task(election.keep())
-    except* DriverError as lost:
-        raise lost.exceptions[0] from None
+        done, _ = await asyncio.wait((working, keeping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        keeping.cancel()
+        await asyncio.gather(working, keeping, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 async def _suits(client: Client, wish: NetworkWish) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Iterator
 from functools import partial
 
@@ -212,6 +213,24 @@ def test_two_at_once_hand_out_every_number_once(world: StockCluster) -> None:
     wait_until(lambda: world.ready(10247) == "ok", "it is let at once")
     world.kubectl("delete", "namespace", *names, "--wait=false")
     wait_until(lambda: not world.lanes().keys() & set(names), "no lane is left")
+
+
+def test_who_slept_while_another_took_over_ends_without_a_word_to_the_api_server(world: StockCluster) -> None:
+    world.start("second", world.controllers("second", "--health-address=127.0.0.1:10246"))
+    wait_until(lambda: "is in charge" in world.ready(10246), "the second one waits")
+    world.signal(NETWORK, signal.SIGSTOP)
+    wait_until(lambda: world.ready(10246) == "ok", "the second one is in charge")
+    said = len(world.said(NETWORK))
+    world.kubectl("create", "namespace", "meanwhile")
+    assert laned(world, "meanwhile")
+    world.signal(NETWORK, signal.SIGCONT)
+    wait_until(lambda: not world.lives(NETWORK), "it ends")
+    assert "network wrote" not in world.said(NETWORK)[said:]
+    assert "somebody else may be in charge" in world.said(NETWORK)[said:]
+    world.start(NETWORK, world.controllers())
+    world.stop("second")
+    wait_until(lambda: world.ready(10247) == "ok", "it is in charge again")
+    world.kubectl("delete", "namespace", "meanwhile", "--wait=false")
 
 
 def test_the_network_works_on_without_controllers_and_without_the_api_server(world: StockCluster) -> None:
