@@ -14,6 +14,7 @@ from multidict import CIMultiDict
 
 from master.server.nodes_door import IDLE_SECONDS
 from master.wire import passing
+from master.wire.links import LARGEST_PAGE
 from streams.splice import splice
 from streams.takeover import Upgraded, taken
 
@@ -59,20 +60,37 @@ class Joints:
         return answer
 
     async def copy(
-        self, http: web.Request, response: aiohttp.ClientResponse, headers: CIMultiDict[str]
+        self,
+        http: web.Request,
+        response: aiohttp.ClientResponse,
+        headers: CIMultiDict[str],
+        change: Callable[[bytes], bytes] | None = None,
     ) -> web.StreamResponse:
         """Give the client the answer of another side, each part of its body as it comes.
 
         When the other side breaks off, the client is broken off, too: it must not take a part for the whole.
+        A body is kept back for `change`, unless it is larger than a page may be.
         """
+        if change is not None:
+            headers.popall("Content-Length", None)
         answer = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
         with self._through(response.close):
             try:
                 if http.transport is not None:
                     http.transport.set_write_buffer_limits(high=MOST_UNSENT)
                 await answer.prepare(http)
+                kept = bytearray()
                 async for part in response.content.iter_any():
-                    await answer.write(part)
+                    if change is None:
+                        await answer.write(part)
+                        continue
+                    kept += part
+                    if len(kept) > LARGEST_PAGE:
+                        await answer.write(bytes(kept))
+                        kept.clear()
+                        change = None
+                if change is not None:
+                    await answer.write(change(bytes(kept)))
                 await answer.write_eof()
             except (aiohttp.ClientError, TimeoutError) as error:
                 log.debug("an answer broke off", extra={"path": http.path, "why": str(error)})

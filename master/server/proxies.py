@@ -1,7 +1,7 @@
 """Requests that are passed on to a node, a pod, or a pod of a service, as a reverse proxy does.
 
-The master needs no way into the network of the pods: it reaches a pod through the server of its node. Links inside of
-pages are left as they are; redirects are told in paths of the master. Raises `answers.Failure`.
+The master needs no way into the network of the pods: it reaches a pod through the server of its node. Redirects, and
+links inside of pages that are not compressed, are told in paths of the master. Raises `answers.Failure`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from master.server.nodes_door import NodesDoor, Place, Unreachable, anybody, ask
 from master.server.pod_connector import PodConnector
 from master.store.records import Key
 from master.store.store import Store
-from master.wire import answers, passing
+from master.wire import answers, links, passing
 from master.wire.passing import Backend, Passage
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -166,9 +166,23 @@ class Proxies:
         if response.status == 101 and upgrade:
             return await self._joints.upgrade(http, response)
         back = CIMultiDict(passing.passed_back(list(response.headers.items())))
+        hosts = (str(where), http.headers.get("Host", ""))
         if "Location" in back:
-            back["Location"] = passing.location(back["Location"], prefix, (str(where), http.headers.get("Host", "")))
+            back["Location"] = passing.location(back["Location"], prefix, hosts)
+        elif _is_plain_page(http, response):
+            return await self._joints.copy(
+                http,
+                response,
+                back,
+                lambda text: links.relinked(text, lambda url: passing.location(url, prefix, hosts)),
+            )
         return await self._joints.copy(http, response, back)
+
+
+def _is_plain_page(http: web.Request, response: aiohttp.ClientResponse) -> bool:
+    """Whether there is HTML in the answer that can be read."""
+    has_body = http.method != "HEAD" and response.status not in (204, 304)
+    return has_body and response.content_type == "text/html" and "Content-Encoding" not in response.headers
 
 
 def _away(text: str) -> answers.Failure:

@@ -17,7 +17,6 @@ GROUPS = (
     r"\[k8s\.io\] (Lease|NodeLease)|\[sig-node\] (PodTemplates|ConfigMap)",
 )
 
-STREAMS = "reads a pod's log, executes something in it or asks it through the API server: not served (issue 6)"
 CUSTOM = "needs kinds that a client defines: the master serves the kinds that it knows"
 WEBHOOKS = "needs admission webhooks: the master calls none"
 CLOUD = "needs a cloud, a load balancer, DNS or an add-on"
@@ -40,11 +39,16 @@ NOT_ASKED = (
     ),
     (r"clustered applications|ClusterDns|\] DNS|PerformanceDNS|cloud-provider-gcp|LB health|L7", CLOUD),
     (r"Networking|Conntrack|KubeProxy|NoSNAT|NetworkPolicy between|DualStack|latency|SCTP|session affinity", DATAPATH),
-    (r"Port forwarding|Simple pod|Guestbook|Update Demo|logs|cluster-info dump|Kubectl (copy|expose)", STREAMS),
-    ("Proxy version v1 should|no conflict between pods with same hostPort", STREAMS),
-    (r"consumable|ServiceAccounts should (mount|support|set)|NodeAuthenticator|serve a basic image", STREAMS),
-    (r"StatefulSetBasic\] (Burst|Scaling|should (implement|not deadlock|perform|provide))", STREAMS),
-    (r"Services should (allow pods|be able to|be rejected|create endpoints|implement|preserve|release)", STREAMS),
+    ("Simple pod should support exec($| through| using)", LATER),
+    (r"Guestbook|Update Demo|NodeAuthenticator", IMAGES),
+    (r"in-cluster config|InClusterConfig|OIDC discovery of service account issuer", DATAPATH),
+    (
+        r"Services should (allow pods|be able to (change the type( from|[^\[]*ports)|create|up|update)|be rejected"
+        "|create endpoints|implement|preserve)",
+        DATAPATH,
+    ),
+    (r"StatefulSetBasic\] .*(with PVCs|basic identity|not deadlock|OnDelete)", "needs a storage class that provides"),
+    (r"StatefulSetBasic\] (Burst|Scaling|.*roll backs of template modifications \[)", IMAGES),
     (r"2 nodes|SchedulerPreemption .Serial. validates (basic|lower)|rollback without unnecessary", NODES),
     (r"PodTopologySpread|PodAntiAffinity|preferably|pod can tolerate", NODES),
     (r"StatefulSetBasic\] should adopt", "needs a storage class that provides"),

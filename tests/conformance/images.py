@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import tarfile
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Any
 
 import docker
 
+from api import keys
+from api.keys import Subject
 from lab import images
 from tests.conformance.build import BINARIES
 
@@ -38,6 +41,8 @@ def load(socket: str) -> None:
 
 
 def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
+    key, who = keys.new_key(), Subject("localhost", names=("localhost",))
+    certificate = keys.self_signed(key, who, datetime.datetime.now(datetime.UTC))
     agnhost, busybox = (BINARIES / "agnhost").read_bytes(), _with({})
     site = _with({"www/index.html": (PAGE, READABLE)})
     web = ('CMD ["httpd", "-f", "-p", "80", "-h", "/www"]', "EXPOSE 80")
@@ -48,6 +53,8 @@ def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
                     "agnhost": (agnhost, EXECUTABLE),
                     "agnhost-2": (agnhost, EXECUTABLE),
                     "bin/curl": (CURL.encode(), EXECUTABLE),
+                    "localhost.crt": (certificate, READABLE),
+                    "localhost.key": (key, READABLE),
                 }
             ),
             ('ENTRYPOINT ["/agnhost"]', 'CMD ["pause"]'),

@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web
 
 from master.access import pki
+from master.wire.links import LARGEST_PAGE
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 from tests.contract.node_double import NODE, PODS, PROJECT, Stage, authority, own_address, staged
@@ -53,6 +54,9 @@ async def page(http: web.Request) -> web.StreamResponse:
         return channel
     if http.path == "/large":
         return web.Response(body=bytes(range(256)) * (LARGE // 256))
+    if http.path == "/page":
+        filler = b"x" * int(http.query.get("filler", "0"))
+        return web.Response(body=b'<a href="/x">x</a>' + filler, content_type="text/html")
     if http.path.startswith("/moved"):
         return web.Response(status=302, headers={"Location": http.query["to"]})
     if http.path == "/slowly":
@@ -225,6 +229,18 @@ async def test_where_redirects_lead(stage: Stage, to: str, seen: str) -> None:
         path = f"{PODS}/web:{port}/proxy/moved"
         async with stage.session.get(path, params={"to": to.format(**names)}, allow_redirects=False) as answer:
             assert (answer.status, answer.headers["Location"]) == (302, seen.format(**names))
+
+
+@pytest.mark.parametrize(("filler", "moved"), [(0, True), (LARGEST_PAGE - 18, True), (LARGEST_PAGE, False)])
+async def test_where_links_of_pages_lead(stage: Stage, filler: int, *, moved: bool) -> None:
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+        prefix = f"{PODS}/web:{port}/proxy"
+        async with stage.session.get(f"{prefix}/page?filler={filler}") as answer:
+            got = await answer.read()
+            assert answer.content_type == "text/html"
+    link = f'<a href="{prefix if moved else ""}/x">x</a>'.encode()
+    assert got == link + b"x" * filler
 
 
 async def test_a_client_that_goes_leaves_nothing(stage: Stage) -> None:

@@ -131,6 +131,7 @@ PURE = (
     "master/controllers/network/lanes.py",
     "master/admission/limit_ranges.py",
     "master/admission/ingress_classes.py",
+    "master/wire/links.py",
     "master/wire/openapi.py",
     "master/wire/passing.py",
     "master/wire/pod_options.py",
