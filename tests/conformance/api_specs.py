@@ -47,7 +47,7 @@ NOT_ASKED = (
         "|create endpoints|implement|preserve)",
         DATAPATH,
     ),
-    (r"StatefulSetBasic\] .*(with PVCs|basic identity|not deadlock|OnDelete)", "needs a storage class that provides"),
+    (r"StatefulSetBasic\] .*(with PVCs|basic identity|not deadlock)", "needs a storage class that provides"),
     (r"StatefulSetBasic\] (Burst|Scaling|.*roll backs of template modifications \[)", IMAGES),
     (r"2 nodes|SchedulerPreemption .Serial. validates (basic|lower)|rollback without unnecessary", NODES),
     (r"PodTopologySpread|PodAntiAffinity|preferably|pod can tolerate", NODES),
