@@ -196,8 +196,9 @@ async def settled(pod: Pod, tasks: set[asyncio.Task[Any]], files: int) -> None:
 
 
 def of_a_bad_head(record: logging.LogRecord) -> bool:
-    """aiohttp answers 400 to what is no HTTP, and says so loudly."""
-    return record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError)
+    """aiohttp says loudly what is no HTTP, and that a body did not come of which the head has told."""
+    error = record.exc_info[1] if record.exc_info else None
+    return isinstance(error, HttpProcessingError) or str(error) == "Connection closed."
 
 
 def open_files() -> int:

@@ -1,0 +1,37 @@
+"""The end of a connection over TCP, when the other side is slow to read and does not stop to speak."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from streams.connection import Connection
+
+
+async def test_a_connection_is_not_closed_over_bytes_on_their_way() -> None:
+    loop = asyncio.get_running_loop()
+    made: asyncio.Queue[Connection] = asyncio.Queue()
+
+    class Accepted(Connection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            made.put_nowait(self)
+
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.setblocking(False)
+    async with await loop.create_server(lambda: Accepted(whole=True), "127.0.0.1", 0) as server, asyncio.timeout(20):
+        await loop.sock_connect(slow, server.sockets[0].getsockname())
+        connection = await made.get()
+        await connection.write(b"x" * 60_000)
+        ending = asyncio.create_task(connection.end())
+        # A connection that had been closed would be reset by this, and what the kernel still holds be forgotten.
+        for _ in range(10):
+            await loop.sock_sendall(slow, b"still there?")
+            await asyncio.sleep(0.01)
+        left = 60_000
+        while left and (data := await loop.sock_recv(slow, 1000)):
+            left -= len(data)
+        assert left == 0
+        await ending
+    slow.close()
