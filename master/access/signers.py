@@ -116,6 +116,12 @@ def approval(item: CertificateSigningRequest, nodes: Collection[Node], may: May)
     return ""
 
 
+def wanted(item: CertificateSigningRequest) -> str:
+    """Whom and what a certificate is to name, for people."""
+    asked = keys.read_request(item.spec.request)
+    return ", ".join((asked.subject.user, *asked.subject.names, *asked.subject.addresses, *asked.more))
+
+
 def _right(subresource: str) -> Attributes:
     return Attributes("create", KIND.group, KIND.plural, subresource)
 

@@ -20,19 +20,24 @@ from api.signing_requests import (
 from master.access import signers
 from master.access.signers import May
 from master.kinds.kind import show_time
-from master.writing.outcomes import Change
+from master.writing.outcomes import Change, Notice
 
 Sign = Callable[[CertificateSigningRequest], bytes]
 
 
 def approvals(
     requests: Iterable[CertificateSigningRequest], nodes: Collection[Node], may: May, now: datetime.datetime
-) -> Iterator[Change]:
-    """Those of nodes that may have what they ask for."""
+) -> Iterator[Change | Notice]:
+    """Those of nodes that may have what they ask for; that others wait for somebody is told."""
     for item in requests:
-        decided = any(condition(item, kind) for kind in (APPROVED, DENIED, FAILED))
-        if not decided and (words := signers.approval(item, nodes, may)):
+        if any(condition(item, kind) for kind in (APPROVED, DENIED, FAILED)):
+            continue
+        name, spec = item.metadata.name, item.spec
+        if words := signers.approval(item, nodes, may):
             yield Change(_with(item, APPROVED, "AutoApproved", words, now), item)
+        elif spec.signer_name in signers.OF_NODES:
+            asked = f"{spec.username} asks {spec.signer_name} for {signers.wanted(item)}"
+            yield Notice(f"{asked}: kubectl certificate approve {name}", f"CertificateSigningRequest {name}")
 
 
 def signings(requests: Iterable[CertificateSigningRequest], sign: Sign, now: datetime.datetime) -> Iterator[Change]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,17 +71,22 @@ class Components(OwnNode):
         )
 
     def kubelet(self) -> None:
-        """kubelet with a Docker of its own, as the node KUBELET: its identity is one of `podlane node add`."""
+        """kubelet with a Docker of its own, as the node KUBELET: it joins by a token of `podlane node token`."""
         home = self.root / "kubelet"
-        self.join(KUBELET, home)
+        home.mkdir()
+        command = str(Path(sys.executable).parent / "podlane")
+        run(*self.place, command, "node", "token", f"--kubeconfig={self.root}/admin", f"--out={home}/token")
         self._second = Dockerd(home / "docker", WITH_RUNTIME, self.place)
         self._second.root.mkdir()
         self._running["dockerd of the kubelet"] = self._second.start()
         images.load(str(self._second.socket))
         settings = kubelet_settings(self.root / "master" / "pki" / "ca.crt")
+        # Our agent is at 10250 of the same namespace.
+        settings |= {"rotateCertificates": True, "serverTLSBootstrap": True, "port": 10260}
         self._start_binary(
             "kubelet",
             f"--config={self._written('kubelet.json', settings)}",
+            f"--bootstrap-kubeconfig={home}/token",
             f"--kubeconfig={home}/{KUBELET}",
             f"--hostname-override={KUBELET}",
             f"--node-ip={NODE_IP}",

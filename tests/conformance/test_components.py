@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from api import keys
+from api.signing_requests import NODE_CLIENT, NODE_SERVING
 from tests.conformance.build import CONTROL_PLANE, NODE_COMPONENTS, missing
 from tests.conformance.components import KUBELET, SCHEDULER, Components
 from tests.e2e.cluster import wait_until
@@ -15,6 +17,7 @@ from tests.e2e.single import NODE
 LACKING = missing((*CONTROL_PLANE, *NODE_COMPONENTS, "agnhost", "nonewprivs"))
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not built ({', '.join(LACKING)}); `make conformance` builds it")
 
+JOINING = {"system:bootstrappers", "system:nodes"}
 POD = """
 apiVersion: v1
 kind: Pod
@@ -99,3 +102,14 @@ def test_their_kubelet_is_a_node_of_ours_and_runs_pods(cluster: Components) -> N
     assert {"Pulled", "Created", "Started"} <= reasons(cluster, "theirs", "kubelet")
     cluster.kubectl("delete", "pod", "theirs", "--grace-period=1")
     assert cluster.refusals("kubelet") == []
+    rows = json.loads(cluster.kubectl("get", "csr", "-o", "json"))["items"]
+    asked = {row["spec"]["signerName"]: row for row in rows if JOINING & set(row["spec"]["groups"])}
+    assert asked[NODE_CLIENT]["status"]["conditions"][0]["reason"] == "AutoApproved"
+    assert asked[NODE_CLIENT]["spec"]["username"].startswith("system:bootstrap:")
+    # Two nodes are at this address: somebody has to say that it is the kubelet's.
+    assert "conditions" not in asked[NODE_SERVING]["status"]
+    name = asked[NODE_SERVING]["metadata"]["name"]
+    cluster.kubectl("certificate", "approve", name)
+    current = cluster.root / "kubelet" / "pki" / "kubelet-server-current.pem"
+    wait_until(current.exists, "it has a serving certificate")
+    assert keys.read(current.read_bytes()).subject.user == f"system:node:{KUBELET}"
