@@ -318,8 +318,8 @@ def one_pass(world: Stateful, cut: int) -> None:
     pods, claims = world.pods(), world.all("PersistentVolumeClaim")
     serving = {pod.metadata.name for pod in pods if ready_since(pod) and not pod.metadata.deletion_timestamp}
     kept, wish = world.all("ControllerRevision"), world.wish
-    ended = {pod.metadata.name for pod in pods if pod.status.phase == "Failed"}
-    over = ended - {f"db-{number}" for number in range(wish.spec.replicas or 0)}
+    alive = {pod.metadata.name for pod in pods if pod.status.phase != "Failed"}
+    over = {f"db-{number}" for number in range(wish.spec.replicas or 0, MOST)} - alive
     found = [
         write for write in stateful_sets.passes([wish], pods, claims, kept, world.now) if not isinstance(write, Notice)
     ][:cut]
@@ -336,11 +336,25 @@ def one_pass(world: Stateful, cut: int) -> None:
 ACTIONS = st.sampled_from(["pass", "pass", "live", "live", "live", "delete", "fail", "scale", "roll", "force"])
 
 
+MOST = 5
 FAILED_BELOW = [("pass", 3), ("live", 0), ("live", 0), ("pass", 2), ("fail", 0), ("scale", 0)]
+
+
+GONE_BELOW = [
+    ("pass", 3),
+    ("live", 0),
+    ("live", 0),
+    ("scale", 2),
+    ("pass", 2),
+    ("delete", 0),
+    ("live", 0),
+    ("scale", 0),
+]
 
 
 @settings(max_examples=120, deadline=None)
 @example(2, "OrderedReady", FAILED_BELOW)
+@example(1, "OrderedReady", [*GONE_BELOW, ("pass", 1)])
 @given(
     st.integers(0, 4),
     st.sampled_from(["OrderedReady", "Parallel"]),
@@ -352,7 +366,7 @@ def test_order_and_identity_hold_whatever_happens(replicas: int, policy: str, ac
         if what == "pass":
             one_pass(world, number)
         elif what == "scale":
-            world.respec(replicas=number % 5)
+            world.respec(replicas=number % MOST)
         elif what == "roll":
             world.roll(f"i:{number}")
         elif world.pods():
