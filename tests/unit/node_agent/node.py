@@ -16,6 +16,7 @@ from api.objects import Node, Pod
 from master.daemon import running
 from master.settings import Settings as MasterSettings
 from node_agent.agent import Agent
+from node_agent.drivers import mounts
 from node_agent.drivers.network import PodNetwork
 from node_agent.drivers.probe import Prober
 from node_agent.settings import Settings
@@ -138,6 +139,7 @@ async def one_node(root: Path) -> AsyncIterator[OneNode]:
     (root / "master").mkdir(parents=True)
     switch = Switch()
     async with contextlib.AsyncExitStack() as stack:
+        stack.callback(mounts.unmount_all, root)
         master = await stack.enter_async_context(running(master_settings))
         administrator = Kubeconfig.load(master.kubeconfig)
         admin = await stack.enter_async_context(Client(administrator))
