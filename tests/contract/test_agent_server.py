@@ -21,6 +21,7 @@ from api.kubeconfig import Kubeconfig
 from master.access import pki
 from node_agent.server.callers import ALLOWED_SECONDS, REFUSED_SECONDS, TOKEN_SECONDS, Callers
 from node_agent.server.server import Route, Server, guarded_by
+from reconcile.errors import Refused
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 
@@ -190,3 +191,10 @@ async def test_a_certificate_of_another_authority_ends_the_connection(agent: Age
         connector._ssl.load_verify_locations(cadata=context_authority.pem.decode())
         with pytest.raises(aiohttp.ClientError):
             await asked(session, "/pods")
+
+
+def test_an_authority_is_a_certificate_or_there_is_none() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    assert guarded_by(b"", context).verify_mode is ssl.CERT_NONE
+    with pytest.raises(Refused, match="no certificate in PEM"):
+        guarded_by(b"nonsense", context)
