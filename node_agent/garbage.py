@@ -44,6 +44,13 @@ class Space:
     capacity: int
     inodes_free: int
     inodes: int
+    reserved: int = 0
+    """Bytes that are free for root alone."""
+
+    @property
+    def used(self) -> int:
+        """Bytes that are taken."""
+        return self.capacity - self.available - self.reserved
 
     @property
     def percent_used(self) -> int:

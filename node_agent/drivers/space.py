@@ -14,4 +14,6 @@ def space(path: str) -> Space:
         seen = os.statvfs(path)
     except OSError as error:
         raise NotReady(f"{path}: {error.strerror or error}") from None
-    return Space(seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize, seen.f_favail, seen.f_files)
+    size = seen.f_frsize
+    reserved = (seen.f_bfree - seen.f_bavail) * size
+    return Space(seen.f_bavail * size, seen.f_blocks * size, seen.f_favail, seen.f_files, reserved)

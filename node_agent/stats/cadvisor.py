@@ -200,7 +200,7 @@ def _disks(figures: Figures) -> Iterator[Family]:
     used, limits, at = [], [], figures.at
     if figures.node_disk is not None:
         disk, labels = figures.node_disk, labelled(device="", **_labels("/"))
-        used.append(Row(disk.capacity - disk.available, labels, at))
+        used.append(Row(disk.used, labels, at))
         limits.append(Row(disk.capacity, labels, at))
     for pod in figures.pods:
         for one in pod.containers:

@@ -14,7 +14,7 @@ STATES = ("created", "exited", "running")
 VOLUMES: tuple[tuple[str, str, Callable[[Space], int]], ...] = (
     ("available_bytes", "Number of available bytes in the volume", lambda one: one.available),
     ("capacity_bytes", "Capacity in bytes of the volume", lambda one: one.capacity),
-    ("used_bytes", "Number of used bytes in the volume", lambda one: one.capacity - one.available),
+    ("used_bytes", "Number of used bytes in the volume", lambda one: one.used),
     ("inodes", "Maximum number of inodes in the volume", lambda one: one.inodes),
     ("inodes_free", "Number of free inodes in the volume", lambda one: one.inodes_free),
     ("inodes_used", "Number of used inodes in the volume", lambda one: one.inodes - one.inodes_free),

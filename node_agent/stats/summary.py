@@ -157,7 +157,7 @@ def _network(now: str, links: tuple[Link, ...], main: str) -> Document:
 
 def _disk(now: str, space: Space, taken: Taken | None = None) -> Document:
     """Of a file system, what is taken of it by one, or by all."""
-    whole = Taken(space.capacity - space.available, space.inodes - space.inodes_free)
+    whole = Taken(space.used, space.inodes - space.inodes_free)
     size, inodes = taken or whole
     return {
         "time": now,

@@ -37,7 +37,7 @@ VOLUMES = """
 """
 POD = pod(spec=VOLUMES)
 MAIN = replace(container(POD), started_at=NOW)
-DISK = Space(available=600, capacity=1000, inodes_free=70, inodes=100)
+DISK = Space(available=500, capacity=1000, inodes_free=70, inodes=100, reserved=100)
 MEMORY = Space(available=40, capacity=50, inodes_free=4, inodes=5)
 SEEN = PodFigures(
     pod=POD,

@@ -1,0 +1,16 @@
+"""How full a file system is, as `df` tells it."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from node_agent.drivers.space import space
+
+
+def test_what_is_kept_for_root_is_not_taken() -> None:
+    mine, theirs = space("/"), shutil.disk_usage("/")
+    assert mine.capacity == theirs.total
+    assert mine.used == pytest.approx(theirs.used, rel=0.05)
+    assert mine.available == pytest.approx(theirs.free, rel=0.05)
