@@ -21,6 +21,10 @@ PLACES = ("/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container
 MOST_OUTPUT = 16 << 20
 """Bytes of output that `/run` answers with; what a program says beyond is lost."""
 
+NOT_FOUND = 'container not found ("{container}")'
+NOT_ATTACHED = "container {container} not found in pod {pod}_{namespace}"
+"""What a kubelet says of a container that does not run, in /exec and /run, and in /attach."""
+
 
 class Commands:
     """`socket` is Docker's."""
@@ -54,7 +58,7 @@ class Commands:
 
     async def _attach(self, http: web.Request) -> web.StreamResponse:
         """Whether there is a terminal is a matter of the container."""
-        pod, container = await self._running(http)
+        pod, container = await self._running(http, NOT_ATTACHED)
         wish = spec_of(pod, container.name)
         wanted = asked(http.query)
         if wish is not None and wish.tty:
@@ -82,12 +86,12 @@ class Commands:
             raise Refused(f"command '{' '.join(words)}' exited with {code}: {said.decode(errors='replace')}")
         return web.Response(body=bytes(said), content_type="text/plain")
 
-    async def _running(self, http: web.Request) -> tuple[Pod, Container]:
-        """The container of the path. Raises Gone without the pod, Refused when it does not run."""
+    async def _running(self, http: web.Request, otherwise: str = NOT_FOUND) -> tuple[Pod, Container]:
+        """The container of the path. Raises Gone without the pod, Refused in these words when it does not run."""
         place, name = http.match_info, http.match_info["container"]
         pod = self._pods.one(place["namespace"], place["pod"], place.get("uid", ""))
         seen = await self._pods.containers(pod)
         running = [one for one in seen.containers.get(name, ()) if one.running]
         if not running:
-            raise Refused(f'container not found ("{name}")')
+            raise Refused(otherwise.format(**place))
         return pod, running[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 from api import keys
 from api.keys import Certificate
 from api.kubeconfig import BadKubeconfig, Kubeconfig
-from tests.conformance.stock import API, NODE_IP, StockNode
+from tests.conformance.stock import AGENT_PORT, API, NODE_IP, StockNode
 
 TOKEN_ID, TOKEN_SECRET = "abcdef", "0123456789abcdef"
 GROUP = "system:bootstrappers:kubeadm:default-node-token"
@@ -66,8 +66,6 @@ class JoiningNode(StockNode):
         super().agent(
             f"--bootstrap-kubeconfig={self.root}/bootstrap",
             "--server-tls-bootstrap=true",
-            f"--address={NODE_IP}",
-            "--port=10250",
             f"--client-ca-file={self.root}/ca.crt",
             *flags,
         )
@@ -81,7 +79,7 @@ class JoiningNode(StockNode):
 
     def served(self) -> Certificate:
         """The one that callers of port 10250 are shown."""
-        ask = ("openssl", "s_client", "-connect", f"{NODE_IP}:10250", "-showcerts")
+        ask = ("openssl", "s_client", "-connect", f"{NODE_IP}:{AGENT_PORT}", "-showcerts")
         command = [*self.place, *ask]
         done = subprocess.run(command, input="", capture_output=True, text=True, check=False, timeout=20)
         return keys.read(keys.blocks(done.stdout.encode(), "CERTIFICATE"))

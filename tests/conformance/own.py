@@ -10,8 +10,6 @@ from tests.conformance.stock import NODE_IP, PODS, PORT, QUIET, READY_SECONDS, S
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE
 
-AGENT_PORT = 10250
-
 
 class OwnNode(StockNode):
     """Use as a context manager. As a StockNode, but what serves the API is our master."""
@@ -23,10 +21,6 @@ class OwnNode(StockNode):
         wait_until(self._answers, "podlane-master", READY_SECONDS)
         self.join(NODE, self.root)
         (self.root / NODE).rename(self.root / "node")
-
-    def agent(self, *flags: str) -> None:
-        """Start the agent, whose server the master reaches."""
-        super().agent("--address=0.0.0.0", f"--port={AGENT_PORT}", *flags)
 
     def join(self, name: str, home: Path) -> None:
         """Give a node the kubeconfig with which it joins, a file of its name in a folder."""

@@ -8,10 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +26,7 @@ from tests.e2e.single import NODE, SingleNode
 PORT = 6443
 API, ETCD = f"127.0.0.1:{PORT}", "127.0.0.1:2379"
 NODE_IP = "10.245.48.3"
+AGENT_PORT = 10250
 PODS, SERVICES, API_SERVICE = "10.248.0.0/24", "10.248.240.0/24", "10.248.240.1"
 READY_SECONDS = 120.0
 QUIET = ("--leader-elect=false", "--bind-address=127.0.0.1", "--port=0")
@@ -38,6 +36,9 @@ WITH_RUNTIME = (f"--add-runtime=here={Path(runtime.__file__)}", "--default-runti
 
 class StockNode(SingleNode):
     """Use as a context manager. The agent is a node as `system:node:node-1`, authorised and admitted as such."""
+
+    NODES: tuple[str, ...] = (NODE,)
+    """Who has a kubeconfig of its name."""
 
     def __init__(self) -> None:
         self.namespace = f"podstock-{os.getpid()}"
@@ -61,9 +62,11 @@ class StockNode(SingleNode):
         images.load(self.docker_socket)
 
     def agent(self, *flags: str) -> None:
-        """Start the agent, in place of the one that runs."""
+        """Start the agent, in place of the one that runs. The API server reaches it."""
         super().agent(
             f"--node-ip={NODE_IP}",
+            f"--address={NODE_IP}",
+            f"--port={AGENT_PORT}",
             "--network=cni",
             f"--cni-conf-dir={self.root}/net.d",
             "--eviction-hard=memory.available<50Mi",
@@ -71,17 +74,6 @@ class StockNode(SingleNode):
             *flags,
         )
         wait_until(lambda: self.node_condition("Ready") == "True", "the node is Ready", READY_SECONDS)
-
-    @contextmanager
-    def serving_logs(self) -> Iterator[None]:
-        """In the block, logs of containers are there where a kubelet has them."""
-        module = (sys.executable, "-m", "tests.conformance.logs")
-        server = subprocess.Popen([*self.place, *module, self.docker_socket, NODE_IP, f"{self.root}/server.pem"])
-        try:
-            yield
-        finally:
-            server.terminate()
-            server.wait()
 
     def put_status(self, pod: str, patch: dict[str, Any]) -> None:
         """Change the status of a pod as a controller does; not every kubectl can."""
@@ -92,7 +84,7 @@ class StockNode(SingleNode):
 
     def _start_master(self) -> None:
         self._write_network()
-        write_identities(self.root, API, (API_SERVICE, NODE_IP, "kubernetes.default.svc"), (NODE,))
+        write_identities(self.root, API, (API_SERVICE, NODE_IP, "kubernetes.default.svc"), self.NODES)
         self._start_binary("etcd", *etcd(self.root))
         self._start_binary("kube-apiserver", *self._api_server_flags())
         wait_until(self._answers, "kube-apiserver", READY_SECONDS)

@@ -122,7 +122,7 @@ class Kubectl:
     """One of the programs, speaking one of the protocols."""
 
     def __init__(self, cluster: Cluster, program: str, websockets: str, home: Path) -> None:
-        self.command = (program, f"--kubeconfig={cluster.lab.kubeconfig}", "-n", "into")
+        self.command: tuple[str, ...] = (program, f"--kubeconfig={cluster.lab.kubeconfig}", "-n", "into")
         self.environment = {
             **os.environ,
             "HOME": str(home),
