@@ -11,9 +11,9 @@ from contextlib import aclosing
 from api import keys
 from api.client import Client, ClientError, Incomprehensible
 from api.configuration import Secret
-from api.keys import Subject
 from api.kubeconfig import Kubeconfig
 from api.objects import ObjectMeta
+from api.pem import Subject
 from api.signing_requests import (
     CLIENT_USAGES,
     DENIED,

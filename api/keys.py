@@ -1,4 +1,7 @@
-"""Private keys, requests for certificates, and what a certificate says: bytes of PEM in and out."""
+"""Private keys, requests for certificates, and what a certificate says: bytes of PEM in and out.
+
+The library behind it takes 8 MB: who stays small imports the values (`api/pem.py`) and not this.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import datetime
 import hashlib
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -15,31 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from api.pem import BadPem, Certificate, Request, Subject
+
 SELF_SIGNED_LIFE = datetime.timedelta(days=365)
-
-
-class BadPem(Exception):
-    """`str(error)` says what was found in place of a key or a certificate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """Whom a certificate is to name: `user` (CN) of `groups` (O), and where a server is reached."""
-
-    user: str
-    groups: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """What a certificate says; `digest` tells one from the other."""
-
-    subject: Subject
-    begins: datetime.datetime
-    ends: datetime.datetime
-    digest: str
 
 
 def new_key() -> bytes:
@@ -56,14 +36,6 @@ def request(key: bytes, subject: Subject) -> bytes:
     if subject.names or subject.addresses:
         builder = builder.add_extension(_places(subject), critical=False)
     return builder.sign(_private(key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a request for a certificate says, its signature checked; `more` are emails and URIs that it is to name."""
-
-    subject: Subject
-    more: tuple[str, ...]
 
 
 def read_request(pem: bytes) -> Request:
@@ -119,18 +91,6 @@ def self_signed(key: bytes, subject: Subject, now: datetime.datetime) -> bytes:
         .sign(private, hashes.SHA256())
         .public_bytes(serialization.Encoding.PEM)
     )
-
-
-def blocks(pem: bytes, label: str) -> bytes:
-    """The blocks of a PEM file whose label ends so (`CERTIFICATE`, `PRIVATE KEY`); files hold both at times."""
-    found: list[bytes] = []
-    inside = False
-    for line in pem.splitlines():
-        inside = inside or (line.startswith(b"-----BEGIN ") and line.rstrip().endswith(label.encode() + b"-----"))
-        if inside:
-            found.append(line.rstrip())
-        inside = inside and not line.startswith(b"-----END ")
-    return b"".join(line + b"\n" for line in found)
 
 
 def _name(subject: Subject) -> x509.Name:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from api.signing_requests import CertificateSigningRequest
-from master import memory
 from master.access import pki, service_tokens
 from master.controllers.look import Environment
 from master.controllers.loop import Controllers
@@ -101,7 +100,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 nodes=nodes,
             )
         )
-        async with _beside(controllers.run(), store.run(), memory.give_back()):
+        async with _beside(controllers.run(), store.run()):
             await controllers.first_pass.wait()
             try:
                 await _listen(server, settings, authority)

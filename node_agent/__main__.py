@@ -71,10 +71,8 @@ async def serve(settings: Settings) -> None:
         Prober(docker) as prober,
     ):
         identity, certificate = ClientCertificate(settings, client), ServingCertificate(settings, client)
-        try:
-            await certificate.load()
-        except NotReady as error:
-            log.warning("nobody can call before there is a certificate", extra={"error": error})
+        if settings.tls_cert_file:
+            await _given(certificate)
         guarded_by(await asyncio.to_thread(_callers_authority, settings), certificate.context())
         async with asyncio.TaskGroup() as tasks:
             agent = Agent(settings, client, docker, network, prober, tasks.create_task)
@@ -83,8 +81,9 @@ async def serve(settings: Settings) -> None:
             await health.start()
             notify("READY=1")
             try:
-                for loop in (agent.ports, identity.loop, certificate.loop, server.loop):
+                for loop in (agent.ports, identity.loop, certificate.loop):
                     tasks.create_task(loop.run())
+                tasks.create_task(_open(server, certificate))
                 for work in agent.work():
                     tasks.create_task(work)
                 await asyncio.Event().wait()
@@ -92,6 +91,20 @@ async def serve(settings: Settings) -> None:
                 docker.close()
                 await server.stop()
                 await health.stop()
+
+
+async def _given(certificate: ServingCertificate) -> None:
+    """Whoever has given files that are no certificate hears of it at once. Raises Refused."""
+    try:
+        await certificate.load()
+    except NotReady as error:
+        log.warning("nobody can call before there is a certificate", extra={"error": error})
+
+
+async def _open(server: Server, certificate: ServingCertificate) -> None:
+    """Pods come first: nobody waits until a certificate has been made or read."""
+    await certificate.loaded()
+    await server.loop.run()
 
 
 def _callers_authority(settings: Settings) -> bytes:

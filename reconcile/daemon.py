@@ -1,4 +1,4 @@
-"""What every daemon does around its work: log lines, signals, and word to systemd."""
+"""What every daemon does around its work: log lines, signals, memory, and word to systemd."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import socket
 import sys
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable
+
+from reconcile import memory
 
 _LIBC = ctypes.CDLL(None)
 _M_ARENA_MAX = -8
@@ -59,12 +61,13 @@ async def _until_stopped(main: Callable[[], Awaitable[None]]) -> int:
     task = asyncio.ensure_future(main())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
-    watchdog = asyncio.create_task(_feed_watchdog())
+    beside = [asyncio.create_task(_feed_watchdog()), asyncio.create_task(memory.give_back())]
     try:
         with contextlib.suppress(asyncio.CancelledError):
             await task
     finally:
-        watchdog.cancel()
+        for one in beside:
+            one.cancel()
         notify("STOPPING=1")
     return 0
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from api import keys
-from api.keys import Request
 from api.objects import Node
+from api.pem import Request
 from api.signing_requests import (
     CLIENT,
     CLIENT_AUTH,

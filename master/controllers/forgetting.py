@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from api import keys
 from api.configuration import Secret
 from api.events import Event
+from api.pem import BadPem
 from api.queries import NodeQuery
 from api.signing_requests import APPROVED, DENIED, FAILED, CertificateSigningRequest
 from master.access.bootstrap_tokens import NAMESPACE, TYPE, is_over
@@ -51,7 +52,7 @@ def old_requests(requests: Iterable[CertificateSigningRequest], wall: datetime.d
 def _is_over(item: CertificateSigningRequest, wall: datetime.datetime) -> bool:
     try:
         return bool(item.status.certificate) and keys.read(item.status.certificate).ends <= wall
-    except keys.BadPem:
+    except BadPem:
         return False
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from api import keys, names
+from api.pem import BadPem
 from api.rules import Rules
 from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, duplicates, shown
 from api.signing_requests import (
@@ -45,7 +46,7 @@ def _check(item: CertificateSigningRequest) -> Iterator[Problem]:
     spec = item.spec
     try:
         keys.read_request(spec.request)
-    except keys.BadPem as error:
+    except BadPem as error:
         yield Problem("spec.request", shown(spec.request.decode(errors="replace")), str(error))
     yield from _check_signer(spec.signer_name)
     yield from at_least(("spec.expirationSeconds", spec.expiration_seconds, SHORTEST))
@@ -154,7 +155,7 @@ def _check_certificate(new: bytes, old: bytes) -> Iterator[Problem]:
         yield Problem(path, "given", "updates may not modify existing certificate content", FORBIDDEN)
     try:
         keys.read(new)
-    except keys.BadPem as error:
+    except BadPem as error:
         yield Problem(path, "<certificate data>", str(error))
 
 

@@ -13,10 +13,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-from api import keys
 from api.client import AlreadyExists, Client, ClientError
-from api.keys import Subject
 from api.objects import ObjectMeta
+from api.pem import BadPem, Subject
 from api.signing_requests import (
     DENIED,
     FAILED,
@@ -24,7 +23,8 @@ from api.signing_requests import (
     CertificateSigningRequestSpec,
     condition,
 )
-from node_agent.certificates import key_files
+from node_agent.certificates import key_files, tasks
+from node_agent.certificates.tasks import Asking, Identity
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
@@ -41,60 +41,45 @@ class Wish:
     subject: Subject
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A key and the certificate for it, as PEM."""
-
-    key: bytes
-    certificate: bytes
-
-    @property
-    def together(self) -> bytes:
-        """Both, as one file holds them."""
-        return self.certificate.rstrip() + b"\n" + self.key
-
-
 async def ask(client: Client, wish: Wish, key_file: Path) -> Identity:
     """A new key with its certificate; the caller removes `key_file` when he has put them away.
 
     Raises NotReady when the request is refused, or the API server does not answer.
     """
-    key = await asyncio.to_thread(_key, key_file)
-    name = f"node-csr-{keys.fingerprint(key, repr(wish))[:LETTERS_OF_NAME]}"
+    asking = await _asking(wish, key_file)
+    name = f"node-csr-{asking.fingerprint[:LETTERS_OF_NAME]}"
     try:
-        certificate = await _signed(client, name, wish, key)
+        certificate = await _signed(client, name, wish, asking.request)
     except ClientError as error:
         raise NotReady(f"certificate request {name}: {error}") from None
-    if not _is_good(key, certificate):
+    fresh = await _good(asking.key, certificate)
+    if fresh is None:
         await asyncio.to_thread(key_files.remove, key_file)
         raise NotReady(f"certificate request {name}: its certificate is no longer good; asking with another key")
-    return Identity(key, certificate)
-
-
-def _key(path: Path) -> bytes:
-    held = key_files.read(path)
-    try:
-        if held:
-            keys.fingerprint(held)
-            return held
-    except keys.BadPem:
-        log.warning("a key cannot be read; another one is made", extra={"file": str(path)})
-    fresh = keys.new_key()
-    key_files.write(path, fresh)
     return fresh
 
 
-def _is_good(key: bytes, certificate: bytes) -> bool:
-    try:
-        ends = keys.read(certificate).ends
-        return keys.belongs(key, certificate) and ends > datetime.datetime.now(datetime.UTC)
-    except keys.BadPem:
-        return False
+async def _asking(wish: Wish, path: Path) -> Asking:
+    held = await asyncio.to_thread(key_files.read, path)
+    asking = await tasks.request(held, wish.subject, repr(wish))
+    if held and asking.key != held:
+        log.warning("a key cannot be read; another one is made", extra={"file": str(path)})
+    if asking.key != held:
+        await asyncio.to_thread(key_files.write, path, asking.key)
+    return asking
 
 
-async def _signed(client: Client, name: str, wish: Wish, key: bytes) -> bytes:
+async def _good(key: bytes, certificate: bytes) -> Identity | None:
     try:
-        item = await client.create(_request(name, wish, key))
+        fresh = await tasks.identity(key, certificate)
+    except BadPem:
+        return None
+    return fresh if fresh.says.ends > datetime.datetime.now(datetime.UTC) else None
+
+
+async def _signed(client: Client, name: str, wish: Wish, request: bytes) -> bytes:
+    try:
+        item = await client.create(_request(name, wish, request))
         log.info("asked for a certificate", extra={"request": name, "signer": wish.signer})
     except AlreadyExists:
         item = await client.get(CertificateSigningRequest, name)
@@ -134,10 +119,8 @@ def _answer(item: CertificateSigningRequest) -> bytes:
     return item.status.certificate
 
 
-def _request(name: str, wish: Wish, key: bytes) -> CertificateSigningRequest:
+def _request(name: str, wish: Wish, request: bytes) -> CertificateSigningRequest:
     return CertificateSigningRequest(
         metadata=ObjectMeta(name=name),
-        spec=CertificateSigningRequestSpec(
-            request=keys.request(key, wish.subject), signer_name=wish.signer, usages=wish.usages
-        ),
+        spec=CertificateSigningRequestSpec(request=request, signer_name=wish.signer, usages=wish.usages),
     )

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from api import keys
 from api.client import Client
-from api.keys import Certificate, Subject
 from api.kubeconfig import BadKubeconfig, Kubeconfig
+from api.pem import BadPem, Certificate, Subject
 from api.signing_requests import CLIENT_USAGES, NODE_CLIENT, NODE_PREFIX, NODES
-from node_agent.certificates import key_files, rotation
+from node_agent.certificates import key_files, rotation, tasks
 from node_agent.certificates.asking import Wish, ask
 from node_agent.clock import wall
 from node_agent.settings import Settings
@@ -32,7 +31,7 @@ async def joined(settings: Settings, clock: Clock = wall) -> Kubeconfig:
 
     Waits as long as nobody approves it. Raises BadKubeconfig.
     """
-    if not settings.bootstrap_kubeconfig or await asyncio.to_thread(_is_good, Path(settings.kubeconfig), clock()):
+    if not settings.bootstrap_kubeconfig or await _is_good(Path(settings.kubeconfig), clock()):
         return Kubeconfig.load(settings.kubeconfig)
     failures = 0
     while True:
@@ -59,12 +58,12 @@ async def _join(settings: Settings) -> None:
     log.info("kubeconfig written", extra={"file": settings.kubeconfig})
 
 
-def _is_good(path: Path, now: datetime.datetime) -> bool:
+async def _is_good(path: Path, now: datetime.datetime) -> bool:
     """Whether the API server would know us by that file."""
     try:
         held = Kubeconfig.load(path)
-        return bool(held.token) or keys.read(held.certificate).ends > now
-    except (BadKubeconfig, keys.BadPem) as error:
+        return bool(held.token) or (await tasks.read(held.certificate)).ends > now
+    except (BadKubeconfig, BadPem) as error:
         log.info("a certificate is needed", extra={"why": str(error)})
         return False
 
@@ -89,7 +88,7 @@ class ClientCertificate:
         if not self._settings.rotate_certificates:
             return
         try:
-            held = await asyncio.to_thread(self._read)
+            held = await self._read()
             if held is None or not rotation.is_due(held, self._clock()):
                 return
             if held.ends > self._clock():
@@ -108,10 +107,10 @@ class ClientCertificate:
         text = Kubeconfig.load(place).renewed(fresh.certificate, fresh.key)
         await asyncio.to_thread(key_files.write, place, text.encode())
         await asyncio.to_thread(key_files.remove, pending)
-        until = keys.read(fresh.certificate).ends
-        log.info("client certificate renewed", extra={"file": str(place), "until": until.isoformat()})
+        until = fresh.says.ends.isoformat()
+        log.info("client certificate renewed", extra={"file": str(place), "until": until})
 
-    def _read(self) -> Certificate | None:
+    async def _read(self) -> Certificate | None:
         """Our own certificate in the kubeconfig; None if there is none. The file is read when it has changed."""
         place = Path(self._settings.kubeconfig)
         try:
@@ -122,8 +121,8 @@ class ClientCertificate:
             return self._held
         config = Kubeconfig.load(place)
         try:
-            said = keys.read(config.certificate) if config.certificate else None
-        except keys.BadPem as error:
+            said = await tasks.read(config.certificate) if config.certificate else None
+        except BadPem as error:
             raise NotReady(f"{place}: {error}") from None
         self._held = said if said is not None and said.subject == _subject(self._settings) else None
         self._edition = edition

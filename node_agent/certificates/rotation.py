@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from api.keys import Certificate
+from api.pem import Certificate
 
 EARLIEST, LATEST = 0.7, 0.9
 """Between these parts of its life; each certificate at another moment, so that nodes do not come all at once."""

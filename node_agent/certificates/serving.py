@@ -10,12 +10,13 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from api import keys
+from api import pem
 from api.client import Client
-from api.keys import Subject
+from api.pem import BadPem, Subject
 from api.signing_requests import NODE_PREFIX, NODE_SERVING, NODES, SERVER_USAGES
-from node_agent.certificates import key_files, rotation
-from node_agent.certificates.asking import Identity, Wish, ask
+from node_agent.certificates import key_files, rotation, tasks
+from node_agent.certificates.asking import Wish, ask
+from node_agent.certificates.tasks import Identity
 from node_agent.settings import Settings
 from reconcile.errors import Refused
 from reconcile.loop import Loop, Pace
@@ -25,13 +26,15 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 10.0
 LAST_RETRY_SECONDS = 60.0
 
+SELF_SIGNED = "serving-self-signed.pem"
+
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
 class ServingCertificate:
-    """`await load()`, then `context()` is good for a listener; while `loop` runs the certificate stays good.
+    """While `loop` runs, `context()` is good for a listener: from `await loaded()` on, which `await load()` is before.
 
     A certificate that is asked for may be long in coming: until then the server has one of its own making.
     """
@@ -43,12 +46,18 @@ class ServingCertificate:
         self._folder = Path(settings.state_dir) / "pki"
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._held = Identity(b"", b"")
+        self._given: tuple[bytes, bytes] | None = None
+        self._held: Identity | None = None
+        self._loaded = asyncio.Event()
         self.loop = Loop("serving certificate", self.passed, Pace(resync=LOOK_SECONDS, last_retry=LAST_RETRY_SECONDS))
 
     def context(self) -> ssl.SSLContext:
         """The same one at each call; a certificate that is renewed counts for connections from then on."""
         return self._context
+
+    async def loaded(self) -> None:
+        """Returns when there is a certificate in use."""
+        await self._loaded.wait()
 
     async def load(self) -> None:
         """The certificate of the files, the one that an earlier agent had, or another. Raises NotReady and Refused."""
@@ -56,7 +65,7 @@ class ServingCertificate:
             await self._load_files()
             return
         if self._settings.server_tls_bootstrap:
-            held = await asyncio.to_thread(self._kept, "serving.pem")
+            held = await self._kept("serving.pem")
             if held is not None and self._serves(held):
                 self._use(held)
                 return
@@ -64,9 +73,11 @@ class ServingCertificate:
 
     async def passed(self) -> None:
         """What `loop` does each time. Raises NotReady and Refused."""
+        if self._settings.tls_cert_file or self._held is None:
+            await self.load()
         if self._settings.tls_cert_file:
-            await self._load_files()
-        elif self._settings.server_tls_bootstrap:
+            return
+        if self._settings.server_tls_bootstrap:
             await self._ask_in_time()
         elif self._is_due():
             await self._sign_ourselves()
@@ -75,16 +86,18 @@ class ServingCertificate:
 
     async def _load_files(self) -> None:
         certificate, key = Path(self._settings.tls_cert_file), Path(self._settings.tls_private_key_file)
-        found = Identity(*await asyncio.to_thread(lambda: (key_files.read(key), key_files.read(certificate))))
-        if found == self._held:
+        found = await asyncio.to_thread(lambda: (key_files.read(key), key_files.read(certificate)))
+        if found == self._given:
             return
         try:
-            self._use(found)
-        except (ssl.SSLError, keys.BadPem) as error:
+            self._take(found[1].rstrip() + b"\n" + found[0])
+        except ssl.SSLError as error:
             raise Refused(f"{certificate} and {key}: no certificate with its key: {error}") from None
+        self._given = found
+        log.info("serving certificate in use", extra={"file": str(certificate)})
 
     async def _ask_in_time(self) -> None:
-        if self._serves(self._held) and not self._is_due():
+        if self._held is not None and self._serves(self._held) and not self._is_due():
             return
         pending = self._folder / "serving-request.key"
         wish = Wish(NODE_SERVING, SERVER_USAGES, self._subject)
@@ -94,18 +107,12 @@ class ServingCertificate:
         self._use(fresh)
 
     async def _sign_ourselves(self) -> None:
-        held = await asyncio.to_thread(self._kept, "serving-self-signed.pem")
-        if held is None or rotation.is_due(keys.read(held.certificate), self._clock()):
-            held = await asyncio.to_thread(self._self_signed)
+        name, address, now = self._settings.node_name, self._settings.node_ip, self._clock()
+        held = await self._kept(SELF_SIGNED)
+        if held is None or rotation.is_due(held.says, now):
+            held = await tasks.self_signed(Subject(f"{name}@{int(now.timestamp())}", (), (name,), (address,)), now)
+            await asyncio.to_thread(key_files.write, self._folder / SELF_SIGNED, held.together)
         self._use(held)
-
-    def _self_signed(self) -> Identity:
-        key, now = keys.new_key(), self._clock()
-        name, address = self._settings.node_name, self._settings.node_ip
-        subject = Subject(f"{name}@{int(now.timestamp())}", (), (name,), (address,))
-        made = Identity(key, keys.self_signed(key, subject, now))
-        key_files.write(self._folder / "serving-self-signed.pem", made.together)
-        return made
 
     # --- the one there is ------------------------------------------------------------------------------------------
 
@@ -114,34 +121,36 @@ class ServingCertificate:
         name = self._settings.node_name
         return Subject(f"{NODE_PREFIX}{name}", (NODES,), (name,), (self._settings.node_ip,))
 
-    def _kept(self, name: str) -> Identity | None:
+    async def _kept(self, name: str) -> Identity | None:
         """What is in the file, if it is good for anything."""
-        data = key_files.read(self._folder / name)
-        held = Identity(keys.blocks(data, "PRIVATE KEY"), keys.blocks(data, "CERTIFICATE"))
+        data = await asyncio.to_thread(key_files.read, self._folder / name)
         try:
-            return held if data and keys.belongs(held.key, held.certificate) else None
-        except keys.BadPem as error:
+            return (
+                await tasks.identity(pem.blocks(data, "PRIVATE KEY"), pem.blocks(data, "CERTIFICATE")) if data else None
+            )
+        except BadPem as error:
             log.warning("a certificate cannot be read", extra={"file": str(self._folder / name), "error": str(error)})
             return None
 
     def _serves(self, held: Identity) -> bool:
         """Whether it is one that was asked for, is still good, and names this node as it is now."""
-        if not held.certificate:
-            return False
-        said = keys.read(held.certificate)
-        return said.subject == self._subject and said.ends > self._clock()
+        return held.says.subject == self._subject and held.says.ends > self._clock()
 
     def _is_due(self) -> bool:
-        return rotation.is_due(keys.read(self._held.certificate), self._clock())
+        return self._held is None or rotation.is_due(self._held.says, self._clock())
 
     def _use(self, fresh: Identity) -> None:
+        self._take(fresh.together)
+        self._held = fresh
+        says = fresh.says
+        log.info("serving certificate in use", extra={"user": says.subject.user, "until": says.ends.isoformat()})
+
+    def _take(self, together: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:
             both = Path(folder) / "both.pem"
             both.touch(mode=0o600)
-            both.write_bytes(fresh.together)
+            both.write_bytes(together)
             # Into another context first: what does not go together must not take the place of what serves.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(both)
             self._context.load_cert_chain(both)
-        self._held = fresh
-        said = keys.read(fresh.certificate)
-        log.info("serving certificate in use", extra={"user": said.subject.user, "until": said.ends.isoformat()})
+        self._loaded.set()

@@ -11,7 +11,7 @@ from typing import Any
 import docker
 
 from api import keys
-from api.keys import Subject
+from api.pem import Subject
 from lab import images
 from tests.conformance.build import BINARIES
 

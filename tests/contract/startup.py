@@ -6,7 +6,7 @@ import base64
 from typing import Any, NamedTuple
 
 from api import keys
-from api.keys import Subject
+from api.pem import Subject
 
 NODE = "ref1"
 IN = "namespaces/red"

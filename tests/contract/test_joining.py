@@ -16,9 +16,9 @@ from api import keys
 from api.certificates import bootstrap_kubeconfig, node_kubeconfig
 from api.client import ApiError, Client, Forbidden
 from api.configuration import Secret
-from api.keys import Subject
 from api.kubeconfig import Kubeconfig
 from api.objects import Node, NodeAddress, NodeStatus, ObjectMeta
+from api.pem import Subject
 from api.signing_requests import (
     APPROVED,
     CLIENT_USAGES,

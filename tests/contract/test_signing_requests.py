@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from api import keys
-from api.keys import Subject
+from api.pem import Subject
 from api.signing_requests import (
     CLIENT,
     CLIENT_USAGES,

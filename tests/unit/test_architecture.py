@@ -43,6 +43,7 @@ PURE = (
     "api/names.py",
     "api/networks.py",
     "api/objects.py",
+    "api/pem.py",
     "api/pod_network.py",
     "api/placement.py",
     "api/pod_affinity.py",

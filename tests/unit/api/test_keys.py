@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from api import keys
-from api.keys import Subject
+from api.pem import BadPem, Request, Subject, blocks
 from node_agent.certificates import rotation
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -16,7 +16,7 @@ SUBJECT = Subject("system:node:n1", ("system:nodes",), ("n1",), ("10.0.0.1", "fd
 
 def test_a_request_and_a_certificate_say_what_was_put_into_them() -> None:
     key = keys.new_key()
-    assert keys.read_request(keys.request(key, SUBJECT)) == keys.Request(SUBJECT, ())
+    assert keys.read_request(keys.request(key, SUBJECT)) == Request(SUBJECT, ())
     signed = keys.self_signed(key, SUBJECT, NOW)
     assert keys.read(signed).subject == SUBJECT
     assert keys.belongs(key, signed)
@@ -27,17 +27,17 @@ def test_a_request_and_a_certificate_say_what_was_put_into_them() -> None:
     "pem", [b"", b"x", b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"]
 )
 def test_what_is_no_request_is_said_to_be_none(pem: bytes) -> None:
-    with pytest.raises(keys.BadPem):
+    with pytest.raises(BadPem):
         keys.read_request(pem)
-    with pytest.raises(keys.BadPem):
+    with pytest.raises(BadPem):
         keys.read(pem)
 
 
 def test_a_request_that_was_changed_is_refused() -> None:
     text = keys.request(keys.new_key(), SUBJECT)
-    found = keys.blocks(text, "CERTIFICATE REQUEST").splitlines()
+    found = blocks(text, "CERTIFICATE REQUEST").splitlines()
     broken = b"\n".join([*found[:-2], found[-2][:-8] + b"AAAA" + found[-2][-4:], found[-1]])
-    with pytest.raises(keys.BadPem):
+    with pytest.raises(BadPem):
         keys.read_request(broken)
 
 
@@ -45,8 +45,8 @@ def test_a_file_with_both_is_taken_apart() -> None:
     key = keys.new_key()
     signed = keys.self_signed(key, SUBJECT, NOW)
     for both in (key + signed, signed + key, b"words\n" + signed + b"\n\n" + key):
-        assert keys.blocks(both, "PRIVATE KEY") == key
-        assert keys.blocks(both, "CERTIFICATE") == signed
+        assert blocks(both, "PRIVATE KEY") == key
+        assert blocks(both, "CERTIFICATE") == signed
 
 
 def test_a_certificate_is_renewed_late_in_its_life_at_a_moment_of_its_own() -> None:

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from api import keys
-from api.keys import Subject
 from api.kubeconfig import BadKubeconfig, Kubeconfig
+from api.pem import Subject
 
 NOW = datetime.datetime.now(datetime.UTC)
 KEY = keys.new_key()

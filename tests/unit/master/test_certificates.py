@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from api import keys
 from api.configuration import Secret
-from api.keys import Subject
 from api.objects import Node, NodeAddress, NodeStatus, ObjectMeta
+from api.pem import Subject
 from api.signing_requests import (
     APPROVED,
     CLIENT,

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from api import keys
 from api.client import Client
-from api.keys import Subject
 from api.kubeconfig import Kubeconfig
+from api.pem import Certificate, Subject, blocks
 from node_agent.certificates.serving import ServingCertificate
 from node_agent.settings import Settings
 from reconcile.errors import Refused
@@ -49,7 +49,7 @@ async def listening(one: ServingCertificate) -> AsyncIterator[int]:
         await server.wait_closed()
 
 
-async def shown(port: int) -> keys.Certificate:
+async def shown(port: int) -> Certificate:
     """The certificate that a client is shown."""
 
     def connect() -> bytes:
@@ -110,6 +110,33 @@ async def test_given_files_are_served_and_read_again_when_they_have_changed(tmp_
         with pytest.raises(Refused, match=r"tls\.crt"):
             await one.passed()
         assert (await shown(port)).subject.user == "two"
+
+
+async def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    given = replace(settings(tmp_path), tls_cert_file="/nowhere.crt", tls_private_key_file="/nowhere.key")
+    with pytest.raises(Refused, match=r"/nowhere\.crt and /nowhere\.key"):
+        await serving(given, Clock()).load()
+
+
+async def test_the_first_pass_makes_a_certificate_for_those_who_wait(tmp_path: Path) -> None:
+    one = serving(settings(tmp_path), Clock())
+    waiting = asyncio.create_task(one.loaded())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await one.passed()
+    async with asyncio.timeout(30):
+        await waiting
+    async with listening(one) as port:
+        assert (await shown(port)).subject.names == ("n1",)
+
+
+async def test_a_kept_certificate_without_its_key_is_made_anew(tmp_path: Path) -> None:
+    await serving(settings(tmp_path), Clock()).load()
+    kept = tmp_path / "pki" / "serving-self-signed.pem"
+    before = blocks(kept.read_bytes(), "CERTIFICATE")
+    kept.write_bytes(before)
+    await serving(settings(tmp_path), Clock()).load()
+    assert blocks(kept.read_bytes(), "CERTIFICATE") != before
 
 
 def test_one_file_without_the_other_is_refused(tmp_path: Path) -> None:

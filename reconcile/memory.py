@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 
-SECONDS = 60.0
+SECONDS = 30.0
 
 
 async def give_back() -> None:

@@ -1,0 +1,50 @@
+"""Whom certificates name and what they say, as values, and files of PEM taken apart. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+
+class BadPem(Exception):
+    """`str(error)` says what was found in place of a key or a certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whom a certificate is to name: `user` (CN) of `groups` (O), and where a server is reached."""
+
+    user: str
+    groups: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a certificate says; `digest` tells one from the other."""
+
+    subject: Subject
+    begins: datetime.datetime
+    ends: datetime.datetime
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a request for a certificate says, its signature checked; `more` are emails and URIs that it is to name."""
+
+    subject: Subject
+    more: tuple[str, ...]
+
+
+def blocks(pem: bytes, label: str) -> bytes:
+    """The blocks of a PEM file whose label ends so (`CERTIFICATE`, `PRIVATE KEY`); files hold both at times."""
+    found: list[bytes] = []
+    inside = False
+    for line in pem.splitlines():
+        inside = inside or (line.startswith(b"-----BEGIN ") and line.rstrip().endswith(label.encode() + b"-----"))
+        if inside:
+            found.append(line.rstrip())
+        inside = inside and not line.startswith(b"-----END ")
+    return b"".join(line + b"\n" for line in found)

@@ -1,0 +1,38 @@
+"""What a burst has needed goes back to the machine, in a process of its own: it is about the whole of one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import asyncio, ctypes, re
+from pathlib import Path
+from reconcile import daemon, memory
+
+memory.SECONDS = 0.05
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+
+async def main():
+    places = []
+    for _ in range(1024):
+        places.append(libc.malloc(65536))
+        ctypes.memset(places[-1], 1, 65536)
+    full = resident()
+    for place in places[:-1]:
+        libc.free(place)
+    while resident() > full - 40:
+        await asyncio.sleep(0.05)
+
+raise SystemExit(daemon.run(main))
+"""
+
+
+def test_a_daemon_gives_back_what_it_no_longer_needs() -> None:
+    """The last piece stays, so that the C library does not give back the others by itself."""
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)

@@ -1,0 +1,19 @@
+"""Libraries that are large stay out of daemons that have to be small."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LARGE = {"cryptography", "grpclib", "google", "kubernetes", "numpy"}
+
+
+@pytest.mark.parametrize("daemon", ["node_agent", "sdn"])
+def test_a_daemon_does_not_load_what_it_does_not_need_all_the_time(daemon: str) -> None:
+    program = f"import {daemon}.__main__, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert f"{daemon}.__main__" in loaded
+    assert not loaded & LARGE
