@@ -1,6 +1,7 @@
 """A listening socket of a daemon: HTTPS connections, within limits of number and time.
 
-A head of a request is limited by aiohttp: 8,190 bytes for its first line and for each header, 128 headers (400).
+A head of a request is limited: LONGEST_LINE for its first line, and by aiohttp 8,190 bytes for each header, 128 headers
+(400).
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ OWN_FILES = 128
 
 READ_AHEAD = 16 << 10
 """Bytes that asyncio's TLS keeps ready for reading, for every connection; its own 256 KB would be most of a watch."""
+
+LONGEST_LINE = 128 << 10
+"""Bytes of a request's first line: a program to be executed in a pod has all its words in there."""
 
 log = logging.getLogger(__name__)
 THEIR_FAULT = (HttpProcessingError, web.RequestPayloadError)
@@ -59,6 +63,7 @@ class Listener:
             handler_cancellation=True,
             shutdown_timeout=CLOSING_SECONDS,
             keepalive_timeout=limits.idle_seconds,
+            max_line_size=LONGEST_LINE,
         )
         self._limits = limits
         self._socket: asyncio.Server | None = None

@@ -114,6 +114,7 @@ def _programs(kubectl: Kubectl) -> None:
     digest = kubectl.run("exec", "-i", "talker", "--", "sha256sum", stdin=data).split()[0].decode()
     assert digest == hashlib.sha256(data).hexdigest()
     assert kubectl.run("exec", "-i", "talker", "--", "cat", stdin=data) == data
+    assert kubectl.run("exec", "talker", "--", "echo", "a" * 50_000) == b"a" * 50_000 + b"\n"
     words = [*kubectl.command, "exec", "talker", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]
     done = subprocess.run(words, env=kubectl.environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (7, "out\n")
