@@ -39,8 +39,7 @@ NOT_ASKED = (
     ),
     (r"clustered applications|ClusterDns|\] DNS|PerformanceDNS|cloud-provider-gcp|LB health|L7", CLOUD),
     (r"Networking|Conntrack|KubeProxy|NoSNAT|NetworkPolicy between|DualStack|latency|SCTP|session affinity", DATAPATH),
-    ("Simple pod should support exec($| through| using)", LATER),
-    (r"Guestbook|Update Demo|NodeAuthenticator", IMAGES),
+    (r"Guestbook", DATAPATH),
     (r"in-cluster config|InClusterConfig|OIDC discovery of service account issuer", DATAPATH),
     (
         r"Services should (allow pods|be able to (change the type( from|[^\[]*ports)|create|up|update)|be rejected"
@@ -48,7 +47,6 @@ NOT_ASKED = (
         DATAPATH,
     ),
     (r"StatefulSetBasic\] .*(with PVCs|basic identity|not deadlock)", "needs a storage class that provides"),
-    (r"StatefulSetBasic\] (Burst|Scaling|.*roll backs of template modifications \[)", IMAGES),
     (r"2 nodes|SchedulerPreemption .Serial. validates (basic|lower)|rollback without unnecessary", NODES),
     (r"PodTopologySpread|PodAntiAffinity|preferably|pod can tolerate", NODES),
     (r"StatefulSetBasic\] should adopt", "needs a storage class that provides"),

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import datetime
 import io
+import json
+import re
+import shutil
+import subprocess
 import tarfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import docker
@@ -17,14 +22,15 @@ from tests.conformance.build import BINARIES
 
 PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 AGNHOST = "k8s.gcr.io/e2e-test-images/agnhost:2.21"
-WEB = ("nginx:1.14-alpine", "nginx:1.15-alpine", "httpd:2.4.38-alpine", "httpd:2.4.39-alpine")
+NGINX, HTTPD = ("nginx:1.14-alpine", "nginx:1.15-alpine"), ("httpd:2.4.38-alpine", "httpd:2.4.39-alpine")
 OLD = "gcr.io/kubernetes-e2e-test-images"
 SETUID, EXECUTABLE, READABLE = 0o6755, 0o755, 0o644
 PAGE = b"<html><body><h1>It works!</h1></body></html>\n"
-CURL = """#!/bin/sh
-exec wget -q -O - "$@"
+MOVE = b"""#!/bin/sh
+[ "$1" = -v ] && shift
+exec busybox mv "$@"
 """
-"""For hooks, which only fetch a URL with it."""
+"""Busybox moves files in silence only."""
 
 
 def load(socket: str) -> None:
@@ -44,15 +50,15 @@ def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
     key, who = keys.new_key(), Subject("localhost", names=("localhost",))
     certificate = keys.self_signed(key, who, datetime.datetime.now(datetime.UTC))
     agnhost, busybox = (BINARIES / "agnhost").read_bytes(), _with({})
-    site = _with({"www/index.html": (PAGE, READABLE)})
-    web = ('CMD ["httpd", "-f", "-p", "80", "-h", "/www"]', "EXPOSE 80")
+    nginx = _with({"www/index.html": (PAGE, READABLE)})
+    httpd = _with({"usr/local/apache2/htdocs/index.html": (PAGE, READABLE), "usr/local/bin/mv": (MOVE, EXECUTABLE)})
     return {
         AGNHOST: (
             _with(
                 {
                     "agnhost": (agnhost, EXECUTABLE),
                     "agnhost-2": (agnhost, EXECUTABLE),
-                    "bin/curl": (CURL.encode(), EXECUTABLE),
+                    **_program("curl"),
                     "localhost.crt": (certificate, READABLE),
                     "localhost.key": (key, READABLE),
                 }
@@ -65,8 +71,28 @@ def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
             _with({"usr/local/bin/nnp": ((BINARIES / "nonewprivs").read_bytes(), SETUID)}),
             ('CMD ["nnp"]',),
         ),
-        **dict.fromkeys(WEB, (site, web)),
+        **dict.fromkeys(NGINX, (nginx, _serving("/www"))),
+        **dict.fromkeys(HTTPD, (httpd, _serving("/usr/local/apache2/htdocs"))),
+        **{
+            f"{OLD}/{animal}:1.0": (
+                _with({"www/data.json": (json.dumps({"image": f"{animal}.jpg"}).encode(), READABLE)}),
+                _serving("/www"),
+            )
+            for animal in ("nautilus", "kitten")
+        },
     }
+
+
+def _serving(folder: str) -> tuple[str, ...]:
+    return (f'CMD ["httpd", "-f", "-p", "80", "-h", "{folder}"]', "EXPOSE 80")
+
+
+def _program(name: str) -> Mapping[str, tuple[bytes, int]]:
+    """A program of this machine under its own path, with the libraries that it needs."""
+    path = shutil.which(name)
+    needs = subprocess.run(["ldd", str(path)], check=True, capture_output=True, text=True).stdout
+    files = [str(path), *re.findall(r"(/\S+) \(0x", needs)]
+    return {file.lstrip("/"): (Path(file).read_bytes(), EXECUTABLE) for file in files}
 
 
 def _with(files: Mapping[str, tuple[bytes, int]]) -> bytes:

@@ -18,6 +18,7 @@ from xml.etree import ElementTree as Xml
 
 from tests.conformance.build import BINARIES, HOME, build
 from tests.conformance.stock import StockNode
+from tests.e2e.test_commands import PROGRAMS
 
 FOCUS = r"\[NodeConformance\]|\[k8s\.io\]|\[sig-node\]|\[sig-storage\]"
 NOT_ASKED = (
@@ -36,6 +37,7 @@ NOT_ASKED = (
         "Pod Disks",
     ),
     *("Volume metrics", "Mounted volume expand", "Detaching", "Volume Disk", "Ubernetes"),
+    *("PrivilegedPod", "Mount propagation"),  # make a network device `dummy`, want `/` to be a shared mount
 )
 """Parts of the names of specs about what is no node's work, or about what neither the cluster nor this machine has."""
 SERIAL = r"\[Serial\]"
@@ -94,7 +96,8 @@ def run_specs(node: StockNode, focus: str, not_asked: tuple[str, ...], reports: 
         command = [
             *(*node.place, "nice", str(BINARIES / "ginkgo"), f"-nodes={at_once}", "-noColor"),
             *(f"-focus={chosen}", f"-skip={left_out}", str(BINARIES / "e2e.test"), "--"),
-            *(f"-kubeconfig={node.root}/admin", "-provider=skeleton", "-disable-log-dump"),
+            *(f"-kubeconfig={node.root}/admin", f"-kubectl-path={PROGRAMS[0]}"),
+            *("-provider=skeleton", "-disable-log-dump"),
             *(f"-report-dir={reports}", f"-report-prefix={name}-", "-node-os-distro=custom"),
         ]
         with log.open("wb") as output:
