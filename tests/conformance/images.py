@@ -26,11 +26,6 @@ NGINX, HTTPD = ("nginx:1.14-alpine", "nginx:1.15-alpine"), ("httpd:2.4.38-alpine
 OLD = "gcr.io/kubernetes-e2e-test-images"
 SETUID, EXECUTABLE, READABLE = 0o6755, 0o755, 0o644
 PAGE = b"<html><body><h1>It works!</h1></body></html>\n"
-MOVE = b"""#!/bin/sh
-[ "$1" = -v ] && shift
-exec busybox mv "$@"
-"""
-"""Busybox moves files in silence only."""
 
 
 def load(socket: str) -> None:
@@ -51,7 +46,7 @@ def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
     certificate = keys.self_signed(key, who, datetime.datetime.now(datetime.UTC))
     agnhost, busybox = (BINARIES / "agnhost").read_bytes(), _with({})
     nginx = _with({"www/index.html": (PAGE, READABLE)})
-    httpd = _with({"usr/local/apache2/htdocs/index.html": (PAGE, READABLE), "usr/local/bin/mv": (MOVE, EXECUTABLE)})
+    httpd = _with({"usr/local/apache2/htdocs/index.html": (PAGE, READABLE)})
     return {
         AGNHOST: (
             _with(

@@ -22,7 +22,7 @@ from tests.e2e.test_commands import PROGRAMS
 
 FOCUS = r"\[NodeConformance\]|\[k8s\.io\]|\[sig-node\]|\[sig-storage\]"
 NOT_ASKED = (
-    *("Networking", "Services", r"\[sig-apps\]", r"\[sig-api-machinery\]", "PodTemplates", "Kubectl"),  # not a node's
+    *("Services", r"\[sig-apps\]", r"\[sig-api-machinery\]", "PodTemplates", "Kubectl"),  # not a node's
     *("In-tree Volumes", "CSI", "Driver:", "PersistentVolumes", "P[VC]+ Protection", "Volume limits", "Flexvolumes"),
     *(r"\[Feature", r"\[Disruptive\]", r"\[Flaky\]", r"\[Slow\]", "[Vv]sphere", "GC[EP]|GKE|gke", "Regional|Zone|AZ"),
     *(
