@@ -13,26 +13,22 @@ from typing import Any
 
 from lab.command import run
 from master.access import pki
-from tests.conformance import images
+from tests.conformance.kubelet import KUBELET, WithKubelet, kubelet_settings
 from tests.conformance.own import OwnNode
-from tests.conformance.stock import NODE_IP, PODS, PORT, QUIET, WITH_RUNTIME
-from tests.contract.test_docker_driver import Dockerd
+from tests.conformance.stock import NODE_IP, PODS, PORT, QUIET
 from tests.e2e.single import NODE
 
 SCHEDULER = "stock"
 """The name by which pods ask for the scheduler of Kubernetes; ours leaves them to it."""
 
-KUBELET = "node-2"
 REFUSED = re.compile(r"Failed to (?:list|watch) \*|is forbidden|the server could not find the requested resource")
 
 
-class Components(OwnNode):
+class Components(WithKubelet, OwnNode):
     """Use as a context manager; each component is started by its own method, as its own user where that one may.
 
     Their requests are protobuf, as is their default.
     """
-
-    _second: Dockerd | None = None
 
     def scheduler(self) -> None:
         """kube-scheduler, for pods that name SCHEDULER."""
@@ -76,38 +72,10 @@ class Components(OwnNode):
         home.mkdir()
         command = str(Path(sys.executable).parent / "podlane")
         run(*self.place, command, "node", "token", f"--kubeconfig={self.root}/admin", f"--out={home}/token")
-        self._second = Dockerd(home / "docker", WITH_RUNTIME, self.place)
-        self._second.root.mkdir()
-        self._running["dockerd of the kubelet"] = self._second.start()
-        images.load(str(self._second.socket))
         settings = kubelet_settings(self.root / "master" / "pki" / "ca.crt")
         # Our agent is at 10250 of the same namespace.
         settings |= {"rotateCertificates": True, "serverTLSBootstrap": True, "port": 10260}
-        self._start_binary(
-            "kubelet",
-            f"--config={self._written('kubelet.json', settings)}",
-            f"--bootstrap-kubeconfig={home}/token",
-            f"--kubeconfig={home}/{KUBELET}",
-            f"--hostname-override={KUBELET}",
-            f"--node-ip={NODE_IP}",
-            f"--root-dir={home}/state",
-            f"--cert-dir={home}/pki",
-            f"--docker-endpoint=unix://{self._second.socket}",
-            "--network-plugin=cni",
-            f"--cni-conf-dir={self.root}/net.d",
-            "--cni-bin-dir=/usr/lib/cni",
-            f"--cni-cache-dir={home}/cni",
-            "--pod-infra-container-image=k8s.gcr.io/pause:3.2",
-        )
-
-    def __exit__(self, *_: object) -> None:
-        if "kubelet" in self._running:
-            self._stop("kubelet")
-        if self._second is not None:
-            docker = ("docker", "-H", f"unix://{self._second.socket}")
-            for identity in run(*docker, "ps", "-aq").split():
-                run(*docker, "rm", "-f", identity)
-        super().__exit__()
+        self._start_kubelet(settings, NODE_IP, f"--bootstrap-kubeconfig={home}/token", f"--kubeconfig={home}/{KUBELET}")
 
     def said(self, component: str) -> str:
         """Its log so far."""
@@ -138,21 +106,3 @@ class Components(OwnNode):
     def _written(self, name: str, document: Mapping[str, Any]) -> Path:
         (self.root / name).write_text(json.dumps(document))
         return self.root / name
-
-
-def kubelet_settings(authority_file: Path) -> dict[str, Any]:
-    """Of a kubelet that leaves the machine's control groups, limits and packet filters alone."""
-    authority = {"x509": {"clientCAFile": str(authority_file)}, "anonymous": {"enabled": False}}
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "authentication": {**authority, "webhook": {"enabled": True}},
-        "authorization": {"mode": "Webhook"},
-        "cgroupsPerQOS": False,
-        "enforceNodeAllocatable": [],
-        "evictionHard": {"memory.available": "50Mi"},
-        "failSwapOn": False,
-        "makeIPTablesUtilChains": False,
-        "oomScoreAdj": 0,
-        "readOnlyPort": 0,
-    }

@@ -14,7 +14,7 @@ from lab import demo, images
 from lab.reach import Matrix
 from lab.topology import LabNode, Process, daemon_processes, docker_process
 from tests.conformance import stock
-from tests.conformance.components import kubelet_settings
+from tests.conformance.kubelet import kubelet_settings
 from tests.conformance.stock_network import StockCluster
 
 

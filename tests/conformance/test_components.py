@@ -10,7 +10,8 @@ import pytest
 from api import keys
 from api.signing_requests import NODE_CLIENT, NODE_SERVING
 from tests.conformance.build import CONTROL_PLANE, NODE_COMPONENTS, missing
-from tests.conformance.components import KUBELET, SCHEDULER, Components
+from tests.conformance.components import SCHEDULER, Components
+from tests.conformance.kubelet import KUBELET
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE
 

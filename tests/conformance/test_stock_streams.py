@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.build import CONTROL_PLANE, missing
-from tests.conformance.components import KUBELET
+from tests.conformance.kubelet import KUBELET
 from tests.conformance.stock_pair import StockPair
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE

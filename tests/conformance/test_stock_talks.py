@@ -18,7 +18,7 @@ import pytest
 
 from bench.bare import inside
 from tests.conformance.build import CONTROL_PLANE, missing
-from tests.conformance.components import KUBELET
+from tests.conformance.kubelet import KUBELET
 from tests.conformance.stock import AGENT_PORT, NODE_IP
 from tests.conformance.stock_pair import KUBELET_IP, StockPair
 from tests.e2e.cluster import wait_until
