@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from watchfiles import awatch
+from watchfiles import watch
 
 from node_agent.sources.merge import Offer
 from node_agent.sources.reading import LARGEST_TEXT, REFUSED, Origin, Reading, read, told
@@ -65,21 +66,21 @@ class Manifests:
             place = place.parent
         place.mkdir(parents=True, exist_ok=True)
         await self.read()
-        stop = asyncio.Event()
-        changes = awatch(place, stop_event=stop, recursive=False, debounce=100, step=100)
-        waiting = asyncio.ensure_future(anext(changes))
+        stop = threading.Event()
+        changes = watch(place, stop_event=stop, recursive=False, debounce=100, step=100)
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix="manifests")
+        waiting = loop.run_in_executor(thread, next, changes, None)
         try:
             while True:
                 done, _ = await asyncio.wait({waiting}, timeout=RELIST_SECONDS)
                 if done:
                     waiting.result()
-                    waiting = asyncio.ensure_future(anext(changes))
+                    waiting = loop.run_in_executor(thread, next, changes, None)
                 await self.read()
         finally:
             stop.set()
             waiting.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                await waiting
+            thread.shutdown(wait=False)
 
     async def read(self) -> None:
         """Take in every file as it is now; large ones take their time, in which the daemon goes on."""
