@@ -121,3 +121,35 @@ async def test_cancelling_aborts_both() -> None:
     assert a.aborted
     assert b.aborted
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
+
+
+@pytest.mark.parametrize("way", ["read", "write"])
+async def test_a_side_that_takes_nothing_does_not_hold_what_is_lost(way: str) -> None:
+    """The client has gone; the other side neither reads what it had said nor ends."""
+    client, node = Side(), Side()
+    node.room.clear()
+    client.coming.put_nowait(b"input that nobody reads")
+    joined = asyncio.create_task(splice(client, node, FOREVER, farewell_seconds=0))
+    while not node.got:
+        await asyncio.sleep(0)
+    if way == "write":
+        client.refuses = True
+        node.coming.put_nowait(b"a sign of life")
+    else:
+        node.coming.put_nowait(ConnectionResetError())
+    while not (client.aborted and node.aborted):
+        await asyncio.sleep(0)
+    node.room.set()
+    await joined
+
+
+async def test_a_side_that_cannot_even_be_ended_is_lost() -> None:
+    class Reset(Side):
+        async def end(self) -> None:
+            raise ConnectionResetError
+
+    a, b = Side(), Reset()
+    a.coming.put_nowait(b"")
+    b.coming.put_nowait(b"")
+    await splice(a, b, FOREVER)
+    assert a.ended
