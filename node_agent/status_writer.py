@@ -63,6 +63,8 @@ class StatusWriter:
     async def _write(self) -> None:
         """What cannot be written holds up nothing else. Raises NotReady, so that it is tried again."""
         shown = self._shown()
+        # What the master shows meanwhile, it need not have said to us as well.
+        self._written = {uid: pod for uid, pod in self._written.items() if self._newest(uid, shown.get(uid)) is pod}
         self._due |= {uid: None for uid in self._said if self._is_overwritten(uid, shown.get(uid))}
         failures: list[str] = []
         for uid in tuple(self._due):
