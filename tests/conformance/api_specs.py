@@ -39,7 +39,7 @@ NOT_ASKED = (
     ),
     (r"clustered applications|ClusterDns|\] DNS|PerformanceDNS|cloud-provider-gcp|LB health|L7", CLOUD),
     (r"Networking|Conntrack|KubeProxy|NoSNAT|NetworkPolicy between|DualStack|latency|SCTP|session affinity", DATAPATH),
-    (r"Guestbook", DATAPATH),
+    ("Guestbook|no conflict between pods with same hostPort", DATAPATH),
     (r"in-cluster config|InClusterConfig|OIDC discovery of service account issuer", DATAPATH),
     (
         r"Services should (allow pods|be able to (change the type( from|[^\[]*ports)|create|up|update)|be rejected"
