@@ -88,16 +88,24 @@ class Entries:
         self._passing = self._dropping = False
         self._open: set[int] = set()
         self._recent = _Recent()
+        self._parts: list[bytes] = []
+        self._again: deque[bytes] = deque()
         self.last = b""
 
     def resume(self) -> None:
         """From here on Docker begins anew, with the entries from the time of the last on."""
         self._cutter = self._new_cutter()
         self._entry, self._passing = b"", False
+        self._again = deque(self._parts)
 
     def read(self, data: bytes) -> bytes:
         """What of these bytes is to be read. Raises Trouble."""
         return b"".join(map(self._text, self._cutter.cut(data)))
+
+    def finish(self) -> bytes:
+        """What is left to be read at the end of the log: a last line of a terminal that has no end."""
+        entry, self._entry = self._entry, b""
+        return self._line(STDOUT, entry) if entry and not self._is_again(entry) else b""
 
     def _new_cutter(self) -> Cutter:
         if not self._tty:
@@ -116,9 +124,19 @@ class Entries:
         if not piece.ends and len(self._entry) < LONGEST_ENTRY:
             return b""
         entry, self._entry, self._passing = self._entry, b"", not piece.ends
-        # Parts of one line have one time, so that two that are alike may both be meant.
-        self._dropping = entry.endswith(b"\n") and self._recent.knows(entry)
+        self._dropping = self._recent.knows(entry) if entry.endswith(b"\n") else self._is_again(entry)
         return b"" if self._dropping else self._line(piece.stream, entry)
+
+    def _is_again(self, part: bytes) -> bool:
+        """Parts of one line have one time, so that two that are alike may both be meant, unless Docker began anew."""
+        if self._again and self._again[0] == part:
+            self._again.popleft()
+            return True
+        time, _, _ = part.partition(b" ")
+        if self._parts and not self._parts[0].startswith(time + b" "):
+            self._parts.clear()
+        self._parts.append(part)
+        return False
 
     def _line(self, stream: int, entry: bytes) -> bytes:
         self.last, _, text = entry.partition(b" ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -11,7 +12,10 @@ import aiohttp
 from node_agent.docker_log_entries import Entries, Trouble
 from node_agent.drivers.docker_calls import answering, ask, refusal, session
 from node_agent.log_wish import NANOSECONDS, STDERR, STDOUT, LogWish, nanoseconds
-from reconcile.errors import NotReady
+from reconcile.errors import Gone, NotReady
+
+AGAIN_SECONDS = 0.2
+"""Between two attempts to follow a log that Docker ends at once although its container runs."""
 
 
 @contextlib.asynccontextmanager
@@ -28,30 +32,38 @@ async def logs(socket: str, container: str, wish: LogWish) -> AsyncIterator[Asyn
             seen = await ask(docker, "GET", f"/containers/{container}/json")
         timed = wish.timestamps or wish.follow
         entries = Entries(tty=seen["Config"]["Tty"], timed=timed, wanted=wish.timestamps)
-        source = _Source(docker, f"/containers/{seen['Id']}/logs", _parameters(wish, time.time_ns(), timed=timed))
+        source = _Source(docker, f"/containers/{seen['Id']}", _parameters(wish, time.time_ns(), timed=timed))
         await source.open()
-        async with contextlib.aclosing(_read(source, entries, wish)) as pieces:
+        async with contextlib.aclosing(_until_gone(_read(source, entries, wish))) as pieces:
             yield pieces
 
 
 class _Source:
     """What Docker sends, and sends again from a time on."""
 
-    def __init__(self, docker: aiohttp.ClientSession, path: str, query: dict[str, str]) -> None:
+    def __init__(self, docker: aiohttp.ClientSession, container: str, query: dict[str, str]) -> None:
         self._docker = docker
-        self._path = path
+        self._container = container
         self._query = query
         self._answer: aiohttp.ClientResponse
 
-    async def open(self, last: bytes = b"") -> None:
-        """Ask for it, or for what came with this time and after it."""
+    async def open(self, last: bytes = b"", *, ended: bool = False) -> None:
+        """Ask for it, or for what came with this time and after it; it is not followed when the container has ended."""
         if last:
             self._query = {**self._query, "since": _seconds(nanoseconds(last.decode())), "tail": "all"}
+        if ended:
+            self._query.pop("follow", None)
         async with answering():
-            self._answer = await self._docker.get(self._path, params=self._query)
+            self._answer = await self._docker.get(f"{self._container}/logs", params=self._query)
             if self._answer.status >= 400:
                 async with self._answer:
                     raise await refusal(self._answer)
+
+    async def runs(self) -> bool:
+        """Whether more may be written. Raises Gone, NotReady."""
+        async with answering():
+            state = (await ask(self._docker, "GET", f"{self._container}/json"))["State"]
+        return bool(state["Running"])
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Raises NotReady when Docker goes away."""
@@ -84,8 +96,12 @@ def _seconds(since: int) -> str:
 
 
 async def _read(source: _Source, entries: Entries, wish: LogWish) -> AsyncGenerator[bytes, None]:
-    """Of a log that is followed what comes after Docker gave up, too, if there was anything since it last did."""
-    left, begun = wish.limit_bytes, b""
+    """Of a log that is followed, also what comes after Docker gave up, or ended before the container did.
+
+    When the container has ended, what is there is read once more: Docker does not always tell a last line that has no
+    end.
+    """
+    left, begun, ended = wish.limit_bytes, b"", not wish.follow
     while True:
         try:
             async with contextlib.aclosing(source.pieces()) as pieces:
@@ -97,10 +113,24 @@ async def _read(source: _Source, entries: Entries, wish: LogWish) -> AsyncGenera
                     left = None if left is None else left - len(piece)
                     if piece:
                         yield piece
+            if ended:
+                if rest := entries.finish()[:left]:
+                    yield rest
                 return
+            ended = not await source.runs()
+            if not ended and entries.last == begun:
+                await asyncio.sleep(AGAIN_SECONDS)
         except Trouble as trouble:
             if not wish.follow or entries.last == begun:
                 raise NotReady(f"Docker: {trouble}") from None
         begun = entries.last
         entries.resume()
-        await source.open(entries.last)
+        await source.open(entries.last, ended=ended)
+
+
+async def _until_gone(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """A container that is removed has said all it can."""
+    async with contextlib.aclosing(pieces):
+        with contextlib.suppress(Gone):
+            async for piece in pieces:
+                yield piece

@@ -113,6 +113,26 @@ async def test_a_log_comes_as_it_is_written_and_ends_with_its_container(dockerd:
         assert [piece async for piece in pieces] == []
 
 
+@pytest.mark.parametrize("flags", [(), ("-t",)], ids=["plain", "terminal"])
+async def test_a_followed_log_ends_with_its_last_words_once(dockerd: Dockerd, flags: tuple[str, ...]) -> None:
+    """Docker's own `logs -f` loses a last line without an end more often than not."""
+    script = "sleep 0.5; echo whole; printf %20000s x; echo; printf unfinished"
+    containers = [start(dockerd, "sh", "-c", script, flags=flags) for _ in range(8)]
+    said = await asyncio.gather(*(text(dockerd, one, LogWish(follow=True)) for one in containers))
+    end = b"\r\n" if flags else b"\n"
+    assert said == [b"whole" + end + b" " * 19_999 + b"x" + end + b"unfinished"] * 8
+    timed = await text(dockerd, containers[0], LogWish(timestamps=True))
+    assert STAMP.sub(b"", timed) == said[0]
+
+
+async def test_the_log_of_a_container_that_is_removed_ends(dockerd: Dockerd) -> None:
+    container = start(dockerd, "sh", "-c", "echo first; sleep 100")
+    async with logs(str(dockerd.socket), container, LogWish(follow=True)) as pieces:
+        assert await anext(pieces) == b"first\n"
+        docker(dockerd, "rm", "-f", container)
+        assert [piece async for piece in pieces] == []
+
+
 async def test_who_goes_away_before_the_end_leaves_nothing(dockerd: Dockerd) -> None:
     container = start(dockerd, "sh", "-c", "while :; do echo again; done")
     for _ in range(3):
