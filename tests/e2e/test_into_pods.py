@@ -218,7 +218,8 @@ def _resized(kubectl: Kubectl, pod: str) -> None:
     terminal = Terminal(kubectl, "exec", "-it", pod, "-c", "main", "--", "sh")
     try:
         terminal.sees("# ")
-        terminal.types("stty size\n")
+        # Docker gives a terminal its size when the program has begun.
+        terminal.types("until stty size 2>/dev/null; do sleep 0.1; done\n")
         terminal.sees(r"\n30 100\r\n")
         terminal.resize(40, 120)
         terminal.process.send_signal(signal.SIGWINCH)
