@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import socket
 import struct
 import termios
 from collections.abc import Callable
@@ -15,6 +16,14 @@ MOST_UNREAD = 64 << 10
 MOST_UNSENT = 64 << 10
 """Bytes that may wait to be sent before a writer waits."""
 
+GONE_SECONDS, GONE_TIMES = 2.0, 3
+"""Between two looks at whether a client is still there while nothing of it is read, and how many have to find it gone:
+until then what it said last may still be read.
+"""
+
+CLOSED, CLOSED_BY_PEER = 7, 8
+"""States of a TCP connection (TCP_CLOSE and TCP_CLOSE_WAIT of linux/tcp.h)."""
+
 FIRST_LOOK, LAST_LOOK = 0.001, 1.0
 """Seconds between two looks at whether everything is sent: twice as long each time."""
 
@@ -23,10 +32,17 @@ class Connection(asyncio.Protocol):
     """A Stream over a transport: the protocol to give to `create_connection`, or to put on a transport that there is.
 
     Of one that is `whole` nothing stays open for reading when writing ends: it is closed when everything is sent.
-    That of TLS always is, as asyncio closes it both ways. `lost` is called once, with what it was lost by.
+    That of TLS always is, as asyncio closes it both ways. `lost` is called once, with what it was lost by. With `guest`
+    the other side is a client for whom all is done: when it goes while nothing of it is read, `gone` is set and the
+    connection aborted.
     """
 
-    def __init__(self, *, whole: bool = False, lost: Callable[[Exception | None], None] | None = None) -> None:
+    def __init__(
+        self, *, whole: bool = False, guest: bool = False, lost: Callable[[Exception | None], None] | None = None
+    ) -> None:
+        self.gone = asyncio.Event()
+        self._guest = guest
+        self._look: asyncio.TimerHandle | None = None
         self._whole = whole
         self._on_lost = lost
         self._transport: asyncio.Transport | None = None
@@ -57,6 +73,8 @@ class Connection(asyncio.Protocol):
         if self._size > MOST_UNREAD and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
+            if self._guest:
+                self._look_later(0)
         self._wake_reader()
 
     def eof_received(self) -> bool:
@@ -68,7 +86,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wake all who wait."""
         self._lost = self._ended = True
-        self._why = exc
+        self._why = exc or self._why
+        self._look_no_more()
         self._wake_reader()
         self._wake_writer()
         if self._on_lost is not None:
@@ -100,6 +119,7 @@ class Connection(asyncio.Protocol):
         self._size = 0
         if self._paused and self._transport is not None:
             self._paused = False
+            self._look_no_more()
             self._transport.resume_reading()
         return data
 
@@ -143,6 +163,30 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._wake_reader()
+
+    def _look_later(self, times: int) -> None:
+        self._look = asyncio.get_running_loop().call_later(GONE_SECONDS, self._look_for_guest, times)
+
+    def _look_no_more(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+
+    def _look_for_guest(self, times: int) -> None:
+        """asyncio hears that the other side goes only when it reads; the kernel knows."""
+        times = times + 1 if self._is_closed_by_peer() else 0
+        if times < GONE_TIMES:
+            self._look_later(times)
+            return
+        self._why = ConnectionResetError("the client has gone")
+        self.gone.set()
+        self.abort()
+
+    def _is_closed_by_peer(self) -> bool:
+        one: Any = None if self._transport is None else self._transport.get_extra_info("socket")
+        if one is None or one.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        state = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        return state == CLOSED or (self._whole and state == CLOSED_BY_PEER)
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():

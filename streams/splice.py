@@ -11,8 +11,16 @@ FAREWELL_SECONDS = 10.0
 """So long what had come from a side that is lost may take to be delivered to the other."""
 
 
-async def splice(a: Stream, b: Stream, idle_seconds: float, farewell_seconds: float = FAREWELL_SECONDS) -> None:
+async def splice(
+    a: Stream,
+    b: Stream,
+    idle_seconds: float,
+    farewell_seconds: float = FAREWELL_SECONDS,
+    gone: asyncio.Event | None = None,
+) -> None:
     """Join two streams, both ways, until both have ended; at most what was read last waits in here.
+
+    When `gone` is set nobody is there any more for whom they were joined.
 
     Bytes that had come before a side was lost are still delivered to the other one, if it takes them in time. When
     nothing has come from either for `idle_seconds`, or when it is cancelled, both are aborted.
@@ -20,11 +28,14 @@ async def splice(a: Stream, b: Stream, idle_seconds: float, farewell_seconds: fl
     state = _State()
     try:
         async with asyncio.TaskGroup() as group:
-            limit = group.create_task(_limit(state, idle_seconds, farewell_seconds, a, b))
+            limits = [group.create_task(_limit(state, idle_seconds, farewell_seconds, a, b))]
+            if gone is not None:
+                limits.append(group.create_task(_when(gone, a, b)))
             ways = [group.create_task(_pump(a, b, state)), group.create_task(_pump(b, a, state))]
             for way in ways:
                 await way
-            limit.cancel()
+            for limit in limits:
+                limit.cancel()
     except BaseException:
         a.abort()
         b.abort()
@@ -85,5 +96,11 @@ async def _limit(state: _State, idle_seconds: float, farewell_seconds: float, a:
                 await state.lost.wait()
     if state.lost.is_set():
         await asyncio.sleep(farewell_seconds)
+    a.abort()
+    b.abort()
+
+
+async def _when(gone: asyncio.Event, a: Stream, b: Stream) -> None:
+    await gone.wait()
     a.abort()
     b.abort()

@@ -54,7 +54,7 @@ class Upgraded(web.StreamResponse):
             if lost:
                 protocol.connection_lost(lost[0])
 
-        connection = Connection(whole=True, lost=gone)
+        connection = Connection(whole=True, guest=True, lost=gone)
         # Without a transport nothing that aiohttp might still want to say reaches the client.
         protocol.transport = None
         task.add_done_callback(handled)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 
 MUST_RUN = ("tests/unit/", "tests/golden/", "tests/contract/", "tests/switch/", "tests/net/", "tests/e2e/")
+
+# No example has to be done in a given time: how long one takes is the machine's affair.
+hypothesis.settings.register_profile("podlane", deadline=None)
+hypothesis.settings.load_profile("podlane")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -56,7 +56,7 @@ class Joints:
             raise
         theirs = taken(response)
         with self._through(ours.abort, theirs.abort):
-            await splice(ours, theirs, IDLE_SECONDS)
+            await splice(ours, theirs, IDLE_SECONDS, gone=ours.gone)
         return answer
 
     async def copy(

@@ -15,7 +15,7 @@ ROOM = 256 << 10
 """So many bytes of a reader may wait before the client is no longer listened to."""
 MOST_MESSAGE = 32 << 20
 """As much as the reference takes in one message: some clients send what they are given, however much it is, at once."""
-PONG_SECONDS = 15.0
+PONG_SECONDS = 5.0
 LINGER_SECONDS = 5.0
 LOOK_SECONDS = 0.005
 LONGEST_LOOK_SECONDS = 0.25
@@ -40,7 +40,7 @@ class Ear(Protocol):
 class Wire:
     """A WebSocket whose client is always listened to, unless more than ROOM waits to be fetched.
 
-    Unasked pongs go out every 15 s (RFC 6455, 5.5.3): a client whose pings wait behind bytes that nobody fetches still
+    Unasked pongs go out every 5 s (RFC 6455, 5.5.3): a client whose pings wait behind bytes that nobody fetches still
     knows that we are there, and a client that went away is noticed though it is not listened to. Without a message for
     `idle_seconds` it ends.
     """

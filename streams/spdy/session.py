@@ -35,7 +35,7 @@ IDLE_SECONDS: Final = 4 * 3600.0
 LINGER_SECONDS: Final = 600.0
 """So long a session that was left waits for the other side: to take what was sent last, and to close the carrier."""
 
-PROBE_SECONDS: Final = 15.0
+PROBE_SECONDS: Final = 5.0
 """While a slow reader stops the carrier, which then cannot tell that the other side has gone, a ping asks so often."""
 
 MAX_STREAMS: Final = 1_000
