@@ -287,6 +287,23 @@ def _left(kubectl: Kubectl, pod: str, cluster: Cluster, mark: str) -> None:
     wait_until(lambda: f"sleep {mark}" not in _programs(cluster), "it is gone")
 
 
+def test_a_program_that_reads_nothing_ends_with_its_caller_too(
+    everyone: list[Kubectl], pod: str, cluster: Cluster
+) -> None:
+    """Whatever waits on the way to it, input fills all of it, and the caller is killed."""
+    callers = []
+    for mark, kubectl in zip(("6001", "6002"), everyone[-2:], strict=True):
+        words = [*kubectl.command, "exec", "-i", pod, "-c", "main", "--", "sleep", mark]
+        with open("/dev/zero", "rb") as zeros:
+            callers.append(subprocess.Popen(words, env=kubectl.environment, stdin=zeros))
+    wait_until(lambda: _programs(cluster).count("sleep 600") == 2, "they run")
+    time.sleep(2)  # The input has to back up.
+    for caller in callers:
+        caller.kill()
+        caller.wait()
+    wait_until(lambda: "sleep 600" not in _programs(cluster), "they are gone")
+
+
 def _programs(cluster: Cluster) -> str:
     return cluster.execute("into", "talker", "ps").stdout
 
