@@ -8,7 +8,7 @@ import secrets
 import string
 from contextlib import aclosing
 
-from api import keys
+from api import keys, names
 from api.client import Client, ClientError, Incomprehensible
 from api.configuration import Secret
 from api.kubeconfig import Kubeconfig
@@ -35,6 +35,8 @@ async def node_kubeconfig(client: Client, administrator: Kubeconfig, node: str) 
 
     `client` must be the administrator's: the master approves by itself what such a client asks for.
     """
+    if wrong := names.dns_subdomain(node):
+        raise ClientError(f"{node!r} is no name of a node: {wrong}")
     key = await asyncio.to_thread(keys.new_key)
     spec = CertificateSigningRequestSpec(
         request=keys.request(key, Subject(f"{NODE_PREFIX}{node}", (NODES,))),

@@ -13,13 +13,19 @@ from collections.abc import Iterable
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from api.pem import BadPem, Certificate, Request, Subject
 
 SELF_SIGNED_LIFE = datetime.timedelta(days=365)
+
+LONGEST_REQUEST = 64 << 10
+"""Bytes of a request as PEM."""
+
+LEAST_RSA, LEAST_EC = 2048, 256
+"""Bits of keys for which there are certificates."""
 
 
 def new_key() -> bytes:
@@ -48,8 +54,34 @@ def read_request(pem: bytes) -> Request:
         places = _named_places(found.extensions)
     except (ValueError, InvalidSignature, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
         raise BadPem(f"this is no PEM certificate request: {error}") from None
-    kinds = (x509.RFC822Name, x509.UniformResourceIdentifier)
-    return Request(subject, tuple(text for kind in kinds for text in places.get_values_for_type(kind)))
+    more = (one for one in places if not isinstance(one, x509.DNSName | x509.IPAddress))
+    plain = {NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME}
+    others = (part for part in found.subject.rdns if len(part) > 1 or any(row.oid not in plain for row in part))
+    return Request(
+        subject,
+        tuple(one.value if isinstance(one.value, str) else str(one) for one in more),
+        tuple(part.rfc4514_string() for part in others),
+    )
+
+
+def check_request(pem: bytes) -> None:
+    """Whether there may be a certificate for that: one block, not too long, and a strong key. Raises BadPem."""
+    if len(pem) > LONGEST_REQUEST:
+        raise BadPem(f"the certificate request has {len(pem)} bytes; at most {LONGEST_REQUEST} are accepted")
+    count = pem.count(b"-----BEGIN ")
+    if count != 1:
+        raise BadPem(f"this is {count} blocks of PEM; one, a certificate request, is accepted")
+    read_request(pem)
+    key = x509.load_pem_x509_csr(pem).public_key()
+    if isinstance(key, rsa.RSAPublicKey):
+        good, found = key.key_size >= LEAST_RSA, f"an RSA key of {key.key_size} bits"
+    elif isinstance(key, ec.EllipticCurvePublicKey):
+        good, found = key.key_size >= LEAST_EC, f"a key of {key.key_size} bits on {key.curve.name}"
+    else:
+        good, found = isinstance(key, ed25519.Ed25519PublicKey), f"a {type(key).__name__}"
+    if not good:
+        accepted = f"RSA of at least {LEAST_RSA} bits, elliptic curves of at least {LEAST_EC}, and Ed25519 are accepted"
+        raise BadPem(f"the certificate request is of {found}; {accepted}")
 
 
 def fingerprint(key: bytes, *more: str) -> str:

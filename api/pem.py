@@ -32,10 +32,15 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a request for a certificate says, its signature checked; `more` are emails and URIs that it is to name."""
+    """What a request for a certificate says, its signature checked.
+
+    `more` are the places that it is to name beside names and addresses (emails, URIs, directories and others), `others`
+    what its subject says beside user and groups.
+    """
 
     subject: Subject
-    more: tuple[str, ...]
+    more: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 def blocks(pem: bytes, label: str) -> bytes:

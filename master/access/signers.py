@@ -5,9 +5,10 @@ Source: the signers, approvers and admission plugins for certificates of Kuberne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
-from api import keys
+from api import keys, names
 from api.objects import Node
 from api.pem import Request
 from api.signing_requests import (
@@ -23,8 +24,11 @@ from api.signing_requests import (
     SERVER_USAGES,
     CertificateSigningRequest,
 )
+from master.access import serving
 from master.access.authorize import MASTERS, Attributes, User
+from master.access.serving import ADDRESS, Reserved
 from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST as KIND
+from master.kinds.node import ready
 from master.wire import answers
 
 May = Callable[[User, Attributes], bool]
@@ -95,43 +99,67 @@ def check_decided(
 # --- what is approved by itself ---------------------------------------------------------------------------------------
 
 
-def approval(item: CertificateSigningRequest, nodes: Collection[Node], may: May) -> str:
-    """By what a request is approved without anybody's word; empty if it waits for somebody's."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a request is approved, and by what; or why it waits for somebody's word."""
+
+    approved: bool
+    words: str
+
+
+LONGEST_WANTED = 300
+"""Letters of what somebody asks for that are told to people."""
+
+
+def verdict(item: CertificateSigningRequest, nodes: Collection[Node], reserved: Reserved, may: May) -> Verdict:
+    """What becomes by itself of a request to a signer of nodes."""
     asked = keys.read_request(item.spec.request)
-    if item.spec.signer_name not in OF_NODES or refusal(item, asked):
-        return ""
+    if why := refusal(item, asked) or _unlike_a_node(asked):
+        return Verdict(False, why)
     user = User(item.spec.username, frozenset(item.spec.groups), item.spec.uid, tuple(item.spec.extra.items()))
-    own = user.name == asked.subject.user
     if item.spec.signer_name == NODE_SERVING:
-        good = own and bool(user.node) and _is_where(asked, user.node, nodes)
-        return (
-            "Auto approving kubelet serving certificate: it names the node that asks, where its Node is."
-            if good
-            else ""
-        )
-    if own and may(user, _right("selfnodeclient")):
-        return "Auto approving self kubelet client certificate after SubjectAccessReview."
-    if may(user, _right("nodeclient")):
-        return "Auto approving kubelet client certificate after SubjectAccessReview."
-    return ""
+        return _for_server(asked, user, nodes, reserved)
+    return _for_client(asked, user, nodes, may)
 
 
 def wanted(item: CertificateSigningRequest) -> str:
     """Whom and what a certificate is to name, for people."""
     asked = keys.read_request(item.spec.request)
-    return ", ".join((asked.subject.user, *asked.subject.names, *asked.subject.addresses, *asked.more))
+    text = ", ".join((asked.subject.user, *asked.subject.names, *asked.subject.addresses, *asked.more))
+    return text if len(text) <= LONGEST_WANTED else f"{text[:LONGEST_WANTED]}..."
+
+
+def _unlike_a_node(asked: Request) -> str:
+    """Signers sign more than nodes ask for; whoever approves that has seen it."""
+    if asked.others:
+        return f"subject says more than common name and organization: {', '.join(asked.others)}"
+    if wrong := names.dns_subdomain(asked.subject.user.removeprefix(NODE_PREFIX)):
+        return f"subject common name does not name a node: {wrong}"
+    return ""
+
+
+def _for_server(asked: Request, user: User, nodes: Collection[Node], reserved: Reserved) -> Verdict:
+    if not user.node or user.name != asked.subject.user:
+        return Verdict(False, "it is not asked for by the node itself")
+    came_from = next((values[0] for key, values in user.extra if key == ADDRESS and values), "")
+    if why := serving.refusal(asked.subject, user.node, came_from, nodes, reserved):
+        return Verdict(False, why)
+    return Verdict(True, "Auto approving kubelet serving certificate: it names the node that asks, and where from.")
+
+
+def _for_client(asked: Request, user: User, nodes: Collection[Node], may: May) -> Verdict:
+    if user.name == asked.subject.user and may(user, _right("selfnodeclient")):
+        return Verdict(True, "Auto approving self kubelet client certificate after SubjectAccessReview.")
+    if not may(user, _right("nodeclient")):
+        return Verdict(False, "who asks has no right to a node's certificate without approval")
+    node = asked.subject.user.removeprefix(NODE_PREFIX)
+    # A token is for new nodes, and for one whose certificate ended while it was off; not for taking a node's place.
+    # Who may approve it has the last word anyway.
+    heard = any(one.metadata.name == node and ready(one) != "Unknown" for one in nodes)
+    if heard and not may(user, Attributes("approve", KIND.group, "signers", name=NODE_CLIENT)):
+        return Verdict(False, f"the Node {node} is there already, and is heard of")
+    return Verdict(True, "Auto approving kubelet client certificate after SubjectAccessReview.")
 
 
 def _right(subresource: str) -> Attributes:
     return Attributes("create", KIND.group, KIND.plural, subresource)
-
-
-def _is_where(asked: Request, name: str, nodes: Iterable[Node]) -> bool:
-    """Whether all places are those of the node, and of no other: a node writes down its addresses itself."""
-    places = frozenset((*asked.subject.names, *asked.subject.addresses))
-    known: dict[str, frozenset[str]] = {
-        node.metadata.name: frozenset((node.metadata.name, *(row.address for row in node.status.addresses)))
-        for node in nodes
-    }
-    own = known.pop(name, frozenset())
-    return places <= own and not any(places & others for others in known.values())

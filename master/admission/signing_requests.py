@@ -9,16 +9,19 @@ from msgspec.structs import replace
 
 from api.signing_requests import CertificateSigningRequest, condition
 from master.access.authorize import User
+from master.access.serving import ADDRESS, written
 from master.kinds.kind import show_time
 
 
-def asked_by(item: Any, user: User) -> Any:
-    """A new object with who asks for it; those of other kinds as they are."""
+def asked_by(item: Any, user: User, address: str) -> Any:
+    """A new object with who asks for it, and from which address; those of other kinds as they are."""
     if not isinstance(item, CertificateSigningRequest):
         return item
-    spec = replace(
-        item.spec, username=user.name, uid=user.uid, groups=tuple(sorted(user.groups)), extra=dict(user.extra)
-    )
+    # Who acts as somebody else chooses what else is known of him: never this.
+    extra = {key: values for key, values in user.extra if key != ADDRESS}
+    if known := written(address):
+        extra[ADDRESS] = (known,)
+    spec = replace(item.spec, username=user.name, uid=user.uid, groups=tuple(sorted(user.groups)), extra=extra)
     return replace(item, spec=spec)
 
 

@@ -18,6 +18,7 @@ from api.signing_requests import (
     condition,
 )
 from master.access import signers
+from master.access.serving import Reserved
 from master.access.signers import May
 from master.kinds.kind import show_time
 from master.writing.outcomes import Change, Notice
@@ -26,18 +27,25 @@ Sign = Callable[[CertificateSigningRequest], bytes]
 
 
 def approvals(
-    requests: Iterable[CertificateSigningRequest], nodes: Collection[Node], may: May, now: datetime.datetime
+    requests: Iterable[CertificateSigningRequest],
+    nodes: Collection[Node],
+    reserved: Reserved,
+    may: May,
+    now: datetime.datetime,
 ) -> Iterator[Change | Notice]:
     """Those of nodes that may have what they ask for; that others wait for somebody is told."""
     for item in requests:
-        if any(condition(item, kind) for kind in (APPROVED, DENIED, FAILED)):
+        decided = any(condition(item, kind) for kind in (APPROVED, DENIED, FAILED))
+        if decided or item.spec.signer_name not in signers.OF_NODES:
             continue
         name, spec = item.metadata.name, item.spec
-        if words := signers.approval(item, nodes, may):
-            yield Change(_with(item, APPROVED, "AutoApproved", words, now), item)
-        elif spec.signer_name in signers.OF_NODES:
+        found = signers.verdict(item, nodes, reserved, may)
+        if found.approved:
+            yield Change(_with(item, APPROVED, "AutoApproved", found.words, now), item)
+        else:
             asked = f"{spec.username} asks {spec.signer_name} for {signers.wanted(item)}"
-            yield Notice(f"{asked}: kubectl certificate approve {name}", f"CertificateSigningRequest {name}")
+            words = f"{asked}; not approved by itself: {found.words}; kubectl certificate approve {name}"
+            yield Notice(words, f"CertificateSigningRequest {name}")
 
 
 def signings(requests: Iterable[CertificateSigningRequest], sign: Sign, now: datetime.datetime) -> Iterator[Change]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class Environment:
 
     `place` is where the server is reached; None until it is known. `sign` makes a token of claims. `clock` is the time
     of day; `steady` never jumps (seconds). `may` says whether somebody may do something, `issue` gives the certificate
-    for a request that was granted.
+    for a request that was granted. `host` is the name of this machine.
     """
 
     store: Store
@@ -42,6 +43,7 @@ class Environment:
     may: May
     issue: Sign
     steady: Callable[[], float] = time.monotonic
+    host: Callable[[], str] = socket.gethostname
 
 
 class Look:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from api.configuration import Secret
 from api.objects import Object, OwnerReference
 from master.access import accounts, bootstrap_tokens
+from master.access.serving import Reserved
 from master.admission import quotas
 from master.controllers import (
     account_secrets,
@@ -183,7 +184,14 @@ def _unready(look: Look) -> Iterator[Outcome]:
 
 def _approvals(look: Look) -> Iterable[Outcome]:
     found = look.all("CertificateSigningRequest")
-    return certificates.approvals(found, look.all("Node"), look.env.may, look.now) if found else ()
+    if not found:
+        return ()
+    place, wish = look.env.place(), look.env.wish
+    networks = (*(pool.network for pool in wish.pools.pools), wish.service_network)
+    reserved = Reserved(
+        networks, place.address if place else "", frozenset((*master_service.HOSTS, look.env.host().lower()))
+    )
+    return certificates.approvals(found, look.all("Node"), reserved, look.env.may, look.now)
 
 
 def _signings(look: Look) -> Iterable[Outcome]:

@@ -45,7 +45,7 @@ Conditions = tuple[CertificateSigningRequestCondition, ...]
 def _check(item: CertificateSigningRequest) -> Iterator[Problem]:
     spec = item.spec
     try:
-        keys.read_request(spec.request)
+        keys.check_request(spec.request)
     except BadPem as error:
         yield Problem("spec.request", shown(spec.request.decode(errors="replace")), str(error))
     yield from _check_signer(spec.signer_name)

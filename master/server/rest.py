@@ -157,7 +157,7 @@ class Objects:
         draft = Draft(self._store)
         with answers.warned(body.warnings):
             self._gate.guard(where.kind, body.item, None, ask.user)
-            begun = self._chain.created(where.kind, asked_by(body.item, ask.user), draft)
+            begun = self._chain.created(where.kind, asked_by(body.item, ask.user, ask.address), draft)
             item = writes.owned(begun, owners)
         if not dry:
             kept, *_ = await self._store.write(Put(where.kind.kept(item), expect=0), *draft.puts)

@@ -142,7 +142,7 @@ class Server:
             return await self._pass(http, user, passage)
         where = request.target(http.path)
         if where is not None:
-            return await self._objects_answer(http, user, where)
+            return await self._objects_answer(http, user, where, _address(http) if user is caller else "")
         review = request.review(http.path)
         if review is not None:
             return await self._review(http, user, *review)
@@ -166,13 +166,13 @@ class Server:
         self._rights.check(user, request.VERBS.get(http.method, ""), Ask(passage.where, {}, user=user))
         return await self._through.serve(http, passage)
 
-    async def _objects_answer(self, http: web.Request, user: User, where: Target) -> web.StreamResponse:
+    async def _objects_answer(self, http: web.Request, user: User, where: Target, address: str) -> web.StreamResponse:
         verb = request.verb(http.method, where, http.query)
         content_type = _content_type(http)
         manager = request.owner(http.query, http.headers)
         visible = self._rights.visible(user, where.kind)
         accept = http.headers.get("Accept", "")
-        ask = Ask(where, http.query, accept, content_type, manager, user, visible)
+        ask = Ask(where, http.query, accept, content_type, manager, user, visible, address=address)
         if not user.node:
             # The body of somebody who may do nothing is not even read.
             self._rights.check(user, verb, ask)
@@ -268,6 +268,12 @@ class Server:
 def _content_type(http: web.Request) -> str:
     """The media type of the body, without its parameters."""
     return http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def _address(http: web.Request) -> str:
+    """Where the connection came from."""
+    peer = http.transport.get_extra_info("peername") if http.transport is not None else None
+    return str(peer[0]) if peer else ""
 
 
 def _refusal(failure: answers.Failure) -> web.Response:

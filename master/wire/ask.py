@@ -24,7 +24,8 @@ class Ask:
     """A request for objects, with its body read.
 
     `user` is who sent it, and sees those objects that are `visible` to him, or all; `manager` is the name under which
-    the client owns fields.
+    the client owns fields. `address` is where the connection of that user came from; empty if it is another's, who acts
+    as him.
     """
 
     where: Target
@@ -35,6 +36,7 @@ class Ask:
     user: User = User()  # noqa: RUF009
     visible: Visible | None = None
     document: Any = None
+    address: str = ""
 
     @property
     def key(self) -> Key:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime
+import ssl
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from api import keys
 from api.certificates import bootstrap_kubeconfig, node_kubeconfig
 from api.client import ApiError, Client, Forbidden
 from api.configuration import Secret
 from api.kubeconfig import Kubeconfig
-from api.objects import Node, NodeAddress, NodeStatus, ObjectMeta
+from api.objects import Condition, Node, NodeAddress, NodeStatus, ObjectMeta
 from api.pem import Subject
 from api.signing_requests import (
     APPROVED,
@@ -39,6 +43,8 @@ from tests.contract.door import Door
 
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 HOUR = datetime.timedelta(hours=1)
+ADDRESS = "authentication.podlane.io/address"
+KUBERNETES = "kubernetes.default.svc"
 
 
 @dataclass(frozen=True)
@@ -196,8 +202,9 @@ async def test_a_node_renews_its_certificate_and_its_client_takes_it_up(
 
 
 async def test_the_certificate_of_a_nodes_server_names_that_node_alone(
-    server: ApiServer, administrator: Client, tmp_path: Path
+    server: ApiServer, administrator: Client, tmp_path: Path, door: Door
 ) -> None:
+    """What names its address waits: it is not the one by which the node speaks to the master."""
     here = await place(tmp_path, administrator, server, "serves")
     address = NodeAddress(type="InternalIP", address="10.245.9.9")
     async with Client(await joined(here.settings)) as client:
@@ -205,23 +212,111 @@ async def test_the_certificate_of_a_nodes_server_names_that_node_alone(
         one = ServingCertificate(here.settings, client)
         await one.load()
         async with asyncio.timeout(30):
-            await one.passed()
+            waiting = asyncio.create_task(one.passed())
+            while not (asked := [row for row in await _asked_of(administrator, NODE_SERVING) if _is_of(row, "serves")]):
+                await asyncio.sleep(0.02)
+            (item,) = asked
+            assert item.spec.extra == {ADDRESS: ("127.0.0.1",)}
+            approved = {"type": "Approved", "status": "True", "reason": "LookedAt"}
+            path = f"{PATH}/{item.metadata.name}/approval"
+            await door.ask("PATCH", path, {"status": {"conditions": [approved]}})
+            await waiting
         pem = (tmp_path / "state" / "pki" / "serving.pem").read_bytes()
         own = Subject("system:node:serves", ("system:nodes",), ("serves",), ("10.245.9.9",))
         assert keys.read(pem).subject == own
         # Another start uses what there is.
         await ServingCertificate(here.settings, client).load()
-        for name, places in (("far", (("serves",), ("10.245.9.8",))), ("posing", (("another",), ()))):
+        node = await client.get(Node, "serves")
+        poses = NodeAddress(type="InternalIP", address="172.30.0.1"), NodeAddress(type="Hostname", address=KUBERNETES)
+        await client.update_status(replace(node, status=NodeStatus(addresses=(address, *poses))))
+        wishes = {
+            "far": (("serves",), ("10.245.9.8",)),
+            "posing": ((KUBERNETES,), ()),
+            "service": (("serves",), ("172.30.0.1",)),
+            "stated": ((), ("10.245.9.9",)),
+        }
+        for name, places in wishes.items():
             await client.create(serving_request(name, Subject("system:node:serves", ("system:nodes",), *places)))
         # Requests are looked at in the order of their names: when this one is approved, those were passed over.
-        await client.create(serving_request("zoo", own))
+        await client.create(serving_request("zoo", Subject(own.user, own.groups, own.names)))
         async with asyncio.timeout(30):
             while not (await client.get(CertificateSigningRequest, "zoo")).status.certificate:
                 await asyncio.sleep(0.02)
-        for name in ("far", "posing"):
+        for name in wishes:
             assert (await client.get(CertificateSigningRequest, name)).status.conditions == ()
+            (said,) = [line for line in server.log().splitlines() if f"kubectl certificate approve {name}" in line]
+            assert "not approved by itself" in said
         with pytest.raises(Forbidden, match="can only create a node CSR with CN=system:node:serves"):
             await client.create(serving_request("greedy", Subject("system:node:joins", ("system:nodes",), ("joins",))))
+
+
+def _is_of(item: CertificateSigningRequest, node: str) -> bool:
+    return item.spec.username == f"system:node:{node}"
+
+
+async def test_nobody_says_from_where_a_request_comes_but_the_server(
+    server: ApiServer, administrator: Client, door: Door
+) -> None:
+    pem = base64.b64encode(keys.request(keys.new_key(), Subject("dave"))).decode()
+    said = {ADDRESS: ["10.6.6.6"]}
+    spec = {"request": pem, "signerName": "example.org/x", "usages": list(CLIENT_USAGES), "extra": said}
+    made = await door.make(PATH, name="plain", spec=spec)
+    assert made["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
+    document = {"metadata": {"name": "disguised"}, "spec": spec}
+    config = Kubeconfig.load(server.kubeconfig)
+    disguise = {
+        "Impersonate-User": "system:node:n1",
+        "Impersonate-Group": "system:masters",
+        "Impersonate-Extra-authentication.podlane.io%2Faddress": "10.6.6.6",
+        "Impersonate-Extra-Scopes": "a",
+    }
+    async with aiohttp.ClientSession(config.server, connector=aiohttp.TCPConnector(ssl=context(config))) as session:
+        async with session.post(PATH, json=document, headers=disguise) as answer:
+            spec = (await answer.json())["spec"]
+        assert (spec["username"], spec["extra"]) == ("system:node:n1", {"scopes": ["a"]})
+        # Nobody changes it afterwards.
+        patch = {"spec": {"extra": said}}
+        for path in ("", "/approval", "/status"):
+            await door.ask("PATCH", f"{PATH}/plain{path}", patch)
+        assert (await door.ask("GET", f"{PATH}/plain"))["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
+
+
+def context(config: Kubeconfig) -> ssl.SSLContext:
+    made = ssl.create_default_context(cadata=config.ca.decode())
+    with tempfile.NamedTemporaryFile() as both:
+        both.write(config.key + b"\n" + config.certificate)
+        both.flush()
+        made.load_cert_chain(both.name)
+    return made
+
+
+async def test_a_token_gets_no_certificate_of_a_node_that_is_there(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    """But one of a node of which nothing is heard: it was off for longer than its certificate held."""
+    here = await place(tmp_path, administrator, server, "lives")
+    async with Client(await joined(here.settings)) as client:
+        ready = Condition(type="Ready", status="True")
+        made = await client.create(Node(metadata=ObjectMeta(name="lives"), status=NodeStatus(conditions=(ready,))))
+    async with Client(Kubeconfig.load(here.settings.bootstrap_kubeconfig)) as machine, asyncio.timeout(30):
+        for name in ("a-thief", "b-thief"):
+            user = "system:node:lives" if name == "a-thief" else "system:node:a/b"
+            pem = keys.request(keys.new_key(), Subject(user, ("system:nodes",)))
+            spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_CLIENT, usages=CLIENT_USAGES)
+            await machine.create(CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec))
+        # Requests are looked at in the order of their names: when this one is approved, those were passed over.
+        pem = keys.request(keys.new_key(), Subject("system:node:new", ("system:nodes",)))
+        spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_CLIENT, usages=CLIENT_USAGES)
+        await machine.create(CertificateSigningRequest(metadata=ObjectMeta(name="c-new"), spec=spec))
+        while not (await machine.get(CertificateSigningRequest, "c-new")).status.certificate:
+            await asyncio.sleep(0.02)
+        for name in ("a-thief", "b-thief"):
+            assert (await machine.get(CertificateSigningRequest, name)).status.conditions == ()
+        silent = replace(made, status=NodeStatus(conditions=(replace(ready, status="Unknown"),)))
+        await administrator.update_status(replace(silent, metadata=replace(made.metadata, resource_version="")))
+        while not (await machine.get(CertificateSigningRequest, "a-thief")).status.certificate:
+            await asyncio.sleep(0.02)
+        assert (await machine.get(CertificateSigningRequest, "b-thief")).status.conditions == ()
 
 
 def serving_request(name: str, subject: Subject) -> CertificateSigningRequest:

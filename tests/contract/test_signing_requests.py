@@ -14,6 +14,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from api import keys
 from api.pem import Subject
@@ -29,6 +34,17 @@ from tests.contract.people import session
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 PROGRAMS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
 HOUR = datetime.timedelta(hours=1)
+
+
+def rsa_request(bits: int) -> bytes:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dave")])
+    made = x509.CertificateSigningRequestBuilder().subject_name(name)
+    return made.sign(rsa.generate_private_key(65537, bits), SHA256()).public_bytes(Encoding.PEM)
+
+
+def encoded(pem: bytes) -> str:
+    return base64.b64encode(pem).decode()
+
 
 Kubectl = Callable[..., str]
 
@@ -81,6 +97,10 @@ async def test_what_makes_no_sense_is_refused_field_by_field(door: Door) -> None
     words = ("spec.request", "spec.signerName", "spec.expirationSeconds", "spec.usages[0]", "spec.usages[1]")
     assert found["code"] == 422
     assert [word for word in words if word not in found["message"]] == []
+    for bad in (rsa_request(1024), rsa_request(2048) * 2, b"\n" * (64 << 10) + rsa_request(2048)):
+        found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=encoded(bad))})
+        assert (found["code"], "spec.request" in found["message"]) == (422, True)
+    await door.make(PATH, name="rsa", spec=wish(request=encoded(rsa_request(2048))))
     group = base64.b64encode(keys.request(keys.new_key(), Subject("eve", ("system:masters",)))).decode()
     found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=group)})
     assert (found["code"], "system:masters group is not allowed" in found["message"]) == (403, True)

@@ -92,6 +92,7 @@ PURE = (
     "master/wire/readable.py",
     "master/access/bootstrap_roles.py",
     "master/access/bootstrap_tokens.py",
+    "master/access/serving.py",
     "master/access/signers.py",
     "master/admission/signing_requests.py",
     "master/controllers/certificates.py",

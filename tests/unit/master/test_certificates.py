@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
+from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 
 from api import keys
 from api.configuration import Secret
-from api.objects import Node, NodeAddress, NodeStatus, ObjectMeta
+from api.objects import Condition, Node, NodeAddress, NodeStatus, ObjectMeta
 from api.pem import Subject
 from api.signing_requests import (
     APPROVED,
@@ -29,7 +34,10 @@ from api.signing_requests import (
 )
 from master.access import bootstrap_tokens
 from master.access.authorize import Attributes, User
+from master.access.serving import ADDRESS, Reserved
+from master.admission.signing_requests import asked_by
 from master.controllers import certificates, forgetting
+from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST
 from master.kinds.kind import show_time
 from master.writing.outcomes import Change, Notice
 from reconcile.errors import Refused
@@ -37,6 +45,7 @@ from reconcile.errors import Refused
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 HOUR, MINUTE = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
 KEY = keys.new_key()
+KEY_OBJECT = ec.generate_private_key(ec.SECP256R1())
 N1 = "system:node:n1"
 NODES = ("system:nodes",)
 
@@ -47,16 +56,24 @@ def request(
     usages: tuple[str, ...],
     user: str = "system:bootstrap:abcdef",
     groups: tuple[str, ...] = (),
+    came_from: str = "",
+    pem: bytes = b"",
 ) -> CertificateSigningRequest:
     spec = CertificateSigningRequestSpec(
-        request=keys.request(KEY, subject), signer_name=signer, usages=usages, username=user, groups=groups
+        request=pem or keys.request(KEY, subject),
+        signer_name=signer,
+        usages=usages,
+        username=user,
+        groups=groups,
+        extra={ADDRESS: (came_from,)} if came_from else {},
     )
     return CertificateSigningRequest(metadata=ObjectMeta(name="x", creation_timestamp=show_time(NOW)), spec=spec)
 
 
-def node(name: str, *addresses: str) -> Node:
-    rows = tuple(NodeAddress(type="InternalIP", address=one) for one in addresses)
-    return Node(metadata=ObjectMeta(name=name), status=NodeStatus(addresses=rows))
+def node(name: str, *addresses: str, kind: str = "InternalIP", is_ready: str = "True") -> Node:
+    rows = tuple(NodeAddress(type=kind, address=one) for one in addresses)
+    conditions = (Condition(type="Ready", status=is_ready),)
+    return Node(metadata=ObjectMeta(name=name), status=NodeStatus(addresses=rows, conditions=conditions))
 
 
 @dataclass(frozen=True)
@@ -66,19 +83,29 @@ class Rights:
     held: frozenset[tuple[str, str]] = frozenset()
 
     def __call__(self, user: User, asked: Attributes) -> bool:
-        assert (asked.verb, asked.group, asked.resource) == (
-            "create", "certificates.k8s.io", "certificatesigningrequests",
-        )  # fmt: skip
+        assert asked.group == "certificates.k8s.io"
+        if asked.verb == "approve":
+            assert (asked.resource, asked.name) == ("signers", NODE_CLIENT)
+            return (user.name, "approve") in self.held
+        assert (asked.verb, asked.resource) == ("create", "certificatesigningrequests")
         return (user.name, asked.subresource) in self.held
 
 
-def approved(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> bool:
-    (found,) = certificates.approvals([item], list(nodes), Rights(frozenset(held)), NOW)
+RESERVED = Reserved((IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.0.0.7", frozenset(("head",)))
+
+
+def why(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> str:
+    """Why it waits for somebody; empty if it does not."""
+    (found,) = certificates.approvals([item], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
     if isinstance(found, Notice):
         assert "kubectl certificate approve x" in found.text
-        return False
+        return found.text
     assert request_in(found).status.conditions[0].type == APPROVED
-    return True
+    return ""
+
+
+def approved(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> bool:
+    return not why(item, nodes, *held)
 
 
 def test_a_first_certificate_needs_the_right_for_first_ones_and_a_renewal_that_for_ones_own() -> None:
@@ -115,22 +142,213 @@ def test_what_is_no_certificate_of_a_node_is_neither_approved_nor_signed(
 
 
 def serving(
-    names: tuple[str, ...], addresses: tuple[str, ...], user: str = N1, groups: tuple[str, ...] = NODES
+    names: tuple[str, ...],
+    addresses: tuple[str, ...],
+    came_from: str = "10.0.0.1",
+    user: str = N1,
+    groups: tuple[str, ...] = NODES,
 ) -> CertificateSigningRequest:
-    return request(Subject(N1, NODES, names, addresses), NODE_SERVING, SERVER_USAGES, user, groups)
+    subject = Subject(user if user.startswith("system:node:") else N1, NODES, names, addresses)
+    return request(subject, NODE_SERVING, SERVER_USAGES, user, groups, came_from)
 
 
-def test_the_certificate_of_a_server_is_for_the_places_of_its_own_node() -> None:
+def test_the_certificate_of_a_server_is_for_its_nodes_name_and_the_address_that_asks() -> None:
     nodes = [node("n1", "10.0.0.1", "10.0.0.9"), node("n2", "10.0.0.2", "10.0.0.9")]
     assert approved(serving(("n1",), ("10.0.0.1",)), nodes)
     assert approved(serving((), ("10.0.0.1",)), nodes)
-    assert not approved(serving(("n1",), ("10.0.0.3",)), nodes)
-    assert not approved(serving(("n2",), ()), nodes)
+    assert approved(serving(("n1",), ()), nodes)
+    assert "10.0.0.3" in why(serving(("n1",), ("10.0.0.3",)), nodes)
+    assert "is not the name of the node" in why(serving(("n2",), ()), nodes)
     assert not approved(serving(("n1",), ("10.0.0.2",)), nodes)
-    assert not approved(serving(("n1",), ("10.0.0.1",)), nodes[1:]), "the node has not registered"
-    assert not approved(serving(("n1",), ("10.0.0.9",)), nodes), "two nodes say that they are there"
-    assert not approved(serving(("n1",), ("10.0.0.1",), "system:admin", ("system:masters",)), nodes)
-    assert not approved(serving(("n1",), ("10.0.0.1",), N1, ()), nodes), "somebody of that name who is no node"
+    assert "there is no Node n1" in why(serving(("n1",), ("10.0.0.1",)), nodes[1:])
+    assert "the Node n2 says" in why(serving(("n1",), ("10.0.0.9",), "10.0.0.9"), nodes)
+    assert not approved(serving(("n1",), ("10.0.0.1",), user="system:admin", groups=("system:masters",)), nodes)
+    assert not approved(serving(("n1",), ("10.0.0.1",), groups=()), nodes), "somebody of that name who is no node"
+
+
+def test_an_address_counts_only_where_the_connection_came_from_it() -> None:
+    """A node writes the addresses in its Node itself: those of the master, of another, of everybody."""
+    own = node("n1", "10.0.0.1", "10.0.0.7", "172.30.0.1", "0.0.0.0")
+    for address in ("10.0.0.7", "172.30.0.1", "0.0.0.0", "10.0.0.1"):
+        assert "is not the address of the connection" in why(serving(("n1",), (address,), "10.0.0.5"), [own])
+    assert "an address that is not known" in why(serving(("n1",), ("10.0.0.1",), ""), [own])
+    assert approved(serving(("n1",), ("10.0.0.7",), "10.0.0.7"), [own]), "a node on the master's own host"
+    assert "no InternalIP" in why(serving(("n1",), ("10.0.0.5",), "10.0.0.5"), [own])
+    outer = node("n1", "10.0.0.5", kind="ExternalIP")
+    assert "no InternalIP" in why(serving(("n1",), ("10.0.0.5",), "10.0.0.5"), [outer])
+    claimed = node("n2", "10.0.0.1", kind="ExternalIP")
+    assert "the Node n2 says" in why(serving(("n1",), ("10.0.0.1",)), [own, claimed])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "::1",
+        "169.254.1.1",
+        "fe80::1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "::ffff:10.0.0.1",
+        "172.30.0.1",
+        "10.129.3.4",
+    ],
+)
+def test_some_addresses_are_no_nodes_whoever_asks_from_them(address: str) -> None:
+    assert not approved(serving(("n1",), (address,), address), [node("n1", address)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kubernetes", "kubernetes.default", "a.svc", "a.b.svc.cluster.local", "localhost", "a.localhost", "172.30.0.1"],
+)
+def test_some_names_are_no_servers_of_nodes(name: str) -> None:
+    item = serving((name,), (), user=f"system:node:{name}")
+    assert "is a name of the master or of the cluster" in why(item, [node(name, "10.0.0.1")])
+
+
+def test_the_name_of_the_masters_host_is_for_a_node_on_that_host() -> None:
+    nodes = [node("head", "10.0.0.1", "10.0.0.7")]
+    assert not approved(serving(("head",), (), "10.0.0.1", user="system:node:head"), nodes)
+    assert not approved(serving(("head",), (), "", user="system:node:head"), nodes)
+    assert approved(serving(("head",), (), "10.0.0.7", user="system:node:head"), nodes)
+
+
+@pytest.mark.parametrize(("names", "addresses"), [(("n1", "n1"), ()), ((), ("10.0.0.1", "10.0.0.1"))])
+def test_a_server_has_one_name_and_one_address(names: tuple[str, ...], addresses: tuple[str, ...]) -> None:
+    assert "more than one name and one address" in why(serving(names, addresses), [node("n1", "10.0.0.1")])
+
+
+@pytest.mark.parametrize("name", ["kubernetes.default.svc", "*", "N1"])
+def test_another_name_than_the_nodes_is_not_its_servers(name: str) -> None:
+    """Whatever its Node says."""
+    own = node("n1", "10.0.0.1", name)
+    assert not approved(serving((name,), ()), [own])
+    assert not approved(serving(("n1", name), ()), [own])
+
+
+def pem_of(rows: Sequence[x509.RelativeDistinguishedName], *places: x509.GeneralName) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(rows))
+    if places:
+        builder = builder.add_extension(x509.SubjectAlternativeName(places), critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def part(*rows: tuple[x509.ObjectIdentifier, str]) -> x509.RelativeDistinguishedName:
+    return x509.RelativeDistinguishedName(x509.NameAttribute(oid, value) for oid, value in rows)
+
+
+O, CN, OU = NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME
+PLAIN = (part((O, "system:nodes")), part((CN, N1)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "good"),
+    [
+        (PLAIN, True),
+        ((*PLAIN, part((OU, "system:masters"))), False),
+        ((*PLAIN, part((CN, N1))), False),
+        ((*PLAIN, part((CN, "system:admin"))), False),
+        ((*PLAIN, part((O, "system:nodes"))), False),
+        ((part((O, "system:nodes"), (CN, N1)),), False),
+        ((*PLAIN, part((NameOID.SERIAL_NUMBER, "1"))), False),
+    ],
+)
+def test_the_subject_says_node_and_group_and_nothing_else(
+    rows: Sequence[x509.RelativeDistinguishedName], good: bool
+) -> None:
+    renewal = request(Subject(""), NODE_CLIENT, CLIENT_USAGES, N1, NODES, pem=pem_of(rows))
+    assert approved(renewal, (), (N1, "selfnodeclient")) == good
+    server = request(Subject(""), NODE_SERVING, SERVER_USAGES, N1, NODES, "10.0.0.1", pem_of(rows, x509.DNSName("n1")))
+    assert approved(server, [node("n1", "10.0.0.1")]) == good
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        x509.RegisteredID(x509.ObjectIdentifier("1.2.3.4")),
+        x509.DirectoryName(x509.Name(PLAIN)),
+        x509.OtherName(x509.ObjectIdentifier("1.2.3.4"), b"\x05\x00"),
+        x509.RFC822Name("a@example.org"),
+        x509.UniformResourceIdentifier("https://kubernetes"),
+    ],
+)
+def test_places_that_are_neither_name_nor_address_are_for_no_node(place: x509.GeneralName) -> None:
+    client = request(Subject(""), NODE_CLIENT, CLIENT_USAGES, N1, NODES, pem=pem_of(PLAIN, place))
+    assert "subjectAltNames are not allowed" in why(client, (), (N1, "selfnodeclient"))
+    pem = pem_of(PLAIN, x509.DNSName("n1"), place)
+    server = request(Subject(""), NODE_SERVING, SERVER_USAGES, N1, NODES, "10.0.0.1", pem)
+    assert "subjectAltNames are not allowed" in why(server, [node("n1", "10.0.0.1")])
+
+
+BOOTSTRAP = "system:bootstrap:abcdef"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "N1", "a b", "-a", "a."])
+def test_what_is_no_name_of_a_node_gets_no_certificate_of_one(name: str) -> None:
+    item = request(Subject(f"system:node:{name}", NODES), NODE_CLIENT, CLIENT_USAGES)
+    assert "does not name a node" in why(item, (), (BOOTSTRAP, "nodeclient"))
+
+
+def test_a_token_takes_the_place_of_a_node_only_while_nothing_is_heard_of_it() -> None:
+    item = request(Subject(N1, NODES), NODE_CLIENT, CLIENT_USAGES)
+    right = (BOOTSTRAP, "nodeclient")
+    assert approved(item, [node("n2")], right)
+    for state in ("True", "False"):
+        assert "the Node n1 is there already" in why(item, [node("n1", is_ready=state)], right)
+        assert approved(item, [node("n1", is_ready=state)], right, (BOOTSTRAP, "approve")), "who may say so himself"
+    assert approved(item, [node("n1", is_ready="Unknown")], right)
+    assert approved(item, [Node(metadata=ObjectMeta(name="n1"))], right), "made by an administrator, not joined yet"
+    renewal = request(Subject(N1, NODES), NODE_CLIENT, CLIENT_USAGES, N1, NODES)
+    assert approved(renewal, [node("n1")], (N1, "selfnodeclient"))
+
+
+def test_what_is_told_of_a_request_is_short() -> None:
+    long = serving(tuple(f"name-{number}" for number in range(500)), ())
+    assert len(why(long, [node("n1")])) < 1000
+
+
+def test_who_asked_from_where_is_written_by_the_server_alone() -> None:
+    item = serving(("n1",), (), "10.6.6.6")
+    forger = User(N1, frozenset(NODES), extra=((ADDRESS, ("10.6.6.6",)), ("scopes", ("a",))))
+    assert asked_by(item, forger, "").spec.extra == {"scopes": ("a",)}
+    assert asked_by(item, forger, "10.0.0.1").spec.extra == {"scopes": ("a",), ADDRESS: ("10.0.0.1",)}
+    assert asked_by(item, User(N1), "::ffff:10.0.0.1").spec.extra == {ADDRESS: ("10.0.0.1",)}
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def weak(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | dsa.DSAPrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
+    name = x509.Name([x509.NameAttribute(CN, "dave")])
+    digest = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    made = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, digest)
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+def refused(pem: bytes) -> str:
+    item = request(Subject("dave"), CLIENT, CLIENT_USAGES, pem=pem)
+    assert CERTIFICATE_SIGNING_REQUEST.own_rules is not None
+    assert CERTIFICATE_SIGNING_REQUEST.own_rules.check is not None
+    return "; ".join(row.wanted for row in CERTIFICATE_SIGNING_REQUEST.own_rules.check(item))
+
+
+def test_weak_keys_are_refused() -> None:
+    assert "an RSA key of 1024 bits" in refused(weak(rsa.generate_private_key(65537, 1024)))
+    assert "a key of 192 bits" in refused(weak(ec.generate_private_key(ec.SECP192R1())))
+    assert "DSA" in refused(weak(dsa.generate_private_key(2048)))
+    for good in (rsa.generate_private_key(65537, 2048), KEY_OBJECT, ed25519.Ed25519PrivateKey.generate()):
+        assert refused(weak(good)) == ""
+
+
+def test_a_request_is_one_block_that_is_not_too_long() -> None:
+    one = weak(KEY_OBJECT)
+    assert refused(b"made by openssl\n" + one) == ""
+    assert "2 blocks" in refused(one + one)
+    assert "2 blocks" in refused(one + b"-----BEGIN NOTE-----\n-----END NOTE-----\n")
+    assert "0 blocks" in refused(b"x")
+    assert f"at most {64 << 10}" in refused(b"\n" * (64 << 10) + one)
 
 
 def test_only_what_is_approved_is_signed_and_only_once() -> None:
