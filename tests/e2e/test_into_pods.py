@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from bench.bare import inside
@@ -297,11 +298,19 @@ def test_a_program_that_reads_nothing_ends_with_its_caller_too(
         with open("/dev/zero", "rb") as zeros:
             callers.append(subprocess.Popen(words, env=kubectl.environment, stdin=zeros))
     wait_until(lambda: _programs(cluster).count("sleep 600") == 2, "they run")
-    time.sleep(2)  # The input has to back up.
     for caller in callers:
+        wait_until(lambda caller=caller: _is_held_up(caller), "its input backs up")  # type: ignore[misc]
         caller.kill()
         caller.wait()
     wait_until(lambda: "sleep 600" not in _programs(cluster), "they are gone")
+
+
+def _is_held_up(caller: subprocess.Popen[bytes]) -> bool:
+    """Whether it reads its input no more."""
+    process = psutil.Process(caller.pid)
+    before = process.io_counters().read_chars
+    time.sleep(0.5)
+    return before > 1 << 20 and process.io_counters().read_chars == before
 
 
 def _programs(cluster: Cluster) -> str:
