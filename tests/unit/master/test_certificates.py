@@ -6,6 +6,8 @@ import datetime
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from cryptography import x509
@@ -37,10 +39,14 @@ from master.access.authorize import Attributes, User
 from master.access.serving import ADDRESS, Reserved
 from master.admission.signing_requests import asked_by
 from master.controllers import certificates, forgetting
+from master.controllers.look import Look
+from master.controllers.network.master_service import Place
+from master.controllers.table import CONTROLLERS
 from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST
 from master.kinds.kind import show_time
 from master.writing.outcomes import Change, Notice
 from reconcile.errors import Refused
+from tests.unit.master.wishes import WISH
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 HOUR, MINUTE = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
@@ -280,6 +286,25 @@ def test_places_that_are_neither_name_nor_address_are_for_no_node(place: x509.Ge
     pem = pem_of(PLAIN, x509.DNSName("n1"), place)
     server = request(Subject(""), NODE_SERVING, SERVER_USAGES, N1, NODES, "10.0.0.1", pem)
     assert "subjectAltNames are not allowed" in why(server, [node("n1", "10.0.0.1")])
+
+
+def passed(name: str, address: str) -> list[type]:
+    """What the master does with a request for that server, on a host of the name `head`."""
+    item = serving((name,), (address,), address, user=f"system:node:{name}")
+    kept = {"CertificateSigningRequest": [item], "Node": [node(name, address)]}
+    place = Place("10.0.0.7", 8443)
+    env = SimpleNamespace(wish=WISH, place=lambda: place, host=lambda: "Head", may=lambda user, asked: False)
+    look = SimpleNamespace(all=lambda kind: kept[kind], env=env, now=NOW)
+    (controller,) = (one for one in CONTROLLERS if one.name == "certificate approvals")
+    return [type(one) for one in controller.decide(cast("Look", look))]
+
+
+def test_the_master_knows_which_networks_and_names_are_its_own() -> None:
+    assert passed("n1", "10.0.0.1") == [Change]
+    for network in (WISH.service_network, *(pool.network for pool in WISH.pools.pools)):
+        assert passed("n1", str(network[5])) == [Notice]
+    assert passed("head", "10.0.0.1") == [Notice]
+    assert passed("head", "10.0.0.7") == [Change]
 
 
 BOOTSTRAP = "system:bootstrap:abcdef"
