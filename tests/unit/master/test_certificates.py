@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from ipaddress import IPv4Network
-from types import SimpleNamespace
-from typing import cast
+from collections.abc import Sequence
 
 import pytest
 from cryptography import x509
@@ -18,7 +14,7 @@ from msgspec.structs import replace
 
 from api import keys
 from api.configuration import Secret
-from api.objects import Condition, Node, NodeAddress, NodeStatus, ObjectMeta
+from api.objects import Node, ObjectMeta
 from api.pem import Subject
 from api.signing_requests import (
     APPROVED,
@@ -30,88 +26,35 @@ from api.signing_requests import (
     NODE_SERVING,
     SERVER_USAGES,
     CertificateSigningRequest,
-    CertificateSigningRequestCondition,
-    CertificateSigningRequestSpec,
-    CertificateSigningRequestStatus,
 )
 from master.access import bootstrap_tokens
-from master.access.authorize import Attributes, User
-from master.access.serving import ADDRESS, Reserved
-from master.admission.signing_requests import asked_by
 from master.controllers import certificates, forgetting
-from master.controllers.look import Look
-from master.controllers.network.master_service import Place
-from master.controllers.table import CONTROLLERS
 from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST
 from master.kinds.kind import show_time
-from master.writing.outcomes import Change, Notice
 from reconcile.errors import Refused
-from tests.unit.master.wishes import WISH
-
-NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-HOUR, MINUTE = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
-KEY = keys.new_key()
-KEY_OBJECT = ec.generate_private_key(ec.SECP256R1())
-N1 = "system:node:n1"
-NODES = ("system:nodes",)
-
-
-def request(
-    subject: Subject,
-    signer: str,
-    usages: tuple[str, ...],
-    user: str = "system:bootstrap:abcdef",
-    groups: tuple[str, ...] = (),
-    came_from: str = "",
-    pem: bytes = b"",
-) -> CertificateSigningRequest:
-    spec = CertificateSigningRequestSpec(
-        request=pem or keys.request(KEY, subject),
-        signer_name=signer,
-        usages=usages,
-        username=user,
-        groups=groups,
-        extra={ADDRESS: (came_from,)} if came_from else {},
-    )
-    return CertificateSigningRequest(metadata=ObjectMeta(name="x", creation_timestamp=show_time(NOW)), spec=spec)
-
-
-def node(name: str, *addresses: str, kind: str = "InternalIP", is_ready: str = "True") -> Node:
-    rows = tuple(NodeAddress(type=kind, address=one) for one in addresses)
-    conditions = (Condition(type="Ready", status=is_ready),)
-    return Node(metadata=ObjectMeta(name=name), status=NodeStatus(addresses=rows, conditions=conditions))
-
-
-@dataclass(frozen=True)
-class Rights:
-    """(user, subresource) of those who may have such a certificate."""
-
-    held: frozenset[tuple[str, str]] = frozenset()
-
-    def __call__(self, user: User, asked: Attributes) -> bool:
-        assert asked.group == "certificates.k8s.io"
-        if asked.verb == "approve":
-            assert (asked.resource, asked.name) == ("signers", NODE_CLIENT)
-            return (user.name, "approve") in self.held
-        assert (asked.verb, asked.resource) == ("create", "certificatesigningrequests")
-        return (user.name, asked.subresource) in self.held
-
-
-RESERVED = Reserved((IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.0.0.7", frozenset(("head",)))
-
-
-def why(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> str:
-    """Why it waits for somebody; empty if it does not."""
-    (found,) = certificates.approvals([item], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
-    if isinstance(found, Notice):
-        assert "kubectl certificate approve x" in found.text
-        return found.text
-    assert request_in(found).status.conditions[0].type == APPROVED
-    return ""
-
-
-def approved(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> bool:
-    return not why(item, nodes, *held)
+from tests.unit.master.signing import (
+    BOOTSTRAP,
+    CN,
+    HOUR,
+    KEY,
+    KEY_OBJECT,
+    MINUTE,
+    N1,
+    NODES,
+    NOW,
+    OU,
+    PLAIN,
+    O,
+    approved,
+    decided,
+    node,
+    part,
+    pem_of,
+    request,
+    request_in,
+    serving,
+    why,
+)
 
 
 def test_a_first_certificate_needs_the_right_for_first_ones_and_a_renewal_that_for_ones_own() -> None:
@@ -145,108 +88,6 @@ def test_what_is_no_certificate_of_a_node_is_neither_approved_nor_signed(
     assert not request_in(change).status.certificate
     assert request_in(change).status.conditions[-1].type == FAILED
     assert why in request_in(change).status.conditions[-1].message
-
-
-def serving(
-    names: tuple[str, ...],
-    addresses: tuple[str, ...],
-    came_from: str = "10.0.0.1",
-    user: str = N1,
-    groups: tuple[str, ...] = NODES,
-) -> CertificateSigningRequest:
-    subject = Subject(user if user.startswith("system:node:") else N1, NODES, names, addresses)
-    return request(subject, NODE_SERVING, SERVER_USAGES, user, groups, came_from)
-
-
-def test_the_certificate_of_a_server_is_for_its_nodes_name_and_the_address_that_asks() -> None:
-    nodes = [node("n1", "10.0.0.1", "10.0.0.9"), node("n2", "10.0.0.2", "10.0.0.9")]
-    assert approved(serving(("n1",), ("10.0.0.1",)), nodes)
-    assert approved(serving((), ("10.0.0.1",)), nodes)
-    assert approved(serving(("n1",), ()), nodes)
-    assert "10.0.0.3" in why(serving(("n1",), ("10.0.0.3",)), nodes)
-    assert "is not the name of the node" in why(serving(("n2",), ()), nodes)
-    assert not approved(serving(("n1",), ("10.0.0.2",)), nodes)
-    assert "there is no Node n1" in why(serving(("n1",), ("10.0.0.1",)), nodes[1:])
-    assert "the Node n2 says" in why(serving(("n1",), ("10.0.0.9",), "10.0.0.9"), nodes)
-    assert not approved(serving(("n1",), ("10.0.0.1",), user="system:admin", groups=("system:masters",)), nodes)
-    assert not approved(serving(("n1",), ("10.0.0.1",), groups=()), nodes), "somebody of that name who is no node"
-
-
-def test_an_address_counts_only_where_the_connection_came_from_it() -> None:
-    """A node writes the addresses in its Node itself: those of the master, of another, of everybody."""
-    own = node("n1", "10.0.0.1", "10.0.0.7", "172.30.0.1", "0.0.0.0")
-    for address in ("10.0.0.7", "172.30.0.1", "0.0.0.0", "10.0.0.1"):
-        assert "is not the address of the connection" in why(serving(("n1",), (address,), "10.0.0.5"), [own])
-    assert "an address that is not known" in why(serving(("n1",), ("10.0.0.1",), ""), [own])
-    assert approved(serving(("n1",), ("10.0.0.7",), "10.0.0.7"), [own]), "a node on the master's own host"
-    assert "no InternalIP" in why(serving(("n1",), ("10.0.0.5",), "10.0.0.5"), [own])
-    outer = node("n1", "10.0.0.5", kind="ExternalIP")
-    assert "no InternalIP" in why(serving(("n1",), ("10.0.0.5",), "10.0.0.5"), [outer])
-    claimed = node("n2", "10.0.0.1", kind="ExternalIP")
-    assert "the Node n2 says" in why(serving(("n1",), ("10.0.0.1",)), [own, claimed])
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1",
-        "::1",
-        "169.254.1.1",
-        "fe80::1",
-        "0.0.0.0",
-        "224.0.0.1",
-        "::ffff:10.0.0.1",
-        "172.30.0.1",
-        "10.129.3.4",
-    ],
-)
-def test_some_addresses_are_no_nodes_whoever_asks_from_them(address: str) -> None:
-    assert not approved(serving(("n1",), (address,), address), [node("n1", address)])
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["kubernetes", "kubernetes.default", "a.svc", "a.b.svc.cluster.local", "localhost", "a.localhost", "172.30.0.1"],
-)
-def test_some_names_are_no_servers_of_nodes(name: str) -> None:
-    item = serving((name,), (), user=f"system:node:{name}")
-    assert "is a name of the master or of the cluster" in why(item, [node(name, "10.0.0.1")])
-
-
-def test_the_name_of_the_masters_host_is_for_a_node_on_that_host() -> None:
-    nodes = [node("head", "10.0.0.1", "10.0.0.7")]
-    assert not approved(serving(("head",), (), "10.0.0.1", user="system:node:head"), nodes)
-    assert not approved(serving(("head",), (), "", user="system:node:head"), nodes)
-    assert approved(serving(("head",), (), "10.0.0.7", user="system:node:head"), nodes)
-
-
-@pytest.mark.parametrize(("names", "addresses"), [(("n1", "n1"), ()), ((), ("10.0.0.1", "10.0.0.1"))])
-def test_a_server_has_one_name_and_one_address(names: tuple[str, ...], addresses: tuple[str, ...]) -> None:
-    assert "more than one name and one address" in why(serving(names, addresses), [node("n1", "10.0.0.1")])
-
-
-@pytest.mark.parametrize("name", ["kubernetes.default.svc", "*", "N1"])
-def test_another_name_than_the_nodes_is_not_its_servers(name: str) -> None:
-    """Whatever its Node says."""
-    own = node("n1", "10.0.0.1", name)
-    assert not approved(serving((name,), ()), [own])
-    assert not approved(serving(("n1", name), ()), [own])
-
-
-def pem_of(rows: Sequence[x509.RelativeDistinguishedName], *places: x509.GeneralName) -> bytes:
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(rows))
-    if places:
-        builder = builder.add_extension(x509.SubjectAlternativeName(places), critical=False)
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def part(*rows: tuple[x509.ObjectIdentifier, str]) -> x509.RelativeDistinguishedName:
-    return x509.RelativeDistinguishedName(x509.NameAttribute(oid, value) for oid, value in rows)
-
-
-O, CN, OU = NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME
-PLAIN = (part((O, "system:nodes")), part((CN, N1)))
 
 
 @pytest.mark.parametrize(
@@ -288,28 +129,6 @@ def test_places_that_are_neither_name_nor_address_are_for_no_node(place: x509.Ge
     assert "subjectAltNames are not allowed" in why(server, [node("n1", "10.0.0.1")])
 
 
-def passed(name: str, address: str) -> list[type]:
-    """What the master does with a request for that server, on a host of the name `head`."""
-    item = serving((name,), (address,), address, user=f"system:node:{name}")
-    kept = {"CertificateSigningRequest": [item], "Node": [node(name, address)]}
-    place = Place("10.0.0.7", 8443)
-    env = SimpleNamespace(wish=WISH, place=lambda: place, host=lambda: "Head", may=lambda user, asked: False)
-    look = SimpleNamespace(all=lambda kind: kept[kind], env=env, now=NOW)
-    (controller,) = (one for one in CONTROLLERS if one.name == "certificate approvals")
-    return [type(one) for one in controller.decide(cast("Look", look))]
-
-
-def test_the_master_knows_which_networks_and_names_are_its_own() -> None:
-    assert passed("n1", "10.0.0.1") == [Change]
-    for network in (WISH.service_network, *(pool.network for pool in WISH.pools.pools)):
-        assert passed("n1", str(network[5])) == [Notice]
-    assert passed("head", "10.0.0.1") == [Notice]
-    assert passed("head", "10.0.0.7") == [Change]
-
-
-BOOTSTRAP = "system:bootstrap:abcdef"
-
-
 @pytest.mark.parametrize("name", ["", "a/b", "N1", "a b", "-a", "a."])
 def test_what_is_no_name_of_a_node_gets_no_certificate_of_one(name: str) -> None:
     item = request(Subject(f"system:node:{name}", NODES), NODE_CLIENT, CLIENT_USAGES)
@@ -332,14 +151,6 @@ def test_a_token_takes_the_place_of_a_node_only_while_nothing_is_heard_of_it() -
 def test_what_is_told_of_a_request_is_short() -> None:
     long = serving(tuple(f"name-{number}" for number in range(500)), ())
     assert len(why(long, [node("n1")])) < 1000
-
-
-def test_who_asked_from_where_is_written_by_the_server_alone() -> None:
-    item = serving(("n1",), (), "10.6.6.6")
-    forger = User(N1, frozenset(NODES), extra=((ADDRESS, ("10.6.6.6",)), ("scopes", ("a",))))
-    assert asked_by(item, forger, "").spec.extra == {"scopes": ("a",)}
-    assert asked_by(item, forger, "10.0.0.1").spec.extra == {"scopes": ("a",), ADDRESS: ("10.0.0.1",)}
-    assert asked_by(item, User(N1), "::ffff:10.0.0.1").spec.extra == {ADDRESS: ("10.0.0.1",)}
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -385,18 +196,6 @@ def test_only_what_is_approved_is_signed_and_only_once() -> None:
     assert list(certificates.signings(waiting, lambda _: b"no", NOW)) == []
     (change,) = certificates.signings([decided(item, APPROVED)], lambda _: b"yes", NOW)
     assert request_in(change).status.certificate == b"yes"
-
-
-def request_in(change: Change) -> CertificateSigningRequest:
-    assert isinstance(change.item, CertificateSigningRequest)
-    return change.item
-
-
-def decided(item: CertificateSigningRequest, *kinds: str, at: datetime.datetime = NOW) -> CertificateSigningRequest:
-    rows = tuple(
-        CertificateSigningRequestCondition(type=kind, status="True", last_update_time=show_time(at)) for kind in kinds
-    )
-    return replace(item, status=CertificateSigningRequestStatus(conditions=rows))
 
 
 def test_requests_are_forgotten_in_their_time() -> None:

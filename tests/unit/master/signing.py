@@ -1,0 +1,138 @@
+"""Requests for certificates, nodes that ask for them, and what became of each."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from msgspec.structs import replace
+
+from api import keys
+from api.objects import Condition, Node, NodeAddress, NodeStatus, ObjectMeta
+from api.pem import Subject
+from api.signing_requests import (
+    APPROVED,
+    NODE_CLIENT,
+    NODE_SERVING,
+    SERVER_USAGES,
+    CertificateSigningRequest,
+    CertificateSigningRequestCondition,
+    CertificateSigningRequestSpec,
+    CertificateSigningRequestStatus,
+)
+from master.access.authorize import Attributes, User
+from master.access.serving import ADDRESS, Reserved
+from master.controllers import certificates
+from master.kinds.kind import show_time
+from master.writing.outcomes import Change, Notice
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+HOUR, MINUTE = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
+KEY = keys.new_key()
+KEY_OBJECT = ec.generate_private_key(ec.SECP256R1())
+N1 = "system:node:n1"
+NODES = ("system:nodes",)
+BOOTSTRAP = "system:bootstrap:abcdef"
+
+
+def request(
+    subject: Subject,
+    signer: str,
+    usages: tuple[str, ...],
+    user: str = "system:bootstrap:abcdef",
+    groups: tuple[str, ...] = (),
+    came_from: str = "",
+    pem: bytes = b"",
+) -> CertificateSigningRequest:
+    spec = CertificateSigningRequestSpec(
+        request=pem or keys.request(KEY, subject),
+        signer_name=signer,
+        usages=usages,
+        username=user,
+        groups=groups,
+        extra={ADDRESS: (came_from,)} if came_from else {},
+    )
+    return CertificateSigningRequest(metadata=ObjectMeta(name="x", creation_timestamp=show_time(NOW)), spec=spec)
+
+
+def node(name: str, *addresses: str, kind: str = "InternalIP", is_ready: str = "True") -> Node:
+    rows = tuple(NodeAddress(type=kind, address=one) for one in addresses)
+    conditions = (Condition(type="Ready", status=is_ready),)
+    return Node(metadata=ObjectMeta(name=name), status=NodeStatus(addresses=rows, conditions=conditions))
+
+
+@dataclass(frozen=True)
+class Rights:
+    """(user, subresource) of those who may have such a certificate."""
+
+    held: frozenset[tuple[str, str]] = frozenset()
+
+    def __call__(self, user: User, asked: Attributes) -> bool:
+        assert asked.group == "certificates.k8s.io"
+        if asked.verb == "approve":
+            assert (asked.resource, asked.name) == ("signers", NODE_CLIENT)
+            return (user.name, "approve") in self.held
+        assert (asked.verb, asked.resource) == ("create", "certificatesigningrequests")
+        return (user.name, asked.subresource) in self.held
+
+
+RESERVED = Reserved((IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.0.0.7", frozenset(("head",)))
+
+
+def why(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> str:
+    """Why it waits for somebody; empty if it does not."""
+    (found,) = certificates.approvals([item], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
+    if isinstance(found, Notice):
+        assert "kubectl certificate approve x" in found.text
+        return found.text
+    assert request_in(found).status.conditions[0].type == APPROVED
+    return ""
+
+
+def approved(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> bool:
+    return not why(item, nodes, *held)
+
+
+def serving(
+    names: tuple[str, ...],
+    addresses: tuple[str, ...],
+    came_from: str = "10.0.0.1",
+    user: str = N1,
+    groups: tuple[str, ...] = NODES,
+) -> CertificateSigningRequest:
+    subject = Subject(user if user.startswith("system:node:") else N1, NODES, names, addresses)
+    return request(subject, NODE_SERVING, SERVER_USAGES, user, groups, came_from)
+
+
+def request_in(change: Change) -> CertificateSigningRequest:
+    assert isinstance(change.item, CertificateSigningRequest)
+    return change.item
+
+
+def decided(item: CertificateSigningRequest, *kinds: str, at: datetime.datetime = NOW) -> CertificateSigningRequest:
+    rows = tuple(
+        CertificateSigningRequestCondition(type=kind, status="True", last_update_time=show_time(at)) for kind in kinds
+    )
+    return replace(item, status=CertificateSigningRequestStatus(conditions=rows))
+
+
+def pem_of(rows: Sequence[x509.RelativeDistinguishedName], *places: x509.GeneralName) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(rows))
+    if places:
+        builder = builder.add_extension(x509.SubjectAlternativeName(places), critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def part(*rows: tuple[x509.ObjectIdentifier, str]) -> x509.RelativeDistinguishedName:
+    return x509.RelativeDistinguishedName(x509.NameAttribute(oid, value) for oid, value in rows)
+
+
+O, CN, OU = NameOID.ORGANIZATION_NAME, NameOID.COMMON_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME
+PLAIN = (part((O, "system:nodes")), part((CN, N1)))
