@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from api import lanes
+from api.addresses import out_of_reach
 from api.objects import (
     ASSIGN_SUBNET,
     PLUGIN_MULTITENANT,
@@ -25,8 +26,11 @@ MTU_RANGE = range(576, 65537)
 def check_node(node: Node) -> Iterator[Problem]:
     """Its addresses are addresses."""
     for number, address in enumerate(node.status.addresses):
+        path = f"status.addresses[{number}].address"
         if address.type == "InternalIP":
-            yield from check_address(f"status.addresses[{number}].address", address.address)
+            yield from check_address(path, address.address)
+        elif address.type == "ExternalIP" and (why := out_of_reach(address.address)):
+            yield Problem(path, shown(address.address), why)
 
 
 def check_host_subnet(subnet: HostSubnet) -> Iterator[Problem]:
@@ -106,12 +110,12 @@ def _check_layout(wish: ClusterNetwork) -> Iterator[Problem]:
 def check_address(path: str, text: str) -> Iterator[Problem]:
     """An address that other nodes can reach."""
     try:
-        address = IPv4Address(text)
+        IPv4Address(text)
     except ValueError:
         yield Problem(path, shown(text), "an IPv4 address is accepted")
         return
-    if address.is_loopback or address.is_unspecified:
-        yield Problem(path, shown(text), "an address that other nodes can reach is accepted")
+    if why := out_of_reach(text):
+        yield Problem(path, shown(text), why)
 
 
 def _check_network(path: str, text: str) -> Iterator[Problem]:

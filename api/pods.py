@@ -18,6 +18,7 @@ from api import (
     variable_checks,
     volume_checks,
 )
+from api.addresses import out_of_reach
 from api.defaults import GRACE_SECONDS
 from api.objects import (
     Container,
@@ -49,6 +50,7 @@ IDLE_IN_CONTAINER = ("resize_policy",)
 def check(pod: Pod) -> Iterator[Problem]:
     """Every problem, by path."""
     spec = pod.spec
+    yield from _check_addresses(pod)
     yield from bandwidth.check(pod.metadata.annotations)
     yield from _choices(
         ("spec.restartPolicy", spec.restart_policy, RESTART_POLICIES),
@@ -84,6 +86,15 @@ def check(pod: Pod) -> Iterator[Problem]:
             path = f"spec.readinessGates[{number}].conditionType"
             yield Problem(path, shown(gate.condition_type), names.label_key(gate.condition_type))
     yield from _containers(spec)
+
+
+def _check_addresses(pod: Pod) -> Iterator[Problem]:
+    """Those that its node tells: others than the pod's would be reached by who asks for the pod."""
+    rows = [("status.podIP", pod.status.pod_ip)]
+    rows += [(f"status.podIPs[{number}].ip", row.ip) for number, row in enumerate(pod.status.pod_ips)]
+    for path, text in rows:
+        if text and (why := out_of_reach(text)):
+            yield Problem(path, shown(text), why)
 
 
 def _gates(spec: PodSpec) -> Iterator[Problem]:

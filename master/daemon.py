@@ -88,7 +88,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 issue=lambda item: _issued(authority, item, settings.certificate_seconds),
             )
         )
-        nodes = NodesDoor(store, to_nodes)
+        nodes = NodesDoor(store, to_nodes, lambda: (settings.advertise_address, settings.port or server.port))
         server = Server(
             Parts(
                 store=store,

@@ -15,6 +15,9 @@ from api.objects import Pod
 from api.static_pods import creation_refusal
 
 MASTERS = "system:masters"
+
+TO_NODES = "kube-apiserver-kubelet-client"
+"""The user that the master is to the servers of nodes, and never at its own door."""
 NODES = "system:nodes"
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 ANONYMOUS = "system:anonymous"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from api.label_selector import LabelSelector
 from api.objects import ObjectMeta
 from api.signing_requests import CLIENT, NODE_CLIENT, NODE_SERVING
+from master.access.authorize import TO_NODES
 from master.kinds.rbac import (
     GROUP,
     AggregationRule,
@@ -164,6 +165,15 @@ _PROXIER = (
     _rule("list watch", "discovery.k8s.io", "endpointslices"),
     _rule("list watch", "networking.k8s.io", "servicecidrs"),
 )
+_NODES_SERVERS = (
+    _rule(READ, "core", "nodes"),
+    _rule("proxy", "core", "nodes"),
+    _rule(
+        "*",
+        "core",
+        "nodes/configz nodes/healthz nodes/log nodes/metrics nodes/pods nodes/proxy nodes/spec nodes/stats",
+    ),
+)
 _PROVISIONER = (
     _rule(f"{READ} create delete", "core", "persistentvolumes"),
     _rule(f"{READ} update", "core", "persistentvolumeclaims"),
@@ -198,6 +208,7 @@ _RULES: dict[str, tuple[PolicyRule, ...]] = {
     "system:public-info-viewer": (_paths(*_HEALTH, "/version", "/version/"),),
     "system:service-account-issuer-discovery": (_paths("/.well-known/openid-configuration", "/openid/v1/jwks"),),
     "system:auth-delegator": _REVIEWS,
+    "system:kubelet-api-admin": _NODES_SERVERS,
     "system:node": _NODE,
     "system:node-proxier": _PROXIER,
     "system:kube-scheduler": _SCHEDULER,
@@ -254,6 +265,7 @@ _BOUND: dict[str, tuple[str, tuple[str, ...]]] = {
         (_AUTHENTICATED, _UNAUTHENTICATED),
     ),
     "system:node": ("system:node", ()),
+    "podlane:servers-of-nodes": ("system:kubelet-api-admin", (f"User {TO_NODES}",)),
     "system:node-proxier": ("system:node-proxier", ("User system:kube-proxy",)),
     "system:kube-scheduler": ("system:kube-scheduler", ("User system:kube-scheduler",)),
     "system:volume-scheduler": ("system:volume-scheduler", ("User system:kube-scheduler",)),

@@ -12,7 +12,7 @@ from api.reviews import TokenReviewStatus
 from api.schema import without_nulls
 from api.tokens import TokenRequest, TokenRequestStatus
 from master.access import accounts, bootstrap_tokens
-from master.access.authorize import User
+from master.access.authorize import TO_NODES, User
 from master.access.reviews import info
 from master.access.service_tokens import Issuer
 from master.kinds.kind import show_time
@@ -46,8 +46,13 @@ class Callers:
         self._clock = clock
 
     def user(self, certificate: Mapping[str, Any] | None, authorization: str) -> User:
-        """Who sends a request. A certificate counts before a token; a token that is none is refused."""
+        """Who sends a request. A certificate counts before a token; a token that is none is refused.
+
+        So is the certificate that the master shows to nodes: who comes with it was sent here by one, in place of itself.
+        """
         known = user_of(certificate)
+        if known.name == TO_NODES:
+            raise answers.failure(401, "Unauthorized", "Unauthorized")
         if known != User() or not authorization.lower().startswith(BEARER):
             return known
         try:

@@ -1,6 +1,6 @@
 """Driver: requests of the master to the servers of its nodes, with a client certificate of its own.
 
-Nodes know it as `kube-apiserver-kubelet-client` of `system:masters`, as clusters made by kubeadm have it.
+Nodes know it as `kube-apiserver-kubelet-client`, which has the role `system:kubelet-api-admin` and no other.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import re
 import ssl
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,15 +20,15 @@ from yarl import URL
 
 from api.objects import Node
 from master.access import pki
-from master.access.authorize import MASTERS
+from master.access.authorize import NODE_PREFIX, TO_NODES
 from master.kinds.node import NODE
+from master.server.dialling import EXPECTED, Dialler, NotAllowed
 from master.store.records import Key
 from master.store.store import Store
 from master.wire import answers
 from reconcile.errors import NotReady
 from streams.takeover import notice_death
 
-USER = "kube-apiserver-kubelet-client"
 DEFAULT_PORT = 10250
 
 CONNECT_SECONDS = 10.0
@@ -38,6 +39,9 @@ IDLE_SECONDS = 4 * 3600.0
 
 ADDRESSES = ("InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP")
 """Types of a node's addresses, the one that is taken first."""
+
+HOST = re.compile(r"[0-9A-Za-z._:-]+")
+"""What a name or an address is made of, and nothing by which a URL would go on behind it."""
 
 Headers = Mapping[str, str] | CIMultiDict[str]
 
@@ -63,6 +67,8 @@ def place(node: Node) -> Place:
     for kind in ADDRESSES:
         found = next((one.address for one in known if one.type == kind and one.address), "")
         if found:
+            if not HOST.fullmatch(found):
+                raise answers.bad_request("address not allowed")
             endpoints = node.status.daemon_endpoints
             endpoint = None if endpoints is None else endpoints.kubelet_endpoint
             return Place(found, endpoint.port if endpoint is not None and endpoint.port > 0 else DEFAULT_PORT)
@@ -71,7 +77,7 @@ def place(node: Node) -> Place:
 
 def client_files(ca: pki.Authority, directory: Path, now: datetime.datetime) -> Path:
     """A new certificate by which nodes know the master, with its key in one file. Raises NotReady."""
-    identity = pki.client_identity(ca, USER, (MASTERS,), now)
+    identity = pki.client_identity(ca, TO_NODES, (), now)
     path = directory / "nodes-client.pem"
     try:
         pki.write_secret(path, identity.key + identity.certificate)
@@ -115,17 +121,30 @@ def anybody() -> ssl.SSLContext:
 class NodesDoor:
     """`open` gives an answer that is read as it comes, `get` a whole one; `close` in the end."""
 
-    def __init__(self, store: Store, trust: Trust) -> None:
+    def __init__(self, store: Store, trust: Trust, own: Callable[[], tuple[str, int]]) -> None:
+        """`own` is the address and port under which the master itself is known: no node is there."""
         self._store = store
         self._trust = trust
+        self._own = own
         self._session: aiohttp.ClientSession | None = None
 
     def place(self, node: str) -> Place:
         """Where the server of the node of that name listens. Raises Failure."""
+        return place(self._node(node))
+
+    def has(self, node: str, address: str) -> bool:
+        """Whether the address is one of the node's. Raises Failure."""
+        return any(row.address == address for row in self._node(node).status.addresses)
+
+    def _node(self, node: str) -> Node:
         record = self._store.latest(Key(Node.KIND, "", node))
         if record is None:
             raise answers.not_found(NODE, node)
-        return place(record.object)
+        return record.object  # type: ignore[no-any-return]
+
+    def dialler(self) -> Dialler:
+        """For a client that is not of the door, and goes by the same addresses."""
+        return Dialler(self._own)
 
     async def open(
         self,
@@ -143,9 +162,13 @@ class NodesDoor:
         """
         where = self.place(node)
         trust = self._trust.verified if verify else self._trust.unverified
-        return await ask(
-            self._client(), where, URL(f"https://{where}{path}", encoded=True), method, headers, data, trust
-        )
+        its_own = f"{NODE_PREFIX}{node}" if trust.verify_mode == ssl.CERT_REQUIRED else ""
+        told = EXPECTED.set(its_own)
+        try:
+            url = URL(f"https://{where}{path}", encoded=True)
+            return await ask(self._client(), where, url, method, headers, data, trust)
+        finally:
+            EXPECTED.reset(told)
 
     async def get(self, node: str, path: str, seconds: float = 10.0) -> bytes:
         """The whole answer to GET. Raises NotReady, also when it is not 200."""
@@ -171,7 +194,7 @@ class NodesDoor:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = client(aiohttp.TCPConnector(limit=0, force_close=True))
+            self._session = client(self.dialler())
         return self._session
 
 
@@ -195,10 +218,12 @@ async def ask(
     data: AsyncIterable[bytes] | None,
     trust: ssl.SSLContext,
 ) -> aiohttp.ClientResponse:
-    """One request. Raises Unreachable."""
+    """One request. Raises Unreachable, and Failure when it leads to where the master talks to nobody."""
     try:
         response = await session.request(method, url, headers=headers, data=data, ssl=trust, allow_redirects=False)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, NotAllowed):
+            raise answers.bad_request(str(error.os_error)) from error
         raise Unreachable(why(where, error)) from error
     held = response.connection
     if held is not None and held.transport is not None:

@@ -94,7 +94,12 @@ class PassThrough:
         if response.status < 400:
             response.close()
             raise answers.failure(500, "", f"invalid upgrade response: status code {response.status}")
-        return await self._joints.copy(http, response, CIMultiDict(passing.passed_back(list(response.headers.items()))))
+        try:
+            back = CIMultiDict(passing.passed_back(list(response.headers.items())))
+        except answers.Failure:
+            response.close()
+            raise
+        return await self._joints.copy(http, response, back)
 
 
 async def refusal(response: aiohttp.ClientResponse) -> str:

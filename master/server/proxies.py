@@ -6,10 +6,7 @@ links inside of pages that are not compressed, are told in paths of the master. 
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
 import random
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +16,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from api.addresses import out_of_reach
 from api.endpoints import Endpoints, EndpointSubset
 from api.objects import Pod
 from api.services import Service
@@ -35,9 +33,6 @@ from master.wire import answers, links, passing
 from master.wire.passing import Backend, Passage
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
-
-NOWHERE = "0.0.0.0"
-"""The address of a pod that has none yet."""
 
 Send = Callable[[str, str, CIMultiDict[str], Any], Awaitable[aiohttp.ClientResponse]]
 """(method, raw path with query, headers, body) -> the answer. Raises Unreachable."""
@@ -74,8 +69,8 @@ class Proxies:
 
             yield where, send
             return
-        place = Place(await _proxyable(where.host), _port(wanted))
-        async with _direct(wanted.scheme, place) as found:
+        place = Place(where.host, _port(wanted))
+        async with self._direct(wanted.scheme, place) as found:
             yield place, found
 
     @asynccontextmanager
@@ -83,9 +78,7 @@ class Proxies:
         pod: Pod = self._object(POD, namespace, wanted.name)
         declared = next((one.ports[0].container_port for one in pod.spec.containers if one.ports), None)
         port = _port(wanted) if wanted.port or declared is None else declared
-        async with self._inside(
-            pod, wanted.scheme, Place(await _proxyable(pod.status.pod_ip or NOWHERE), port)
-        ) as found:
+        async with self._inside(pod, wanted.scheme, Place(pod.status.pod_ip, port)) as found:
             yield found
 
     @asynccontextmanager
@@ -132,14 +125,22 @@ class Proxies:
 
     @asynccontextmanager
     async def _inside(self, pod: Pod, scheme: str, place: Place) -> AsyncIterator[tuple[Place, Send]]:
-        """A way to a port of a pod. Pods in their node's network are reached like the node."""
+        """A way to a port of a pod. Pods in their node's network are reached like the node, at an address of its own."""
+        its_nodes = not pod.spec.host_network or self._nodes.has(pod.spec.node_name, place.host)
+        if out_of_reach(place.host) or not its_nodes:
+            raise answers.bad_request("address not allowed")
         if pod.spec.host_network:
-            async with _direct(scheme, place) as send:
+            async with self._direct(scheme, place) as send:
                 yield place, send
             return
         connector = PodConnector(self._nodes, pod, place)
         async with connector.carrying(), client(connector) as session:
             yield place, _sender(session, scheme, place, connector)
+
+    @asynccontextmanager
+    async def _direct(self, scheme: str, place: Place) -> AsyncIterator[Send]:
+        async with client(self._nodes.dialler()) as session:
+            yield _sender(session, scheme, place)
 
     # --- the request ---------------------------------------------------------------------------------------------
 
@@ -165,7 +166,11 @@ class Proxies:
             raise _away(f"error trying to reach service: {error}") from error
         if response.status == 101 and upgrade:
             return await self._joints.upgrade(http, response)
-        back = CIMultiDict(passing.passed_back(list(response.headers.items())))
+        try:
+            back = CIMultiDict(passing.passed_back(list(response.headers.items())))
+        except answers.Failure:
+            response.close()
+            raise
         hosts = (str(where), http.headers.get("Host", ""))
         if "Location" in back:
             back["Location"] = passing.location(back["Location"], prefix, hosts)
@@ -197,19 +202,6 @@ def _port(wanted: Backend) -> int:
     return int(text)
 
 
-async def _proxyable(host: str) -> str:
-    """The address or name, unless the master itself would be meant."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        raise answers.bad_request(f"lookup {host}: no such host") from None
-    for *_, address in found:
-        one = ipaddress.ip_address(address[0])
-        if one.is_loopback or one.is_link_local or one.is_unspecified or one.is_multicast:
-            raise answers.bad_request("address not allowed")
-    return host
-
-
 def _sender(session: aiohttp.ClientSession, scheme: str, place: Place, told: PodConnector | None = None) -> Send:
     async def send(method: str, path: str, headers: CIMultiDict[str], data: Any) -> aiohttp.ClientResponse:
         url = URL(f"{scheme}://{place}{path}", encoded=True)
@@ -219,9 +211,3 @@ def _sender(session: aiohttp.ClientSession, scheme: str, place: Place, told: Pod
             raise (Unreachable(told.refusal) if told is not None and told.refusal else error) from error
 
     return send
-
-
-@asynccontextmanager
-async def _direct(scheme: str, place: Place) -> AsyncIterator[Send]:
-    async with client(aiohttp.TCPConnector(limit=0, force_close=True)) as session:
-        yield _sender(session, scheme, place)

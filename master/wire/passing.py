@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from master.kinds import BY_RESOURCE
+from master.wire import answers
 from master.wire.request import Target
 
 PROXY = "proxy"
@@ -18,8 +20,15 @@ HOP_BY_HOP = frozenset(
 ) | {"transfer-encoding", "upgrade"}
 """Headers that are between two neighbours (RFC 9110, 7.6.1)."""
 
-FOR_THE_MASTER = ("authorization", "impersonate-")
+FOR_THE_MASTER = (
+    "authorization",
+    "impersonate-",
+    *(f"x-remote-{what}" for what in ("user", "uid", "group", "extra-")),
+)
 """Beginnings of headers that say who asks the master, and are nobody else's affair."""
+
+WEBSOCKET, TOKEN = "sec-websocket-protocol", "base64url.bearer.authorization.k8s.io."
+"""Browsers, which set no other header, say who they are in a protocol of this beginning."""
 
 OF_OTHER_SITES = frozenset(f"access-control-allow-{what}" for what in ("credentials", "headers", "methods", "origin"))
 """Headers by which a pod would open the master's own address to pages of others."""
@@ -75,12 +84,17 @@ def backend(name: str) -> Backend | None:
 
 
 def passed_on(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
-    """Headers of a request that the other side gets, too; with those that ask for another protocol."""
-    return _without(headers, FOR_THE_MASTER, upgrade=upgrade)
+    """Headers of a request that the other side gets, too; with those that ask for another protocol. Raises Failure."""
+    if name := _unsayable(headers):
+        raise answers.bad_request(f"the value of the header {name} is not UTF-8")
+    return list(_without_tokens(_without(headers, FOR_THE_MASTER, upgrade=upgrade)))
 
 
 def passed_back(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
-    """Headers of an answer that the client gets, too."""
+    """Headers of an answer that the client gets, too. Raises Failure."""
+    if name := _unsayable(headers):
+        text = f"error trying to reach service: the value of the header {name} of its answer is not UTF-8"
+        raise answers.failure(503, "ServiceUnavailable", text)
     return [pair for pair in _without(headers, (), upgrade=upgrade) if pair[0].lower() not in OF_OTHER_SITES]
 
 
@@ -93,6 +107,21 @@ def _without(headers: list[tuple[str, str]], others: tuple[str, ...], *, upgrade
         for key, value in headers
         if (key.lower() in kept or key.lower() not in dropped) and not key.lower().startswith(others or ("\0",))
     ]
+
+
+def _unsayable(headers: list[tuple[str, str]]) -> str:
+    """The name of a header whose value would not arrive as it came: bytes that are no text stand as lone surrogates."""
+    return next((key for key, value in headers if any("\ud800" <= letter <= "\udfff" for letter in value)), "")
+
+
+def _without_tokens(headers: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for key, value in headers:
+        if key.lower() != WEBSOCKET or TOKEN not in value:
+            yield key, value
+            continue
+        kept = [one.strip() for one in value.split(",") if not one.strip().startswith(TOKEN)]
+        if kept:
+            yield key, ", ".join(kept)
 
 
 def wants_upgrade(connection: list[str]) -> bool:

@@ -21,7 +21,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from multidict import MultiDict
 
+from api import keys
 from api.kubeconfig import Kubeconfig
+from api.pem import Subject
+from api.signing_requests import SERVER_USAGES
 from master.access import pki
 from streams.connection import Connection
 from streams.spdy.session import Session, SpdyStream
@@ -138,16 +141,18 @@ async def forward(http: web.Request) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def serving(server: ApiServer, root: Path, *, trusted: bool = True) -> AsyncIterator[Double]:
+async def serving(
+    server: ApiServer, root: Path, *, trusted: bool = True, known_as: str = f"system:node:{NODE}"
+) -> AsyncIterator[Double]:
     """A node that runs; one that is not trusted has a certificate of another authority."""
     now = datetime.datetime.now(datetime.UTC)
     ca = authority(server)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(
-        pki.server_certificate(
-            ca if trusted else pki.authority(root / "other", now), root, ("127.0.0.1", own_address()), now
-        )
-    )
+    key = keys.new_key()
+    asked = keys.request(key, Subject(known_as, ("system:nodes",), addresses=(own_address(),)))
+    signed = pki.sign_request(ca if trusted else pki.authority(root / "other", now), asked, SERVER_USAGES, 3600, now)
+    (root / "node.pem").write_bytes(key + signed)
+    context.load_cert_chain(root / "node.pem")
     context.load_verify_locations(cadata=ca.pem.decode())
     context.verify_mode = ssl.CERT_REQUIRED
     double = Double()
@@ -177,7 +182,7 @@ class Stage:
         """The node, listening where it says."""
         await self.door.ask("DELETE", f"/api/v1/nodes/{NODE}")
         await self.door.make("/api/v1/nodes", name=NODE)
-        where = list(addresses) or [{"type": "Hostname", "address": "localhost"}]
+        where = list(addresses) or [{"type": "InternalIP", "address": own_address()}]
         endpoint = {"kubeletEndpoint": {"Port": self.node.port if port is None else port}}
         status = {"addresses": where, "daemonEndpoints": endpoint}
         answer = await self.door.ask("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status})
@@ -201,7 +206,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(server: ApiServer, door: Door, root: Path, *, trusted: bool = True) -> AsyncIterator[Stage]:
+async def staged(
+    server: ApiServer, door: Door, root: Path, *, trusted: bool = True, known_as: str = f"system:node:{NODE}"
+) -> AsyncIterator[Stage]:
     """With the project there, the node registered, and an administrator who asks."""
     kubeconfig = Kubeconfig.load(server.kubeconfig)
     if (await door.ask("GET", f"/api/v1/namespaces/{PROJECT}"))["kind"] == "Status":
@@ -210,7 +217,7 @@ async def staged(server: ApiServer, door: Door, root: Path, *, trusted: bool = T
     # TLS takes its time to say goodbye, and no socket may be left to the next test.
     connector = aiohttp.TCPConnector(ssl=kubeconfig.ssl_context(), force_close=True)
     async with (
-        serving(server, root, trusted=trusted) as node,
+        serving(server, root, trusted=trusted, known_as=known_as) as node,
         aiohttp.ClientSession(server.url, connector=connector) as session,
     ):
         stage = Stage(door, node, session, server.url)

@@ -85,7 +85,7 @@ async def test_a_log_is_asked_of_the_node_as_the_master(stage: Stage) -> None:
         "follow": "true", "previous": "true", "timestamps": "true", "sinceSeconds": "5", "tailLines": "0",
         "limitBytes": "7",
     }  # fmt: skip
-    assert asked.caller == "organizationName=system:masters,commonName=kube-apiserver-kubelet-client"
+    assert asked.caller == "commonName=kube-apiserver-kubelet-client"
     assert "Authorization" not in asked.headers
     await stage.node.quiet()
 
@@ -575,19 +575,24 @@ async def test_the_address_that_is_taken_first(stage: Stage) -> None:
     await stage.pod("web")
     async with stage.session.get(f"{PODS}/web/log") as answer:
         assert answer.status == 200
-    await stage.register({"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": "localhost"})
+    await stage.register({"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": own_address()})
     async with stage.session.get(f"{PODS}/web/log") as answer:
         assert answer.status == 200
 
 
-@pytest.mark.parametrize("trusted", [True, False])
-async def test_a_master_may_want_to_see_certificates_of_its_authority(tmp_path: Path, *, trusted: bool) -> None:
+@pytest.mark.parametrize(
+    ("authority", "known_as"), [(True, f"system:node:{NODE}"), (True, "system:node:n2"), (False, f"system:node:{NODE}")]
+)
+async def test_a_master_may_want_to_see_certificates_of_its_authority(
+    tmp_path: Path, *, authority: bool, known_as: str
+) -> None:
+    trusted = authority and known_as == f"system:node:{NODE}"
     master = ApiServer(tmp_path, "--verify-node-certificates=true")
     master.start()
     try:
         async with (
             Client(Kubeconfig.load(master.kubeconfig)) as client,
-            staged(master, Door(client), tmp_path, trusted=trusted) as stage,
+            staged(master, Door(client), tmp_path, trusted=authority, known_as=known_as) as stage,
         ):
             await stage.pod("web")
             for query in ("", "?insecureSkipTLSVerifyBackend=true"):

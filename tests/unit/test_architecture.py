@@ -22,6 +22,7 @@ MAY_IMPORT = {
 }
 ACTING = {"asyncio", "logging", "os", "random", "select", "socket", "subprocess", "threading", "time", "uuid"}
 PURE = (
+    "api/addresses.py",
     "api/beside.py",
     "api/configuration.py",
     "api/capacity.py",

@@ -1,6 +1,6 @@
 """Services → Endpoints and EndpointSlices: which pods are behind a service, and which of them are ready. Pure.
 
-A pod is behind a service of its project when it has an address and the labels, until it has ended. A port by name is
+A pod is behind a service of its project when it has an address that others reach and the labels, until it has ended. A port by name is
 looked up in each pod; pods that have it at different numbers are told apart.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from api.addresses import out_of_reach
 from api.endpoints import (
     SERVICE_LABEL,
     Endpoint,
@@ -87,7 +88,9 @@ def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]
     behind = (
         pod
         for pod in pods
-        if wanted <= pod.metadata.labels.items() and pod.status.pod_ip and pod.status.phase not in FINAL_PHASES
+        if wanted <= pod.metadata.labels.items()
+        and pod.status.phase not in FINAL_PHASES
+        and not out_of_reach(pod.status.pod_ip)
     )
     for pod in sorted(behind, key=lambda one: one.metadata.name):
         ports = tuple(port for each in service.spec.ports if (port := _port_at(each, pod)) is not None)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.wire import passing
+from master.wire.answers import Failure
 from master.wire.passing import Backend
 
 IN_PROJECT = "/api/v1/namespaces/red"
@@ -88,6 +89,31 @@ def test_headers_of_a_request() -> None:
     assert passing.passed_on(given_) == kept
     asking = [kept[0], ("Connection", "keep-alive, X-Hop, Upgrade"), ("Upgrade", "websocket"), *kept[1:]]
     assert passing.passed_on(given_, upgrade=True) == asking
+
+
+def test_what_says_who_asks_stays_here() -> None:
+    token = "base64url.bearer.authorization.k8s.io.YWJj"
+    given_ = [
+        ("X-Remote-User", "u"), ("x-remote-group", "g"), ("X-Remote-Uid", "1"), ("X-Remote-Extra-a", "b"),
+        ("X-Remote-Control", "1"), ("Sec-WebSocket-Protocol", f"chat, {token} ,v4.channel.k8s.io"),
+        ("sec-websocket-protocol", token), ("Sec-WebSocket-Protocol", "a,b"),
+    ]  # fmt: skip
+    assert passing.passed_on(given_) == [
+        ("X-Remote-Control", "1"),
+        ("Sec-WebSocket-Protocol", "chat, v4.channel.k8s.io"),
+        ("Sec-WebSocket-Protocol", "a,b"),
+    ]
+
+
+def test_headers_that_are_no_text_are_refused() -> None:
+    said, lost = "gr\u00fc\u00df \U0001f600", b"gr\xfc\xdf".decode("utf-8", "surrogateescape")
+    assert passing.passed_on([("X-A", said)]) == passing.passed_back([("X-A", said)]) == [("X-A", said)]
+    with pytest.raises(Failure, match="the value of the header X-A is not UTF-8") as refused:
+        passing.passed_on([("X-A", lost)])
+    assert refused.value.status.code == 400
+    with pytest.raises(Failure, match="the value of the header X-A of its answer is not UTF-8") as refused:
+        passing.passed_back([("X-A", lost)])
+    assert refused.value.status.code == 503
 
 
 def test_headers_of_an_answer() -> None:

@@ -255,6 +255,15 @@ def test_a_pod_that_is_about_to_end_still_serves_who_is_there() -> None:
     assert (conditions.ready, conditions.serving, conditions.terminating) == (False, True, True)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "::ffff:127.0.0.1", "localhost"])
+def test_a_pod_at_no_address_of_its_own_is_behind_no_service(address: str) -> None:
+    pod = backend(1)
+    lies = replace(pod, status=replace(pod.status, pod_ip=address))
+    wanted = service()
+    assert [len(rows) for rows in endpoints.backends(wanted, [pod]).values()] == [1]
+    assert endpoints.backends(wanted, [lies]) == {}
+
+
 def test_a_service_may_publish_pods_that_are_not_ready() -> None:
     web = service(selector={"app": "web"}, publishNotReadyAddresses=True)
     assert len(of(web, [backend(1, ready=False)])[0].item.subsets[0].addresses) == 1
