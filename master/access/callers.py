@@ -48,7 +48,7 @@ class Callers:
     def user(self, certificate: Mapping[str, Any] | None, authorization: str) -> User:
         """Who sends a request. A certificate counts before a token; a token that is none is refused.
 
-        So is the certificate that the master shows to nodes: who comes with it was sent here by one, in place of itself.
+        So is the certificate that the master shows to nodes: who comes with it was sent here by one of them.
         """
         known = user_of(certificate)
         if known.name == TO_NODES:

@@ -125,7 +125,7 @@ class Proxies:
 
     @asynccontextmanager
     async def _inside(self, pod: Pod, scheme: str, place: Place) -> AsyncIterator[tuple[Place, Send]]:
-        """A way to a port of a pod. Pods in their node's network are reached like the node, at an address of its own."""
+        """A way to a port of a pod. Pods in their node's network are reached at an address of the node."""
         its_nodes = not pod.spec.host_network or self._nodes.has(pod.spec.node_name, place.host)
         if out_of_reach(place.host) or not its_nodes:
             raise answers.bad_request("address not allowed")

@@ -1,7 +1,7 @@
 """Services → Endpoints and EndpointSlices: which pods are behind a service, and which of them are ready. Pure.
 
-A pod is behind a service of its project when it has an address that others reach and the labels, until it has ended. A port by name is
-looked up in each pod; pods that have it at different numbers are told apart.
+A pod is behind a service of its project when it has an address that others reach and the labels, until it has ended.
+A port by name is looked up in each pod; pods that have it at different numbers are told apart.
 """
 
 from __future__ import annotations
