@@ -22,7 +22,7 @@ FIRST = shutil.which("kubectl") or "/"
 PROGRAMS = sorted(map(str, Path(FIRST).resolve().parent.glob("kubectl.*"))) or [FIRST]
 """A `kubectl` beside those with a version only chooses among them."""
 
-AT_ONCE = 3
+AT_ONCE = 6
 
 
 def version_of(program: str) -> Version:
