@@ -21,9 +21,11 @@ from node_agent.containers import LogLimits
 from node_agent.drivers import mounts
 from node_agent.drivers.cni_network import CniNetwork
 from node_agent.drivers.docker import Docker
+from node_agent.drivers.docker_streams import end_left
 from node_agent.drivers.network import PodNetwork
 from node_agent.drivers.no_network import NoNetwork
 from node_agent.drivers.probe import Prober
+from node_agent.drivers.started import Started
 from node_agent.pod_network import SandboxNetwork
 from node_agent.pull_limits import PullLimits
 from node_agent.server.callers import Callers
@@ -62,6 +64,7 @@ async def serve(settings: Settings) -> None:
         settings.registry_burst,
         settings.image_pull_progress_deadline_seconds,
     )
+    started = Started(Path(settings.state_dir) / "programs")
     docker = Docker(settings.docker_socket, limits, settings.runtime_request_timeout_seconds, pulls)
     if settings.bootstrap_kubeconfig:
         notify("READY=1")  # Somebody may have to approve: a service manager is not to wait for that.
@@ -76,13 +79,14 @@ async def serve(settings: Settings) -> None:
         guarded_by(await asyncio.to_thread(_callers_authority, settings), certificate.context())
         async with asyncio.TaskGroup() as tasks:
             agent = Agent(settings, client, docker, network, prober, tasks.create_task)
-            server = _server(settings, agent, client, certificate)
+            server = _server(settings, agent, client, certificate, started)
             health = Health(settings.health_address, lambda: agent.heart.unready, agent.stuck)
             await health.start()
             notify("READY=1")
             try:
                 for loop in (agent.ports, identity.loop, certificate.loop):
                     tasks.create_task(loop.run())
+                tasks.create_task(end_left(settings.docker_socket, started))
                 tasks.create_task(_open(server, certificate))
                 for work in agent.work():
                     tasks.create_task(work)
@@ -117,13 +121,15 @@ def _callers_authority(settings: Settings) -> bytes:
         raise Refused(f"clientCaFile {settings.client_ca_file}: {error.strerror}") from None
 
 
-def _server(settings: Settings, agent: Agent, client: Client, certificate: ServingCertificate) -> Server:
+def _server(
+    settings: Settings, agent: Agent, client: Client, certificate: ServingCertificate, started: Started
+) -> Server:
     """What others see of the agent."""
     pods, docker = agent.known, settings.docker_socket
     parts = (
         Documents(settings, pods, agent.reports, agent.stuck),
         Logs(pods, docker),
-        Commands(pods, docker),
+        Commands(pods, docker, started),
         Forwards(pods),
     )
     return Server(

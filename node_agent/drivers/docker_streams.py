@@ -14,18 +14,21 @@ import aiohttp
 
 from node_agent.docker_frames import STDERR, STDOUT, TROUBLE, Frames
 from node_agent.drivers import process
-from node_agent.drivers.docker_calls import LAST_LOOK, answering, ask, exit_code, refusal, session
+from node_agent.drivers.docker_calls import LAST_LOOK, START_SECONDS, answering, ask, exit_code, refusal, session
+from node_agent.drivers.started import Started
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from streams.stream import Stream
 from streams.takeover import taken
 
-__all__ = ["STDERR", "STDOUT", "Process", "Size", "attach", "start_exec"]
+__all__ = ["STDERR", "STDOUT", "Process", "Size", "attach", "end_left", "start_exec"]
 
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 HANGUP_SECONDS = 5.0
 """So long a program may take to end when who ran it has gone."""
 
 SILENT_SECONDS = 2.0
+AGAIN_SECONDS = 5.0
+NOT_STARTED = 126
 DETACH_KEYS = ",".join(f"ctrl-^,{letter}" for letter in "unlikely")
 """Docker holds back the first key of this sequence until the second: its own, ctrl-p, is one that people type."""
 
@@ -170,9 +173,12 @@ class _Attached:
 class _Program(_Attached):
     """One that was started for us and must not outlive who wanted it."""
 
-    def __init__(self, docker: aiohttp.ClientSession, identity: str, stream: Stream, kind: _Kind) -> None:
+    def __init__(
+        self, docker: aiohttp.ClientSession, identity: str, stream: Stream, kind: _Kind, started: Started
+    ) -> None:
         super().__init__(docker, f"/exec/{identity}", stream, kind)
         self._identity = identity
+        self._started = started
         self._ended = False
 
     async def exit_code(self) -> int:
@@ -184,8 +190,11 @@ class _Program(_Attached):
         return code
 
     async def _end(self) -> None:
-        if not self._ended:
-            await _hang_up(self._docker, self._identity)
+        if self._ended:
+            self._started.cross_off(self._identity)
+        else:
+            with contextlib.suppress(NotReady):
+                await _hang_up(self._docker, self._identity, self._started)
 
 
 async def start_exec(
@@ -195,12 +204,13 @@ async def start_exec(
     *,
     stdin: bool,
     tty: bool,
+    started: Started,
     size: Size | None = None,
 ) -> Process:
     """Start a program in a running container. One that cannot be run says why on STDOUT and ends with 126 or 127.
 
-    `size` is that of its terminal. Raises Gone without the container, Refused when it does not run,
-    NotReady when Docker is away or hangs.
+    In `started` it stands until it has ended. `size` is that of its terminal. Raises Gone without the container,
+    Refused when it does not run, NotReady when Docker is away or hangs.
     """
     docker, identity = session(socket), ""
     # Docker from 23.0 on knows the size before the program asks for it; one before gets it when the program runs.
@@ -210,12 +220,14 @@ async def start_exec(
         async with answering():
             made = await ask(docker, "POST", f"/containers/{container}/exec", wish | {"DetachKeys": DETACH_KEYS})
             identity = made["Id"]
+            started.write_down(identity)
             stream = await _upgraded(docker, f"/exec/{identity}/start", start)
-        program = _Program(docker, identity, stream, _Kind(tty=tty, hears=stdin, ends=stdin and not tty))
+        kind = _Kind(tty=tty, hears=stdin, ends=stdin and not tty)
+        program = _Program(docker, identity, stream, kind, started)
         if tty and size is not None:
             await program.resize(size)
     except BaseException:
-        _behind(_abandon(docker, identity))
+        _behind(_abandon(docker, identity, started))
         raise
     return program
 
@@ -267,20 +279,57 @@ def _behind(act: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return task
 
 
-async def _abandon(docker: aiohttp.ClientSession, identity: str) -> None:
+async def end_left(socket: str, started: Started) -> None:
+    """End what an agent before this one has started and left behind, as soon as Docker answers."""
+    async with session(socket) as docker:
+        await asyncio.gather(*(_end_left(docker, identity, started) for identity in started.left))
+
+
+async def _end_left(docker: aiohttp.ClientSession, identity: str, started: Started) -> None:
+    while True:
+        try:
+            await _hang_up(docker, identity, started)
+        except NotReady:
+            await asyncio.sleep(AGAIN_SECONDS)
+        else:
+            return
+
+
+async def _abandon(docker: aiohttp.ClientSession, identity: str, started: Started) -> None:
     """Let go of a program of which nobody knows whether Docker still starts it."""
     async with docker:
         if identity:
-            await _hang_up(docker, identity)
+            with contextlib.suppress(NotReady):
+                await _hang_up(docker, identity, started)
 
 
-async def _hang_up(docker: aiohttp.ClientSession, identity: str) -> None:
-    """End a program that may run, or may still be about to. Without Docker nobody knows which it is."""
-    with contextlib.suppress(DriverError):
-        async with answering():
-            while not (seen := await ask(docker, "GET", f"/exec/{identity}/json"))["Pid"]:
-                if seen["ExitCode"] is not None:
-                    return
-                await asyncio.sleep(LAST_LOOK)
-        if seen["Running"]:
+async def _hang_up(docker: aiohttp.ClientSession, identity: str, started: Started) -> None:
+    """End a program that may run, or may still be about to, and cross it off.
+
+    Raises NotReady when Docker does not answer: without it nobody knows which it is.
+    """
+    with contextlib.suppress(Gone, Refused):
+        seen = await _seen(docker, identity)
+        if seen["Running"] or _given_up(seen, started.since(identity)):
             await process.hang_up(seen["Pid"], seen["ContainerID"], HANGUP_SECONDS)
+    started.cross_off(identity)
+
+
+def _given_up(seen: Any, since: float) -> bool:
+    """Whether Docker says of a program that it was not run, and it runs: that is so when nobody took what it said.
+
+    One that began at another time has got its number.
+    """
+    return bool(seen["ExitCode"] == NOT_STARTED and 0 <= process.begun(seen["Pid"]) - since + 1 < START_SECONDS)
+
+
+async def _seen(docker: aiohttp.ClientSession, identity: str) -> Any:
+    """What Docker knows of a program that has begun, has ended, or did not begin for so long that it never will."""
+    loop = asyncio.get_running_loop()
+    last = loop.time() + START_SECONDS
+    while True:
+        async with answering():
+            seen = await ask(docker, "GET", f"/exec/{identity}/json")
+        if seen["Pid"] or seen["ExitCode"] is not None or loop.time() > last:
+            return seen
+        await asyncio.sleep(LAST_LOOK)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 
@@ -22,6 +23,15 @@ def user_of(pid: int) -> tuple[int, int, tuple[int, ...]] | None:
 def runs(pid: int) -> bool:
     """Whether there is such a process."""
     return pid > 0 and Path(f"/proc/{pid}").exists()
+
+
+def begun(pid: int) -> float:
+    """When a process began, in seconds since 1970; 0 when there is no such process (field 22 of proc_pid_stat(5))."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 async def hang_up(pid: int, cgroup: str, seconds: float) -> None:

@@ -69,20 +69,53 @@ def encode(dialect: Dialect, channel: int, data: bytes) -> bytes:
     return bytes((channel,)) + data
 
 
-def decode(dialect: Dialect, message: bytes) -> Piece | None:
-    """Say what a client's message means; nothing for one that is empty or not base64, which clients of old may send.
+class Decoder:
+    """Says what the messages of a client mean, as their bytes come."""
 
-    Raises ValueError for a message that breaks the protocol, after which the connection makes no sense any more.
-    """
-    if not message:
-        return None
-    if dialect.closes and message[0] == CLOSE:
-        if len(message) != 2:
-            raise ValueError(f"byte 255 says which channel ends by one byte, found {len(message) - 1}")
-        return Piece(message[1], b"", last=True)
-    if not dialect.in_base64:
-        return Piece(message[0], message[1:])
-    try:
-        return Piece((message[0] - DIGIT) & 0xFF, base64.b64decode(message[1:], validate=True))
-    except binascii.Error:
-        return None
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._begin()
+
+    def _begin(self) -> None:
+        self._channel: int | None = None
+        self._rest = b""
+        """What means nothing before more has come."""
+        self._spoilt = False
+
+    def feed(self, data: bytes, *, last: bool) -> Piece | None:
+        """Give what the next bytes of a message carry, which may be `last`.
+
+        Nothing for a message that is empty, and from where one is not base64, which clients of old may send. Raises
+        ValueError for a message that breaks the protocol, after which the connection makes no sense any more.
+        """
+        if self._channel is None and data:
+            self._channel, data = data[0], data[1:]
+        piece = None if self._channel is None else self._piece(self._channel, data, last)
+        if last:
+            self._begin()
+        return piece
+
+    def _piece(self, channel: int, data: bytes, last: bool) -> Piece | None:
+        if self._dialect.closes and channel == CLOSE:
+            self._rest += data[:2]
+            if len(self._rest) > 1 or (last and not self._rest):
+                raise ValueError(f"byte 255 says which channel ends by one byte, found {len(self._rest)} or more")
+            return Piece(self._rest[0], b"", last=True) if last else None
+        if not self._dialect.in_base64:
+            return Piece(channel, data)
+        return self._of_base64((channel - DIGIT) & 0xFF, data, last)
+
+    def _of_base64(self, channel: int, data: bytes, last: bool) -> Piece | None:
+        """Four characters are three bytes; after `=` no character has a meaning."""
+        if self._spoilt:
+            return None
+        data = self._rest + data
+        whole = len(data) if last else len(data) // 4 * 4
+        text, self._rest = data[:whole], data[whole:]
+        try:
+            found = base64.b64decode(text, validate=True)
+        except binascii.Error:
+            self._spoilt = True
+            return None
+        self._spoilt = text.endswith(b"=")
+        return Piece(channel, found)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from node_agent.server.channel_messages import Dialect, Piece, decode, encode
+from node_agent.server.channel_messages import Decoder, Dialect, Piece, encode
 from node_agent.server.inbox import Inbox
 from node_agent.server.sizes import Resizes
 from node_agent.server.wire import Ear, Wire
@@ -55,6 +55,7 @@ class Channels(Ear):
         self._readers = {number: Channel(self, number) for number in readers}
         self._of_sizes = resizes
         self._count = count
+        self._decoder = Decoder(dialect)
         self._wire: Wire | None = None
 
     async def open(self, request: web.Request, idle_seconds: float) -> Wire:
@@ -77,9 +78,9 @@ class Channels(Ear):
         if self._wire is not None:
             self._wire.look()
 
-    def hear(self, message: bytes) -> None:
-        """Put a message where it belongs. Raises ValueError for one that breaks the protocol."""
-        piece = decode(self.dialect, message)
+    def hear(self, data: bytes, *, last: bool) -> None:
+        """Put bytes where their message belongs. Raises ValueError for one that breaks the protocol."""
+        piece = self._decoder.feed(data, last=last)
         if piece is None:
             return
         if piece.last:
@@ -145,9 +146,9 @@ class Tunnel(Stream, Ear):
         if self._wire is not None:
             self._wire.abort()
 
-    def hear(self, message: bytes) -> None:
-        """Take the bytes of a message."""
-        self._inbox.feed(message)
+    def hear(self, data: bytes, *, last: bool) -> None:
+        """Take bytes: how they are cut means nothing."""
+        self._inbox.feed(data)
 
     def waiting(self) -> int:
         """Count what was not fetched."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 from aiohttp import web
 
 from api.objects import Pod
-from node_agent.drivers.docker_streams import attach, start_exec
+from node_agent.drivers.docker_streams import Process, attach, start_exec
+from node_agent.drivers.started import Started
 from node_agent.known_pods import KnownPods
 from node_agent.observed import Container
 from node_agent.server.conversation import converse
@@ -27,11 +28,12 @@ NOT_ATTACHED = "container {container} not found in pod {pod}_{namespace}"
 
 
 class Commands:
-    """`socket` is Docker's."""
+    """`socket` is Docker's; what runs for a caller stands in `started`."""
 
-    def __init__(self, pods: KnownPods, socket: str) -> None:
+    def __init__(self, pods: KnownPods, socket: str, started: Started) -> None:
         self._pods = pods
         self._socket = socket
+        self._started = started
 
     def routes(self) -> tuple[Route, ...]:
         """Where they are found."""
@@ -51,8 +53,8 @@ class Commands:
         _, container = await self._running(http)
 
         async def run(command: RemoteCommand) -> Outcome:
-            words, stdin, tty = wanted.command, wanted.stdin, wanted.tty
-            return await converse(await start_exec(self._socket, container.id, words, stdin=stdin, tty=tty), command)
+            process = await self._start(container, wanted.command, stdin=wanted.stdin, tty=wanted.tty)
+            return await converse(process, command)
 
         return await serve_remote_command(http, wanted, run)
 
@@ -76,7 +78,7 @@ class Commands:
     async def _run(self, http: web.Request) -> web.StreamResponse:
         _, container = await self._running(http)
         words = tuple(http.query.get("cmd", "").split(" "))
-        process = await start_exec(self._socket, container.id, words, stdin=False, tty=False)
+        process = await self._start(container, words, stdin=False, tty=False)
         said = bytearray()
         async with process:
             async for _, data in process.output():
@@ -85,6 +87,9 @@ class Commands:
         if code:
             raise Refused(f"command '{' '.join(words)}' exited with {code}: {said.decode(errors='replace')}")
         return web.Response(body=bytes(said), content_type="text/plain")
+
+    async def _start(self, container: Container, words: tuple[str, ...], *, stdin: bool, tty: bool) -> Process:
+        return await start_exec(self._socket, container.id, words, stdin=stdin, tty=tty, started=self._started)
 
     async def _running(self, http: web.Request, otherwise: str = NOT_FOUND) -> tuple[Pod, Container]:
         """The container of the path. Raises Gone without the pod, Refused in these words when it does not run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -14,6 +15,8 @@ from node_agent.settings import Settings
 from node_agent.stats.reports import Reports
 
 PROMETHEUS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+MASKED = "<masked>"
+"""As a kubelet shows the headers of its manifest URL."""
 
 
 class Documents:
@@ -58,7 +61,7 @@ class Documents:
         return web.Response(text="ok")
 
     async def _configuration(self, _: web.Request) -> web.Response:
-        return _json(msgspec.json.encode({"kubeletconfig": self._settings}))
+        return _json(msgspec.json.encode({"kubeletconfig": shown(self._settings)}))
 
     async def _summary(self, http: web.Request) -> web.Response:
         only = http.query.get("only_cpu_and_memory", "").lower() in ("true", "1")
@@ -75,6 +78,14 @@ class Documents:
 
     async def _probes(self, _: web.Request) -> web.Response:
         return web.Response(body=await self._reports.probes(), headers=PROMETHEUS)
+
+
+def shown(settings: Settings) -> Settings:
+    """The settings as others may see them: without what is secret in them."""
+    url = re.sub(r"(?<=://)[^/?#]*@", f"{MASKED}@", settings.manifest_url)
+    url = re.sub(r"\?.*", f"?{MASKED}", url)
+    headers = dict.fromkeys(settings.manifest_url_headers, MASKED)
+    return msgspec.structs.replace(settings, manifest_url=url, manifest_url_headers=headers)
 
 
 async def _ok(_: web.Request) -> web.Response:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 from collections.abc import Sequence
 
 from aiohttp import web
@@ -11,6 +14,9 @@ from streams.takeover import Upgraded
 ASKED = "X-Stream-Protocol-Version"
 ACCEPTED = "X-Accepted-Stream-Protocol-Versions"
 SPDY = "SPDY/3.1"
+VERSIONS = ("13", "8", "7")
+MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""RFC 6455, 1.3."""
 
 
 def wants_websocket(request: web.Request) -> bool:
@@ -39,6 +45,24 @@ def spdy_answer(request: web.Request, known: Sequence[str]) -> tuple[str, Upgrad
             headers=[(ACCEPTED, name) for name in known],
         )
     return chosen, Upgraded([("Upgrade", SPDY), (ASKED, chosen)])
+
+
+def websocket_answer(request: web.Request, protocol: str) -> Upgraded:
+    """The answer that begins a WebSocket in this protocol, "" for none. Raises HTTPBadRequest for a bad handshake."""
+    version = request.headers.get("Sec-WebSocket-Version", "")
+    if version not in VERSIONS:
+        text = f"Unsupported version: {version!r}; {', '.join(VERSIONS)} are accepted\n"
+        raise web.HTTPBadRequest(text=text, headers={"Sec-WebSocket-Version": VERSIONS[0]})
+    key = request.headers.get("Sec-WebSocket-Key", "")
+    try:
+        whole = len(base64.b64decode(key, validate=True)) == 16
+    except (binascii.Error, ValueError):
+        whole = False
+    if not whole:
+        raise web.HTTPBadRequest(text="Sec-WebSocket-Key is 16 bytes in base64\n")
+    accepted = base64.b64encode(hashlib.sha1(key.encode() + MAGIC, usedforsecurity=False).digest()).decode()
+    headers = [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", accepted)]
+    return Upgraded([*headers, ("Sec-WebSocket-Protocol", protocol)] if protocol else headers)
 
 
 def unknown_protocol(request: web.Request, known: Sequence[str]) -> web.HTTPForbidden:

@@ -1,4 +1,4 @@
-"""One WebSocket from its handshake to its end: messages in, messages out, bounded both ways."""
+"""One WebSocket from its handshake to its end: bytes in as they come, messages out, bounded both ways."""
 
 from __future__ import annotations
 
@@ -7,25 +7,36 @@ import contextlib
 import fcntl
 import struct
 import termios
-from typing import Literal, Protocol, Self
+from typing import ClassVar, Protocol, Self
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
+
+from node_agent.server import frames
+from node_agent.server.frames import Control, Frames, Part, frame
+from node_agent.server.upgrades import websocket_answer
+from streams.connection import Connection
+from streams.takeover import Upgraded
 
 ROOM = 256 << 10
-"""So many bytes of a reader may wait before the client is no longer listened to."""
-MOST_MESSAGE = 32 << 20
-"""As much as the reference takes in one message: some clients send what they are given, however much it is, at once."""
+"""So many bytes may wait to be fetched before the client is no longer listened to, also in the middle of a message."""
+MOST_ROOM, COMMON = 1 << 20, 32 << 20
+"""So many may while all clients together have less than COMMON: there are some that do not read while they send."""
 PONG_SECONDS = 5.0
 LINGER_SECONDS = 5.0
 LOOK_SECONDS = 0.005
 LONGEST_LOOK_SECONDS = 0.25
+NORMAL, BROKEN = 1000, 1002
+MOST_WORDS = 120
 
 
 class Ear(Protocol):
     """Whom the messages of a WebSocket are for. None of it waits."""
 
-    def hear(self, message: bytes) -> None:
-        """Take a message; a ValueError says that it breaks the protocol, and ends the conversation."""
+    def hear(self, data: bytes, *, last: bool) -> None:
+        """Take the next bytes of a message, and whether it ends with them.
+
+        A ValueError says that it breaks the protocol, and ends the conversation.
+        """
         ...
 
     def waiting(self) -> int:
@@ -38,23 +49,37 @@ class Ear(Protocol):
 
 
 class Wire:
-    """A WebSocket whose client is always listened to, unless more than ROOM waits to be fetched.
+    """A WebSocket whose client is always listened to, unless more than ROOM, or MOST_ROOM, waits to be fetched.
 
     Unasked pongs go out every 5 s (RFC 6455, 5.5.3): a client whose pings wait behind bytes that nobody fetches still
     knows that we are there, and a client that went away is noticed though it is not listened to. Without a message for
     `idle_seconds` it ends.
     """
 
+    held: ClassVar[int] = 0
+    """Bytes that wait to be fetched, of all clients."""
+
     def __init__(
-        self, request: web.Request, socket: web.WebSocketResponse[Literal[False]], ear: Ear, idle_seconds: float
+        self,
+        response: Upgraded,
+        transport: asyncio.Transport | None,
+        connection: Connection,
+        ear: Ear,
+        idle_seconds: float,
     ) -> None:
-        self.response = socket
+        self.response = response
         self.left = asyncio.Event()
         """The client has gone, or the conversation was ended here."""
-        self._request = request
+        self._transport = transport
+        self._connection = connection
         self._ear = ear
+        self._frames = Frames()
+        self._fetched = asyncio.Event()
+        self._sending = asyncio.Lock()
         self._ended_here = False
         self._over = False
+        self._lost = False
+        self._counted = 0
         self._idle_seconds = idle_seconds
         self._heard = asyncio.get_running_loop().time()
         self._tasks = (asyncio.create_task(self._listen()), asyncio.create_task(self._beat()))
@@ -62,64 +87,54 @@ class Wire:
     @classmethod
     async def open(cls, request: web.Request, protocol: str, ear: Ear, idle_seconds: float) -> Self:
         """Answer the handshake. Raises HTTPBadRequest for a bad one, ConnectionError when the client has gone."""
-        socket = web.WebSocketResponse[Literal[False]](
-            protocols=(protocol,),
-            compress=False,
-            max_msg_size=MOST_MESSAGE,
-            timeout=LINGER_SECONDS,
-            decode_text=False,
-        )
-        if protocol:
-            socket.headers["Sec-WebSocket-Protocol"] = protocol
-        try:
-            await socket.prepare(request)
-        except ValueError:
-            # aiohttp minds a key that is no base64, not one of letters beyond ASCII.
-            raise web.HTTPBadRequest(text="Sec-WebSocket-Key is 16 bytes in base64\n") from None
-        return cls(request, socket, ear, idle_seconds)
+        response, transport = websocket_answer(request, protocol), request.transport
+        return cls(response, transport, await response.take(request), ear, idle_seconds)
 
     async def send(self, message: bytes, *, as_text: bool = False) -> None:
         """Send a message and return when there is room for more. Raises ConnectionError."""
         if self.left.is_set():
             raise ConnectionResetError("the client has gone")
         self._heard = asyncio.get_running_loop().time()
-        await self.response.send_frame(message, WSMsgType.TEXT if as_text else WSMsgType.BINARY)
+        await self._say(frames.TEXT if as_text else frames.BINARY, message)
 
     def look(self) -> None:
-        """Listen to the client or not, by how much waits."""
-        transport = self._request.transport
-        if transport is None or self.left.is_set():
-            return
-        if self._ear.waiting() > ROOM:
-            transport.pause_reading()
-        elif self._ear.waiting() <= ROOM // 2:
-            transport.resume_reading()
+        """Listen to the client again when little waits."""
+        self._count(self._ear.waiting())
+        if self._counted <= ROOM // 2:
+            self._fetched.set()
 
     async def close(self) -> None:
         """Wait until the client's side has what was sent, say goodbye, and end it: so nothing is lost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._idle_seconds):
-                await flushed(self._request.transport, self.left)
+                await flushed(self._transport, self.left)
+        gone = self.left.is_set()
         await self._stop()
         self.left.set()
-        transport = self._request.transport
-        if transport is None:
-            return
-        if not transport.is_closing():
-            transport.resume_reading()
-        await self.response.close()
+        if not gone:
+            await self._goodbye(NORMAL)
         self._over = True
+        self._count(0)
 
     def abort(self) -> None:
         """End it at once; after `close` nothing is left to do."""
         if self._over:
             return
-        self._ended_here = True
+        self._ended_here = self._over = True
+        self._count(0)
         self.left.set()
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        self._connection.abort()
         for task in self._tasks:
             task.cancel()
+
+    def _count(self, waiting: int) -> None:
+        waiting = 0 if self._over else waiting
+        Wire.held += waiting - self._counted
+        self._counted = waiting
+
+    def _full(self) -> bool:
+        self._count(self._ear.waiting())
+        return self._counted > (MOST_ROOM if Wire.held < COMMON else ROOM)
 
     async def _stop(self) -> None:
         self._ended_here = True
@@ -127,39 +142,87 @@ class Wire:
             task.cancel()
         await asyncio.wait(self._tasks)
 
+    async def _say(self, kind: int, payload: bytes) -> None:
+        async with self._sending:
+            await self._connection.write(frame(kind, payload))
+
+    async def _goodbye(self, code: int, words: str = "") -> None:
+        """Say it, and wait for the client's: who closes at once forgets what is on its way."""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                await self._say(frames.CLOSE, code.to_bytes(2) + words.encode()[:MOST_WORDS])
+                while (data := await self._connection.read()) and not self._takes_leave(data):
+                    pass
+        self._connection.close()
+
+    def _takes_leave(self, data: bytes) -> bool:
+        """Whether a client says goodbye; one whose frames make no sense closes the connection when it has heard it."""
+        with contextlib.suppress(ValueError):
+            return any(isinstance(one, Control) and one.kind == frames.CLOSE for one in self._frames.feed(data))
+        return False
+
     async def _listen(self) -> None:
         clean = False
         try:
-            while True:
-                message = await self.response.receive()
-                if message.type not in {WSMsgType.TEXT, WSMsgType.BINARY}:
-                    clean = message.type is WSMsgType.CLOSE
-                    break
-                self._heard = asyncio.get_running_loop().time()
-                self._ear.hear(message.data)
-                self.look()
+            clean = await self._hear_all()
+        except ConnectionError:
+            pass
         except ValueError as error:
             self.left.set()
-            await self.response.close(code=1002, message=str(error).encode()[:120])
+            await self._goodbye(BROKEN, str(error))
         finally:
             self.left.set()
             self._ear.gone(clean=clean or self._ended_here)
+
+    async def _hear_all(self) -> bool:
+        """Until the client has gone; whether it took its leave. Raises ConnectionError and ValueError."""
+        while data := await self._connection.read():
+            asked: Control | None = None
+            for one in self._frames.feed(data):
+                if isinstance(one, Part):
+                    self._ear.hear(one.data, last=one.last)
+                elif one.kind == frames.CLOSE:
+                    await self._answer_goodbye()
+                    return True
+                elif one.kind == frames.PING:
+                    asked = one
+                self._heard = asyncio.get_running_loop().time()
+            if asked is not None:
+                # Of several pings the last may be answered alone (RFC 6455, 5.5.3).
+                await self._say(frames.PONG, asked.data)
+            # What had come of a client that is lost is little, and its end comes after it.
+            while self._full() and not self._lost:
+                self._fetched.clear()
+                await self._fetched.wait()
+        return False
+
+    async def _answer_goodbye(self) -> None:
+        self.left.set()
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                await self._say(frames.CLOSE, NORMAL.to_bytes(2))
+        self._connection.close()
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         while not self.left.is_set():
             idle = loop.time() - self._heard
             if idle >= self._idle_seconds:
-                if self._request.transport is not None:
-                    self._request.transport.abort()
+                self._connection.abort()
                 return
-            with contextlib.suppress(TimeoutError, ConnectionError):
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(PONG_SECONDS, self._idle_seconds - idle)):
                     await self.left.wait()
                     return
-            with contextlib.suppress(TimeoutError, ConnectionError):
+            try:
                 async with asyncio.timeout(PONG_SECONDS):
-                    await self.response.pong()
+                    await self._say(frames.PONG, b"")
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                self._lost = True
+                self._fetched.set()
+                return
 
 
 async def flushed(transport: asyncio.Transport | None, left: asyncio.Event) -> None:

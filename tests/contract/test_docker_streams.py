@@ -20,7 +20,9 @@ import pytest
 from lab import images
 from lab.command import run
 from node_agent.drivers import docker_streams, process
-from node_agent.drivers.docker_streams import Process, Size, attach, start_exec
+from node_agent.drivers.docker_calls import ask, session
+from node_agent.drivers.docker_streams import Process, Size, attach, end_left, start_exec
+from node_agent.drivers.started import Started
 from reconcile.errors import Gone, NotReady, Refused
 from tests.contract.talking import docker, programs, sockets, start, told, until
 from tests.contract.test_docker_driver import DEADLINE_SECONDS, Dockerd, dockerd
@@ -43,6 +45,7 @@ async def _nothing_stays(dockerd: Dockerd) -> AsyncIterator[None]:
     before = sockets()
     yield
     await until(lambda: sockets() <= before, "no socket is left")
+    assert noted(dockerd).left == ()
     await until(lambda: len(asyncio.all_tasks()) == 1, "no task is left")
 
 
@@ -54,7 +57,12 @@ async def execute(
     tty: bool = False,
     size: Size | None = None,
 ) -> Process:
-    return await start_exec(str(dockerd.socket), box, command, stdin=stdin, tty=tty, size=size)
+    started = noted(dockerd)
+    return await start_exec(str(dockerd.socket), box, command, stdin=stdin, tty=tty, size=size, started=started)
+
+
+def noted(dockerd: Dockerd) -> Started:
+    return Started(dockerd.socket.parent / "programs")
 
 
 async def test_both_outputs_and_the_exit_code_come_back(dockerd: Dockerd, box: str) -> None:
@@ -298,7 +306,7 @@ async def test_what_does_not_run_and_what_is_not_there_is_told(dockerd: Dockerd,
         with pytest.raises(kind, match=r"not running|No such container"):
             await attach(str(dockerd.socket), container, stdin=False, stdout=True, stderr=True)
     for act in (
-        start_exec(str(tmp_path / "none"), box, ("true",), stdin=False, tty=False),
+        start_exec(str(tmp_path / "none"), box, ("true",), stdin=False, tty=False, started=Started(tmp_path)),
         attach(str(tmp_path / "none"), box, stdin=False, stdout=True, stderr=True),
     ):
         with pytest.raises(NotReady, match="does not answer"):
@@ -393,12 +401,98 @@ async def test_docker_that_is_killed_is_told_of_and_not_waited_for(
             await program.exit_code()
 
 
+AGENT = """
+import asyncio, sys
+from pathlib import Path
+from node_agent.drivers.docker_streams import start_exec
+from node_agent.drivers.started import Started
+
+async def main():
+    socket, box, programs = sys.argv[1:]
+    started = Started(Path(programs))
+    held = [
+        await start_exec(socket, box, ("sleep", "7001"), stdin=True, tty=False, started=started),
+        await start_exec(socket, box, ("yes", "7002"), stdin=False, tty=True, started=started),
+        await start_exec(socket, box, ("sh", "-c", "trap : HUP; while :; do sleep 1; done"),
+                         stdin=False, tty=False, started=started),
+    ]
+    ended = await start_exec(socket, box, ("true",), stdin=False, tty=False, started=started)
+    async with ended:
+        await ended.exit_code()
+    print(len(held), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_what_a_killed_agent_left_behind_is_ended_by_the_next_and_nothing_else(
+    dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_streams, "HANGUP_SECONDS", 0.5)
+    box = start(dockerd)
+    ours = {"sleep 7001", "yes 7002", "sh -c trap : HUP; while :; do sleep 1; done"}
+
+    def runs() -> set[str]:
+        rows = docker(dockerd, "top", box, "-o", "pid,args").splitlines()[1:]
+        return {row.split(None, 1)[1] for row in rows} & {*ours, "sleep 7003"}
+
+    theirs = ("docker", "-H", f"unix://{dockerd.socket}", "exec", box, "sleep", "7003")
+    words = (sys.executable, "-c", AGENT, str(dockerd.socket), box, str(dockerd.socket.parent / "programs"))
+    with spawned(*theirs) as administrator, spawned(*words) as agent:
+        assert agent.stdout is not None
+        assert await asyncio.to_thread(agent.stdout.readline) == "3\n"
+        await until(lambda: runs() == {*ours, "sleep 7003"}, "all run")
+        agent.kill()
+        agent.wait()
+        started = noted(dockerd)
+        assert len(started.left) == 3
+        assert runs() == {*ours, "sleep 7003"}
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await end_left(str(dockerd.socket), started)
+        assert runs() == {"sleep 7003"}
+        assert noted(dockerd).left == ()
+        assert administrator.poll() is None
+        docker(dockerd, "rm", "--force", box)
+
+
+async def test_what_was_noted_and_is_no_longer_or_never_began_is_crossed_off(
+    dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(docker_streams, "START_SECONDS", 0.1)
+    async with session(str(dockerd.socket)) as docker:
+        made = await ask(docker, "POST", f"/containers/{box}/exec", {"Cmd": ["sleep", "7004"]})
+    for identity in (made["Id"], "0" * 64):
+        Started(tmp_path).write_down(identity)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await end_left(str(dockerd.socket), Started(tmp_path))
+    assert Started(tmp_path).left == ()
+
+
+async def test_without_docker_nothing_is_crossed_off_and_it_is_asked_again(
+    dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(docker_streams, "AGAIN_SECONDS", 0.01)
+    away = tmp_path / "docker.sock"
+    Started(tmp_path / "programs").write_down("0" * 64)
+    ending = asyncio.create_task(end_left(str(away), Started(tmp_path / "programs")))
+    done, _ = await asyncio.wait({ending}, timeout=0.2)
+    assert not done
+    assert Started(tmp_path / "programs").left == ("0" * 64,)
+    away.symlink_to(dockerd.socket)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await ending
+    assert Started(tmp_path / "programs").left == ()
+
+
 @contextlib.contextmanager
 def spawned(*command: str) -> Iterator[subprocess.Popen[str]]:
     """A process that leads a session."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 async def test_a_process_of_another_container_is_never_touched() -> None:

@@ -133,6 +133,41 @@ async def test_input_that_nobody_reads_waits_with_the_client(
     await until(deaf.over.is_set)
 
 
+async def test_of_a_message_without_end_no_more_waits_here_than_of_short_ones(
+    one_pod: PodServer, deaf: RemoteCommandWitness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of one client nor of many; and what waits is counted for as long as it does."""
+    monkeypatch.setattr(wire, "COMMON", 4 << 20)
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Raw.to(one_pod.url)) for _ in range(30)]
+        for client in clients:
+            client.writer.write(struct.pack(">BBQ4x", BINARY, 0x80 | 127, 1 << 40) + b"\x00" + b"x" * (16 << 20))
+        await until(lambda: len(deaf.commands) == 30 and all(map(waiting, deaf.commands)))
+        unsent = -1
+        while unsent != sum(client.writer.transport.get_write_buffer_size() for client in clients):
+            unsent = sum(client.writer.transport.get_write_buffer_size() for client in clients)
+            await asyncio.sleep(0.2)
+        sizes = [waiting(command) for command in deaf.commands]
+        assert max(sizes) < 2 << 20
+        assert sum(sizes) < (4 << 20) + 30 * 3 * wire.ROOM
+        assert wire.Wire.held == sum(sizes)
+        for command in deaf.commands:
+            command.stdin.abort()  # type: ignore[union-attr]
+        assert wire.Wire.held == 0
+
+
+async def test_much_that_waits_is_no_longer_counted_when_its_client_has_gone(
+    one_pod: PodServer, deaf: RemoteCommandWitness
+) -> None:
+    async with Raw.to(one_pod.url) as client:
+        client.send(BINARY, b"\x00" + b"x" * 1000)
+        await until(lambda: deaf.commands and waiting(deaf.commands[0]))
+        assert wire.Wire.held == 1000
+        linger(client.writer)
+    await until(deaf.over.is_set)
+    await until(lambda: wire.Wire.held == 0)
+
+
 def waiting(command: RemoteCommand) -> int:
     size: int = command.stdin.inbox.size  # type: ignore[union-attr]
     return size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 
 import pytest
 from aiohttp import web
@@ -16,10 +17,10 @@ from node_agent.server import outcomes
 from node_agent.server.channel_messages import (
     COMMAND_DIALECTS,
     PORT_DIALECTS,
+    Decoder,
     Dialect,
     Piece,
     choose,
-    decode,
     encode,
 )
 from node_agent.server.inbox import Inbox
@@ -30,6 +31,10 @@ from node_agent.server.sizes import MOST_PENDING, Resizes, SizeReader
 
 V5 = COMMAND_DIALECTS[-1]
 BASE64 = COMMAND_DIALECTS[2]
+
+
+def decode(dialect: Dialect, message: bytes) -> Piece | None:
+    return Decoder(dialect).feed(message, last=True)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +83,38 @@ def test_what_is_not_base64_is_passed_over() -> None:
     assert decode(BASE64, b"0Zm9v") == Piece(0, b"foo")
     assert decode(BASE64, b"0Zm9") is None
     assert decode(BASE64, b"0\x80\x80") is None
+
+
+@given(st.sampled_from(COMMAND_DIALECTS), st.integers(0, 9), st.binary(min_size=1), st.lists(st.integers(0, 60)))
+def test_a_message_means_the_same_in_any_cuts(dialect: Dialect, channel: int, data: bytes, cuts: list[int]) -> None:
+    decoder, found = Decoder(dialect), b""
+    for _ in range(2):
+        for piece, last in cut(encode(dialect, channel, data), cuts):
+            said = decoder.feed(piece, last=last)
+            assert said is None or (said.channel, said.last) == (channel, False)
+            found += said.data if said else b""
+    assert found == data * 2
+
+
+def cut(message: bytes, cuts: list[int]) -> list[tuple[bytes, bool]]:
+    places = [0, *sorted(min(place, len(message)) for place in cuts), len(message)]
+    pieces = [message[start:end] for start, end in pairwise(places)]
+    return [(piece, number == len(pieces) - 1) for number, piece in enumerate(pieces)]
+
+
+def test_the_close_signal_and_what_is_no_base64_in_cuts() -> None:
+    decoder = Decoder(V5)
+    assert [decoder.feed(b"\xff", last=False), decoder.feed(b"\x00", last=False)] == [None, None]
+    assert decoder.feed(b"", last=True) == Piece(0, b"", last=True)
+    decoder.feed(b"\xff\x00", last=False)
+    with pytest.raises(ValueError, match="which channel ends"):
+        decoder.feed(b"\x00", last=False)
+    decoder = Decoder(BASE64)
+    assert decoder.feed(b"0Zg==", last=False) == Piece(0, b"f")
+    assert decoder.feed(b"Zm9v", last=True) is None
+    assert decoder.feed(b"1\x80\x80\x80\x80", last=False) is None
+    assert decoder.feed(b"Zm9v", last=True) is None
+    assert decoder.feed(b"2Zm9v", last=True) == Piece(2, b"foo")
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
+from node_agent.server import port_forward
 from node_agent.server.forwarding import Forwarding
 from reconcile.errors import Refused
+from streams.spdy.session import SpdyStream
 from streams.stream import Stream
 
 
@@ -113,6 +116,51 @@ async def test_why_a_port_cannot_be_reached() -> None:
     await finished(one)
     assert error.written == b"error forwarding port 81 to pod p, uid u: nobody listens on 81"
     assert (error.ended, data.aborted) == (True, True)
+
+
+async def test_what_would_go_on_is_ended_by_stopping() -> None:
+    data, pod = Half(quiet=True), Half(quiet=True)
+    one = forwarding(pod)
+    one.begin(80, data, Half(), half_closes=True)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not pod.aborted
+    async with asyncio.timeout(5):
+        await one.stop()
+    assert (data.aborted, pod.aborted) == (True, True)
+
+
+class Opened(Half):
+    """A stream as a client of SPDY opens it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.headers = {"streamtype": kind, "port": "80", "requestid": "1"}
+        self.refused = False
+
+    async def reply(self) -> None: ...
+
+    def reset(self) -> None:
+        self.refused = True
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_only_a_connection_of_which_a_stream_is_missing_is_given_up(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port_forward, "PAIR_SECONDS", 0.0)
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    one = forwarding(Half(b"answer"))
+    pairs = port_forward._Pairs(one)
+    streams = [Opened(kind) for kind in (("error", "data") if whole else ("error",))]
+    for stream in streams:
+        await pairs.add(cast("SpdyStream", stream))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await finished(one)
+    assert (told, [stream.refused for stream in streams]) == ([], [not whole] * len(streams))
+    assert streams[-1].written == (b"answer" if whole else b"")
 
 
 @pytest.mark.parametrize("half_closes", [True, False])

@@ -1,0 +1,35 @@
+"""What the agent shows of its settings."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from node_agent.server.documents import Documents
+from node_agent.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("", ""),
+        ("https://h/pods", "https://h/pods"),
+        ("https://h/a@b", "https://h/a@b"),
+        ("https://me:Secret@h:80/pods", "https://<masked>@h:80/pods"),
+        ("https://me:Secret@Secret@h/pods?token=Secret", "https://<masked>@h/pods?<masked>"),
+        ("http://Secret@h", "http://<masked>@h"),
+    ],
+)
+async def test_secrets_of_the_manifest_url_are_not_shown(url: str, shown: str) -> None:
+    settings = Settings("n", "10.0.0.1", manifest_url=url, manifest_url_headers={"Authorization": "Bearer Secret"})
+    routes = {route.path: route for route in Documents(settings, Mock(), Mock(), Mock()).routes()}
+    answer = await routes["/configz"].handler(make_mocked_request("GET", "/configz"))
+    body = bytes(answer.body or b"")  # type: ignore[attr-defined]
+    assert b"Secret" not in body
+    config = msgspec.json.decode(body)["kubeletconfig"]
+    assert config["manifestUrl"] == shown
+    assert config["manifestUrlHeaders"] == {"Authorization": "<masked>"}
+    assert config["nodeName"] == "n"

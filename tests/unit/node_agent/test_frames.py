@@ -1,0 +1,92 @@
+"""Frames of a WebSocket in any cuts, against a client's own; what breaks the protocol; and how little is kept."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent.server.frames import BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, TEXT, Control, Frames, Part, frame
+from tests.contract.mutations import masked
+
+MESSAGES = st.lists(
+    st.tuples(st.sampled_from([BINARY, TEXT, CLOSE, PING, PONG]), st.binary(max_size=125)), min_size=1, max_size=6
+)
+
+
+def in_cuts(frames: Frames, data: bytes, cuts: list[int]) -> list[Part | Control]:
+    places = [0, *sorted(min(place, len(data)) for place in cuts), len(data)]
+    return [one for start, end in pairwise(places) for one in frames.feed(data[start:end])]
+
+
+def joined(found: list[Part | Control]) -> list[bytes]:
+    """The messages."""
+    messages, message = [], b""
+    for one in found:
+        if isinstance(one, Part):
+            message += one.data
+            if one.last:
+                messages.append(message)
+                message = b""
+    assert not message
+    return messages
+
+
+@given(MESSAGES, st.lists(st.integers(0, 400)), st.booleans())
+def test_what_was_sent_comes_in_any_cuts(sent: list[tuple[int, bytes]], cuts: list[int], by_client: bool) -> None:
+    write = masked if by_client else lambda kind, payload: frame(kind & 0x0F, payload)
+    data = b"".join(write(FIN | kind, payload) for kind, payload in sent)
+    found = in_cuts(Frames(), data, cuts)
+    assert joined(found) == [payload for kind, payload in sent if kind in (BINARY, TEXT)]
+    assert [one for one in found if isinstance(one, Control)] == [
+        Control(kind, payload) for kind, payload in sent if kind not in (BINARY, TEXT)
+    ]
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 0xFFFF, 0x10000, 200_001])
+def test_every_form_of_a_size(size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    for write in (lambda kind, payload: frame(kind & 0x0F, payload), masked):
+        assert joined(Frames().feed(write(FIN | BINARY, data[:size]))) == [data[:size]]
+
+
+def test_other_frames_come_between_those_of_a_message() -> None:
+    sent = masked(BINARY, b"one ") + masked(FIN | PING, b"?") + masked(CONTINUATION, b"") + masked(FIN, b"two")
+    found = Frames().feed(sent)
+    assert found == [Part(b"one ", last=False), Control(PING, b"?"), Part(b"two", last=True)]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        masked(FIN | 0x40 | BINARY, b"compressed"),
+        masked(FIN | 3, b"unknown"),
+        masked(PING, b"in fragments"),
+        masked(FIN | PING, b"x" * 126),
+        masked(FIN | CONTINUATION, b"of nothing"),
+        masked(BINARY, b"a") + masked(FIN | BINARY, b"within"),
+        struct.pack(">BBQ", FIN | BINARY, 127, 1 << 63),
+    ],
+)
+def test_what_breaks_the_protocol(sent: bytes) -> None:
+    with pytest.raises(ValueError, match=r"found|one frame"):
+        Frames().feed(sent)
+
+
+def test_of_a_message_without_end_nothing_is_kept() -> None:
+    frames, piece = Frames(), b"x" * (64 << 10)
+    frames.feed(struct.pack(">BBQ", FIN | BINARY, 0x80 | 127, 1 << 40) + b"mask")
+    tracemalloc.start()
+    try:
+        for _ in range(500):
+            (part,) = frames.feed(piece)
+            assert isinstance(part, Part)
+            assert (len(part.data), part.last) == (len(piece), False)
+            del part
+        assert tracemalloc.get_traced_memory()[0] < len(piece)
+    finally:
+        tracemalloc.stop()
