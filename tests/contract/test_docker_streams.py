@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -502,6 +503,25 @@ async def test_a_process_of_another_container_is_never_touched() -> None:
         await process.hang_up(other.pid, "", DEADLINE_SECONDS)
         assert other.wait() == -signal.SIGHUP
         await process.hang_up(other.pid, "", DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize(("later", "ended"), [(0.0, True), (-100.0, False), (100.0, False)])
+async def test_a_program_that_docker_gave_up_is_ended_and_another_of_its_number_is_not(
+    later: float, ended: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Docker says 126 of a program whose words nobody took, and it runs."""
+    started, noted_at = Started(tmp_path), time.time() + later
+    with spawned("sleep", "1000") as program:
+
+        async def ask(*_: object) -> object:
+            return {"Running": False, "ExitCode": 126, "Pid": program.pid, "ContainerID": ""}
+
+        monkeypatch.setattr(docker_streams, "ask", ask)
+        started.write_down("0" * 64)
+        os.utime(tmp_path / ("0" * 64), (noted_at, noted_at))
+        await end_left("", Started(tmp_path))
+        assert started.since("0" * 64) == 0
+        assert (program.poll() == -signal.SIGHUP) == ended
 
 
 CHILD = """
