@@ -8,12 +8,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextvars import ContextVar
+from ipaddress import ip_address
 from typing import Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from api.addresses import out_of_reach
+from api.addresses import out_of_reach, plain
 
 EXPECTED: ContextVar[str] = ContextVar("EXPECTED", default="")
 """Whose certificate the other side has to show, by its common name; empty: whatever it shows.
@@ -40,7 +41,7 @@ class Dialler(aiohttp.TCPConnector):
         """A socket for one address; raises NotAllowed. All connections are made with one from here."""
         family, kind, protocol, _, (host, port, *_) = found
         advertised, own_port = self._own()
-        if out_of_reach(host) or (port == own_port and (host == advertised or _is_here(family, host))):
+        if out_of_reach(host) or (port == own_port and (_same(host, advertised) or _is_here(family, host))):
             raise NotAllowed
         return socket.socket(family, kind, protocol)
 
@@ -68,6 +69,10 @@ class Dialler(aiohttp.TCPConnector):
 def _common_name(certificate: dict[str, Any]) -> str:
     pairs = [pair for names in certificate.get("subject", ()) for pair in names]
     return next((value for key, value in pairs if key == "commonName"), "")
+
+
+def _same(one: str, other: str) -> bool:
+    return plain(ip_address(one)) == plain(ip_address(other))
 
 
 def _is_here(family: int, host: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import aiohttp
 import pytest
 
 from api.kubeconfig import Kubeconfig
+from master.server.dialling import Dialler, NotAllowed
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 from tests.contract.node_double import NODE, PODS, PROJECT, Stage, own_address, staged
@@ -96,6 +98,8 @@ async def test_a_node_that_calls_itself_the_masters_machine(
 async def test_no_node_is_where_the_master_listens(stage: Stage, server: ApiServer) -> None:
     await stage.register(port=port_of(server))
     assert await refused(stage, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
+    await stage.register({"type": "InternalDNS", "address": f"::ffff:{own_address()}"}, port=port_of(server))
+    assert await refused(stage, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
     await stage.register()
     assert await refused(stage, f"{NODES}/{NODE}:{port_of(server)}/proxy/api") == NOT_ALLOWED
     await stage.pod("web", ip=own_address(), hostNetwork=True)
@@ -116,6 +120,22 @@ async def test_what_the_master_may_of_nodes_servers(door: Door) -> None:
     assert not await may("update", "")
     assert not await may("update", "status")
     assert not await may("get", "", "secrets")
+
+
+async def test_the_address_under_which_the_master_is_known_is_its_own_anywhere() -> None:
+    """Also that of a balancer before it, which no machine can bind."""
+    known, port = "192.0.2.1", 8443
+    async with Dialler(lambda: (known, port)) as dialler:
+
+        def made(host: str, port: int) -> None:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            dialler._socket((family, socket.SOCK_STREAM, 0, "", (host, port))).close()
+
+        for host in (known, f"::ffff:{known}"):
+            with pytest.raises(NotAllowed, match="address not allowed"):
+                made(host, port)
+        made(known, 10250)
+        made("192.0.2.2", port)
 
 
 # --- what nodes tell of addresses -------------------------------------------------------------------------------------
