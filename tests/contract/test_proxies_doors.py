@@ -124,8 +124,9 @@ async def test_what_the_master_may_of_nodes_servers(door: Door) -> None:
 
 async def test_the_address_under_which_the_master_is_known_is_its_own_anywhere() -> None:
     """Also that of a balancer before it, which no machine can bind."""
-    known, port = "192.0.2.1", 8443
-    async with Dialler(lambda: (known, port)) as dialler:
+    known, port = "198.51.100.1", 8443
+    dialler = Dialler(lambda: (known, port))
+    async with dialler:
 
         def made(host: str, port: int) -> None:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -135,7 +136,7 @@ async def test_the_address_under_which_the_master_is_known_is_its_own_anywhere()
             with pytest.raises(NotAllowed, match="address not allowed"):
                 made(host, port)
         made(known, 10250)
-        made("192.0.2.2", port)
+        made("198.51.100.2", port)
 
 
 # --- what nodes tell of addresses -------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ async def test_addresses_that_no_pod_may_have(stage: Stage, address: str, *, own
 
 
 async def test_a_pod_in_the_network_of_its_node_is_nowhere_else(stage: Stage) -> None:
-    elsewhere = "192.0.2.1"
+    elsewhere = "198.51.100.1"
     await stage.pod("web", ip=elsewhere, hostNetwork=True)
     assert await refused(stage, f"{PODS}/web:80/proxy/") == NOT_ALLOWED
     services, endpoints = (f"/api/v1/namespaces/{PROJECT}/{one}" for one in ("services", "endpoints"))
