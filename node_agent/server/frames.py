@@ -32,7 +32,7 @@ class Control:
 
 
 class Frames:
-    """Reads the frames of one side."""
+    """Reads the frames of a client."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -75,6 +75,8 @@ class Frames:
         kind, final, size = head[0] & 0x0F, bool(head[0] & FIN), head[1] & 0x7F
         if head[0] & RESERVED or kind not in KNOWN:
             raise ValueError(f"frames have no reserved bits and known kinds only, found {head[0]:#04x}")
+        if not head[1] & MASKED:
+            raise ValueError("frames of a client are masked")
         if size == 126:
             (size,) = struct.unpack_from(">H", head, 2)
         elif size == 127:
@@ -87,7 +89,7 @@ class Frames:
         elif self._inside is not (kind == CONTINUATION):
             raise ValueError(f"a message goes on until its last frame, found a frame of kind {kind}")
         self._kind, self._final, self._left = kind, final, size
-        self._mask = head[-4:] if head[1] & MASKED else b""
+        self._mask = head[-4:]
         if kind in DATA:
             self._inside = not final
 
@@ -104,8 +106,6 @@ class Frames:
             self._control.clear()
 
     def _unmasked(self, data: bytes) -> bytes:
-        if not self._mask:
-            return data
         size, mask = len(data), self._mask
         key = (mask * (size // 4 + 1))[:size]
         self._mask = mask[size % 4 :] + mask[: size % 4]

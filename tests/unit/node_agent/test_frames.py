@@ -36,10 +36,9 @@ def joined(found: list[Part | Control]) -> list[bytes]:
     return messages
 
 
-@given(MESSAGES, st.lists(st.integers(0, 400)), st.booleans())
-def test_what_was_sent_comes_in_any_cuts(sent: list[tuple[int, bytes]], cuts: list[int], by_client: bool) -> None:
-    write = masked if by_client else lambda kind, payload: frame(kind & 0x0F, payload)
-    data = b"".join(write(FIN | kind, payload) for kind, payload in sent)
+@given(MESSAGES, st.lists(st.integers(0, 400)))
+def test_what_was_sent_comes_in_any_cuts(sent: list[tuple[int, bytes]], cuts: list[int]) -> None:
+    data = b"".join(masked(FIN | kind, payload) for kind, payload in sent)
     found = in_cuts(Frames(), data, cuts)
     assert joined(found) == [payload for kind, payload in sent if kind in (BINARY, TEXT)]
     assert [one for one in found if isinstance(one, Control)] == [
@@ -49,9 +48,11 @@ def test_what_was_sent_comes_in_any_cuts(sent: list[tuple[int, bytes]], cuts: li
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 0xFFFF, 0x10000, 200_001])
 def test_every_form_of_a_size(size: int) -> None:
-    data = bytes(range(256)) * (size // 256 + 1)
-    for write in (lambda kind, payload: frame(kind & 0x0F, payload), masked):
-        assert joined(Frames().feed(write(FIN | BINARY, data[:size]))) == [data[:size]]
+    data = (bytes(range(256)) * (size // 256 + 1))[:size]
+    sent = masked(FIN | BINARY, data)
+    assert joined(Frames().feed(sent)) == [data]
+    size_field = sent[2 : len(sent) - size - 4]
+    assert frame(BINARY, data) == bytes([sent[0], sent[1] & 0x7F]) + size_field + data, "a server does not mask"
 
 
 def test_other_frames_come_between_those_of_a_message() -> None:
@@ -69,11 +70,12 @@ def test_other_frames_come_between_those_of_a_message() -> None:
         masked(FIN | PING, b"x" * 126),
         masked(FIN | CONTINUATION, b"of nothing"),
         masked(BINARY, b"a") + masked(FIN | BINARY, b"within"),
-        struct.pack(">BBQ", FIN | BINARY, 127, 1 << 63),
+        struct.pack(">BBQ", FIN | BINARY, 0x80 | 127, 1 << 63) + b"mask",
+        frame(BINARY, b"not masked"),
     ],
 )
 def test_what_breaks_the_protocol(sent: bytes) -> None:
-    with pytest.raises(ValueError, match=r"found|one frame"):
+    with pytest.raises(ValueError, match=r"found|one frame|masked"):
         Frames().feed(sent)
 
 
