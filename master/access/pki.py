@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import datetime
 import ipaddress
-import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from api.signing_requests import CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH
 from master.access.authorize import MASTERS
+from reconcile import whole_file
 from reconcile.errors import NotReady, Refused
 
 LIFETIME = datetime.timedelta(days=3650)
@@ -65,8 +65,8 @@ def authority(directory: Path, now: datetime.datetime) -> Authority:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not certificate_path.exists():
             made = _make_authority(now)
-            write_secret(key_path, private_pem(made.key), 0o600)
-            write_secret(certificate_path, made.pem, 0o644)
+            whole_file.write(key_path, private_pem(made.key))
+            whole_file.write(certificate_path, made.pem, 0o644)
         return _load_authority(key_path.read_bytes(), certificate_path.read_bytes(), directory)
     except OSError as error:
         raise NotReady(f"certificates in {directory}: {error}") from error
@@ -81,7 +81,7 @@ def server_certificate(ca: Authority, directory: Path, known_as: Iterable[str], 
     certificate = _sign(ca, subject, key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now, names=san)
     path = directory / "server.pem"
     try:
-        write_secret(path, private_pem(key) + certificate, 0o600)
+        whole_file.write(path, private_pem(key) + certificate)
     except OSError as error:
         raise NotReady(f"certificate of the server {path}: {error}") from error
     return path
@@ -144,7 +144,7 @@ def admin_kubeconfig(ca: Authority, path: Path, server: str, now: datetime.datet
             return False
         admin = client_identity(ca, "system:admin", (MASTERS,), now)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_secret(path, yaml.safe_dump(kubeconfig(server, ca, admin, "admin"), sort_keys=False).encode(), 0o600)
+        whole_file.write(path, yaml.safe_dump(kubeconfig(server, ca, admin, "admin"), sort_keys=False).encode())
     except OSError as error:
         raise NotReady(f"kubeconfig {path}: {error}") from error
     return True
@@ -265,20 +265,3 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def write_secret(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a file in one step, never readable by more than `mode` allows, and on disk before returning."""
-    passing = path.with_name(f".{path.name}.new")
-    passing.unlink(missing_ok=True)
-    descriptor = os.open(passing, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    passing.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

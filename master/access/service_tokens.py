@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from master.access.accounts import BINDABLE, ISSUER, PRIVATE
-from master.access.pki import private_pem, write_secret
+from master.access.pki import private_pem
+from reconcile import whole_file
 from reconcile.errors import NotReady, Refused
 
 ALGORITHM = "ES256"
@@ -85,7 +86,7 @@ def issuer(directory: Path) -> Issuer:
     path = directory / "sa.key"
     try:
         if not path.exists():
-            write_secret(path, private_pem(ec.generate_private_key(ec.SECP256R1())))
+            whole_file.write(path, private_pem(ec.generate_private_key(ec.SECP256R1())))
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except OSError as error:
         raise NotReady(f"key for tokens {path}: {error}") from error

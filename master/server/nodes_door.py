@@ -26,6 +26,7 @@ from master.server.dialling import EXPECTED, Dialler, NotAllowed
 from master.store.records import Key
 from master.store.store import Store
 from master.wire import answers
+from reconcile import whole_file
 from reconcile.errors import NotReady
 from streams.takeover import notice_death
 
@@ -80,7 +81,7 @@ def client_files(ca: pki.Authority, directory: Path, now: datetime.datetime) -> 
     identity = pki.client_identity(ca, TO_NODES, (), now)
     path = directory / "nodes-client.pem"
     try:
-        pki.write_secret(path, identity.key + identity.certificate)
+        whole_file.write(path, identity.key + identity.certificate)
     except OSError as error:
         raise NotReady(f"certificate for nodes {path}: {error}") from error
     return path

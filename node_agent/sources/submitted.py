@@ -24,6 +24,7 @@ from api.schema import Problem, shown
 from node_agent.sources.manifests import Manifests
 from node_agent.sources.merge import Offer
 from node_agent.sources.reading import LARGEST_TEXT, Origin, static_pod
+from reconcile import whole_file
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -134,13 +135,13 @@ class Submitted:
             pod = self._held(path, *_named(request))
             with _kept_as_it_was():
                 await asyncio.to_thread(path.unlink)
-                await asyncio.to_thread(_sync_folder, self._folder)
+                await asyncio.to_thread(whole_file.sync_folder, self._folder)
             await self._files.read()
         return _answer(pod)
 
     async def _keep(self, path: Path, pod: Pod, code: int) -> web.Response:
         with _kept_as_it_was():
-            await asyncio.to_thread(_write, path, msgspec.json.encode(pod))
+            await asyncio.to_thread(whole_file.write, path, msgspec.json.encode(pod))
         await self._files.read()
         return _answer(self._held(path, pod.metadata.namespace or "default", pod.metadata.name), code)
 
@@ -170,25 +171,6 @@ class Submitted:
 
 def _named(request: web.Request) -> tuple[str, str]:
     return request.match_info["namespace"], request.match_info["name"]
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, and on disk when this returns."""
-    part = path.with_name(f".{path.name}")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

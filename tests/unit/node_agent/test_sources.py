@@ -504,7 +504,7 @@ async def test_a_full_disk_is_told_and_changes_nothing(tmp_path: Path) -> None:
     async with door(tmp_path) as here:
         await here.ask("POST", "/pods", manifest("web"))
         [kept] = (tmp_path / "submitted").iterdir()
-        kept.with_name(f".{kept.name}").mkdir()  # nothing can be written there
+        kept.with_name(f".{kept.name}.new").mkdir()  # nothing can be written there
         code, body = await here.ask("PUT", "/pods/red/web", manifest("web", "new"))
         assert code == 507
         assert "nothing was changed" in str(body["message"])
