@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 class BadPem(Exception):
@@ -41,6 +43,15 @@ class Request:
     subject: Subject
     more: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+
+
+def shown_by(peer: Mapping[str, Any] | None) -> Subject:
+    """Whom the verified certificate of a peer names, in the form of `ssl.SSLSocket.getpeercert`; of several CNs the
+    first, without one an empty user. Where it is reached is left out.
+    """
+    pairs = [pair for names in (peer or {}).get("subject", ()) for pair in names]
+    user = next((value for key, value in pairs if key == "commonName"), "")
+    return Subject(user, tuple(value for key, value in pairs if key == "organizationName"))
 
 
 def blocks(pem: bytes, label: str) -> bytes:

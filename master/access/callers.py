@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from api.configuration import Secret
+from api.pem import shown_by
 from api.reviews import TokenReviewStatus
 from api.schema import without_nulls
 from api.tokens import TokenRequest, TokenRequestStatus
@@ -29,12 +30,8 @@ BEARER = "bearer "
 
 def user_of(certificate: Mapping[str, Any] | None) -> User:
     """The user that a verified client certificate names, in the form of `getpeercert`."""
-    pairs = [pair for names in (certificate or {}).get("subject", ()) for pair in names]
-    name = next((value for key, value in pairs if key == "commonName"), "")
-    if not name:
-        return User()
-    groups = frozenset(value for key, value in pairs if key == "organizationName")
-    return User(name, groups | {"system:authenticated"})
+    shown = shown_by(certificate)
+    return User(shown.user, frozenset((*shown.groups, "system:authenticated"))) if shown.user else User()
 
 
 class Callers:

@@ -15,6 +15,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 from api.addresses import out_of_reach, plain
+from api.pem import shown_by
 
 EXPECTED: ContextVar[str] = ContextVar("EXPECTED", default="")
 """Whose certificate the other side has to show, by its common name; empty: whatever it shows.
@@ -57,18 +58,13 @@ class Dialler(aiohttp.TCPConnector):
         if expected:
             transport = protocol.transport
             certificate = None if transport is None else transport.get_extra_info("peercert")
-            shown = _common_name(certificate or {})
+            shown = shown_by(certificate).user
             if shown != expected:
                 protocol.abort()
                 raise aiohttp.ClientConnectionError(
                     f"tls: failed to verify certificate: it is of {shown!r}, not of {expected!r}"
                 )
         return protocol
-
-
-def _common_name(certificate: dict[str, Any]) -> str:
-    pairs = [pair for names in certificate.get("subject", ()) for pair in names]
-    return next((value for key, value in pairs if key == "commonName"), "")
 
 
 def _same(one: str, other: str) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from api.pem import shown_by
+
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 BY_PATH = (
@@ -57,7 +59,5 @@ def wish(method: str, path: str) -> Wish:
 
 def caller_of(certificate: Mapping[str, Any] | None) -> Caller | None:
     """Whom a verified certificate names, in the form of `ssl.SSLSocket.getpeercert`; None without a name."""
-    pairs = [pair for names in (certificate or {}).get("subject", ()) for pair in names]
-    name = next((value for key, value in pairs if key == "commonName"), "")
-    groups = tuple(value for key, value in pairs if key == "organizationName")
-    return Caller(name, (*groups, "system:authenticated")) if name else None
+    shown = shown_by(certificate)
+    return Caller(shown.user, (*shown.groups, "system:authenticated")) if shown.user else None

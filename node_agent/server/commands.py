@@ -63,10 +63,8 @@ class Commands:
         pod, container = await self._running(http, NOT_ATTACHED)
         wish = spec_of(pod, container.name)
         wanted = asked(http.query)
-        if wish is not None and wish.tty:
-            wanted = replace(wanted, tty=True, stderr=False)
-        else:
-            wanted = replace(wanted, tty=False)
+        tty = wish is not None and wish.tty
+        wanted = replace(wanted, tty=tty, stderr=wanted.stderr and not tty)
 
         async def run(command: RemoteCommand) -> Outcome:
             stdin, stdout, stderr = wanted.stdin, wanted.stdout, wanted.stderr
