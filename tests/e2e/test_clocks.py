@@ -57,19 +57,22 @@ FAILED_SLEEP = "    time.sleep(delay)\nOSError: [Errno 22] Invalid argument\n"
 
 
 def begin(node: DisturbedNode, *flags: str) -> None:
-    """Start the agent; again, if libfaketime lets a sleep of its first commands fail, as it does now and then."""
+    """Start the agent, and wait until this one has said that it is there; again, if libfaketime ends it.
+
+    It lets a sleep of the agent's first commands fail now and then. An agent before may have left the node ready, so
+    it is the lease that tells.
+    """
+    before = renewed(node)
     node.agent(*flags)
-    wait_until(lambda: has_begun(node, flags), "the node is ready")
+    wait_until(lambda: has_begun(node, flags, before), "the agent has renewed its lease")
 
 
-def has_begun(node: DisturbedNode, flags: tuple[str, ...]) -> bool:
+def has_begun(node: DisturbedNode, flags: tuple[str, ...], before: str) -> bool:
     if node.process(AGENT).status() == psutil.STATUS_ZOMBIE:
-        assert node.log(AGENT).endswith("    time.sleep(delay)\nOSError: [Errno 22] Invalid argument\n"), node.log(
-            AGENT
-        )
+        assert node.log(AGENT).endswith(FAILED_SLEEP), node.log(AGENT)
         node.kill(AGENT)
         node.agent(*flags)
-    return node.node_condition("Ready") == "True"
+    return renewed(node) != before and node.node_condition("Ready") == "True"
 
 
 def set_clock(node: DisturbedNode, by: str) -> None:
@@ -80,8 +83,9 @@ def set_clock(node: DisturbedNode, by: str) -> None:
 
 
 def renewed(node: DisturbedNode) -> str:
-    """When the agent says that it has renewed its lease."""
-    return node.kubectl("-n", "kube-node-lease", "get", "lease", NODE, "-o", "jsonpath={.spec.renewTime}")
+    """When the agent says that it has renewed its lease; empty before its first."""
+    words = ("get", "lease", NODE, "--ignore-not-found", "-o", "jsonpath={.spec.renewTime}")
+    return node.kubectl("-n", "kube-node-lease", *words)
 
 
 def hours_ahead(node: DisturbedNode) -> int:

@@ -227,6 +227,7 @@ PURE = (
     "sdn/observed.py",
     "sdn/pipeline.py",
     "sdn/plan.py",
+    "sdn/services/served_port.py",
     "sdn/trace.py",
     "sdn/view.py",
     "streams/spdy/dictionary.py",
