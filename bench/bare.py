@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ from reconcile.errors import NotReady
 T = TypeVar("T")
 
 DEADLINE_SECONDS = 60.0
+TURN_SECONDS = 900.0
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -72,6 +74,21 @@ def wait_until(holds: Callable[[], T], what: str, seconds: float = DEADLINE_SECO
     return found
 
 
+@contextlib.contextmanager
+def _first(site: Site) -> Iterator[None]:
+    """Wait until no other run has a cluster of these names. The kernel frees the socket's name with the process."""
+
+    def bound() -> bool:
+        with contextlib.suppress(OSError):
+            name.bind(f"\0{site.prefix}-bare")
+            return True
+        return False
+
+    with socket.socket(socket.AF_UNIX) as name:
+        wait_until(bound, f"another run's {site.prefix} ends", TURN_SECONDS, pause=0.2)
+        yield
+
+
 class BareCluster:
     """Use as a context manager. The first `with_sdn` nodes, or all, get an sdn daemon, the others a switch only."""
 
@@ -79,6 +96,7 @@ class BareCluster:
         self.lab = lab
         self._with_sdn = lab.nodes[:with_sdn]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._alone = contextlib.ExitStack()
         master = master_process(lab)
         processes = [replace(master, command=(*master.command, *master_flags))]
         for node in lab.nodes:
@@ -86,6 +104,7 @@ class BareCluster:
         self._specifications = {process.name: process for process in processes}
 
     def __enter__(self) -> Self:
+        self._alone.enter_context(_first(self.lab.site))
         self._sweep()
         try:
             self._build()
@@ -100,6 +119,7 @@ class BareCluster:
             process.wait()
         self._sweep()
         shutil.rmtree(self.lab.state, ignore_errors=True)
+        self._alone.close()
 
     def _sweep(self) -> None:
         """Also what a run has left behind that was killed."""
