@@ -7,12 +7,13 @@ from api.endpoints import Endpoints, EndpointSlice
 from api.events import Event
 from api.leases import Lease
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
+from api.pod_addresses import PodAddress, SlimPod
 from api.queries import NodeQuery
 from api.services import Service
 from api.signing_requests import CertificateSigningRequest
 from api.storage import PersistentVolume, PersistentVolumeClaim
 
-PLURALS: dict[type[Object], str] = {
+_KEPT: dict[type[Object], str] = {
     Namespace: "namespaces",
     Node: "nodes",
     Pod: "pods",
@@ -32,8 +33,14 @@ PLURALS: dict[type[Object], str] = {
     CertificateSigningRequest: "certificatesigningrequests",
 }
 
-KINDS = tuple(PLURALS)
+KINDS = tuple(_KEPT)
+
+PLURALS: dict[type[Object], str] = {**_KEPT, PodAddress: "podaddresses", SlimPod: "pods"}
+"""Also of other forms of these."""
 
 NAMESPACED: frozenset[type[Object]] = frozenset(
-    {Pod, ConfigMap, Secret, Event, Lease, PersistentVolumeClaim, Service, Endpoints, EndpointSlice}
+    {
+        *(Pod, ConfigMap, Secret, Event, Lease, PersistentVolumeClaim, Service, Endpoints, EndpointSlice),
+        *(PodAddress, SlimPod),
+    }
 )

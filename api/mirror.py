@@ -24,9 +24,11 @@ class Mirror(Generic[O]):
     """Keyed by (namespace, name).
 
     `synced` is False until the first list has come whole; afterwards the last known content stays while the master is
-    away. `trouble` is what keeps us from following, in words. `on_change` is called after every change and once after
-    each list. `optional`: an API server that does not have this kind at all holds none of it, and is asked again later.
+    away. `trouble` is what keeps us from following, in words; `absent` tells that there is no such kind. `on_change` is
+    called after every change and once after each list. `optional`: an API server that does not have this kind at all
+    holds none of it, and is asked again later.
     `keep` is for one that cannot select by `field_selector`: it sends all, and those are kept for which it is True.
+    `on_item` is called before `on_change`, with the key of each item that has come, changed or gone.
     """
 
     def __init__(
@@ -38,9 +40,11 @@ class Mirror(Generic[O]):
         on_change: Callable[[], None] = lambda: None,
         optional: bool = False,
         keep: Callable[[O], bool] | None = None,
+        on_item: Callable[[tuple[str, str]], None] = lambda key: None,
     ) -> None:
         self.synced = False
         self.connected = False
+        self.absent = False
         self.trouble = ""
         self._client = client
         self._kind = kind
@@ -49,6 +53,7 @@ class Mirror(Generic[O]):
         self._on_change = on_change
         self._optional = optional
         self._keep = keep
+        self._on_item = on_item
         self._items: dict[tuple[str, str], O] = {}
         self._revision = ""
 
@@ -77,8 +82,9 @@ class Mirror(Generic[O]):
 
     def _absent(self) -> float:
         """There is no such collection: time until it is asked for again."""
-        self._items, self._revision, self.synced = {}, "", True
-        self._on_change()
+        before, self._items, self._revision = self._items, {}, ""
+        self.synced = self.absent = True
+        self._say_changed(before)
         return ABSENT_SECONDS
 
     async def _follow(self) -> None:
@@ -93,13 +99,14 @@ class Mirror(Generic[O]):
 
     async def _list(self) -> None:
         answer = await self._client.list(self._kind, self._namespace, field_selector=self._field_selector)
-        self._items = {
-            (item.metadata.namespace, item.metadata.name): item for item in answer.items if self._is_kept(item)
-        }
+        before, self._items = (
+            self._items,
+            {(item.metadata.namespace, item.metadata.name): item for item in answer.items if self._is_kept(item)},
+        )
         self._revision = answer.metadata.resource_version
-        self.synced = True
+        self.synced, self.absent = True, False
         self._say_connected()
-        self._on_change()
+        self._say_changed(before)
 
     def _take(self, event: Event[O]) -> None:
         item = event.object
@@ -111,6 +118,14 @@ class Mirror(Generic[O]):
             self._items.pop(key, None)
         else:
             self._items[key] = item
+        self._on_item(key)
+        self._on_change()
+
+    def _say_changed(self, before: Mapping[tuple[str, str], O]) -> None:
+        """After a list: which items are others than before, then that there was one."""
+        for key in before.keys() | self._items.keys():
+            if before.get(key) != self._items.get(key):
+                self._on_item(key)
         self._on_change()
 
     def _is_kept(self, item: O) -> bool:

@@ -1,0 +1,280 @@
+"""One service, its slices and what is around it → the ports that this node serves, and what it leaves out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import AddressValueError, IPv4Address, IPv4Network
+
+from api.endpoints import Endpoint, EndpointSlice
+from api.pod_addresses import PodAddress
+from api.services import AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
+from sdn.pipeline import GLOBAL_VNID
+from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+Front = tuple[IPv4Address | None, Protocol, int]
+"""Where callers call: address, protocol, port. None stands for the addresses of all nodes, at a node port."""
+
+LOCAL = "Local"
+"""As a traffic policy: only endpoints of the same node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What services stand on. `lanes` is the VNID of each project, None with the flat network; `nodes` are the
+    addresses of all nodes; `node_ports` are the first and the last port that services may have on every node.
+    """
+
+    node: str
+    address: IPv4Address
+    subnet: IPv4Network
+    networks: tuple[IPv4Network, ...]
+    service_network: IPv4Network
+    lanes: Mapping[str, int] | None
+    nodes: frozenset[IPv4Address]
+    node_ports: tuple[int, int]
+
+    def vnid(self, project: str) -> int | None:
+        """None for a project without a lane."""
+        return GLOBAL_VNID if self.lanes is None else self.lanes.get(project)
+
+    def is_here(self, address: IPv4Address, node_name: str | None) -> bool:
+        """Whether an endpoint is on this node. Of a pod's own address the subnet tells; else what the slice says."""
+        if any(address in network for network in self.networks):
+            return address in self.subnet
+        return address == self.address or node_name == self.node
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What else there is. `pods` are the live ones that have an address of the cluster network, `first` is the
+    service that comes first of all that ask for a front, `is_outside_ip` says whether any service has that address.
+    """
+
+    ground: Ground
+    pods: Callable[[IPv4Address], Iterable[PodAddress]]
+    first: Callable[[Front], Key]
+    is_outside_ip: Callable[[IPv4Address], bool]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LeftOut:
+    """Something of a service that is not programmed: `what` names it, `why` goes on as a sentence."""
+
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What became of a service. `health_port` is its healthCheckNodePort, 0 if it has none; `here` counts the endpoints
+    of this node that callers from outside get.
+    """
+
+    ports: Mapping[PortKey, ServedPort] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+    health_port: int = 0
+    here: int = 0
+
+
+NOTHING = Served()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """An endpoint of one port, and how it is."""
+
+    backend: Backend
+    is_ready: bool
+    is_leaving: bool
+    """Terminating, but still serving."""
+
+
+def is_served(service: Service) -> bool:
+    """Whether anything leads to its addresses at all."""
+    return service.spec.type != EXTERNAL_NAME and service.spec.cluster_ip not in ("", HEADLESS)
+
+
+def outside_ips(service: Service) -> tuple[IPv4Address, ...]:
+    """External addresses and those of its ingress, in order."""
+    spec = service.spec
+    ingress = [one for one in service.status.load_balancer.ingress if (one.ip_mode or "VIP") == "VIP"]
+    texts = [*spec.external_ips, *(one.ip for one in ingress)]
+    return tuple(sorted({address for address in map(parsed, texts) if address is not None}))
+
+
+def fronts(service: Service) -> frozenset[Front]:
+    """All that it asks for, whether it comes first or not."""
+    if not is_served(service):
+        return frozenset()
+    addresses = {parsed(service.spec.cluster_ip), *outside_ips(service)} - {None}
+    found: set[Front] = set()
+    for port in service.spec.ports:
+        protocol = protocol_of(port.protocol)
+        found.update((address, protocol, port.port) for address in addresses)
+        if has_node_ports(service) and port.node_port:
+            found.add((None, protocol, port.node_port))
+    return frozenset(found)
+
+
+def parsed(text: str) -> IPv4Address | None:
+    """None for what is no IPv4 address."""
+    try:
+        return IPv4Address(text)
+    except AddressValueError:
+        return None
+
+
+def protocol_of(text: str) -> Protocol:
+    """TCP where nothing is said."""
+    return Protocol[text or "TCP"]
+
+
+def serve(service: Service, slices: Iterable[EndpointSlice], around: Around) -> Served:
+    """A front that another service had first, an endpoint that is not the service's to lead to: left out, by name."""
+    if not is_served(service):
+        return NOTHING
+    meta, ground = service.metadata, around.ground
+    vnid = ground.vnid(meta.namespace)
+    if vnid is None:
+        return Served(left_out=(LeftOut("the service", f"has no lane: there is no NetNamespace {meta.namespace}"),))
+    left_out: dict[LeftOut, None] = {}
+    by_port = _candidates(slices, ground)
+    refused = _Refusals(around, (meta.namespace, meta.name), vnid, left_out)
+    served = {}
+    for port in service.spec.ports:
+        key = PortKey(meta.namespace, meta.name, port.name, protocol_of(port.protocol))
+        found = [one for one in by_port.get((key.port_name, key.protocol), ()) if refused.accept(one.backend)]
+        served[key] = _port(service, port, key, vnid, found, refused)
+    here = {one.address for port in served.values() for one in port.outside if one.is_here}
+    return Served(served, tuple(sorted(left_out)), service.spec.health_check_node_port, len(here))
+
+
+def _port(
+    service: Service, port: ServicePort, key: PortKey, vnid: int, found: list[_Candidate], refused: _Refusals
+) -> ServedPort:
+    spec = service.spec
+    everywhere = _chosen(found)
+    here = _chosen([one for one in found if one.backend.is_here])
+    keeps_source = spec.external_traffic_policy == LOCAL
+    node_port = port.node_port if has_node_ports(service) else 0
+    if node_port and not refused.holds((None, key.protocol, node_port)):
+        node_port = 0
+    return ServedPort(
+        key=key,
+        vnid=vnid,
+        cluster_ip=refused.cluster_ip(parsed(spec.cluster_ip), key.protocol, port.port),
+        port=port.port,
+        node_port=node_port,
+        outside_ips=tuple(one for one in outside_ips(service) if refused.holds((one, key.protocol, port.port))),
+        inside=here if spec.internal_traffic_policy == LOCAL else everywhere,
+        everywhere=everywhere,
+        outside=here if keeps_source else everywhere,
+        affinity_seconds=_affinity(service),
+        keeps_source=keeps_source,
+    )
+
+
+def _chosen(found: Iterable[_Candidate]) -> tuple[Backend, ...]:
+    """Those that are ready; where there is none, those that end and still serve (kube-proxy does the same)."""
+    ready = sorted(one.backend for one in found if one.is_ready)
+    return tuple(ready or sorted(one.backend for one in found if one.is_leaving))
+
+
+def _affinity(service: Service) -> int:
+    if service.spec.session_affinity != "ClientIP":
+        return 0
+    config = service.spec.session_affinity_config
+    seconds = config.client_ip.timeout_seconds if config is not None and config.client_ip is not None else None
+    return seconds or AFFINITY_SECONDS
+
+
+def _candidates(slices: Iterable[EndpointSlice], ground: Ground) -> dict[tuple[str, Protocol], list[_Candidate]]:
+    """By name and protocol of the port. One that is in several slices is as ready as it is in any."""
+    found: dict[tuple[str, Protocol], dict[Backend, _Candidate]] = {}
+    for one in slices:
+        if one.address_type != "IPv4":
+            continue
+        rows = [(address, row) for row in one.endpoints if row.addresses and (address := parsed(row.addresses[0]))]
+        for port in one.ports:
+            if port.port:
+                known = found.setdefault((port.name or "", protocol_of(port.protocol)), {})
+                for address, row in rows:
+                    _join(known, _candidate(row, Backend(address, port.port, ground.is_here(address, row.node_name))))
+    return {name: list(known.values()) for name, known in found.items()}
+
+
+def _candidate(row: Endpoint, backend: Backend) -> _Candidate:
+    said = row.conditions
+    is_ready = said.ready is not False
+    is_serving = is_ready if said.serving is None else said.serving
+    return _Candidate(backend, is_ready, bool(said.terminating) and is_serving)
+
+
+def _join(known: dict[Backend, _Candidate], one: _Candidate) -> None:
+    before = known.get(one.backend)
+    if before is None or (not before.is_ready and (one.is_ready or one.is_leaving)):
+        known[one.backend] = one
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusals:
+    """What a service asks for that it does not get is noted in `left_out`."""
+
+    around: Around
+    service: Key
+    vnid: int
+    left_out: dict[LeftOut, None]
+
+    def accept(self, backend: Backend) -> bool:
+        """Whether a service of this lane may lead there."""
+        why = self._objection(backend)
+        if why:
+            self.left_out[LeftOut(f"endpoint {backend.address}:{backend.port}", why)] = None
+        return not why
+
+    def holds(self, front: Front) -> bool:
+        """Whether it is the first service to ask for this front."""
+        is_first = self.around.first(front) == self.service
+        if not is_first:
+            address, protocol, port = front
+            what = f"node port {port}" if address is None else f"{address}:{port}"
+            self.left_out[LeftOut(f"{what}/{protocol.name}", "belongs to a service that was there before")] = None
+        return is_first
+
+    def cluster_ip(self, address: IPv4Address | None, protocol: Protocol, port: int) -> IPv4Address | None:
+        """The cluster IP, if it leads anywhere."""
+        network = self.around.ground.service_network
+        if address is None or address not in network:
+            self.left_out[LeftOut(f"cluster IP {address}", f"is not in the service network {network}")] = None
+            return None
+        return address if self.holds((address, protocol, port)) else None
+
+    def _objection(self, backend: Backend) -> str:
+        address, ground = backend.address, self.around.ground
+        if address in ground.service_network or self.around.is_outside_ip(address):
+            return "is an address of services, which is no endpoint"
+        first, last = ground.node_ports
+        if address in ground.nodes and first <= backend.port <= last:
+            return "is a node port, which is no endpoint"
+        if not any(address in network for network in ground.networks):
+            return ""
+        pods = list(self.around.pods(address))
+        if not pods:
+            return "is in the cluster network, but no pod that lives has it"
+        stranger = next((pod for pod in pods if ground.vnid(pod.metadata.namespace) != self.vnid), None)
+        if stranger is not None:
+            return f"is a pod of the project {stranger.metadata.namespace}, which is not joined with {self.service[0]}"
+        return ""
+
+
+def outside_addresses(service: Service) -> Iterator[IPv4Address]:
+    """The addresses at which it is called from outside, if anything leads there."""
+    if is_served(service):
+        yield from outside_ips(service)

@@ -1,0 +1,368 @@
+"""What a node serves of services, endpoints and pods: policies, readiness, lanes; and that it is kept up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
+from api.objects import ObjectMeta
+from api.pod_addresses import PodAddress
+from api.services import (
+    ClientIPConfig,
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    Service,
+    ServicePort,
+    ServiceSpec,
+    ServiceStatus,
+    SessionAffinityConfig,
+)
+from sdn.services.catalogue import Catalogue
+from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
+from sdn.services.serving import Ground
+
+GROUND = Ground(
+    node="node-1",
+    address=IPv4Address("10.245.2.3"),
+    subnet=IPv4Network("10.128.0.0/23"),
+    networks=(IPv4Network("10.128.0.0/14"),),
+    service_network=IPv4Network("172.30.0.0/16"),
+    lanes={"default": 0, "red": 10, "blue": 11, "pink": 10},
+    nodes=frozenset((IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4"))),
+    node_ports=(30000, 32767),
+)
+HERE, THERE, MORE = "10.128.0.5", "10.128.2.5", "10.128.2.6"
+READY = EndpointConditions(ready=True, serving=True, terminating=False)
+LEAVING = EndpointConditions(ready=False, serving=True, terminating=True)
+ENDED = EndpointConditions(ready=False, serving=False, terminating=True)
+WAITING = EndpointConditions(ready=False, serving=False)
+
+
+def backend(address: str, port: int = 8080) -> Backend:
+    return Backend(IPv4Address(address), port, GROUND.is_here(IPv4Address(address), None))
+
+
+def service(name: str = "web", namespace: str = "red", made: str = "2026-01-01T00:00:00Z", **spec: object) -> Service:
+    wish = {"type": "ClusterIP", "cluster_ip": "172.30.0.7", "ports": (ServicePort(port=80, protocol="TCP"),), **spec}
+    meta = ObjectMeta(name=name, namespace=namespace, uid=name, creation_timestamp=made)
+    return Service(metadata=meta, spec=ServiceSpec(**wish))  # type: ignore[arg-type]
+
+
+def endpoint(address: str, conditions: EndpointConditions = READY, node: str | None = None) -> Endpoint:
+    return Endpoint(addresses=(address,), conditions=conditions, node_name=node)
+
+
+def slice_of(
+    owner: str,
+    *rows: Endpoint,
+    namespace: str = "red",
+    name: str = "",
+    ports: tuple[SlicePort, ...] = (SlicePort(port=8080, name="", protocol="TCP"),),
+    family: str = "IPv4",
+) -> EndpointSlice:
+    meta = ObjectMeta(name=name or f"{owner}-1", namespace=namespace, labels={SERVICE_LABEL: owner})
+    return EndpointSlice(metadata=meta, address_type=family, endpoints=rows, ports=ports)
+
+
+def pod(address: str, namespace: str = "red", phase: str = "Running", host_network: bool = False) -> PodAddress:
+    meta = ObjectMeta(name=f"pod-{address}", namespace=namespace)
+    return PodAddress(metadata=meta, phase=phase, ip=address, host_network=host_network)
+
+
+PODS = tuple(pod(address) for address in (HERE, THERE, MORE))
+
+
+def fill(
+    catalogue: Catalogue,
+    services: Iterable[Service] = (),
+    slices: Iterable[EndpointSlice] = (),
+    pods: Iterable[PodAddress] = PODS,
+) -> Catalogue:
+    for one in pods:
+        catalogue.set_pod((one.metadata.namespace, one.metadata.name), one)
+    for item in slices:
+        catalogue.set_slice((item.metadata.namespace, item.metadata.name), item)
+    for wish in services:
+        catalogue.set_service((wish.metadata.namespace, wish.metadata.name), wish)
+    return catalogue
+
+
+def made(
+    wish: Service, *slices: EndpointSlice, ground: Ground = GROUND, pods: Iterable[PodAddress] = PODS
+) -> Catalogue:
+    catalogue = fill(Catalogue(), (wish,), slices, pods)
+    catalogue.set_ground(ground)
+    catalogue.settle()
+    return catalogue
+
+
+def only(catalogue: Catalogue) -> ServedPort:
+    (port,) = catalogue.ports.values()
+    return port
+
+
+def left_out(catalogue: Catalogue, name: str = "web", namespace: str = "red") -> list[str]:
+    return [str(one) for one in catalogue.served[namespace, name].left_out]
+
+
+def test_one_port_with_its_endpoints() -> None:
+    port = only(made(service(), slice_of("web", endpoint(THERE), endpoint(HERE))))
+    both = (backend(HERE), backend(THERE))
+    assert port == ServedPort(
+        key=PortKey("red", "web", "", Protocol.TCP),
+        vnid=10,
+        cluster_ip=IPv4Address("172.30.0.7"),
+        port=80,
+        inside=both,
+        everywhere=both,
+        outside=both,
+    )
+    assert [one.is_here for one in port.inside] == [True, False]
+
+
+def test_node_ports_external_and_ingress_addresses_and_affinity() -> None:
+    wish = service(
+        type="LoadBalancer",
+        ports=(ServicePort(port=80, protocol="TCP", node_port=30080),),
+        external_ips=("192.0.2.9",),
+        session_affinity="ClientIP",
+        session_affinity_config=SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=30)),
+        external_traffic_policy="Local",
+        health_check_node_port=31000,
+    )
+    ingress = LoadBalancerStatus(ingress=(LoadBalancerIngress(ip="172.29.0.1"),))
+    catalogue = made(
+        replace(wish, status=ServiceStatus(load_balancer=ingress)), slice_of("web", endpoint(HERE), endpoint(THERE))
+    )
+    port = only(catalogue)
+    assert port.node_port == 30080
+    assert port.outside_ips == (IPv4Address("172.29.0.1"), IPv4Address("192.0.2.9"))
+    assert (port.affinity_seconds, port.keeps_source) == (30, True)
+    assert port.outside == (backend(HERE),)
+    assert port.everywhere == port.inside == (backend(HERE), backend(THERE))
+    assert (catalogue.served["red", "web"].health_port, catalogue.served["red", "web"].here) == (31000, 1)
+
+
+def test_local_for_callers_inside() -> None:
+    port = only(made(service(internal_traffic_policy="Local"), slice_of("web", endpoint(HERE), endpoint(THERE))))
+    assert (port.inside, port.outside) == ((backend(HERE),), (backend(HERE), backend(THERE)))
+
+
+def test_affinity_without_a_time_lasts_three_hours() -> None:
+    assert only(made(service(session_affinity="ClientIP"))).affinity_seconds == 10800
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [service(cluster_ip="None"), service(type="ExternalName", cluster_ip=""), service(cluster_ip="")],
+)
+def test_names_only_are_not_served(wish: Service) -> None:
+    assert not made(wish, slice_of("web", endpoint(HERE))).ports
+
+
+@pytest.mark.parametrize(
+    ("rows", "chosen"),
+    [
+        ((endpoint(HERE), endpoint(THERE, LEAVING)), [HERE]),
+        ((endpoint(HERE, WAITING), endpoint(THERE, LEAVING)), [THERE]),
+        ((endpoint(HERE, WAITING), endpoint(THERE, ENDED)), []),
+        ((endpoint(HERE, EndpointConditions()),), [HERE]),
+        ((endpoint(HERE, EndpointConditions(ready=True, terminating=True)), endpoint(THERE)), [HERE, THERE]),
+    ],
+)
+def test_readiness(rows: tuple[Endpoint, ...], chosen: list[str]) -> None:
+    assert [str(one.address) for one in only(made(service(), slice_of("web", *rows))).inside] == chosen
+
+
+def test_ports_are_told_apart_by_name_and_protocol() -> None:
+    wish = service(
+        ports=(
+            ServicePort(port=53, name="dns", protocol="UDP"),
+            ServicePort(port=53, name="dns-tcp", protocol="TCP"),
+            ServicePort(port=9, name="none", protocol="TCP"),
+        )
+    )
+    ports = (SlicePort(port=1053, name="dns", protocol="UDP"), SlicePort(port=2053, name="dns-tcp", protocol="TCP"))
+    served = made(wish, slice_of("web", endpoint(HERE), ports=ports)).ports
+    found = {key.port_name: [one.port for one in port.inside] for key, port in served.items()}
+    assert found == {"dns": [1053], "dns-tcp": [2053], "none": []}
+
+
+def test_an_endpoint_in_two_slices_counts_once_and_as_ready_as_anywhere() -> None:
+    slices = (slice_of("web", endpoint(HERE, WAITING)), slice_of("web", endpoint(HERE), name="web-2"))
+    assert only(made(service(), *slices)).inside == (backend(HERE),)
+
+
+def test_other_families_and_slices_of_others_do_not_count() -> None:
+    others = (slice_of("other", endpoint(HERE)), slice_of("web", endpoint(HERE), namespace="blue", name="x"))
+    v6 = slice_of("web", endpoint("2001:db8::1"), family="IPv6", name="six")
+    assert only(made(service(), *others, v6)).inside == ()
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "why"),
+    [
+        ("172.30.0.1", 443, "is an address of services"),
+        ("10.128.3.200", 80, "no pod that lives has it"),
+        ("10.128.0.1", 53, "no pod that lives has it"),
+        ("10.128.2.8", 80, "is a pod of the project blue, which is not joined with red"),
+        ("10.128.2.9", 80, "is a pod of the project default, which is not joined with red"),
+        ("10.128.2.10", 80, "no pod that lives has it"),
+        ("10.128.2.11", 80, "no pod that lives has it"),
+        ("192.0.2.1", 80, "is an address of services"),
+        ("10.245.2.4", 30080, "is a node port"),
+    ],
+)
+def test_an_endpoint_that_is_not_the_services_own_is_left_out(address: str, port: int, why: str) -> None:
+    pods = (
+        *PODS,
+        pod("10.128.2.8", "blue"),
+        pod("10.128.2.9", "default"),
+        pod("10.128.2.10", phase="Failed"),
+        pod("10.128.2.11", host_network=True),
+    )
+    ports = (SlicePort(port=port, name="", protocol="TCP"),)
+    catalogue = made(service(), slice_of("web", endpoint(address), endpoint(HERE), ports=ports), pods=pods)
+    other = service("other", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",))
+    fill(catalogue, (other,), pods=()).settle()
+    served = catalogue.served["red", "web"].ports[PortKey("red", "web", "", Protocol.TCP)]
+    assert [str(one.address) for one in served.inside] == [HERE]
+    (sentence,) = left_out(catalogue)
+    assert sentence.startswith(f"endpoint {address}:{port} ")
+    assert why in sentence
+
+
+@pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
+def test_pods_of_joined_projects_nodes_and_hosts_elsewhere_may_be_endpoints(address: str) -> None:
+    catalogue = made(service(), slice_of("web", endpoint(address)), pods=(pod("10.128.2.7", "pink"),))
+    assert [str(one.address) for one in only(catalogue).inside] == [address]
+    assert not left_out(catalogue)
+
+
+def test_on_the_flat_network_pods_of_every_project_may_be_endpoints() -> None:
+    flat = made(
+        service(),
+        slice_of("web", endpoint("10.128.2.8"), endpoint("10.128.3.200")),
+        ground=_replaced(lanes=None),
+        pods=(pod("10.128.2.8", "blue"),),
+    )
+    assert [str(one.address) for one in only(flat).inside] == ["10.128.2.8"]
+    assert only(flat).vnid == 0
+    assert len(left_out(flat)) == 1
+
+
+def _replaced(**changes: object) -> Ground:
+    return dataclasses.replace(GROUND, **changes)  # type: ignore[arg-type]
+
+
+def test_a_project_without_a_lane_is_not_served() -> None:
+    catalogue = made(service(namespace="new"), slice_of("web", endpoint(HERE), namespace="new"))
+    assert not catalogue.ports
+    assert left_out(catalogue, namespace="new") == ["the service has no lane: there is no NetNamespace new"]
+
+
+def test_the_oldest_service_has_a_front_until_it_goes() -> None:
+    first = service("a", external_ips=("192.0.2.1",), made="2026-01-01T00:00:00Z")
+    second = service("b", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",), made="2026-01-02T00:00:00Z")
+    catalogue = fill(Catalogue(), (second, first))
+    catalogue.set_ground(GROUND)
+    catalogue.settle()
+    by_name = {key.service: port.outside_ips for key, port in catalogue.ports.items()}
+    assert by_name == {"a": (IPv4Address("192.0.2.1"),), "b": ()}
+    assert left_out(catalogue, "b", "blue") == ["192.0.2.1:80/TCP belongs to a service that was there before"]
+    catalogue.set_service(("red", "a"), None)
+    change = catalogue.settle()
+    assert {port.key.service for port in change.gone} == {"a", "b"}
+    assert [port.outside_ips for port in change.come] == [(IPv4Address("192.0.2.1"),)]
+
+
+def test_a_change_tells_only_what_is_other() -> None:
+    catalogue = made(service(), slice_of("web", endpoint(HERE)))
+    fill(catalogue, (service("quiet", cluster_ip="172.30.0.9"),), pods=()).settle()
+    fill(catalogue, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
+    change = catalogue.settle()
+    assert [len(port.inside) for port in (*change.gone, *change.come)] == [1, 2]
+    assert not catalogue.settle()
+    fill(catalogue, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
+    assert not catalogue.settle()
+
+
+def test_a_pod_that_comes_goes_or_is_anothers_changes_its_services() -> None:
+    catalogue = made(service(), slice_of("web", endpoint(THERE)), pods=())
+    assert only(catalogue).inside == ()
+    fill(catalogue, pods=(pod(THERE),)).settle()
+    assert only(catalogue).inside == (backend(THERE),)
+    catalogue.set_pod(("red", f"pod-{THERE}"), None)
+    fill(catalogue, pods=(pod(THERE, "blue"),)).settle()
+    assert only(catalogue).inside == ()
+    catalogue.set_ground(_replaced(lanes={"red": 10, "blue": 10}))
+    catalogue.settle()
+    assert only(catalogue).inside == (backend(THERE),)
+
+
+SERVICES = tuple(
+    service(name, namespace, cluster_ip=cluster_ip, external_ips=outside, made=f"2026-01-0{day}T00:00:00Z")
+    for name, namespace, cluster_ip, outside, day in (
+        ("a", "red", "172.30.0.1", ("192.0.2.1",), 1),
+        ("a", "red", "172.30.0.1", (), 1),
+        ("b", "red", "172.30.0.2", ("192.0.2.1", "192.0.2.2"), 2),
+        ("b", "blue", "172.30.0.3", ("192.0.2.1",), 1),
+    )
+)
+ADDRESSES = (HERE, THERE, "192.0.2.1", "192.0.2.2", "172.30.0.1", "198.51.100.1")
+STEPS = st.one_of(
+    st.tuples(st.just("service"), st.sampled_from(SERVICES), st.booleans()),
+    st.tuples(
+        st.just("slice"),
+        st.builds(
+            slice_of,
+            st.sampled_from(("a", "b")),
+            st.builds(endpoint, st.sampled_from(ADDRESSES), st.sampled_from((READY, LEAVING, WAITING))),
+            namespace=st.sampled_from(("red", "blue")),
+            name=st.sampled_from(("s", "t")),
+        ),
+        st.booleans(),
+    ),
+    st.tuples(
+        st.just("pod"), st.builds(pod, st.sampled_from((HERE, THERE)), st.sampled_from(("red", "blue"))), st.booleans()
+    ),
+)
+
+
+@given(st.lists(st.tuples(STEPS, st.booleans()), max_size=25))
+def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, object, bool], bool]]) -> None:
+    kept, held = Catalogue(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
+    kept.set_ground(GROUND)
+    ports: dict[PortKey, ServedPort] = {}
+    for (kind, item, stays), settles in steps:
+        key = (item.metadata.namespace, item.metadata.name)  # type: ignore[attr-defined]
+        value = item if stays else None
+        getattr(kept, f"set_{kind}")(key, value)
+        held[kind].pop(key, None)
+        if value is not None:
+            held[kind][key] = value
+        if settles:
+            _follow(ports, kept)
+    _follow(ports, kept)
+    anew = fill(Catalogue(), held["service"].values(), held["slice"].values(), held["pod"].values())
+    anew.set_ground(GROUND)
+    anew.settle()
+    assert ports == dict(kept.ports) == dict(anew.ports)
+    assert dict(kept.served) == dict(anew.served)
+
+
+def _follow(ports: dict[PortKey, ServedPort], catalogue: Catalogue) -> None:
+    """As a reader of changes does."""
+    change = catalogue.settle()
+    for port in change.gone:
+        assert ports.pop(port.key) == port
+    for port in change.come:
+        assert port.key not in ports
+        ports[port.key] = port
