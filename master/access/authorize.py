@@ -28,6 +28,8 @@ SHARED_WITH_NODES = frozenset(
         ("", "nodes"),
         ("", "namespaces"),
         ("", "services"),
+        ("discovery.k8s.io", "endpointslices"),
+        ("podlane.io", "podaddresses"),
         ("network.openshift.io", "clusternetworks"),
         ("network.openshift.io", "hostsubnets"),
         ("network.openshift.io", "netnamespaces"),

@@ -33,6 +33,7 @@ from master.kinds.node_query import NODE_QUERY
 from master.kinds.persistent_volume import PERSISTENT_VOLUME
 from master.kinds.persistent_volume_claim import PERSISTENT_VOLUME_CLAIM
 from master.kinds.pod import POD
+from master.kinds.pod_address import POD_ADDRESS
 from master.kinds.pod_disruption_budget import POD_DISRUPTION_BUDGET
 from master.kinds.pod_disruption_budget_v1beta1 import POD_DISRUPTION_BUDGET_V1BETA1
 from master.kinds.pod_template import POD_TEMPLATE
@@ -63,6 +64,7 @@ ALL: tuple[AnyKind, ...] = (
     HOST_SUBNET,
     NET_NAMESPACE,
     NODE_QUERY,
+    POD_ADDRESS,
     PROJECT,
     EVENT,
     EVENT_V1,

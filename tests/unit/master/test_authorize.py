@@ -81,6 +81,8 @@ ALLOWED_TO_NODES = [
     Attributes("get", NETWORK, "clusternetworks", name="default"),
     Attributes("list", NETWORK, "hostsubnets"),
     Attributes("watch", NETWORK, "netnamespaces"),
+    Attributes("watch", "discovery.k8s.io", "endpointslices"),
+    Attributes("list", "podlane.io", "podaddresses"),
     Attributes("create", resource="nodes", body_name="n1"),
     Attributes("update", resource="nodes", name="n1"),
     Attributes("patch", resource="nodes", name="n1", subresource="status"),
@@ -106,6 +108,7 @@ ALLOWED_TO_NODES = [
 ]
 
 REFUSED_TO_NODES = [
+    Attributes("update", "discovery.k8s.io", "endpointslices", namespace="red", name="s"),
     Attributes("delete", "storage.k8s.io", "csidrivers", name="d"),
     Attributes("create", "node.k8s.io", "runtimeclasses"),
     Attributes("get", *DRIVERS, name="n2"),

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from api.endpoints import Endpoint, EndpointConditions, EndpointSlice, SlicePort
 from api.events import Event, EventSeries, EventSource
 from api.label_selector import LabelSelector
-from api.objects import Condition
+from api.objects import Condition, Container, Pod, PodSpec, PodStatus
 from api.validate import decode
 from api.value import ObjectReference
+from api.variables import EnvVar
 from master.kinds import ALL, BY_NAME, STORED
 from master.kinds.conversions import seen, seen_event
 from master.kinds.cron_job import CronJob, CronJobSpec
@@ -41,6 +42,7 @@ from master.kinds.metrics import (
 from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetSpec
 from master.kinds.pod_disruption_budget_v1beta1 import ALL as ALL_PODS
 from master.kinds.pod_disruption_budget_v1beta1 import POD_DISRUPTION_BUDGET_V1BETA1
+from master.kinds.pod_address import POD_ADDRESS
 from master.store.records import Event as Happened
 from master.store.records import Record, key_of, stamped
 from tests.unit.master.make import meta
@@ -237,6 +239,18 @@ def test_another_form_is_of_a_kind_that_is_stored_and_in_the_same_place(kind: An
     assert stored.namespaced == kind.namespaced
     assert kind.type.API_VERSION != stored.type.API_VERSION
     assert kind.kept(kind.type()) == stored.type()
+
+
+def test_of_a_pod_nodes_see_whose_its_address_is_and_nothing_else() -> None:
+    secret = Container(name="c", image="i", env=(EnvVar(name="PASSWORD", value="hidden"),))
+    item = Pod(
+        metadata=meta("p", namespace="red", annotations={"note": "hidden"}, labels={"app": "hidden"}),
+        spec=PodSpec(containers=(secret,)),
+        status=PodStatus(phase="Running", pod_ip="10.128.0.5", message="hidden"),
+    )
+    told = msgspec.json.encode(POD_ADDRESS.seen(item))
+    assert b"10.128.0.5" in told
+    assert b"hidden" not in told
 
 
 def record(item: Event, revision: int) -> Record:
