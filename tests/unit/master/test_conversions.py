@@ -39,10 +39,10 @@ from master.kinds.metrics import (
     ResourceMetricSource,
     of_cpu,
 )
+from master.kinds.pod_address import POD_ADDRESS
 from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetSpec
 from master.kinds.pod_disruption_budget_v1beta1 import ALL as ALL_PODS
 from master.kinds.pod_disruption_budget_v1beta1 import POD_DISRUPTION_BUDGET_V1BETA1
-from master.kinds.pod_address import POD_ADDRESS
 from master.store.records import Event as Happened
 from master.store.records import Record, key_of, stamped
 from tests.unit.master.make import meta
