@@ -25,7 +25,7 @@ from api.attach import (
 from reconcile.errors import DriverError, Gone, NotReady
 from sdn import metrics
 from sdn.drivers.netlink import pod_namespace
-from sdn.flow import mac_text
+from sdn.match import mac_text
 from sdn.network import Network
 from sdn.plan import Wish, device_of
 from sdn.view import View, mac_of

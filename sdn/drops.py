@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
 
-from sdn.flow import IN_PORT, Flow
+from sdn.flow import Flow
 from sdn.flows import DOCKER_COOKIE, DROPS, POD_COOKIES
+from sdn.match import IN_PORT
 from sdn.observed import Bridge
 from sdn.pipeline import MISSES, TUN0, VXLAN0, Table
 from sdn.plan import ADDRESS, NAMESPACE, POD, ports_by_sandbox

@@ -6,7 +6,8 @@ from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network
 from zlib import crc32
 
-from sdn.flow import (
+from sdn.flow import Action, Flow, Goto, Load, Move, Output, SetField, ToInPort
+from sdn.match import (
     ARP_OP,
     ARP_SHA,
     ARP_SPA,
@@ -18,15 +19,7 @@ from sdn.flow import (
     TUN_DST,
     TUN_ID,
     TUN_SRC,
-    Action,
-    Flow,
-    Goto,
-    Load,
     Match,
-    Move,
-    Output,
-    SetField,
-    ToInPort,
     arp,
     exactly,
     in_port,

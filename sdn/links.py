@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv4Network
 
-from sdn.flow import mac_text
+from sdn.match import mac_text
 from sdn.observed import Bridge, Link, Port, Switch, words
 from sdn.pipeline import (
     BRIDGE,

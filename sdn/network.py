@@ -21,9 +21,10 @@ from sdn.drivers.nft import Nft
 from sdn.drivers.openflow import OpenFlow
 from sdn.drivers.ovsdb import Ovsdb, PutBridge, RemovePort
 from sdn.drops import dropped
-from sdn.flow import Flow, mac_text
+from sdn.flow import Flow
 from sdn.flows import DROPS, compile_flows
 from sdn.links import NETDEV
+from sdn.match import mac_text
 from sdn.nat import GUARD_TABLE, guard_devices
 from sdn.objections import VXLAN_OVERHEAD, underlay
 from sdn.observed import Bridge, Link, Port

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from sdn.flow import REG0, REG1
+from sdn.match import REG0, REG1
 
 BRIDGE = "br0"
 TUNNEL_PORT = "vxlan0"

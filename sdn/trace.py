@@ -8,7 +8,6 @@ from ipaddress import IPv4Address
 from msgspec.structs import replace
 
 from api.queries import DockerPart, TraceAnswer, TraceQuestion, TraceStep
-from sdn.flow import mac_number, mac_text
 from sdn.flows import (
     ARP_REPLY,
     ARP_REQUEST,
@@ -19,6 +18,7 @@ from sdn.flows import (
     cookie_of_peer,
     cookie_of_pod,
 )
+from sdn.match import mac_number, mac_text
 from sdn.pipeline import TUN0, VXLAN0, Table
 from sdn.view import View, mac_of
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from sdn import flow as f
-from sdn.flow import Action, Field, FieldMatch, Flow, Goto, Load, Match, Move, Output, SetField, ToInPort
+from sdn import match as f
+from sdn.flow import Action, Flow, Goto, Load, Move, Output, SetField, ToInPort
+from sdn.match import Field, FieldMatch, Match
 
 VERSION = 0x05
 HEADER = struct.Struct("!BBHI")

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reconcile.errors import NotReady, Refused
-from sdn import flow as f
+from sdn import match as f
 from sdn.drivers.openflow import FlowChange, OpenFlow
 from sdn.drivers.openflow_codec import Foreign
-from sdn.flow import Action, Field, FieldMatch, Flow, Goto, Load, Match, Move, Output, SetField, ToInPort
+from sdn.flow import Action, Flow, Goto, Load, Move, Output, SetField, ToInPort
+from sdn.match import Field, FieldMatch, Match
 from tests.switch.switch import DummySwitch
 
 DEADLINE_SECONDS = 10.0

@@ -18,7 +18,7 @@ import pytest
 from bench.bare import wait_until
 from lab import images
 from lab.topology import docker_process
-from sdn.flow import mac_number
+from sdn.match import mac_number
 from sdn.view import mac_of
 from tests import packets
 from tests.net.cluster import NetCluster, inhabited

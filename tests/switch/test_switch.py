@@ -10,8 +10,9 @@ import pytest
 
 from reconcile.errors import Refused
 from sdn.drivers.openflow import FlowChange
-from sdn.flow import IN_PORT, IP_DST, Flow, Output, SetField, exactly, ip
+from sdn.flow import Flow, Output, SetField
 from sdn.flows import compile_flows
+from sdn.match import IN_PORT, IP_DST, exactly, ip
 from sdn.view import Peer, Pod, View, mac_of
 from tests import packets
 from tests.switch.switch import DummySwitch, TraceWorld, build

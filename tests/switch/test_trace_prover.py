@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from cli.drops import GENERIC
-from sdn.flow import mac_text
+from sdn.match import mac_text
 from sdn.view import mac_of
 from tests.adversary import STRANGER, Attempt, attempts
 from tests.switch.prover import Plan, add_ports, layout_of, load

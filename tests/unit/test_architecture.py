@@ -223,6 +223,7 @@ PURE = (
     "sdn/drops.py",
     "sdn/handouts.py",
     "sdn/links.py",
+    "sdn/match.py",
     "sdn/nat.py",
     "sdn/objections.py",
     "sdn/observed.py",

@@ -11,23 +11,9 @@ from hypothesis import strategies as st
 
 from api.objects import NetNamespace, ObjectMeta
 from sdn.drivers.openflow_codec import Command, flow_mod
-from sdn.flow import (
-    ETH_DST,
-    IN_PORT,
-    IP_SRC,
-    FieldMatch,
-    Flow,
-    Goto,
-    Match,
-    Output,
-    SetField,
-    arp,
-    exactly,
-    in_port,
-    ip,
-    udp,
-)
+from sdn.flow import Flow, Goto, Output, SetField
 from sdn.flows import compile_flows, flood_flows, peer_flows, pod_flows
+from sdn.match import ETH_DST, IN_PORT, IP_SRC, FieldMatch, Match, arp, exactly, in_port, ip, udp
 from sdn.pipeline import TUN0, VXLAN0
 from sdn.view import MULTICAST_ENABLED, Cluster, Node, Peer, Pod, View, with_multicast
 
