@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("api", "cli", "lab", "master", "node_agent", "reconcile", "sdn", "streams")
+PACKAGES = ("api", "cli", "lab", "master", "nameserver", "node_agent", "reconcile", "sdn", "streams")
 MAY_IMPORT = {
     "api": set(),
     "reconcile": set(),
     "streams": set(),
-    "master": {"api", "reconcile", "streams"},
+    "master": {"api", "nameserver", "reconcile", "streams"},
+    "nameserver": {"api", "reconcile"},
     "node_agent": {"api", "reconcile", "streams"},
-    "sdn": {"api", "reconcile"},
+    "sdn": {"api", "nameserver", "reconcile"},
     "cli": {"api", "lab"},
     "lab": {"api"},
 }
@@ -159,6 +160,10 @@ PURE = (
     "master/controllers/workloads/stateful_sets.py",
     "master/controllers/network/subnets.py",
     "master/controllers/workloads/template_hash.py",
+    "nameserver/directory.py",
+    "nameserver/messages.py",
+    "nameserver/names.py",
+    "nameserver/zone.py",
     "node_agent/server/channel_messages.py",
     "node_agent/server/outcomes.py",
     "node_agent/certificates/rotation.py",
