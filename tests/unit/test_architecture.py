@@ -235,6 +235,7 @@ PURE = (
     "sdn/pipeline.py",
     "sdn/plan.py",
     "sdn/services/catalogue.py",
+    "sdn/services/maps.py",
     "sdn/services/served_port.py",
     "sdn/services/serving.py",
     "sdn/trace.py",
