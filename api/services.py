@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from ipaddress import IPv4Address
 from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
-from api import names
-from api.label_selector import LabelSelector, check_selector
-from api.objects import Object
-from api.schema import FORBIDDEN, MISSING, Problem, choices, duplicates, shown
+from api.objects import Object, StatusCondition
 from api.value import ATOMIC, Json, Value, by
 
 CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME = "ClusterIP", "NodePort", "LoadBalancer", "ExternalName"
 TYPES = (CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME)
 HEADLESS = "None"
 """As a cluster IP: the service has a name, and no address."""
+CLUSTER, LOCAL = "Cluster", "Local"
+"""Traffic policies: to all endpoints, or only to those of the node that the traffic has reached."""
+CLIENT_IP = "ClientIP"
 PROTOCOLS = ("TCP", "UDP", "SCTP")
 AFFINITY_SECONDS = 10800
 LONGEST_AFFINITY = 86400
@@ -101,10 +99,11 @@ class LoadBalancerStatus(Value, frozen=True):
     ingress: tuple[LoadBalancerIngress, ...] = ()
 
 
-class ServiceStatus(Value, frozen=True, omit_defaults=False):
-    """What the master has given it from outside."""
+class ServiceStatus(Value, frozen=True):
+    """Where the outside reaches it; `loadBalancer` is shown even if it is empty."""
 
-    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
+    load_balancer: LoadBalancerStatus = msgspec.field(default_factory=LoadBalancerStatus)
+    conditions: Annotated[tuple[StatusCondition, ...], by("type")] = ()
 
 
 class Service(Object, frozen=True):
@@ -134,6 +133,16 @@ def has_node_ports(service: Service) -> bool:
     return service.spec.type == NODE_PORT
 
 
+def is_open(spec: ServiceSpec) -> bool:
+    """Whether callers from outside can reach it."""
+    return spec.type in (NODE_PORT, LOAD_BALANCER) or (spec.type == CLUSTER_IP and bool(spec.external_ips))
+
+
+def has_health_port(spec: ServiceSpec) -> bool:
+    """Whether every node tells, at a port of its own, if it has pods of the service."""
+    return spec.type == LOAD_BALANCER and spec.external_traffic_policy == LOCAL
+
+
 def defaulted(service: Service) -> Service:
     """The service with every default written out."""
     spec = service.spec
@@ -144,123 +153,30 @@ def defaulted(service: Service) -> Service:
         ports=tuple(_port(port) for port in spec.ports),
         session_affinity=spec.session_affinity or "None",
     )
-    if spec.session_affinity == "ClientIP" and spec.session_affinity_config is None:
-        config = SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=AFFINITY_SECONDS))
-        spec = replace(spec, session_affinity_config=config)
+    spec = replace(spec, session_affinity_config=_affinity(spec))
     if kind != EXTERNAL_NAME:
         spec = replace(
             spec,
-            internal_traffic_policy=spec.internal_traffic_policy or "Cluster",
+            internal_traffic_policy=spec.internal_traffic_policy or CLUSTER,
             ip_families=spec.ip_families or ("IPv4",),
             ip_family_policy=spec.ip_family_policy or "SingleStack",
             cluster_ips=(spec.cluster_ip,) if spec.cluster_ip else (),
         )
-    if kind in (NODE_PORT, LOAD_BALANCER):
-        spec = replace(spec, external_traffic_policy=spec.external_traffic_policy or "Cluster")
+    if is_open(spec):
+        spec = replace(spec, external_traffic_policy=spec.external_traffic_policy or CLUSTER)
     if kind == LOAD_BALANCER and spec.allocate_load_balancer_node_ports is None:
         spec = replace(spec, allocate_load_balancer_node_ports=True)
     return replace(service, spec=spec)
 
 
+def _affinity(spec: ServiceSpec) -> SessionAffinityConfig | None:
+    if spec.session_affinity != CLIENT_IP:
+        return None
+    config = spec.session_affinity_config
+    if config is None or config.client_ip is None or config.client_ip.timeout_seconds is None:
+        return SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=AFFINITY_SECONDS))
+    return config
+
+
 def _port(port: ServicePort) -> ServicePort:
     return replace(port, protocol=port.protocol or "TCP", target_port=port.target_port or port.port)
-
-
-# --- checks -----------------------------------------------------------------------------------------------------------
-
-
-def check(service: Service) -> Iterator[Problem]:
-    """Every problem, by path."""
-    spec = service.spec
-    yield from choices(
-        ("spec.type", spec.type, TYPES),
-        ("spec.sessionAffinity", spec.session_affinity, ("ClientIP", "None")),
-        ("spec.internalTrafficPolicy", spec.internal_traffic_policy, ("Cluster", "Local")),
-        ("spec.externalTrafficPolicy", spec.external_traffic_policy, ("Cluster", "Local")),
-        ("spec.ipFamilyPolicy", spec.ip_family_policy, ("SingleStack", "PreferDualStack")),
-    )
-    for problem in check_selector("spec", LabelSelector(match_labels=spec.selector)):
-        yield problem._replace(path=problem.path.replace("matchLabels", "selector"))
-    yield from _check_name_only(spec)
-    yield from _check_addresses(spec)
-    yield from _check_ports(spec)
-    yield from _check_affinity(spec)
-
-
-def _check_name_only(spec: ServiceSpec) -> Iterator[Problem]:
-    if spec.type == EXTERNAL_NAME:
-        if not spec.external_name:
-            yield Problem("spec.externalName", '""', "a name is required for this type", MISSING)
-        elif names.dns_subdomain(spec.external_name.rstrip(".")):
-            why = names.dns_subdomain(spec.external_name.rstrip("."))
-            yield Problem("spec.externalName", shown(spec.external_name), why)
-        if spec.cluster_ip:
-            yield Problem("spec.clusterIP", shown(spec.cluster_ip), "an ExternalName has none", FORBIDDEN)
-    elif not spec.ports and spec.cluster_ip != HEADLESS:
-        yield Problem("spec.ports", "[]", "at least one port is required", MISSING)
-
-
-def _check_addresses(spec: ServiceSpec) -> Iterator[Problem]:
-    if spec.cluster_ip not in ("", HEADLESS):
-        yield from _check_address("spec.clusterIP", spec.cluster_ip)
-    if spec.cluster_ip == HEADLESS and spec.type in (NODE_PORT, LOAD_BALANCER):
-        yield Problem("spec.clusterIP", '"None"', f"may not be set to 'None' for {spec.type} services")
-    if spec.cluster_ips and spec.cluster_ips != (spec.cluster_ip,):
-        yield Problem("spec.clusterIPs", shown(spec.cluster_ips), "one, the same as clusterIP, is accepted")
-    if spec.ip_families not in ((), ("IPv4",)):
-        yield Problem("spec.ipFamilies", shown(spec.ip_families), '["IPv4"] is accepted')
-    for number, text in enumerate(spec.external_ips):
-        yield from _check_address(f"spec.externalIPs[{number}]", text)
-
-
-def _check_address(path: str, text: str) -> Iterator[Problem]:
-    try:
-        address = IPv4Address(text)
-    except ValueError:
-        yield Problem(path, shown(text), "an IPv4 address is accepted")
-        return
-    if address.is_loopback or address.is_unspecified or address.is_multicast or address.is_link_local:
-        yield Problem(path, shown(text), "an address that others can reach is accepted")
-
-
-def _check_ports(spec: ServiceSpec) -> Iterator[Problem]:
-    yield from duplicates("spec.ports[{}].name", [port.name for port in spec.ports])
-    yield from duplicates("spec.ports[{}]", [f"{port.port}/{port.protocol or 'TCP'}" for port in spec.ports])
-    for number, port in enumerate(spec.ports):
-        path = f"spec.ports[{number}]"
-        if len(spec.ports) > 1 and not port.name:
-            yield Problem(f"{path}.name", '""', "a name is required where there are several ports", MISSING)
-        elif port.name and names.dns_label(port.name):
-            yield Problem(f"{path}.name", shown(port.name), names.dns_label(port.name))
-        yield from choices((f"{path}.protocol", port.protocol, PROTOCOLS))
-        yield from _check_number(f"{path}.port", port.port)
-        if isinstance(port.target_port, int) and port.target_port:
-            yield from _check_number(f"{path}.targetPort", port.target_port)
-        elif isinstance(port.target_port, str) and names.port_name(port.target_port):
-            yield Problem(f"{path}.targetPort", shown(port.target_port), names.port_name(port.target_port))
-        if port.node_port and spec.type not in (NODE_PORT, LOAD_BALANCER):
-            why = "may not be used when `type` is 'ClusterIP'"
-            yield Problem(f"{path}.nodePort", shown(port.node_port), why, FORBIDDEN)
-
-
-def _check_number(path: str, number: int) -> Iterator[Problem]:
-    if not 1 <= number <= 65535:
-        yield Problem(path, shown(number), "must be between 1 and 65535, inclusive")
-
-
-def _check_affinity(spec: ServiceSpec) -> Iterator[Problem]:
-    config = spec.session_affinity_config
-    seconds = config.client_ip.timeout_seconds if config is not None and config.client_ip is not None else None
-    if config is not None and spec.session_affinity != "ClientIP":
-        why = "must not be set when session affinity is None"
-        yield Problem("spec.sessionAffinityConfig", "given", why, FORBIDDEN)
-    elif seconds is not None and not 1 <= seconds <= LONGEST_AFFINITY:
-        path = "spec.sessionAffinityConfig.clientIP.timeoutSeconds"
-        yield Problem(path, shown(seconds), f"must be between 1 and {LONGEST_AFFINITY}")
-
-
-def immutable(old: Service, new: Service) -> Iterator[Problem]:
-    """A service that has an address keeps it for as long as it is to have one."""
-    had, has = old.spec.cluster_ip, new.spec.cluster_ip
-    if EXTERNAL_NAME not in (old.spec.type, new.spec.type) and had and has != had:
-        yield Problem("spec.clusterIPs[0]", shown([has]), "may not change once set")

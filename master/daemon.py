@@ -67,12 +67,11 @@ def _issued(authority: pki.Authority, item: CertificateSigningRequest, most: int
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Master]:
     """Start everything, ready to serve; stop it on leaving. Raises NotReady and Refused."""
-    state = Path(settings.state_dir)
-    pki_directory = state / "pki"
+    pki_directory = Path(settings.state_dir, "pki")
     authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
     tokens = await asyncio.to_thread(service_tokens.issuer, pki_directory)
     to_nodes = await asyncio.to_thread(_to_nodes, authority, pki_directory, verify=settings.verify_node_certificates)
-    store = await JournaledStore.open(state / "store.db", (*TYPES, Cursor))
+    store = await JournaledStore.open(Path(settings.state_dir, "store.db"), (*TYPES, Cursor))
     try:
         controllers = Controllers(
             Environment(
@@ -98,6 +97,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 unready=lambda: "" if controllers.first_pass.is_set() else "starting",
                 address=settings.advertise_address,
                 nodes=nodes,
+                services=network_wish(settings).services,
             )
         )
         async with _beside(controllers.run(), store.run()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -56,6 +57,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
         msgspec.Meta(description="further ranges, used when the first is full: a list of {cidr, hostSubnetLength}"),
     ] = ()
     service_network: Annotated[str, msgspec.Meta(description="network of services, as a CIDR")] = "172.30.0.0/16"
+    services_node_port_range: Annotated[
+        str, msgspec.Meta(description="ports of the nodes that services are given, as FIRST-LAST")
+    ] = "30000-32767"
+    external_ip_network_cidrs: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="networks in which externalIPs of services may lie, a list of CIDRs; '!' before one excludes "
+            "it; empty: services have none"
+        ),
+    ] = msgspec.field(default=(), name="externalIPNetworkCIDRs")
+    ingress_ip_network_cidr: Annotated[
+        str,
+        msgspec.Meta(
+            description="network of the addresses that services of the type LoadBalancer are given, as a CIDR; empty: "
+            "somebody else gives them theirs"
+        ),
+    ] = msgspec.field(default="172.29.0.0/16", name="ingressIPNetworkCIDR")
     mtu: Annotated[
         Annotated[int, msgspec.Meta(ge=576, le=65536)] | None,
         msgspec.Meta(description="MTU of pods; left out: that of the underlay less 50"),
@@ -85,11 +103,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
         return objects.PLUGIN_MULTITENANT if self.plugin == "ovs-multitenant" else objects.PLUGIN_SUBNET
 
 
+def port_range(text: str) -> range:
+    """The ports of FIRST-LAST. Raises ValueError."""
+    first, dash, last = text.partition("-")
+    found = range(int(first), int(last) + 1) if dash else range(0)
+    if not found or found[0] < 1 or found[-1] > 65535:
+        raise ValueError(f"{text!r} has no ports; such as 30000-32767 is accepted")
+    return found
+
+
+def _of_services(settings: Settings) -> Iterator[str]:
+    try:
+        port_range(settings.services_node_port_range)
+    except ValueError:
+        found = settings.services_node_port_range
+        yield f"servicesNodePortRange is {found!r}; FIRST-LAST between 1 and 65535, such as 30000-32767, is accepted"
+    for number, text in enumerate(settings.external_ip_network_cidrs):
+        try:
+            ipaddress.IPv4Network(text.removeprefix("!").strip())
+        except ValueError as error:
+            accepted = "an IPv4 network such as 203.0.113.0/24, or one behind '!', is accepted"
+            yield f"externalIPNetworkCIDRs[{number}] is {text!r}: {error}; {accepted}"
+
+
 def problems(settings: Settings) -> tuple[str, ...]:
     """What is wrong with the settings beyond their types, a sentence for each."""
-    found: list[str] = []
+    found = [*_of_services(settings)]
     lengths = {"clusterNetwork": ("hostSubnetLength", settings.host_subnet_length)}
     texts = {"clusterNetwork": settings.cluster_network, "serviceNetwork": settings.service_network}
+    if settings.ingress_ip_network_cidr:
+        texts["ingressIPNetworkCIDR"] = settings.ingress_ip_network_cidr
     for number, entry in enumerate(settings.more_cluster_networks):
         name = f"moreClusterNetworks[{number}]"
         texts[f"{name}.cidr"] = entry.cidr

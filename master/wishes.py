@@ -5,8 +5,10 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 
 from master.admission.allocators import SubnetPool, SubnetPools
+from master.admission.external_addresses import ExternalNetworks
+from master.admission.service_addresses import ServiceWish
 from master.controllers.bootstrap import NetworkWish
-from master.settings import ClusterNetworkSetting, Settings
+from master.settings import ClusterNetworkSetting, Settings, port_range
 
 
 def network_wish(settings: Settings) -> NetworkWish:
@@ -18,4 +20,9 @@ def network_wish(settings: Settings) -> NetworkWish:
         service_network=IPv4Network(settings.service_network),
         plugin_name=settings.plugin_name,
         mtu=settings.mtu,
+        services=ServiceWish(
+            node_ports=port_range(settings.services_node_port_range),
+            external=ExternalNetworks.read(settings.external_ip_network_cidrs),
+            ingress=IPv4Network(settings.ingress_ip_network_cidr) if settings.ingress_ip_network_cidr else None,
+        ),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -19,8 +19,8 @@ from api.storage import PersistentVolumeClaim
 from api.validate import check, default
 from master.access import accounts
 from master.admission import checks as admission
-from master.admission import ingress_classes, limit_ranges, pod_accounts, priorities, quotas
-from master.admission.service_addresses import assigned
+from master.admission import external_addresses, ingress_classes, limit_ranges, pod_accounts, priorities, quotas
+from master.admission.service_addresses import Cursors, ServiceWish, assigned
 from master.kinds import BY_NAME
 from master.kinds.ingress import Ingress, IngressClass
 from master.kinds.kind import AnyKind
@@ -40,9 +40,10 @@ from master.writing.outcomes import Cursor, moved
 class AdmissionChain:
     """Raises `answers.Failure`, and then leaves the draft as it was."""
 
-    def __init__(self, clock: Callable[[], datetime.datetime], authority: str) -> None:
+    def __init__(self, clock: Callable[[], datetime.datetime], authority: str, services: ServiceWish) -> None:
         """`authority` is the certificate by which pods know this server, as PEM."""
         self._clock = clock
+        self._services = services
         self._authority = authority
 
     def created(self, kind: AnyKind, item: Any, draft: Draft) -> Any:
@@ -83,7 +84,7 @@ class AdmissionChain:
             limit_ranges.check(kind, new, draft.all(LimitRange.KIND, namespace))
         found = draft.all(ResourceQuota.KIND, namespace) if kind.namespaced else []
         charged = quotas.charged(kind, kept, before, found, draft.all, self._clock())
-        new = _with_addresses(new, draft)
+        new = _with_addresses(new, old, draft, self._services)
         for quota in charged:
             draft.put(quota)
         return new
@@ -115,18 +116,33 @@ def _check_alone(new: Any, old: Any, draft: Draft) -> None:
         priorities.check_default(new, draft.all(PriorityClass.KIND))
 
 
-def _with_addresses(new: Any, draft: Draft) -> Any:
+def _with_addresses(new: Any, old: Any, draft: Draft, wish: ServiceWish) -> Any:
     """The service with what the master hands out; the cursors move with it."""
     cluster = draft.one(Key(ClusterNetwork.KIND, "", "default"))
     if not isinstance(new, Service) or new.metadata.deletion_timestamp or cluster is None:
         return new
-    cursors = [_cursor(name, draft) for name in ("service-addresses", "node-ports")]
-    others = (one for one in draft.all(Service.KIND) if one.metadata.uid != new.metadata.uid)
-    done = assigned(new, others, IPv4Network(cluster.service_network), *(cursor.next for cursor in cursors))
-    for cursor, after in zip(cursors, (done.address_cursor, done.port_cursor), strict=True):
-        if cursor.next != after:
-            draft.put(moved(cursor, after).item)
-    return done.service
+    others = [one for one in draft.all(Service.KIND) if one.metadata.uid != new.metadata.uid]
+    if new.spec.external_ips:
+        hosts = draft.all(HostSubnet.KIND)
+        external_addresses.check(new, old, others, wish.external, _reserved(cluster, wish, hosts))
+    known = [_cursor(name, draft) for name in ("service-addresses", "node-ports")]
+    network = IPv4Network(cluster.service_network)
+    done, after = assigned(new, old, others, network, wish.node_ports, Cursors(*(cursor.next for cursor in known)))
+    for cursor, number in zip(known, (after.address, after.node_port), strict=True):
+        if cursor.next != number:
+            draft.put(moved(cursor, number).item)
+    return done
+
+
+def _reserved(cluster: ClusterNetwork, wish: ServiceWish, hosts: Iterable[HostSubnet]) -> dict[IPv4Network, str]:
+    """What no external address may be."""
+    entries = [entry.cidr for entry in cluster.cluster_networks] or [cluster.network]
+    return {
+        **{IPv4Network(cidr): f"in the cluster network {cidr}" for cidr in entries},
+        IPv4Network(cluster.service_network): f"in the service network {cluster.service_network}",
+        **({wish.ingress: f"in the network of ingress addresses {wish.ingress}"} if wish.ingress else {}),
+        **{IPv4Network(host.host_ip): f"the address of {host.metadata.name}" for host in hosts if host.host_ip},
+    }
 
 
 def _cursor(name: str, draft: Draft) -> Cursor:

@@ -1,20 +1,23 @@
-"""Which cluster IP and which node ports a service gets. Pure. Raises `answers.Failure`.
+"""Which cluster IP and which ports of the nodes a service gets. Pure. Raises `answers.Failure`.
 
-Addresses are handed out in sequence, from a cursor on, so that a freed one rests before it is used again. A service may
-ask for one that is free.
+They are handed out in sequence, from a cursor on, so that a freed one rests before it is used again. A service may ask
+for one that is free. A port of the nodes belongs to one service, for all protocols: within it, the same port in two
+protocols has one number. What an update leaves as it was is not looked at again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
 from msgspec.structs import replace
 
 from api.schema import Problem, shown
-from api.services import Service, has_address, has_node_ports
+from api.services import LOAD_BALANCER, NODE_PORT, Service, ServicePort, has_address, has_health_port, has_node_ports
 from master.admission.allocators import next_numbers
+from master.admission.external_addresses import NO_NETWORKS, ExternalNetworks
 from master.kinds.service import SERVICE
 from master.wire import answers
 
@@ -22,35 +25,65 @@ NODE_PORTS = range(30000, 32768)
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
-    """The service with all that it is to have, and the cursors for the next one."""
+class ServiceWish:
+    """What the settings let services have beside their cluster IPs: ports of the nodes, external addresses that users
+    choose, and ingress addresses (None: no such) that services of the type LoadBalancer are given.
+    """
 
-    service: Service
-    address_cursor: int
-    port_cursor: int
+    node_ports: range = NODE_PORTS
+    external: ExternalNetworks = NO_NETWORKS
+    ingress: IPv4Network | None = None
+
+
+USUAL = ServiceWish()
+"""Where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursors:
+    """Where to go on; both count from the first."""
+
+    address: int = 0
+    node_port: int = 0
 
 
 def assigned(
-    service: Service, others: Iterable[Service], network: IPv4Network, address_cursor: int, port_cursor: int
-) -> Assigned:
-    """`others` are all other services; cursors count from the first address, and from the first node port."""
-    others = tuple(others)
-    service, address_cursor = _with_address(service, others, network, address_cursor)
-    service, port_cursor = _with_node_ports(service, others, port_cursor)
-    return Assigned(service, address_cursor, port_cursor)
+    service: Service,
+    old: Service | None,
+    others: Sequence[Service],
+    network: IPv4Network,
+    node_ports: range,
+    cursors: Cursors,
+) -> tuple[Service, Cursors]:
+    """The service with all that it is to have, and the cursors for the next one. `others` are all other services."""
+    service, address = _with_address(_suited(service), old, others, network, cursors.address)
+    numbers = _Numbers(service, old, others, node_ports, cursors.node_port)
+    service = _with_health_port(_with_node_ports(service, numbers), numbers)
+    return service, Cursors(address, numbers.cursor)
+
+
+def _suited(service: Service) -> Service:
+    """Without the ports of the nodes that a service of its type does not have."""
+    spec = service.spec
+    if spec.type not in (NODE_PORT, LOAD_BALANCER):
+        spec = replace(spec, ports=tuple(replace(port, node_port=0) for port in spec.ports))
+    if not has_health_port(spec):
+        spec = replace(spec, health_check_node_port=0)
+    return replace(service, spec=spec)
 
 
 def _with_address(
-    service: Service, others: tuple[Service, ...], network: IPv4Network, cursor: int
+    service: Service, old: Service | None, others: Sequence[Service], network: IPv4Network, cursor: int
 ) -> tuple[Service, int]:
-    if not has_address(service):
+    text = service.spec.cluster_ip
+    if not has_address(service) or (text and old is not None and old.spec.cluster_ip == text):
         return service, cursor
-    used = {IPv4Address(one.spec.cluster_ip) for one in others if has_address(one) and one.spec.cluster_ip}
-    if service.spec.cluster_ip:
+    used = {one.spec.cluster_ip for one in others if has_address(one)}
+    if text:
         _check_wish(service, network, used)
         return service, cursor
     first = int(network.network_address) + 1
-    inside = {int(address) - first for address in used if address in network}
+    inside = {number - first for each in used if each and (number := _number(each)) in _span(network)}
     numbers, cursor = next_numbers(1, network.num_addresses - 2, inside, cursor)
     if not numbers:
         raise answers.failure(500, "InternalError", f"the service network {network} has no free address left")
@@ -58,44 +91,104 @@ def _with_address(
     return replace(service, spec=replace(service.spec, cluster_ip=text, cluster_ips=(text,))), cursor
 
 
-def _check_wish(service: Service, network: IPv4Network, used: set[IPv4Address]) -> None:
-    text = service.spec.cluster_ip
-    address, why = IPv4Address(text), ""
-    if address not in network or address in (network.network_address, network.broadcast_address):
+@lru_cache(maxsize=65536)
+def _number(address: str) -> int:
+    return int(IPv4Address(address))
+
+
+def _span(network: IPv4Network) -> range:
+    """The numbers of the addresses that services may have."""
+    return range(int(network.network_address) + 1, int(network.broadcast_address))
+
+
+def _check_wish(service: Service, network: IPv4Network, used: set[str]) -> None:
+    text, why = service.spec.cluster_ip, ""
+    if _number(text) not in _span(network):
         why = f"failed to allocate IP {text}: the provided network does not match the current range"
-    elif address in used:
+    elif text in used:
         why = f"failed to allocate IP {text}: provided IP is already allocated"
     if why:
         raise answers.invalid(SERVICE, service.metadata.name, [Problem("spec.clusterIPs", shown([text]), why)])
 
 
-def _with_node_ports(service: Service, others: tuple[Service, ...], cursor: int) -> tuple[Service, int]:
+class _Numbers:
+    """Ports of the nodes for one service. Others are looked at when there is something to hand out."""
+
+    def __init__(
+        self, service: Service, old: Service | None, others: Sequence[Service], accepted: range, cursor: int
+    ) -> None:
+        self.cursor = cursor
+        self._name = service.metadata.name
+        self._own = set(_held(old)) if old is not None else set()
+        self._mine = set(_held(service))
+        self._others = others
+        self._accepted = accepted
+        self._taken: set[int] | None = None
+
+    def next(self) -> int:
+        """A port that nobody has."""
+        base = self._accepted.start
+        taken = {number - base for number in (*self._of_others(), *self._mine) if number in self._accepted}
+        numbers, self.cursor = next_numbers(1, len(self._accepted), taken, self.cursor)
+        if not numbers:
+            raise answers.failure(500, "InternalError", "no node port is left")
+        self._mine.add(self._accepted[numbers[0]])
+        return self._accepted[numbers[0]]
+
+    def check(self, path: str, number: int) -> None:
+        """Whether this one can be had."""
+        if number in self._own:
+            return
+        first, last = self._accepted[0], self._accepted[-1]
+        why = ""
+        if number not in self._accepted:
+            why = f"provided port is not in the valid range. The range of valid ports is {first}-{last}"
+        elif number in self._of_others():
+            why = "provided port is already allocated"
+        if why:
+            raise answers.invalid(SERVICE, self._name, [Problem(path, shown(number), why)])
+
+    def _of_others(self) -> set[int]:
+        if self._taken is None:
+            self._taken = {number for one in self._others for number in _held(one)}
+        return self._taken
+
+
+def _held(service: Service) -> Iterator[int]:
+    """Every port of the nodes that a service has."""
+    yield from (port.node_port for port in service.spec.ports if port.node_port)
+    if service.spec.health_check_node_port:
+        yield service.spec.health_check_node_port
+
+
+def _with_node_ports(service: Service, numbers: _Numbers) -> Service:
+    ports = service.spec.ports
+    for place, port in enumerate(ports):
+        if port.node_port:
+            numbers.check(f"spec.ports[{place}].nodePort", port.node_port)
     if not has_node_ports(service):
-        ports = tuple(replace(port, node_port=0) for port in service.spec.ports)
-        return replace(service, spec=replace(service.spec, ports=ports)), cursor
-    used = {(port.node_port, port.protocol) for one in others for port in one.spec.ports if port.node_port}
-    done = []
-    for number, port in enumerate(service.spec.ports):
-        wanted = port.node_port
-        if wanted:
-            _check_node_port(service, number, (wanted, port.protocol), used)
+        return service
+    given = {port.port: port.node_port for port in reversed(ports) if port.node_port}
+    done: list[ServicePort] = []
+    for port in ports:
+        if not port.node_port:
+            number = given.get(port.port) or numbers.next()
+            given[port.port] = number
+            done.append(replace(port, node_port=number))
         else:
-            taken = {each - NODE_PORTS.start for each, protocol in used if protocol == port.protocol}
-            numbers, cursor = next_numbers(1, len(NODE_PORTS), taken, cursor)
-            if not numbers:
-                raise answers.failure(500, "InternalError", "no node port is left")
-            wanted = NODE_PORTS[numbers[0]]
-        used.add((wanted, port.protocol))
-        done.append(replace(port, node_port=wanted))
-    return replace(service, spec=replace(service.spec, ports=tuple(done))), cursor
+            done.append(port)
+    return replace(service, spec=replace(service.spec, ports=tuple(done)))
 
 
-def _check_node_port(service: Service, number: int, wish: tuple[int, str], used: set[tuple[int, str]]) -> None:
-    why = ""
-    if wish[0] not in NODE_PORTS:
-        why = f"provided port is not in the valid range. The range of valid ports is {NODE_PORTS[0]}-{NODE_PORTS[-1]}"
-    elif wish in used:
-        why = "provided port is already allocated"
-    if why:
-        problem = Problem(f"spec.ports[{number}].nodePort", shown(wish[0]), why)
-        raise answers.invalid(SERVICE, service.metadata.name, [problem])
+def _with_health_port(service: Service, numbers: _Numbers) -> Service:
+    port = service.spec.health_check_node_port
+    if port:
+        numbers.check("spec.healthCheckNodePort", port)
+        if port in (row.node_port for row in service.spec.ports):
+            why = "provided port is already allocated"
+            problem = Problem("spec.healthCheckNodePort", shown(port), why)
+            raise answers.invalid(SERVICE, service.metadata.name, [problem])
+        return service
+    if not has_health_port(service.spec):
+        return service
+    return replace(service, spec=replace(service.spec, health_check_node_port=numbers.next()))

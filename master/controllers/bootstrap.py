@@ -15,6 +15,7 @@ from api.objects import (
     ObjectMeta,
 )
 from master.admission.allocators import SubnetPools
+from master.admission.service_addresses import USUAL, ServiceWish
 from master.kinds.namespace import LASTING
 from master.kinds.priority_class import SYSTEM_CLASSES, PriorityClass
 from master.kinds.service_cidr import ServiceCIDR, ServiceCIDRSpec
@@ -32,6 +33,7 @@ class NetworkWish:
     service_network: IPv4Network
     plugin_name: str
     mtu: int | None = None
+    services: ServiceWish = USUAL
 
 
 def bootstrap(

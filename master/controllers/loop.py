@@ -53,7 +53,7 @@ class Controllers:
         self._clock = environment.clock
         self._look = Look(environment)
         self._node_life = NodeLife(environment.grace)
-        self._chain = AdmissionChain(environment.clock, environment.authority)
+        self._chain = AdmissionChain(environment.clock, environment.authority, environment.wish.services)
         self._notices: dict[str, dict[str, str]] = {}
         self._refused_by: dict[str, frozenset[str]] = {}
         self._opening = {row.name for row in CONTROLLERS if row.opens}

@@ -13,11 +13,15 @@ from api.services import (
     CLUSTER_IP,
     EXTERNAL_NAME,
     LOAD_BALANCER,
+    LOCAL,
     NODE_PORT,
+    LoadBalancerStatus,
     Service,
     ServicePort,
     ServiceStatus,
+    has_health_port,
     has_node_ports,
+    is_open,
 )
 from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none, proxy
 
@@ -54,13 +58,28 @@ def _on_update(new: Service, old: Service) -> Service:
     if not spec.cluster_ip and EXTERNAL_NAME not in (spec.type, old.spec.type):
         kept = old.spec.cluster_ip
         spec = replace(spec, cluster_ip=kept, cluster_ips=(kept,) if kept else ())
-    ports = {(port.port, port.protocol): port.node_port for port in old.spec.ports}
     if has_node_ports(old) and has_node_ports(new):
-        numbered = (
-            replace(port, node_port=port.node_port or ports.get((port.port, port.protocol), 0)) for port in spec.ports
-        )
-        spec = replace(spec, ports=tuple(numbered))
-    return replace(new, spec=spec, status=old.status)
+        spec = replace(spec, ports=_numbered(spec.ports, old.spec.ports))
+    if has_health_port(old.spec) and has_health_port(spec):
+        spec = replace(spec, health_check_node_port=spec.health_check_node_port or old.spec.health_check_node_port)
+    status = old.status
+    if spec.type != LOAD_BALANCER:
+        status = replace(status, load_balancer=LoadBalancerStatus())
+    return replace(new, spec=spec, status=status)
+
+
+def _numbered(ports: tuple[ServicePort, ...], old: tuple[ServicePort, ...]) -> tuple[ServicePort, ...]:
+    """A port that says no node port keeps that which the port of its name had, unless another one has it now."""
+    had = {port.name: port.node_port for port in old}
+    taken = {(port.node_port, port.protocol) for port in ports}
+    found = []
+    for port in ports:
+        kept = (had.get(port.name, 0), port.protocol)
+        if not port.node_port and kept not in taken:
+            taken.add(kept)
+            port = replace(port, node_port=kept[0])  # noqa: PLW2901 the same port with its number
+        found.append(port)
+    return tuple(found)
 
 
 _INSIDE = (CLUSTER_IP, NODE_PORT, LOAD_BALANCER)
@@ -69,11 +88,12 @@ _OF_TYPES = {
     "clusterIPs": _INSIDE,
     "ipFamilies": _INSIDE,
     "ipFamilyPolicy": _INSIDE,
-    "externalTrafficPolicy": (NODE_PORT, LOAD_BALANCER),
     "allocateLoadBalancerNodePorts": (LOAD_BALANCER,),
     "loadBalancerClass": (LOAD_BALANCER,),
 }
 """Which types of services have a field that the master fills in."""
+
+_POLICY, _HEALTH = "externalTrafficPolicy", "healthCheckNodePort"
 
 
 def _settled(document: Any, old: Service) -> Any:
@@ -88,6 +108,12 @@ def _settled(document: Any, old: Service) -> Any:
     for name, types in _OF_TYPES.items():
         if old.spec.type in types and kind not in types and spec.get(name) == was.get(name):
             spec.pop(name, None)
+    is_outside = kind in (NODE_PORT, LOAD_BALANCER) or (kind == CLUSTER_IP and spec.get("externalIPs"))
+    if is_open(old.spec) and not is_outside and spec.get(_POLICY) == was.get(_POLICY):
+        spec.pop(_POLICY, None)
+    has_health = kind == LOAD_BALANCER and spec.get(_POLICY) == LOCAL
+    if has_health_port(old.spec) and not has_health and spec.get(_HEALTH) == was.get(_HEALTH):
+        spec.pop(_HEALTH, None)
     opens = kind == NODE_PORT or (kind == LOAD_BALANCER and spec.get("allocateLoadBalancerNodePorts") is not False)
     if has_node_ports(old) and not opens and _node_ports(spec) == _node_ports(was):
         spec["ports"] = [

@@ -22,6 +22,7 @@ from master.access.pki import Authority
 from master.access.rights import Rights
 from master.access.service_tokens import Issuer
 from master.admission.chain import AdmissionChain
+from master.admission.service_addresses import USUAL, ServiceWish
 from master.kinds import MADE, project
 from master.kinds.kind import SCALE
 from master.server import pages, project_requests, request_body, watch
@@ -57,6 +58,7 @@ class Parts:
     unready: Callable[[], str]
     address: str
     nodes: NodesDoor
+    services: ServiceWish = USUAL
 
 
 def tls(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
@@ -81,7 +83,7 @@ class Server:
         self._parts = parts
         self._store = parts.store
         self._callers = Callers(parts.store, parts.tokens, parts.clock)
-        chain = AdmissionChain(parts.clock, parts.authority.pem.decode())
+        chain = AdmissionChain(parts.clock, parts.authority.pem.decode(), parts.services)
         self._rights = Rights(parts.store, self._callers.asked)
         self._requests = ProjectRequests(parts.store, chain, parts.clock)
         self._objects = Objects(parts.store, parts.clock, chain, self._rights)

@@ -1,11 +1,13 @@
 """Services → Endpoints and EndpointSlices: which pods are behind a service, and which of them are ready. Pure.
 
 A pod is behind a service of its project when it has an address that others reach and the labels, until it has ended.
-A port by name is looked up in each pod; pods that have it at different numbers are told apart.
+A port by name is looked up in each pod; pods that have it at different numbers are told apart. What changes is stamped
+with the time at which the master saw why, so that whoever follows can tell how late he is.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ from api.endpoints import (
 )
 from api.objects import FINAL_PHASES, Object, ObjectMeta, Pod
 from api.resources import containers_of
-from api.services import EXTERNAL_NAME, Service, ServicePort
+from api.services import EXTERNAL_NAME, Service, ServicePort, is_headless
 from api.value import ObjectReference
 from master.controllers.dependents import reference_to
 from master.kinds.pod import is_ready
@@ -36,6 +38,8 @@ from master.writing.outcomes import Change, Drop, Make, Write
 WRITER = "endpointslice.kubernetes.io/managed-by"
 ME = "endpointslice-controller.k8s.io"
 TRUNCATED = "endpoints.kubernetes.io/over-capacity"
+TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
+HEADLESS_LABEL = "service.kubernetes.io/headless"
 MOST_IN_ENDPOINTS = 1000
 MOST_IN_A_SLICE = 100
 
@@ -55,7 +59,11 @@ SlicePorts = tuple[SlicePort, ...]
 
 
 def passes(
-    services: Iterable[Service], pods: Iterable[Pod], endpoints: Iterable[Endpoints], slices: Iterable[EndpointSlice]
+    services: Iterable[Service],
+    pods: Iterable[Pod],
+    endpoints: Iterable[Endpoints],
+    slices: Iterable[EndpointSlice],
+    now: datetime.datetime,
 ) -> Iterator[Write]:
     """Everything that is to be written. Endpoints that people made for services without a selector stay."""
     labelled: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
@@ -73,8 +81,8 @@ def passes(
         if service.spec.selector and service.spec.type != EXTERNAL_NAME and not service.metadata.deletion_timestamp:
             label = min(service.spec.selector.items())
             found = backends(service, labelled.get((service.metadata.namespace, *label), ()))
-            yield from _endpoints(service, found, known.get(key))
-            yield from _slices(service, found, own)
+            yield from _endpoints(service, found, known.get(key), now)
+            yield from _slices(service, found, own, now)
         else:
             yield from (Drop(item) for item in own)
     for left in mine.values():
@@ -100,7 +108,7 @@ def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]
 
 def _backend(service: Service, pod: Pod) -> Backend:
     terminating = pod.metadata.deletion_timestamp is not None
-    serving = is_ready(pod) or service.spec.publish_not_ready_addresses
+    serving = is_ready(pod)
     return Backend(pod, (serving and not terminating) or service.spec.publish_not_ready_addresses, serving, terminating)
 
 
@@ -128,7 +136,9 @@ def _hostname(service: Service, pod: Pod) -> str:
 # --- Endpoints --------------------------------------------------------------------------------------------------------
 
 
-def _endpoints(service: Service, found: Mapping[Ports, Sequence[Backend]], known: Endpoints | None) -> Iterator[Write]:
+def _endpoints(
+    service: Service, found: Mapping[Ports, Sequence[Backend]], known: Endpoints | None, now: datetime.datetime
+) -> Iterator[Write]:
     left, subsets = MOST_IN_ENDPOINTS, []
     for ports, rows in sorted(found.items(), key=lambda row: tuple(port.port for port in row[0])):
         steady = [row for row in rows if not row.terminating or row.ready][:left]
@@ -137,16 +147,24 @@ def _endpoints(service: Service, found: Mapping[Ports, Sequence[Backend]], known
         bad = tuple(_address(service, row.pod) for row in steady if not row.ready)
         if good or bad:
             subsets.append(EndpointSubset(addresses=good, not_ready_addresses=bad, ports=ports))
-    labels = service.metadata.labels
+    labels = service.metadata.labels | _headless(service)
     over = sum(len(rows) for rows in found.values()) > MOST_IN_ENDPOINTS
     annotations = {TRUNCATED: "truncated"} if over else {}
-    meta = ObjectMeta(
-        name=service.metadata.name, namespace=service.metadata.namespace, labels=labels, annotations=annotations
-    )
+    stamped = annotations | _trigger(now)
     if known is None:
-        owners = (reference_to(service),)
-        yield Make(Endpoints(metadata=replace(meta, owner_references=owners), subsets=tuple(subsets)))
+        meta = ObjectMeta(
+            name=service.metadata.name,
+            namespace=service.metadata.namespace,
+            labels=labels,
+            annotations=stamped,
+            owner_references=(reference_to(service),),
+        )
+        yield Make(Endpoints(metadata=meta, subsets=tuple(subsets)))
         return
+    if known.subsets != tuple(subsets):
+        annotations = stamped
+    elif TRIGGERED in known.metadata.annotations:
+        annotations[TRIGGERED] = known.metadata.annotations[TRIGGERED]
     metadata = replace(known.metadata, labels=labels, annotations=annotations)
     yield from _changed(replace(known, metadata=metadata, subsets=tuple(subsets)), known)
 
@@ -154,6 +172,14 @@ def _endpoints(service: Service, found: Mapping[Ports, Sequence[Backend]], known
 def _changed(new: Object, old: Object) -> Iterator[Change]:
     if new != old:
         yield Change(new, old)
+
+
+def _headless(service: Service) -> dict[str, str]:
+    return {HEADLESS_LABEL: ""} if is_headless(service) else {}
+
+
+def _trigger(now: datetime.datetime) -> dict[str, str]:
+    return {TRIGGERED: now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
 
 
 def _address(service: Service, pod: Pod) -> EndpointAddress:
@@ -169,7 +195,10 @@ def _address(service: Service, pod: Pod) -> EndpointAddress:
 
 
 def _slices(
-    service: Service, found: Mapping[Ports, Sequence[Backend]], own: Sequence[EndpointSlice]
+    service: Service,
+    found: Mapping[Ports, Sequence[Backend]],
+    own: Sequence[EndpointSlice],
+    now: datetime.datetime,
 ) -> Iterator[Write]:
     """An endpoint stays in the slice that it is in; new ones fill what there is before another is made.
 
@@ -179,25 +208,29 @@ def _slices(
     for item in sorted(own, key=lambda one: one.metadata.name):
         by_ports[item.ports].append(item)
     if not found:
-        yield from _placeholder(service, by_ports.pop((), []))
+        yield from _placeholder(service, by_ports.pop((), []), now)
     for ports, rows in found.items():
         wanted = slice_ports(ports)
-        yield from _packed(service, wanted, rows, by_ports.pop(wanted, []))
+        yield from _packed(service, wanted, rows, by_ports.pop(wanted, []), now)
     for left in by_ports.values():
         yield from (Drop(item) for item in left)
 
 
-def _placeholder(service: Service, known: Sequence[EndpointSlice]) -> Iterator[Write]:
+def _placeholder(service: Service, known: Sequence[EndpointSlice], now: datetime.datetime) -> Iterator[Write]:
     if not known:
-        yield Make(_made(service, (), ()))
+        yield Make(_made(service, (), (), now))
     for item in known[:1]:
-        yield from _changed(_counted(replace(item, endpoints=()), item), item)
+        yield from _changed(_filled(service, item, (), now), item)
     for item in known[1:]:
         yield Drop(item)
 
 
 def _packed(
-    service: Service, ports: SlicePorts, rows: Sequence[Backend], known: Sequence[EndpointSlice]
+    service: Service,
+    ports: SlicePorts,
+    rows: Sequence[Backend],
+    known: Sequence[EndpointSlice],
+    now: datetime.datetime,
 ) -> Iterator[Write]:
     wanted = {row.pod.metadata.uid: _endpoint(service, row) for row in rows}
     kept: list[list[Endpoint]] = []
@@ -210,26 +243,38 @@ def _packed(
         full = (*endpoints, *waiting[:room])
         waiting = waiting[room:]
         if full:
-            yield from _changed(_counted(replace(item, endpoints=full), item), item)
+            yield from _changed(_filled(service, item, full, now), item)
         else:
             yield Drop(item)
     for start in range(0, len(waiting), MOST_IN_A_SLICE):
-        yield Make(_made(service, ports, tuple(waiting[start : start + MOST_IN_A_SLICE])))
+        yield Make(_made(service, ports, tuple(waiting[start : start + MOST_IN_A_SLICE]), now))
 
 
-def _counted(new: EndpointSlice, old: EndpointSlice) -> EndpointSlice:
-    """A change of endpoints counts up the generation."""
-    if new.endpoints == old.endpoints:
-        return new
-    return replace(new, metadata=replace(new.metadata, generation=old.metadata.generation + 1))
+def _filled(
+    service: Service, item: EndpointSlice, endpoints: tuple[Endpoint, ...], now: datetime.datetime
+) -> EndpointSlice:
+    """The slice with these endpoints. A change of them counts up the generation."""
+    metadata = replace(item.metadata, labels=_labels(service))
+    if item.endpoints != endpoints:
+        annotations = item.metadata.annotations | _trigger(now)
+        metadata = replace(metadata, generation=metadata.generation + 1, annotations=annotations)
+    return replace(item, metadata=metadata, endpoints=endpoints)
 
 
-def _made(service: Service, ports: SlicePorts, endpoints: tuple[Endpoint, ...]) -> EndpointSlice:
+def _labels(service: Service) -> dict[str, str]:
+    names = {SERVICE_LABEL: service.metadata.name, WRITER: ME}
+    return {**service.metadata.labels, **_headless(service), **names}
+
+
+def _made(
+    service: Service, ports: SlicePorts, endpoints: tuple[Endpoint, ...], now: datetime.datetime
+) -> EndpointSlice:
     return EndpointSlice(
         metadata=ObjectMeta(
             generate_name=f"{service.metadata.name}-",
             namespace=service.metadata.namespace,
-            labels={**service.metadata.labels, SERVICE_LABEL: service.metadata.name, WRITER: ME},
+            labels=_labels(service),
+            annotations=_trigger(now),
             owner_references=(reference_to(service),),
         ),
         address_type="IPv4",

@@ -12,6 +12,7 @@ import pytest
 
 from api.kinds import KINDS
 from master.admission.chain import AdmissionChain
+from master.admission.service_addresses import USUAL
 from master.server.rest import Objects
 from master.store.journaled_store import JournaledStore
 from master.store.records import Put, Remove
@@ -36,7 +37,7 @@ async def store(tmp_path: Path) -> AsyncIterator[JournaledStore]:
 def listed(store: JournaledStore, **query: str) -> Any:
     where = target("/api/v1/namespaces")
     assert where is not None
-    objects = Objects(store, now, AdmissionChain(now, ""), None)  # type: ignore[arg-type]
+    objects = Objects(store, now, AdmissionChain(now, "", USUAL), None)  # type: ignore[arg-type]
     found = json.loads(objects.list_all(Ask(where, query)).body)
     return found["metadata"], [item["metadata"]["name"] for item in found["items"]]
 

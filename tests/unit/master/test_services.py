@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import datetime
+from collections.abc import Sequence
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -9,15 +11,16 @@ from msgspec.structs import replace
 
 from api.endpoints import EndpointSlice
 from api.objects import Condition, ContainerPort, Pod, PodStatus
-from api.services import Service
+from api.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus
 from api.validate import check, decode, default, immutable
-from master.admission.service_addresses import assigned
+from master.admission.service_addresses import NODE_PORTS, Cursors, assigned
 from master.controllers.network import endpoints
 from master.kinds.service import SERVICE
 from master.wire.answers import Failure
 from master.writing.outcomes import Change, Drop, Make
 from master.writing.patch import merge
 from tests.unit.master.make import meta, pod
+from tests.unit.master.wishes import WALL
 
 NETWORK = IPv4Network("172.30.0.0/29")
 
@@ -29,27 +32,35 @@ def service(name: str = "web", **spec: Any) -> Service:
     return default(item)
 
 
+def given(
+    service: Service,
+    others: Sequence[Service] = (),
+    cursors: Cursors = Cursors(),  # noqa: B008 it is frozen
+    old: Service | None = None,
+) -> tuple[Service, Cursors]:
+    return assigned(service, old, others, NETWORK, NODE_PORTS, cursors)
+
+
 # --- addresses --------------------------------------------------------------------------------------------------------
 
 
 def test_addresses_come_in_sequence_and_a_freed_one_rests() -> None:
-    first = assigned(service("a"), [], NETWORK, 0, 0)
-    second = assigned(service("b"), [first.service], NETWORK, first.address_cursor, 0)
-    third = assigned(service("c"), [second.service], NETWORK, second.address_cursor, 0)
-    found = [one.service.spec.cluster_ip for one in (first, second, third)]
-    assert found == ["172.30.0.1", "172.30.0.2", "172.30.0.3"]
-    assert third.service.spec.cluster_ips == ("172.30.0.3",)
+    first, cursors = given(service("a"))
+    second, cursors = given(service("b"), [first], cursors)
+    third, _ = given(service("c"), [second], cursors)
+    assert [one.spec.cluster_ip for one in (first, second, third)] == ["172.30.0.1", "172.30.0.2", "172.30.0.3"]
+    assert third.spec.cluster_ips == ("172.30.0.3",)
 
 
 def test_there_are_no_more_addresses_than_the_network_has() -> None:
     others: list[Service] = []
-    cursor = 0
+    cursors = Cursors()
     for number in range(6):
-        done = assigned(service(f"s{number}"), others, NETWORK, cursor, 0)
-        others, cursor = [*others, done.service], done.address_cursor
+        done, cursors = given(service(f"s{number}"), others, cursors)
+        others = [*others, done]
     assert len({one.spec.cluster_ip for one in others}) == 6
     with pytest.raises(Failure, match="no free address left"):
-        assigned(service("more"), others, NETWORK, cursor, 0)
+        given(service("more"), others, cursors)
 
 
 WISHES = [
@@ -61,32 +72,77 @@ WISHES = [
 
 @pytest.mark.parametrize(("spec", "address"), WISHES, ids=str)
 def test_a_service_may_wish_for_an_address_or_for_none(spec: dict[str, Any], address: str) -> None:
-    assert assigned(service(**spec), [], NETWORK, 0, 0).service.spec.cluster_ip == address
+    assert given(service(**spec))[0].spec.cluster_ip == address
 
 
 @pytest.mark.parametrize("address", ["172.30.0.0", "172.30.0.7", "10.0.0.1", "172.30.0.1"])
 def test_an_address_that_cannot_be_had_is_refused(address: str) -> None:
-    taken = assigned(service("a"), [], NETWORK, 0, 0).service
+    taken, _ = given(service("a"))
     with pytest.raises(Failure, match="failed to allocate IP"):
-        assigned(service(clusterIP=address), [taken], NETWORK, 0, 0)
+        given(service(clusterIP=address), [taken])
 
 
 def test_node_ports_are_given_asked_for_and_given_back() -> None:
-    given = assigned(service("a", type="NodePort"), [], NETWORK, 0, 0)
-    assert [port.node_port for port in given.service.spec.ports] == [30000]
+    first, cursors = given(service("a", type="NodePort"))
+    assert [port.node_port for port in first.spec.ports] == [30000]
     wished = service("b", type="NodePort", ports=[{"port": 80, "nodePort": 30001}])
-    asked = assigned(wished, [given.service], NETWORK, 1, given.port_cursor)
-    assert asked.service.spec.ports[0].node_port == 30001
-    both = [given.service, asked.service]
+    asked, cursors = given(wished, [first], cursors)
+    assert asked.spec.ports[0].node_port == 30001
     for number in (30000, 29999):
         with pytest.raises(Failure, match="provided port is"):
-            assigned(service("c", type="NodePort", ports=[{"port": 1, "nodePort": number}]), both, NETWORK, 2, 0)
-    closed = replace(given.service, spec=replace(given.service.spec, type="ClusterIP"))
-    assert assigned(closed, [], NETWORK, 0, 0).service.spec.ports[0].node_port == 0
+            given(service("c", type="NodePort", ports=[{"port": 1, "nodePort": number}]), [first, asked], cursors)
+    closed = replace(first, spec=replace(first.spec, type="ClusterIP"))
+    assert given(closed)[0].spec.ports[0].node_port == 0
+
+
+TCP, UDP = {"name": "t", "port": 53}, {"name": "u", "port": 53, "protocol": "UDP"}
+ONE_NUMBER = [
+    ([TCP, UDP], [30000, 30000]),
+    ([TCP, UDP | {"nodePort": 30007}], [30007, 30007]),
+    ([TCP | {"nodePort": 30001}, UDP | {"nodePort": 30002}], [30001, 30002]),
+    ([TCP, UDP | {"port": 54}], [30000, 30001]),
+]
+
+
+@pytest.mark.parametrize(("ports", "numbers"), ONE_NUMBER, ids=str)
+def test_a_port_in_two_protocols_has_one_node_port(ports: list[Any], numbers: list[int]) -> None:
+    done, _ = given(service(type="NodePort", ports=ports))
+    assert [port.node_port for port in done.spec.ports] == numbers
+
+
+def test_a_node_port_belongs_to_one_service_in_all_protocols() -> None:
+    first, _ = given(service("a", type="NodePort"))
+    with pytest.raises(Failure, match="provided port is already allocated"):
+        given(service("b", type="NodePort", ports=[UDP | {"nodePort": 30000}]), [first])
+
+
+def test_a_port_outside_of_the_range_stays_with_who_has_it() -> None:
+    """The setting may have changed meanwhile."""
+    old, _ = given(service(type="NodePort"))
+    new = SERVICE.on_update(service(type="NodePort", selector={"a": "b"}), old)
+    kept, _ = assigned(new, old, (), NETWORK, range(40000, 40010), Cursors())
+    assert kept.spec.ports[0].node_port == 30000
+    with pytest.raises(Failure, match="valid ports is 40000-40009"):
+        assigned(new, None, (), NETWORK, range(40000, 40010), Cursors())
+
+
+LOCAL = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
+
+
+def test_a_balanced_service_that_keeps_sources_has_a_port_for_its_health() -> None:
+    first, cursors = given(service("a", **LOCAL))
+    assert (first.spec.ports[0].node_port, first.spec.health_check_node_port) == (30000, 30001)
+    wished, _ = given(service("b", **LOCAL, healthCheckNodePort=30009), [first], cursors)
+    assert (wished.spec.ports[0].node_port, wished.spec.health_check_node_port) == (30002, 30009)
+    for number in (30000, 30001, 29999):
+        with pytest.raises(Failure, match=r"spec\.healthCheckNodePort.*provided port is"):
+            given(service("c", **LOCAL, healthCheckNodePort=number), [first, wished], cursors)
+    with pytest.raises(Failure, match=r"spec\.healthCheckNodePort.*provided port is"):
+        given(service("c", **LOCAL, healthCheckNodePort=30050, ports=[{"port": 80, "nodePort": 30050}]))
 
 
 def test_an_update_keeps_what_was_given() -> None:
-    old = assigned(service(type="NodePort"), [], NETWORK, 0, 0).service
+    old, _ = given(service(type="NodePort"))
     new = SERVICE.on_update(service(type="NodePort", selector={"a": "b"}), old)
     assert (new.spec.cluster_ip, new.spec.ports[0].node_port) == ("172.30.0.1", 30000)
     assert not list(immutable(old, new))
@@ -101,7 +157,7 @@ def after(old: Service, changes: dict[str, Any]) -> Service | list[str]:
     if item is None:
         return [problem.path for problem in problems]
     new = SERVICE.on_update(default(item), old)
-    return [problem.path for problem in immutable(old, new)] or assigned(new, [], NETWORK, 0, 5).service
+    return [problem.path for problem in immutable(old, new)] or given(new, (), Cursors(0, 5), old)[0]
 
 
 FILLED = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "externalTrafficPolicy", "loadBalancerClass")
@@ -128,11 +184,49 @@ CHANGES = [
 def test_a_service_may_change_its_type(
     kind: str, changes: dict[str, Any], filled: dict[str, Any], node_ports: list[int]
 ) -> None:
-    new = after(assigned(service(type=kind), [], NETWORK, 0, 0).service, changes)
+    new = after(given(service(type=kind))[0], changes)
     assert isinstance(new, Service), new
     found = msgspec.json.decode(msgspec.json.encode(new.spec))
     assert {name: found[name] for name in FILLED if name in found} == filled
     assert [port.node_port for port in new.spec.ports] == node_ports
+
+
+def test_what_only_another_type_has_goes_with_the_type() -> None:
+    old, _ = given(service(**LOCAL, sessionAffinity="ClientIP"))
+    told = replace(old, status=ServiceStatus(LoadBalancerStatus((LoadBalancerIngress(ip="172.29.0.1"),))))
+    assert [one.ip for one in kept(after(told, {"selector": {"a": "b"}})).status.load_balancer.ingress] == [
+        "172.29.0.1"
+    ]
+    same = kept(after(told, {"ports": [{"port": 81}]}))
+    numbers = (same.spec.ports[0].node_port, same.spec.health_check_node_port)
+    assert numbers == (old.spec.ports[0].node_port, old.spec.health_check_node_port)
+    other = kept(after(told, {"externalTrafficPolicy": "Cluster"}))
+    assert other.spec.health_check_node_port == 0
+    inside = kept(after(told, {"type": "ClusterIP", "sessionAffinity": "None"}))
+    assert inside.status.load_balancer.ingress == ()
+    assert inside.spec.session_affinity_config is None
+    assert inside.spec.health_check_node_port == 0
+    assert after(told, {"healthCheckNodePort": 30700}) == ["spec.healthCheckNodePort"]
+    assert after(told, {"loadBalancerClass": "example.org/a"}) == ["spec.loadBalancerClass"]
+
+
+def kept(item: Service | list[str]) -> Service:
+    assert isinstance(item, Service), item
+    return item
+
+
+AFFINITIES = [
+    ({"sessionAffinity": "ClientIP"}, 10800),
+    ({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {}}}, 10800),
+    ({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}}}, 5),
+    ({"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}}}, None),
+]
+
+
+@pytest.mark.parametrize(("spec", "seconds"), AFFINITIES, ids=str)
+def test_how_long_a_client_keeps_its_endpoint(spec: dict[str, Any], seconds: int | None) -> None:
+    config = service(**spec).spec.session_affinity_config
+    assert (config.client_ip.timeout_seconds if config and config.client_ip else None) == seconds
 
 
 REFUSED_CHANGES = [
@@ -148,7 +242,7 @@ REFUSED_CHANGES = [
 def test_a_change_that_the_client_wants_and_cannot_have_is_refused(
     kind: str, changes: dict[str, Any], paths: list[str]
 ) -> None:
-    assert after(assigned(service(type=kind), [], NETWORK, 0, 0).service, changes) == paths
+    assert after(given(service(type=kind))[0], changes) == paths
 
 
 WRONG = [
@@ -162,7 +256,18 @@ WRONG = [
     ({"type": "Sometimes"}, ["spec.type"]),
     ({"type": "ExternalName"}, ["spec.externalName"]),
     ({"type": "NodePort", "clusterIP": "None"}, ["spec.clusterIP"]),
-    ({"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}}}, ["spec.sessionAffinityConfig"]),
+    ({"externalTrafficPolicy": "Local"}, ["spec.externalTrafficPolicy"]),
+    ({"healthCheckNodePort": 30000}, ["spec.healthCheckNodePort"]),
+    ({"type": "LoadBalancer", "healthCheckNodePort": 30000}, ["spec.healthCheckNodePort"]),
+    ({"allocateLoadBalancerNodePorts": True}, ["spec.allocateLoadBalancerNodePorts"]),
+    ({"loadBalancerClass": "example.org/a"}, ["spec.loadBalancerClass"]),
+    ({"loadBalancerSourceRanges": ["10.0.0.0/8"]}, ["spec.loadBalancerSourceRanges"]),
+    ({"type": "LoadBalancer", "loadBalancerSourceRanges": ["x"]}, ["spec.loadBalancerSourceRanges[0]"]),
+    ({"trafficDistribution": "Anywhere"}, ["spec.trafficDistribution"]),
+    (
+        {"type": "NodePort", "ports": [TCP | {"nodePort": 30000}, TCP | {"name": "o", "port": 2, "nodePort": 30000}]},
+        ["spec.ports[1].nodePort"],
+    ),
     (
         {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 90000}}},
         ["spec.sessionAffinityConfig.clientIP.timeoutSeconds"],
@@ -195,7 +300,7 @@ def backend(number: int, ready: bool = True, port: int = 8080, **metadata: Any) 
 
 def of(chosen: Service, pods: list[Pod], slices: list[EndpointSlice] | None = None) -> list[Any]:
     chosen = replace(chosen, metadata=meta("web", namespace="red"))
-    return list(endpoints.passes([chosen], pods, [], slices or []))
+    return list(endpoints.passes([chosen], pods, [], slices or [], WALL))
 
 
 def made_slices(writes: list[Any]) -> list[EndpointSlice]:
@@ -283,3 +388,31 @@ def test_a_slice_holds_a_hundred_and_its_endpoints_stay_where_they_are() -> None
 
 def test_a_service_without_selector_keeps_what_people_made() -> None:
     assert of(service(), [backend(1)]) == []
+
+
+def test_a_service_without_an_address_is_marked_as_such() -> None:
+    writes = of(service(selector={"app": "web"}, clusterIP="None"), [backend(1)])
+    assert all(write.item.metadata.labels["service.kubernetes.io/headless"] == "" for write in writes)
+
+
+def test_what_changes_says_since_when() -> None:
+    web = replace(service(selector={"app": "web"}), metadata=meta("web", namespace="red"))
+    first: list[Any] = [write.item for write in endpoints.passes([web], [backend(1)], [], [], WALL)]
+    assert {item.metadata.annotations[endpoints.TRIGGERED] for item in first} == {"2026-01-01T12:00:00.000000Z"}
+    there, piece = first[0], replace(first[1], metadata=replace(first[1].metadata, name="web-1"))
+    later = WALL + datetime.timedelta(milliseconds=250)
+    assert list(endpoints.passes([web], [backend(1)], [there], [piece], later)) == []
+    marked = replace(web, metadata=replace(web.metadata, labels={"a": "b"}))
+    second = list(endpoints.passes([marked], [backend(1)], [there], [piece], later))
+    assert [write.item.metadata.labels["a"] for write in second] == ["b", "b"]
+    assert {write.item.metadata.annotations[endpoints.TRIGGERED] for write in second} == {"2026-01-01T12:00:00.000000Z"}
+    third = list(endpoints.passes([web], [backend(1, ready=False)], [there], [piece], later))
+    assert [type(write) for write in third] == [Change, Change]
+    assert {write.item.metadata.annotations[endpoints.TRIGGERED] for write in third} == {"2026-01-01T12:00:00.250000Z"}
+
+
+def test_an_endpoint_that_is_published_although_it_is_not_ready_does_not_serve() -> None:
+    web = service(selector={"app": "web"}, publishNotReadyAddresses=True)
+    (piece,) = made_slices(of(web, [backend(1, ready=False)]))
+    conditions = piece.endpoints[0].conditions
+    assert (conditions.ready, conditions.serving, conditions.terminating) == (True, False, False)
