@@ -26,6 +26,7 @@ from sdn.drivers.unixctl import Control
 from sdn.handouts import CONFLIST, conflist
 from sdn.network import Network
 from sdn.queries import Queries
+from sdn.services.wiring import Services
 from sdn.settings import Settings
 from sdn.view import Snapshot
 
@@ -102,12 +103,15 @@ async def serve(settings: Settings) -> None:
                 await network.one_pass()
             finally:
                 conf.show(None if network.unready else conflist(settings.socket))
+                services.wake()
 
         loop = Loop("network", one_pass, Pace(resync=settings.resync_seconds))
+        services = Services(client, network, settings)
         network.wake = loop.wake
+        network.on_distrust = services.distrust_switch
         queries = Queries(client, settings.node_name, network, Control(Path(settings.ovs_rundir)))
         server = AttachServer(network, Path(settings.socket))
-        health = Health(settings.health_address, lambda: network.unready)
+        health = Health(settings.health_address, lambda: network.unready or services.unready)
         await server.start()
         await health.start()
         notify("READY=1")
@@ -119,6 +123,7 @@ async def serve(settings: Settings) -> None:
                 tasks.create_task(network.openflow.run())
                 tasks.create_task(loop.run())
                 tasks.create_task(queries.run())
+                tasks.create_task(services.run())
         finally:
             conf.show(None)
             await health.stop()

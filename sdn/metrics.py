@@ -25,3 +25,10 @@ DROPPED = Gauge(
 )
 ADDRESSES = Gauge("podlane_sdn_addresses", "Addresses that pods of this node have or may get", ["state"])
 DRIFT = Counter("podlane_sdn_drift_total", "What somebody else had changed and was put right", ["what"])
+SERVICES = Gauge("podlane_sdn_services", "Services of which this node serves a port")
+ENDPOINTS = Gauge("podlane_sdn_endpoints", "Endpoints of all ports that this node serves")
+PROGRAMMING_SECONDS = Histogram(
+    "podlane_sdn_service_programming_duration_seconds",
+    "From what changed an endpoint (annotation endpoints.kubernetes.io/last-change-trigger-time) to this node's rows",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)

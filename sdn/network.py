@@ -57,7 +57,9 @@ log = logging.getLogger(__name__)
 
 
 class Network:
-    """`snapshot` returns what the API says, or None while the mirrors are not in sync; `wake` asks for a pass."""
+    """`snapshot` returns what the API says, or None while the mirrors are not in sync; `wake` asks for a pass;
+    `on_distrust` is called when the switch may hold something else than it was given.
+    """
 
     def __init__(
         self,
@@ -69,12 +71,13 @@ class Network:
         resync_seconds: float,
     ) -> None:
         self.wake: Callable[[], None] = lambda: None
+        self.on_distrust: Callable[[], None] = lambda: None
         self.unready = "starting"
         self.view: View | None = None
         self._identity = identity
         self._snapshot = snapshot
         self._netlink = netlink
-        self._nft = Nft()
+        self.nft = Nft()
         self._ovsdb = Ovsdb(ovs_rundir / "db.sock", lambda: self.wake())
         self.openflow = OpenFlow(ovs_rundir / f"{BRIDGE}.mgmt", self.look_at_everything)
         self._adds: dict[str, tuple[Wish, asyncio.Future[None]]] = {}
@@ -84,7 +87,7 @@ class Network:
         self._surveyed: Snapshot | None = None
         self._ground: Ground | NotYet = NotYet("starting")
         self._docker_bridge = DockersBridge(self._ovsdb, netlink, docker_options_file, identity.datapath_type)
-        self._base = Base(identity, self._ovsdb, netlink, self._nft, self._docker_bridge, resync_seconds)
+        self._base = Base(identity, self._ovsdb, netlink, self.nft, self._docker_bridge, resync_seconds)
         self._ports: Mapping[str, Port] = {}
         self._shaped: Mapping[str, int] = {}
         self._flows: frozenset[Flow] = frozenset()
@@ -94,7 +97,17 @@ class Network:
     def look_at_everything(self) -> None:
         """Ask for a pass that trusts nothing it saw before."""
         self._base.distrust()
+        self.on_distrust()
         self.wake()
+
+    @property
+    def ground(self) -> Ground | None:
+        """What the API says, once the switch has its rows."""
+        return self._ground if self.view is not None and isinstance(self._ground, Ground) else None
+
+    def note_drift(self, what: str) -> None:
+        """Somebody else had changed something of ours, and it was put right."""
+        self._base.note_drift(what)
 
     async def close(self) -> None:
         """Let go of the switch; everything stays as it is."""
@@ -267,9 +280,9 @@ class Network:
                 await self._replace(closed)
             await self._ovsdb.apply(tuple(RemovePort(BRIDGE, port.name) for port in ports))
         devices = {device_of(sandbox) for sandbox in leaving}
-        guarded = frozenset(devices) & await self._nft.chains("netdev", GUARD_TABLE)
+        guarded = frozenset(devices) & await self.nft.chains("netdev", GUARD_TABLE)
         if guarded:
-            await self._nft.apply(guard_devices(frozenset(), guarded))
+            await self.nft.apply(guard_devices(frozenset(), guarded))
         await self._netlink.remove(sorted(devices))
         log.info("pods detached", extra={"sandboxes": " ".join(sorted(name[:12] for name in leaving))})
         self._ports = {sandbox: port for sandbox, port in self._ports.items() if sandbox not in leaving}
@@ -298,7 +311,7 @@ class Network:
         if not coming:
             return
         if self._identity.datapath_type == NETDEV:
-            await self._nft.apply(guard_devices(frozenset(arrival.device for arrival in coming), frozenset()))
+            await self.nft.apply(guard_devices(frozenset(arrival.device for arrival in coming), frozenset()))
         for arrival in coming:
             wish = arrival.wish
             await self._netlink.up(arrival.device, note(wish.namespace, wish.name, wish.uid))

@@ -34,6 +34,17 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     docker_options_file: Annotated[str, msgspec.Meta(description="where dockerd's options for lbr0 are written")] = (
         "/run/podlane/docker-network"
     )
+    proxy_mode: Annotated[
+        str,
+        msgspec.Meta(
+            pattern="^(nftables|userspace)$",
+            description="nftables: services are served in switch and kernel; userspace: by this daemon itself",
+        ),
+    ] = "nftables"
+    node_port_range: Annotated[
+        str,
+        msgspec.Meta(pattern="^[0-9]{1,5}-[0-9]{1,5}$", description="first and last node port, as the master has it"),
+    ] = "30000-32767"
     health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
         "127.0.0.1:10249"
     )

@@ -15,7 +15,7 @@ from api.endpoints import SERVICE_LABEL, EndpointSlice
 from api.pod_addresses import PodAddress, owned_address
 from api.services import Service
 from sdn.services.served_port import PortChange, PortKey, ServedPort
-from sdn.services.serving import NOTHING, Around, Front, Ground, Key, Served, fronts, outside_addresses, parsed, serve
+from sdn.services.serving import NOTHING, Around, Front, Key, Served, Vantage, fronts, outside_addresses, parsed, serve
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Hashable)
@@ -25,7 +25,7 @@ class Catalogue:
     """`ports` are what is served as of the last `settle`, `served` the same by service, with what is left out."""
 
     def __init__(self) -> None:
-        self._ground: Ground | None = None
+        self._vantage: Vantage | None = None
         self._services: dict[Key, Service] = {}
         self._slices: dict[Key, EndpointSlice] = {}
         self._pods: dict[Key, PodAddress] = {}
@@ -45,13 +45,13 @@ class Catalogue:
 
     @property
     def served(self) -> Mapping[Key, Served]:
-        """By namespace and name, all services that there are."""
+        """By namespace and name, all services of which anything is served or left out."""
         return MappingProxyType(self._served)
 
-    def set_ground(self, ground: Ground) -> None:
+    def set_vantage(self, vantage: Vantage) -> None:
         """Another network, other lanes or nodes: everything is worked out anew."""
-        if ground != self._ground:
-            self._ground = ground
+        if vantage != self._vantage:
+            self._vantage = vantage
             self._stale.update(self._services)
 
     def set_service(self, key: Key, service: Service | None) -> None:
@@ -80,10 +80,10 @@ class Catalogue:
             self._stale.update(self._leading_to[address])
 
     def settle(self) -> PortChange:
-        """What became of the ports since the last time; nothing before there is a ground."""
-        if self._ground is None:
+        """What became of the ports since the last time; nothing before there is a vantage."""
+        if self._vantage is None:
             return PortChange()
-        around = Around(self._ground, self._pods_with, self._first_asking, self._called_at.__contains__)
+        around = Around(self._vantage, self._pods_with, self._first_asking, self._called_at.__contains__)
         gone: dict[PortKey, ServedPort] = {}
         come: dict[PortKey, ServedPort] = {}
         for key in sorted(self._stale):
@@ -106,7 +106,9 @@ class Catalogue:
         service = self._services.get(key)
         if service is None:
             return NOTHING
-        served = self._served[key] = serve(service, slices, around)
+        served = serve(service, slices, around)
+        if served != NOTHING:
+            self._served[key] = served
         return served
 
     def _lead(self, key: Key, slices: Iterable[EndpointSlice]) -> None:

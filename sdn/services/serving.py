@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
+from typing import Self
 
 from api.endpoints import Endpoint, EndpointSlice
 from api.pod_addresses import PodAddress
 from api.services import AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
 from sdn.pipeline import GLOBAL_VNID
 from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
+from sdn.view import Ground
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -23,9 +25,11 @@ LOCAL = "Local"
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What services stand on. `lanes` is the VNID of each project, None with the flat network; `nodes` are the
-    addresses of all nodes; `node_ports` are the first and the last port that services may have on every node.
+class Vantage:
+    """From where services are seen: this node and its network.
+
+    `lanes` is the VNID of each project, None with the flat network; `nodes` are the addresses of all nodes;
+    `node_ports` are the first and the last port that services may have on every node.
     """
 
     node: str
@@ -41,9 +45,28 @@ class Ground:
         """None for a project without a lane."""
         return GLOBAL_VNID if self.lanes is None else self.lanes.get(project)
 
+    @classmethod
+    def of(cls, ground: Ground, node_ports: tuple[int, int]) -> Self:
+        """What the API says of the network, for this node."""
+        cluster, node = ground.cluster, ground.node
+        return cls(
+            node=node.name,
+            address=node.address,
+            subnet=node.subnet,
+            networks=cluster.networks,
+            service_network=cluster.service_network,
+            lanes=ground.lanes,
+            nodes=frozenset(peer.address for peer in ground.peers) | {node.address},
+            node_ports=node_ports,
+        )
+
+    def is_cluster(self, address: IPv4Address) -> bool:
+        """Whether it is an address of pods, or of a node's gateway."""
+        return any(address in network for network in self.networks)
+
     def is_here(self, address: IPv4Address, node_name: str | None) -> bool:
         """Whether an endpoint is on this node. Of a pod's own address the subnet tells; else what the slice says."""
-        if any(address in network for network in self.networks):
+        if self.is_cluster(address):
             return address in self.subnet
         return address == self.address or node_name == self.node
 
@@ -54,7 +77,7 @@ class Around:
     service that comes first of all that ask for a front, `is_outside_ip` says whether any service has that address.
     """
 
-    ground: Ground
+    vantage: Vantage
     pods: Callable[[IPv4Address], Iterable[PodAddress]]
     first: Callable[[Front], Key]
     is_outside_ip: Callable[[IPv4Address], bool]
@@ -140,12 +163,12 @@ def serve(service: Service, slices: Iterable[EndpointSlice], around: Around) -> 
     """A front that another service had first, an endpoint that is not the service's to lead to: left out, by name."""
     if not is_served(service):
         return NOTHING
-    meta, ground = service.metadata, around.ground
-    vnid = ground.vnid(meta.namespace)
+    meta, vantage = service.metadata, around.vantage
+    vnid = vantage.vnid(meta.namespace)
     if vnid is None:
         return Served(left_out=(LeftOut("the service", f"has no lane: there is no NetNamespace {meta.namespace}"),))
     left_out: dict[LeftOut, None] = {}
-    by_port = _candidates(slices, ground)
+    by_port = _candidates(slices, vantage)
     refused = _Refusals(around, (meta.namespace, meta.name), vnid, left_out)
     served = {}
     for port in service.spec.ports:
@@ -195,7 +218,7 @@ def _affinity(service: Service) -> int:
     return seconds or AFFINITY_SECONDS
 
 
-def _candidates(slices: Iterable[EndpointSlice], ground: Ground) -> dict[tuple[str, Protocol], list[_Candidate]]:
+def _candidates(slices: Iterable[EndpointSlice], vantage: Vantage) -> dict[tuple[str, Protocol], list[_Candidate]]:
     """By name and protocol of the port. One that is in several slices is as ready as it is in any."""
     found: dict[tuple[str, Protocol], dict[Backend, _Candidate]] = {}
     for one in slices:
@@ -206,7 +229,7 @@ def _candidates(slices: Iterable[EndpointSlice], ground: Ground) -> dict[tuple[s
             if port.port:
                 known = found.setdefault((port.name or "", protocol_of(port.protocol)), {})
                 for address, row in rows:
-                    _join(known, _candidate(row, Backend(address, port.port, ground.is_here(address, row.node_name))))
+                    _join(known, _candidate(row, Backend(address, port.port, vantage.is_here(address, row.node_name))))
     return {name: list(known.values()) for name, known in found.items()}
 
 
@@ -250,25 +273,25 @@ class _Refusals:
 
     def cluster_ip(self, address: IPv4Address | None, protocol: Protocol, port: int) -> IPv4Address | None:
         """The cluster IP, if it leads anywhere."""
-        network = self.around.ground.service_network
+        network = self.around.vantage.service_network
         if address is None or address not in network:
             self.left_out[LeftOut(f"cluster IP {address}", f"is not in the service network {network}")] = None
             return None
         return address if self.holds((address, protocol, port)) else None
 
     def _objection(self, backend: Backend) -> str:
-        address, ground = backend.address, self.around.ground
-        if address in ground.service_network or self.around.is_outside_ip(address):
+        address, vantage = backend.address, self.around.vantage
+        if address in vantage.service_network or self.around.is_outside_ip(address):
             return "is an address of services, which is no endpoint"
-        first, last = ground.node_ports
-        if address in ground.nodes and first <= backend.port <= last:
+        first, last = vantage.node_ports
+        if address in vantage.nodes and first <= backend.port <= last:
             return "is a node port, which is no endpoint"
-        if not any(address in network for network in ground.networks):
+        if not vantage.is_cluster(address):
             return ""
         pods = list(self.around.pods(address))
         if not pods:
             return "is in the cluster network, but no pod that lives has it"
-        stranger = next((pod for pod in pods if ground.vnid(pod.metadata.namespace) != self.vnid), None)
+        stranger = next((pod for pod in pods if vantage.vnid(pod.metadata.namespace) != self.vnid), None)
         if stranger is not None:
             return f"is a pod of the project {stranger.metadata.namespace}, which is not joined with {self.service[0]}"
         return ""

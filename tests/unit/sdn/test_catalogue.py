@@ -26,9 +26,9 @@ from api.services import (
 )
 from sdn.services.catalogue import Catalogue
 from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
-from sdn.services.serving import Ground
+from sdn.services.serving import Vantage
 
-GROUND = Ground(
+VANTAGE = Vantage(
     node="node-1",
     address=IPv4Address("10.245.2.3"),
     subnet=IPv4Network("10.128.0.0/23"),
@@ -46,7 +46,7 @@ WAITING = EndpointConditions(ready=False, serving=False)
 
 
 def backend(address: str, port: int = 8080) -> Backend:
-    return Backend(IPv4Address(address), port, GROUND.is_here(IPv4Address(address), None))
+    return Backend(IPv4Address(address), port, VANTAGE.is_here(IPv4Address(address), None))
 
 
 def service(name: str = "web", namespace: str = "red", made: str = "2026-01-01T00:00:00Z", **spec: object) -> Service:
@@ -95,10 +95,10 @@ def fill(
 
 
 def made(
-    wish: Service, *slices: EndpointSlice, ground: Ground = GROUND, pods: Iterable[PodAddress] = PODS
+    wish: Service, *slices: EndpointSlice, vantage: Vantage = VANTAGE, pods: Iterable[PodAddress] = PODS
 ) -> Catalogue:
     catalogue = fill(Catalogue(), (wish,), slices, pods)
-    catalogue.set_ground(ground)
+    catalogue.set_vantage(vantage)
     catalogue.settle()
     return catalogue
 
@@ -250,7 +250,7 @@ def test_on_the_flat_network_pods_of_every_project_may_be_endpoints() -> None:
     flat = made(
         service(),
         slice_of("web", endpoint("10.128.2.8"), endpoint("10.128.3.200")),
-        ground=_replaced(lanes=None),
+        vantage=_replaced(lanes=None),
         pods=(pod("10.128.2.8", "blue"),),
     )
     assert [str(one.address) for one in only(flat).inside] == ["10.128.2.8"]
@@ -258,8 +258,8 @@ def test_on_the_flat_network_pods_of_every_project_may_be_endpoints() -> None:
     assert len(left_out(flat)) == 1
 
 
-def _replaced(**changes: object) -> Ground:
-    return dataclasses.replace(GROUND, **changes)  # type: ignore[arg-type]
+def _replaced(**changes: object) -> Vantage:
+    return dataclasses.replace(VANTAGE, **changes)  # type: ignore[arg-type]
 
 
 def test_a_project_without_a_lane_is_not_served() -> None:
@@ -272,7 +272,7 @@ def test_the_oldest_service_has_a_front_until_it_goes() -> None:
     first = service("a", external_ips=("192.0.2.1",), made="2026-01-01T00:00:00Z")
     second = service("b", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",), made="2026-01-02T00:00:00Z")
     catalogue = fill(Catalogue(), (second, first))
-    catalogue.set_ground(GROUND)
+    catalogue.set_vantage(VANTAGE)
     catalogue.settle()
     by_name = {key.service: port.outside_ips for key, port in catalogue.ports.items()}
     assert by_name == {"a": (IPv4Address("192.0.2.1"),), "b": ()}
@@ -302,7 +302,7 @@ def test_a_pod_that_comes_goes_or_is_anothers_changes_its_services() -> None:
     catalogue.set_pod(("red", f"pod-{THERE}"), None)
     fill(catalogue, pods=(pod(THERE, "blue"),)).settle()
     assert only(catalogue).inside == ()
-    catalogue.set_ground(_replaced(lanes={"red": 10, "blue": 10}))
+    catalogue.set_vantage(_replaced(lanes={"red": 10, "blue": 10}))
     catalogue.settle()
     assert only(catalogue).inside == (backend(THERE),)
 
@@ -339,7 +339,7 @@ STEPS = st.one_of(
 @given(st.lists(st.tuples(STEPS, st.booleans()), max_size=25))
 def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, object, bool], bool]]) -> None:
     kept, held = Catalogue(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
-    kept.set_ground(GROUND)
+    kept.set_vantage(VANTAGE)
     ports: dict[PortKey, ServedPort] = {}
     for (kind, item, stays), settles in steps:
         key = (item.metadata.namespace, item.metadata.name)  # type: ignore[attr-defined]
@@ -352,7 +352,7 @@ def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, obj
             _follow(ports, kept)
     _follow(ports, kept)
     anew = fill(Catalogue(), held["service"].values(), held["slice"].values(), held["pod"].values())
-    anew.set_ground(GROUND)
+    anew.set_vantage(VANTAGE)
     anew.settle()
     assert ports == dict(kept.ports) == dict(anew.ports)
     assert dict(kept.served) == dict(anew.served)

@@ -1,0 +1,67 @@
+"""Services of one node: what is followed, who programs it, and where."""
+
+from __future__ import annotations
+
+import asyncio
+from ipaddress import IPv4Address
+
+from api.client import Client
+from reconcile.loop import Loop, Pace
+from sdn.network import Network
+from sdn.services.balancer import Balancer, Outlet
+from sdn.services.followed import Followed
+from sdn.services.outlets import Firewall, Proxying
+from sdn.services.userspace.proxy import UserspaceProxy
+from sdn.settings import Settings
+
+
+class Services:
+    """`followed` is what the API says; `unready` why services are not programmed, if they are not."""
+
+    def __init__(self, client: Client, network: Network, settings: Settings) -> None:
+        self.followed = Followed(client, self.wake)
+        first, _, last = settings.node_port_range.partition("-")
+        self._proxy = UserspaceProxy(self._is_cluster, self._is_node) if settings.proxy_mode == "userspace" else None
+        outlets: list[Outlet] = [] if self._proxy is None else [Proxying(self._proxy)]
+        outlets.append(Firewall(network.nft, self._proxy))
+        self._balancer = Balancer(
+            self.followed,
+            lambda: network.ground,
+            (int(first), int(last)),
+            outlets,
+            settings.resync_seconds,
+            network.note_drift,
+        )
+        self._loop = Loop("services", self._balancer.one_pass, Pace(resync=settings.resync_seconds))
+
+    def _is_cluster(self, address: IPv4Address) -> bool:
+        vantage = self._balancer.vantage
+        return vantage is not None and vantage.is_cluster(address)
+
+    def _is_node(self, address: IPv4Address) -> bool:
+        vantage = self._balancer.vantage
+        return vantage is not None and address in vantage.nodes
+
+    @property
+    def unready(self) -> str:
+        """Why services are not programmed; empty if they are."""
+        return self._balancer.unready
+
+    def wake(self) -> None:
+        """Ask for a pass."""
+        self._loop.wake()
+
+    def distrust_switch(self) -> None:
+        """The switch may hold something else than it was given."""
+        self._balancer.distrust("switch")
+        self.wake()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.followed.run())
+                tasks.create_task(self._loop.run())
+        finally:
+            if self._proxy is not None:
+                await self._proxy.close()
