@@ -48,6 +48,12 @@ class Mirrors:
         self._snapshot = None
         self._on_change()
 
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for mirror in (self.cluster_networks, self.host_subnets, self.net_namespaces):
+                tasks.create_task(mirror.run())
+
     def snapshot(self) -> Snapshot | None:
         """What they hold, the same value until it changes; None until all are in sync."""
         mirrors = (self.cluster_networks, self.host_subnets, self.net_namespaces)
@@ -117,13 +123,8 @@ async def serve(settings: Settings) -> None:
         notify("READY=1")
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(mirrors.cluster_networks.run())
-                tasks.create_task(mirrors.host_subnets.run())
-                tasks.create_task(mirrors.net_namespaces.run())
-                tasks.create_task(network.openflow.run())
-                tasks.create_task(loop.run())
-                tasks.create_task(queries.run())
-                tasks.create_task(services.run())
+                for work in (mirrors, network.openflow, loop, queries, services):
+                    tasks.create_task(work.run())
         finally:
             conf.show(None)
             await health.stop()

@@ -49,6 +49,7 @@ from sdn.plan import (
     sandboxes_of,
     vanished,
 )
+from sdn.requests import heard, settle
 from sdn.view import Ground, NotYet, Snapshot, View, look, mac_of, survey
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class Network:
     def attach(self, wish: Wish) -> asyncio.Future[None]:
         """Ask for a sandbox to be attached; done when packets flow. Raises DriverError through the future."""
         future = asyncio.get_running_loop().create_future()
-        future.add_done_callback(_heard)
+        future.add_done_callback(heard)
         self._adds[wish.sandbox] = (wish, future)
         self.wake()
         return future
@@ -287,7 +288,7 @@ class Network:
         log.info("pods detached", extra={"sandboxes": " ".join(sorted(name[:12] for name in leaving))})
         self._ports = {sandbox: port for sandbox, port in self._ports.items() if sandbox not in leaving}
         for sandbox in leaving & self._deletes.keys():
-            _settle(self._deletes.pop(sandbox))
+            settle(self._deletes.pop(sandbox))
 
     async def _lost(self, bridge: Bridge | None) -> frozenset[str]:
         suspects = lost(bridge)
@@ -303,9 +304,9 @@ class Network:
             return
         plan = arrivals(bridge, view.node, wishes)
         for sandbox, reason in plan.refused.items():
-            _settle(self._adds.pop(sandbox)[1], NotReady(reason))
+            settle(self._adds.pop(sandbox)[1], NotReady(reason))
         for sandbox, reason in plan.stranded.items():
-            _settle(self._adds.pop(sandbox)[1], Gone(f"sandbox {sandbox}: {reason}; a new sandbox gets a new one"))
+            settle(self._adds.pop(sandbox)[1], Gone(f"sandbox {sandbox}: {reason}; a new sandbox gets a new one"))
         made = await _timed("links", self._make_links(view, plan.coming))
         coming = tuple(arrival for arrival, good in zip(plan.coming, made, strict=True) if good)
         if not coming:
@@ -349,7 +350,7 @@ class Network:
         try:
             await self._netlink.create(link)
         except DriverError as error:
-            _settle(self._adds.pop(arrival.wish.sandbox)[1], error)
+            settle(self._adds.pop(arrival.wish.sandbox)[1], error)
             return False
         return True
 
@@ -369,7 +370,7 @@ class Network:
         metrics.ADDRESSES.labels("free").set(int(view.node.last_pod) - int(view.node.first_pod) + 1 - len(live))
         metrics.PEERS.set(len(view.peers))
         for sandbox in self._adds.keys() & self._addresses.keys():
-            _settle(self._adds.pop(sandbox)[1])
+            settle(self._adds.pop(sandbox)[1])
 
     async def _count_drops(self) -> None:
         rows = {row: count for row, count in (await self.openflow.counted(DROPS)).items() if isinstance(row, Flow)}
@@ -394,18 +395,3 @@ class Network:
 async def _timed(step: str, work: Awaitable[T]) -> T:
     with metrics.STEP_SECONDS.labels(step).time():
         return await work
-
-
-def _heard(future: asyncio.Future[None]) -> None:
-    """Who asked may have gone away."""
-    if not future.cancelled():
-        future.exception()
-
-
-def _settle(future: asyncio.Future[None], error: DriverError | None = None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
