@@ -72,7 +72,7 @@ class Listener:
     async def start(self, address: str, port: int, context: ssl.SSLContext) -> None:
         """Listen. Raises NotReady when the address cannot be had."""
         sslproto.SSLProtocol.max_size = READ_AHEAD
-        most = min(self._limits.connections, _files() - OWN_FILES)
+        most = min(self._limits.connections, allow_files() - OWN_FILES)
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
@@ -109,7 +109,7 @@ class _Refusal(asyncio.Protocol):
         transport.close()
 
 
-def _files() -> int:
+def allow_files() -> int:
     """How many files this process may have open: as many as it is allowed to allow itself."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -239,6 +239,8 @@ PURE = (
     "sdn/services/catalogue.py",
     "sdn/services/maps.py",
     "sdn/services/served_port.py",
+    "sdn/services/userspace/directory.py",
+    "sdn/services/userspace/rotation.py",
     "sdn/services/serving.py",
     "sdn/trace.py",
     "sdn/view.py",

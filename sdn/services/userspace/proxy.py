@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import socket
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 
-from sdn.services.served_port import PortChange, ServedPort
+from reconcile.errors import NotReady
+from reconcile.listener import allow_files
+from sdn.services.served_port import Backend, PortChange, Protocol, ServedPort
+from sdn.services.userspace.directory import Call, Directory
+from sdn.services.userspace.rotation import Rotation
+from sdn.services.userspace.tcp import TcpListener
+from sdn.services.userspace.udp import UdpListener
+
+_ATTEMPTS = 16
 
 
 class UserspaceProxy:
@@ -18,15 +29,68 @@ class UserspaceProxy:
 
     def __init__(self, is_cluster: Callable[[IPv4Address], bool], is_node: Callable[[IPv4Address], bool]) -> None:
         self.port = 0
+        self._directory = Directory(is_cluster, is_node)
+        self._rotation = Rotation()
+        self._tcp = TcpListener(self._choose, self._took)
+        self._udp = UdpListener(self._choose, self._took)
 
     async def open(self) -> None:
         """Begin to listen; `port` is set then. Raises NotReady."""
+        allow_files()
+        tcp, udp = _one_port()
+        await self._tcp.open(tcp)
+        self._udp.open(udp)
+        self.port = tcp.getsockname()[1]
 
     async def replace(self, ports: Iterable[ServedPort]) -> None:
         """Serve exactly these."""
+        await self.edit(self._directory.difference(ports))
 
     async def edit(self, change: PortChange) -> None:
-        """Serve what has come, and no longer what has gone: its TCP connections go on."""
+        """Serve what has come, and no longer what has gone: its TCP connections go on.
+
+        A client that spoke UDP with a backend that is none any more finds another one.
+        """
+        self._directory.edit(change)
+        for port in change.gone:
+            if port.key not in self._directory.ports:
+                self._rotation.forget(port.key)
+        if any(port.key.protocol == Protocol.UDP for port in change.gone):
+            self._udp.recheck(lambda call, backend: backend in self._directory.backends(call))
 
     async def close(self, drain_seconds: float = 0) -> None:
-        """Take no more; end when every connection has ended, at the latest after so long."""
+        """Take no more connections; end when every one has ended, at the latest after so long."""
+        await self._tcp.close(drain_seconds)
+        self._udp.close()
+
+    def _choose(self, call: Call) -> list[Backend]:
+        port = self._directory.find(call.front)
+        if port is None:
+            return []
+        return self._rotation.candidates(port, self._directory.backends(call), call.client, _now())
+
+    def _took(self, call: Call, backend: Backend) -> None:
+        port = self._directory.find(call.front)
+        if port is not None:
+            self._rotation.took(port, call.client, backend, _now())
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _one_port() -> tuple[socket.socket, socket.socket]:
+    """A port that is free for both protocols, at every address. Raises NotReady."""
+    for _ in range(_ATTEMPTS):
+        tcp = socket.create_server(("0.0.0.0", 0), backlog=1024)
+        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            udp.bind(tcp.getsockname())
+        except OSError as error:
+            tcp.close()
+            udp.close()
+            if error.errno != errno.EADDRINUSE:
+                raise NotReady(f"the proxy for services cannot listen: {error}") from error
+        else:
+            return tcp, udp
+    raise NotReady("the proxy for services found no port that is free for both TCP and UDP; it is tried again")

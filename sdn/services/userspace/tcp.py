@@ -1,0 +1,128 @@
+"""TCP in user space: each connection that the firewall redirects here is joined with one to a backend."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable
+from ipaddress import IPv4Address
+from typing import Any
+
+from sdn.services.served_port import Backend, Protocol
+from sdn.services.userspace.directory import Call
+from sdn.services.userspace.joined import Side
+
+SILENCES = (0.25, 0.5, 1.0, 2.0)
+"""Seconds to wait for backends that say nothing, one after the other; one that refuses is not asked again."""
+
+LOOK_SECONDS = 30.0
+"""Between two looks for connections that have died while nothing was read of them."""
+
+SO_ORIGINAL_DST = 80
+"""Of linux/netfilter_ipv4.h: whom a redirected connection was made to."""
+
+
+class _Arrival(Side):
+    """The side of a client."""
+
+    def __init__(self, lost: Callable[[Side], None], made: Callable[[_Arrival], None]) -> None:
+        super().__init__(None, lost)
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        super().connection_made(transport)
+        self._made(self)
+
+
+class TcpListener:
+    """`choose` gives the backends for a call, in the order in which to try them; `took` hears which one took it."""
+
+    def __init__(self, choose: Callable[[Call], list[Backend]], took: Callable[[Call, Backend], None]) -> None:
+        self._choose = choose
+        self._took = took
+        self._server: asyncio.Server | None = None
+        self._sides: set[Side] = set()
+        self._dialling: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+        self._is_idle = asyncio.Event()
+
+    async def open(self, listening: socket.socket) -> None:
+        """Take connections."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Arrival(self._forget, self._arrived), sock=listening, backlog=1024
+        )
+        self._look = loop.call_later(LOOK_SECONDS, self._look_around)
+
+    async def close(self, drain_seconds: float) -> None:
+        """Take no more; what has not ended when the time is up is ended."""
+        if self._server is not None:
+            self._server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_seconds):
+                while self._sides:
+                    self._is_idle.clear()
+                    await self._is_idle.wait()
+        if self._look is not None:
+            self._look.cancel()
+        for task in self._dialling:
+            task.cancel()
+        for side in tuple(self._sides):
+            side.transport.abort()
+
+    def _arrived(self, client: _Arrival) -> None:
+        self._sides.add(client)
+        task = asyncio.create_task(self._serve(client))
+        self._dialling.add(task)
+        task.add_done_callback(self._dialling.discard)
+
+    def _forget(self, side: Side) -> None:
+        self._sides.discard(side)
+        if not self._sides:
+            self._is_idle.set()
+
+    async def _serve(self, client: _Arrival) -> None:
+        call = _call(client.transport)
+        left = [] if call is None else self._choose(call)
+        silences = list(SILENCES)
+        while call is not None and left and silences and not client.transport.is_closing():
+            backend = left.pop(0)
+            try:
+                async with asyncio.timeout(silences[0]):
+                    await self._dial(client, backend)
+            except TimeoutError:
+                left.append(backend)
+                silences.pop(0)
+            except OSError:
+                continue
+            else:
+                self._took(call, backend)
+                return
+        client.refuse()
+
+    async def _dial(self, client: _Arrival, backend: Backend) -> None:
+        loop = asyncio.get_running_loop()
+        _, side = await loop.create_connection(lambda: Side(client, self._forget), str(backend.address), backend.port)
+        if not side.transport.is_closing():
+            self._sides.add(side)
+
+    def _look_around(self) -> None:
+        for side in tuple(self._sides):
+            if side.is_dead():
+                side.transport.abort()
+        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_around)
+
+
+def _call(transport: asyncio.Transport) -> Call | None:
+    """Whom the client called; None when the connection is lost, or was not redirected at all."""
+    own: Any = transport.get_extra_info("socket")
+    try:
+        port, called = struct.unpack("!2xH4s8x", own.getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16))
+    except OSError:
+        return None
+    local = IPv4Address(transport.get_extra_info("sockname")[0])
+    caller = IPv4Address(transport.get_extra_info("peername")[0])
+    return Call((IPv4Address(called), Protocol.TCP, port), caller, is_own=local.is_loopback)

@@ -1,0 +1,184 @@
+"""UDP in user space: each client of each front has a socket of its own to one backend, until neither says anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+from ipaddress import IPv4Address
+
+from reconcile.errors import Refused
+from sdn.drivers.redirected import Address, Redirected
+from sdn.services.served_port import Backend, Protocol
+from sdn.services.userspace.directory import Call
+
+IDLE_SECONDS = 20.0
+"""After which a client is forgotten. The kernel remembers longer whom it called (nf_conntrack_udp_timeout, 30), so a
+client that calls another front from the same port is never taken for the one it was."""
+
+LOOK_SECONDS = 5.0
+"""Between two looks for clients to forget."""
+
+MOST_ASSOCIATIONS = 4096
+"""Sockets to backends; who was silent longest makes room."""
+
+MOST_WAITING = 16
+"""Datagrams of one client that wait until it is known whom they are for; more are lost."""
+
+MOST_AT_ONCE = 64
+"""Datagrams that are read of one socket before others have their turn."""
+
+_IP_PKTINFO = 8
+_LONGEST = 1 << 16
+_ROOM = socket.CMSG_SPACE(12)
+
+log = logging.getLogger(__name__)
+
+Way = tuple[Address, IPv4Address]
+"""A client as the datagram names it, and the address of this node to which it was redirected."""
+
+
+class _Association:
+    """What one client says to one front. Until there is an answer, others are `left` to ask the same."""
+
+    def __init__(self, call: Call, candidates: list[Backend]) -> None:
+        self.call = call
+        self.backend, *self.left = candidates
+        self.unanswered: list[bytes] = []
+        self.upstream = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.last = 0.0
+        with contextlib.suppress(OSError):
+            self.upstream.connect((str(self.backend.address), self.backend.port))
+
+
+class UdpListener:
+    """`choose` gives the backends for a call, in the order in which to try them; `took` hears which one took it."""
+
+    def __init__(self, choose: Callable[[Call], list[Backend]], took: Callable[[Call, Backend], None]) -> None:
+        self._choose = choose
+        self._took = took
+        self._redirected = Redirected()
+        self._listening: socket.socket | None = None
+        self._port = 0
+        self._known: OrderedDict[Way, _Association] = OrderedDict()
+        self._waiting: dict[Way, list[bytes]] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        self._look: asyncio.TimerHandle | None = None
+
+    def open(self, listening: socket.socket) -> None:
+        """Take datagrams of a socket that does not block and is bound."""
+        loop = asyncio.get_running_loop()
+        listening.setsockopt(socket.SOL_IP, _IP_PKTINFO, 1)
+        self._listening, self._port = listening, listening.getsockname()[1]
+        loop.add_reader(listening, self._receive, listening)
+        self._look = loop.call_later(LOOK_SECONDS, self._look_around)
+
+    def recheck(self, still: Callable[[Call, Backend], bool]) -> None:
+        """Forget clients whose backend is none any more: their next datagram finds another one."""
+        for way, association in tuple(self._known.items()):
+            if not still(association.call, association.backend):
+                self._forget(way)
+
+    def close(self) -> None:
+        """Take no more, and forget all."""
+        if self._listening is not None:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
+        if self._look is not None:
+            self._look.cancel()
+        for task in self._asking:
+            task.cancel()
+        for way in tuple(self._known):
+            self._forget(way)
+        self._redirected.close()
+
+    def _receive(self, listening: socket.socket) -> None:
+        for _ in range(MOST_AT_ONCE):
+            try:
+                data, notes, _, (host, port) = listening.recvmsg(_LONGEST, _ROOM)
+            except OSError:
+                return
+            here = next((note[8:12] for level, kind, note in notes if (level, kind) == (socket.SOL_IP, _IP_PKTINFO)))
+            self._forward(((IPv4Address(host), port), IPv4Address(here)), data)
+
+    def _forward(self, way: Way, data: bytes) -> None:
+        association = self._known.get(way)
+        if association is not None:
+            self._send(way, association, data)
+        elif way in self._waiting:
+            del self._waiting[way][MOST_WAITING - 1 :]
+            self._waiting[way].append(data)
+        elif len(self._waiting) < MOST_ASSOCIATIONS:
+            self._waiting[way] = [data]
+            task = asyncio.create_task(self._associate(way))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _associate(self, way: Way) -> None:
+        client, here = way
+        try:
+            target = await self._redirected.target((here, self._port), client)
+        except Refused as error:
+            log.warning("a datagram is lost", extra={"error": str(error)})
+            target = None
+        waiting = self._waiting.pop(way)
+        if target is None:
+            return
+        call = Call((target[0], Protocol.UDP, target[1]), client[0], is_own=here.is_loopback)
+        self._open(way, call, self._choose(call), waiting)
+
+    def _open(self, way: Way, call: Call, candidates: list[Backend], waiting: list[bytes]) -> None:
+        if not candidates:
+            return
+        while len(self._known) >= MOST_ASSOCIATIONS:
+            self._forget(next(iter(self._known)))
+        association = self._known[way] = _Association(call, candidates)
+        asyncio.get_running_loop().add_reader(association.upstream, self._answer, way, association)
+        self._took(call, association.backend)
+        for data in waiting:
+            self._send(way, association, data)
+
+    def _send(self, way: Way, association: _Association, data: bytes) -> None:
+        self._touch(way, association)
+        if association.left:
+            association.unanswered = [*association.unanswered[1 - MOST_WAITING :], data]
+        with contextlib.suppress(OSError):
+            association.upstream.send(data)
+
+    def _answer(self, way: Way, association: _Association) -> None:
+        (host, port), here = way
+        # The answer has to leave with the address to which the question was redirected, or nobody knows it.
+        note = struct.pack("i4s4s", 0, here.packed, bytes(4))
+        for _ in range(MOST_AT_ONCE):
+            try:
+                data = association.upstream.recv(_LONGEST)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._forget(way)
+                self._open(way, association.call, association.left, association.unanswered)
+                return
+            self._touch(way, association)
+            association.left, association.unanswered = [], []
+            with contextlib.suppress(OSError):
+                assert self._listening is not None
+                self._listening.sendmsg([data], [(socket.SOL_IP, _IP_PKTINFO, note)], 0, (str(host), port))
+
+    def _touch(self, way: Way, association: _Association) -> None:
+        association.last = asyncio.get_running_loop().time()
+        self._known.move_to_end(way)
+
+    def _forget(self, way: Way) -> None:
+        association = self._known.pop(way)
+        asyncio.get_running_loop().remove_reader(association.upstream)
+        association.upstream.close()
+
+    def _look_around(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._known and next(iter(self._known.values())).last + IDLE_SECONDS <= loop.time():
+            self._forget(next(iter(self._known)))
+        self._look = loop.call_later(LOOK_SECONDS, self._look_around)

@@ -1,0 +1,141 @@
+"""The userspace proxy's decisions: what was called, who may answer, whose turn it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
+from sdn.services.userspace.directory import Call, Directory
+from sdn.services.userspace.rotation import MOST_CLIENTS, Rotation
+
+CLUSTER_IP, OUTSIDE_IP = IPv4Address("172.30.0.9"), IPv4Address("192.0.2.9")
+NODE, OTHER_NODE = IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4")
+POD, STRANGER = IPv4Address("10.128.0.7"), IPv4Address("203.0.113.5")
+HERE, THERE = Backend(IPv4Address("10.128.0.2"), 8080, is_here=True), Backend(IPv4Address("10.128.2.2"), 8080)
+WEB = ServedPort(
+    PortKey("red", "web", "", Protocol.TCP),
+    vnid=10,
+    cluster_ip=CLUSTER_IP,
+    port=80,
+    node_port=30080,
+    outside_ips=(OUTSIDE_IP,),
+    inside=(HERE, THERE),
+    everywhere=(THERE,),
+    outside=(HERE,),
+)
+
+
+def directory(*ports: ServedPort) -> Directory:
+    served = Directory(lambda address: address in IPv4Network("10.128.0.0/14"), {NODE, OTHER_NODE}.__contains__)
+    served.edit(PortChange(come=ports))
+    return served
+
+
+def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, is_own: bool = False) -> Call:
+    return Call((address, Protocol.TCP, port), client, is_own)
+
+
+@pytest.mark.parametrize(
+    ("one", "backends"),
+    [
+        (call(CLUSTER_IP, 80), WEB.inside),
+        (call(CLUSTER_IP, 80, NODE, is_own=True), WEB.inside),
+        (call(OUTSIDE_IP, 80), WEB.everywhere),
+        (call(NODE, 30080), WEB.everywhere),
+        (call(OTHER_NODE, 30080), WEB.everywhere),
+        (call(NODE, 30080, NODE, is_own=True), WEB.everywhere),
+        (call(NODE, 30080, STRANGER), WEB.outside),
+        (call(OUTSIDE_IP, 80, STRANGER), WEB.outside),
+        (call(NODE, 30080, OTHER_NODE), WEB.outside),
+        (call(CLUSTER_IP, 81), ()),
+        (call(CLUSTER_IP, 30080), ()),
+        (call(NODE, 80), ()),
+        (call(POD, 30080), ()),
+        (Call((CLUSTER_IP, Protocol.UDP, 80), POD, is_own=False), ()),
+    ],
+)
+def test_who_may_answer_follows_from_what_was_called_and_by_whom(one: Call, backends: tuple[Backend, ...]) -> None:
+    assert directory(WEB).backends(one) == backends
+
+
+def test_a_front_is_never_a_backend() -> None:
+    rounds = (Backend(CLUSTER_IP, 80), Backend(OUTSIDE_IP, 80), Backend(NODE, 30080), Backend(OTHER_NODE, 30080))
+    harmless = (Backend(NODE, 80), Backend(STRANGER, 30080), HERE)
+    served = directory(replace(WEB, inside=(*rounds, *harmless)))
+    assert served.backends(call(CLUSTER_IP, 80)) == harmless
+
+
+def test_what_has_gone_is_found_no_more_and_what_took_its_place_is() -> None:
+    served = directory(WEB)
+    moved = replace(WEB, cluster_ip=IPv4Address("172.30.0.10"), node_port=0)
+    heir = replace(WEB, key=PortKey("red", "heir", "", Protocol.TCP), outside_ips=())
+    served.edit(PortChange(gone=(WEB,), come=(moved, heir)))
+    assert served.find((CLUSTER_IP, Protocol.TCP, 80)) == heir
+    assert served.find((NODE, Protocol.TCP, 30080)) == heir
+    assert served.find((OUTSIDE_IP, Protocol.TCP, 80)) == moved
+    served.edit(served.difference([]))
+    assert not served.ports
+    assert served.find((CLUSTER_IP, Protocol.TCP, 80)) is served.find((NODE, Protocol.TCP, 30080)) is None
+
+
+def test_the_difference_names_what_changed_and_nothing_else() -> None:
+    other = replace(WEB, key=PortKey("red", "other", "", Protocol.TCP), cluster_ip=None, outside_ips=(), node_port=0)
+    served = directory(WEB, other)
+    assert not served.difference([WEB, other])
+    smaller = replace(WEB, inside=(HERE,))
+    assert served.difference([smaller, other]) == PortChange(gone=(WEB,), come=(smaller,))
+
+
+def test_backends_take_turns() -> None:
+    rotation = Rotation()
+    firsts = [rotation.candidates(WEB, WEB.inside, POD, 0)[0] for _ in range(4)]
+    assert firsts == [HERE, THERE, HERE, THERE]
+    assert rotation.candidates(WEB, (), POD, 0) == []
+
+
+STICKY = replace(WEB, affinity_seconds=60)
+
+
+def test_a_client_goes_where_it_was_as_long_as_it_comes_back_in_time() -> None:
+    rotation = Rotation()
+    for now in (0.0, 59.0, 118.0):
+        assert rotation.candidates(STICKY, WEB.inside, POD, now)[0] == HERE
+        rotation.took(STICKY, POD, HERE, now)
+    assert rotation.candidates(STICKY, WEB.inside, STRANGER, 118)[0] == THERE
+    assert rotation.candidates(STICKY, (THERE,), POD, 118) == [THERE]
+    late = [rotation.candidates(STICKY, WEB.inside, POD, 178.5)[0] for _ in range(2)]
+    assert set(late) == {HERE, THERE}
+
+
+def test_a_backend_that_refused_is_replaced_by_the_one_that_took() -> None:
+    rotation = Rotation()
+    rotation.took(STICKY, POD, HERE, 0)
+    rotation.took(STICKY, POD, THERE, 1)
+    assert rotation.candidates(STICKY, WEB.inside, POD, 2)[0] == THERE
+
+
+def test_clients_are_remembered_within_bounds() -> None:
+    rotation = Rotation()
+    for number in range(MOST_CLIENTS + 1):
+        rotation.took(STICKY, IPv4Address(number), THERE, 0)
+    rotation.candidates(STICKY, WEB.inside, STRANGER, 0)
+    assert rotation.candidates(STICKY, WEB.inside, IPv4Address(1), 0)[0] == THERE
+    assert [rotation.candidates(STICKY, WEB.inside, IPv4Address(0), 0)[0] for _ in range(2)] == [THERE, HERE]
+    rotation.forget(WEB.key)
+    assert rotation.candidates(STICKY, WEB.inside, IPv4Address(1), 0)[0] == HERE
+
+
+@given(st.lists(st.integers(0, 9), unique=True, max_size=8), st.integers(0, 3), st.integers(0, 20))
+def test_every_backend_is_a_candidate_once(numbers: list[int], client: int, turns: int) -> None:
+    backends = tuple(Backend(IPv4Address(number), 1) for number in numbers)
+    rotation = Rotation()
+    for turn in range(turns):
+        found = rotation.candidates(STICKY, backends, IPv4Address(client), turn)
+        assert sorted(found) == sorted(backends)
+        if found:
+            rotation.took(STICKY, IPv4Address(client), found[-1], turn)
