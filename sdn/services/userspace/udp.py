@@ -88,6 +88,7 @@ class UdpListener:
         if self._listening is not None:
             asyncio.get_running_loop().remove_reader(self._listening)
             self._listening.close()
+            self._listening = None
         if self._look is not None:
             self._look.cancel()
         for task in self._asking:
@@ -150,6 +151,7 @@ class UdpListener:
             association.upstream.send(data)
 
     def _answer(self, way: Way, association: _Association) -> None:
+        assert self._listening is not None
         (host, port), here = way
         # The answer has to leave with the address to which the question was redirected, or nobody knows it.
         note = struct.pack("i4s4s", 0, here.packed, bytes(4))
@@ -165,7 +167,6 @@ class UdpListener:
             self._touch(way, association)
             association.left, association.unanswered = [], []
             with contextlib.suppress(OSError):
-                assert self._listening is not None
                 self._listening.sendmsg([data], [(socket.SOL_IP, _IP_PKTINFO, note)], 0, (str(host), port))
 
     def _touch(self, way: Way, association: _Association) -> None:
