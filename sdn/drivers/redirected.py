@@ -20,6 +20,10 @@ class Redirected:
     def __init__(self) -> None:
         self._conntrack = AsyncNFCTSocket()
 
+    async def open(self) -> None:
+        """Begin; several that ask at once would each open it by themselves."""
+        await self._conntrack.setup_endpoint()
+
     async def target(self, received_at: Address, client: Address) -> Address | None:
         """The address and port that the client wrote; None when nothing is known of it. Raises Refused."""
         answer = NFCTAttrTuple(

@@ -223,13 +223,13 @@ def test_a_backend_that_does_not_read_holds_up_its_client(node: ProxyNode) -> No
 def test_many_connections_at_once_all_hear_their_own_answer(node: ProxyNode) -> None:
     with listening() as backend:
         serve(node, served(backend))
-        clients, connections = [], []
+        clients: list[socket.socket] = []
+        connections: list[socket.socket] = []
         try:
             for number in range(CONNECTIONS):
                 clients.append(called())
                 clients[-1].sendall(number.to_bytes(4, "big"))
-            for _ in clients:
-                connections.append(arrived(backend)[1])
+            connections += (arrived(backend)[1] for _ in clients)
             for connection in connections:
                 connection.sendall(connection.recv(4))
             assert [int.from_bytes(client.recv(4), "big") for client in clients] == list(range(CONNECTIONS))

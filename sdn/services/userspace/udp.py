@@ -69,8 +69,9 @@ class UdpListener:
         self._asking: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
 
-    def open(self, listening: socket.socket) -> None:
+    async def open(self, listening: socket.socket) -> None:
         """Take datagrams of a socket that does not block and is bound."""
+        await self._redirected.open()
         loop = asyncio.get_running_loop()
         listening.setsockopt(socket.SOL_IP, _IP_PKTINFO, 1)
         self._listening, self._port = listening, listening.getsockname()[1]
