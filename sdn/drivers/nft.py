@@ -5,15 +5,26 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import socket
+import struct
 import threading
+from collections import deque
+from collections.abc import Callable
 
 from reconcile.errors import Refused
 
 _JSON = 1 << 4
+_NETFILTER = 12  # NETLINK_NETFILTER
+_GET_GENERATION = 10 << 8 | 16  # NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN
+_QUESTION = struct.pack("=IHHIIBBH", 20, _GET_GENERATION, 1, 0, 0, 0, 0, 0)
+_REMEMBERED = 1024
 
 
 class Nft:
-    """The ruleset of the network namespace in which it was made."""
+    """The ruleset of the network namespace in which it was made.
+
+    The kernel counts the changes of a ruleset: `own` are the numbers of ours, as far as nobody else came between.
+    """
 
     def __init__(self) -> None:
         library = ctypes.CDLL("libnftables.so.1")
@@ -25,10 +36,25 @@ class Nft:
         library.nft_ctx_buffer_output(self._context)
         library.nft_ctx_buffer_error(self._context)
         self._lock = threading.Lock()
+        self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETFILTER)
+        self._at_work = 0
+        self.own: deque[int] = deque(maxlen=_REMEMBERED)
+        self.when_idle: Callable[[], None] = lambda: None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no change of ours is under way; `when_idle` is called each time that becomes so."""
+        return not self._at_work
 
     async def apply(self, text: str) -> None:
         """Run all commands or none. Raises Refused with nft's own words."""
-        await asyncio.to_thread(self._run, text, 0)
+        self._at_work += 1
+        try:
+            await asyncio.to_thread(self._change, text)
+        finally:
+            self._at_work -= 1
+            if self.is_idle:
+                self.when_idle()
 
     async def read(self, family: str, table: str) -> str:
         """A table as nft prints it; empty when there is none."""
@@ -45,12 +71,28 @@ class Nft:
             return frozenset()
         return frozenset(item["chain"]["name"] for item in answer["nftables"] if "chain" in item)
 
+    def _change(self, text: str) -> None:
+        with self._lock:
+            before = self._generation()
+            self._run_alone(text, 0)
+            after = self._generation()
+            if after == before + 1:
+                self.own.append(after)
+
+    def _generation(self) -> int:
+        self._kernel.send(_QUESTION)
+        (number,) = struct.unpack(">I", self._kernel.recv(4096)[24:28])
+        return int(number)
+
     def _run(self, text: str, flags: int) -> str:
         with self._lock:
-            self._library.nft_ctx_output_set_flags(self._context, ctypes.c_uint(flags))
-            code = self._library.nft_run_cmd_from_buffer(self._context, ctypes.c_char_p(text.encode()))
-            output = self._library.nft_ctx_get_output_buffer(self._context) or b""
-            error = self._library.nft_ctx_get_error_buffer(self._context) or b""
+            return self._run_alone(text, flags)
+
+    def _run_alone(self, text: str, flags: int) -> str:
+        self._library.nft_ctx_output_set_flags(self._context, ctypes.c_uint(flags))
+        code = self._library.nft_run_cmd_from_buffer(self._context, ctypes.c_char_p(text.encode()))
+        output = self._library.nft_ctx_get_output_buffer(self._context) or b""
+        error = self._library.nft_ctx_get_error_buffer(self._context) or b""
         if code:
             words = " ".join(error.decode(errors="replace").split())
             raise Refused(f"nft refused {text.splitlines()[0]!r} and what follows: {words}; the ruleset is as it was")

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from sdn.pipeline import GATEWAY_PORT
 from sdn.services.served_port import Backend, PortChange, Protocol, ServedPort
+from sdn.view import View
 
 TABLE = "podlane-services"
 
@@ -49,6 +50,12 @@ class Host:
     nodes: frozenset[IPv4Address]
     node_ports: tuple[int, int]
     proxy_port: int = 0
+
+
+def host_of(view: View, node_ports: tuple[int, int], proxy_port: int = 0) -> Host:
+    """This node, as the pod network sees it."""
+    nodes = frozenset({view.node.address, *(peer.address for peer in view.peers)})
+    return Host(view.node.address, view.node.subnet, view.cluster.service_network, nodes, node_ports, proxy_port)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -237,6 +237,7 @@ PURE = (
     "sdn/pipeline.py",
     "sdn/plan.py",
     "sdn/services/catalogue.py",
+    "sdn/services/connections.py",
     "sdn/services/maps.py",
     "sdn/services/served_port.py",
     "sdn/services/userspace/directory.py",
