@@ -81,6 +81,48 @@ class CaptureQuestion(Value, frozen=True):
     seconds: int = 10
 
 
+class ServicesQuestion(Value, frozen=True):
+    """Which services the node serves, and what it leaves out: of one project, or of one service of it, or of all."""
+
+    namespace: str = ""
+    name: str = ""
+
+
+class PortReport(Value, frozen=True):
+    """A port of a service that a node serves, `port` as people write it (`80/TCP`).
+
+    `fronts` are `ADDRESS:PORT` where callers call, a node port alone with `*`. Endpoints are `ADDRESS:PORT`: `inside`
+    for the cluster IP, `everywhere` for pods and the node at other addresses, `outside` for callers from outside.
+    `affinity_seconds` is 0 without session affinity.
+    """
+
+    service: str
+    port: str
+    name: str = ""
+    vnid: int = 0
+    fronts: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    everywhere: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    affinity_seconds: int = 0
+
+
+class LeftOutReport(Value, frozen=True):
+    """Something of a service that the node does not program: `what` names it, `why` goes on as a sentence."""
+
+    service: str
+    what: str
+    why: str
+
+
+class ServicesAnswer(Value, frozen=True):
+    """`more` counts the ports that were too many for one answer."""
+
+    ports: tuple[PortReport, ...] = ()
+    left_out: tuple[LeftOutReport, ...] = ()
+    more: int = 0
+
+
 class NodeQuerySpec(Value, frozen=True):
     """Exactly one question, to one node."""
 
@@ -88,6 +130,7 @@ class NodeQuerySpec(Value, frozen=True):
     trace: TraceQuestion | None = None
     report: bool = False
     capture: CaptureQuestion | None = None
+    services: ServicesQuestion | None = None
 
 
 class NodeQueryStatus(Value, frozen=True):
@@ -98,6 +141,7 @@ class NodeQueryStatus(Value, frozen=True):
     trace: TraceAnswer | None = None
     report: NetworkReport | None = None
     pcap: bytes = b""
+    services: ServicesAnswer | None = None
 
 
 class NodeQuery(Object, frozen=True):

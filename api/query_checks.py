@@ -17,8 +17,9 @@ def check(query: NodeQuery) -> Iterator[Problem]:
     if not query.spec.node_name:
         yield Problem("spec.nodeName", '""', "the node that is asked is required", MISSING)
     asked, capture = query.spec.trace, query.spec.capture
-    if [asked is not None, query.spec.report, capture is not None].count(True) != 1:
-        yield Problem("spec", "given", "exactly one of trace, report and capture is accepted")
+    given = [asked is not None, query.spec.report, capture is not None, query.spec.services is not None]
+    if given.count(True) != 1:
+        yield Problem("spec", "given", "exactly one of trace, report, capture and services is accepted")
     if capture is not None:
         yield from _check_capture(capture)
     if asked is not None:

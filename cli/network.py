@@ -14,7 +14,7 @@ from api.kubeconfig import Kubeconfig
 from api.lanes import CHANGE_NETWORK, LaneRequest
 from api.objects import ClusterNetwork, HostSubnet, NetNamespace, Node
 from api.queries import NetworkReport, NodeQuerySpec
-from cli import capture, packet, trace
+from cli import capture, packet, services, trace
 from cli.command import ADMIN, add_command
 from cli.questions import Unanswered, ask
 from lab.tables import table
@@ -41,7 +41,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     packet.add_arguments(follow)
     watch = add_command(commands, "capture", "write down what goes over the port of a pod", _run(capture.take))
     capture.add_arguments(watch)
-    for command in (status, join, isolate, everywhere, follow, watch):
+    listing = add_command(commands, "services", "show where services lead, and what is left out", _run(services.show))
+    services.add_arguments(listing)
+    for command in (status, listing, join, isolate, everywhere, follow, watch):
         command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
 
 

@@ -115,7 +115,8 @@ async def serve(settings: Settings) -> None:
         services = Services(client, network, settings)
         network.wake = loop.wake
         network.on_distrust = services.distrust_switch
-        queries = Queries(client, settings.node_name, network, Control(Path(settings.ovs_rundir)))
+        control = Control(Path(settings.ovs_rundir))
+        queries = Queries(client, settings.node_name, network, control, services.answer)
         server = AttachServer(network, Path(settings.socket))
         health = Health(settings.health_address, lambda: network.unready or services.unready)
         await server.start()

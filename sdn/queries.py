@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from ipaddress import IPv4Address
 
 from msgspec.structs import replace
 
 from api.client import ApiError, Client, NotFound, Unreachable
 from api.mirror import Mirror
-from api.queries import NetworkReport, NodeQuery, NodeQueryStatus, TraceQuestion
+from api.queries import (
+    NetworkReport,
+    NodeQuery,
+    NodeQueryStatus,
+    ServicesAnswer,
+    ServicesQuestion,
+    TraceQuestion,
+)
 from reconcile.errors import DriverError
 from reconcile.loop import Loop, Pace
 from sdn import trace
@@ -29,7 +37,14 @@ ECHO_SECONDS = 1.0
 class Queries:
     """Answers beside one another: a capture takes its time, a trace does not wait for it."""
 
-    def __init__(self, client: Client, node: str, network: Network, control: Control) -> None:
+    def __init__(
+        self,
+        client: Client,
+        node: str,
+        network: Network,
+        control: Control,
+        services: Callable[[ServicesQuestion], ServicesAnswer],
+    ) -> None:
         self._loop = Loop("queries", self._take_up, Pace())
         self._mirror = Mirror(
             client,
@@ -42,6 +57,7 @@ class Queries:
         self._client = client
         self._network = network
         self._control = control
+        self._services = services
         self._working: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -82,6 +98,8 @@ class Queries:
             return NodeQueryStatus(report=await self._report(view))
         if view is None:
             return NodeQueryStatus(error=self._network.unready)
+        if asked.services is not None:
+            return NodeQueryStatus(services=self._services(asked.services))
         try:
             if asked.capture is not None:
                 device = self._network.device_of_address(IPv4Address(asked.capture.pod))

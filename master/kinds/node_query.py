@@ -11,7 +11,8 @@ from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 
 def _cells(item: NodeQuery, now: datetime.datetime) -> tuple[object, ...]:
-    asks = "trace" if item.spec.trace is not None else "report" if item.spec.report else "capture"
+    parts = {"trace": item.spec.trace, "report": item.spec.report or None, "services": item.spec.services}
+    asks = next((name for name, part in parts.items() if part is not None), "capture")
     answer = item.status.error or ("answered" if item.status.answered else "waiting")
     return item.metadata.name, item.spec.node_name, asks, answer, age(item.metadata.creation_timestamp, now)
 
@@ -32,7 +33,7 @@ NODE_QUERY = Kind(
     columns=(
         NAME,
         Column("Node", "The node that is asked."),
-        Column("Asks", "trace, report or capture."),
+        Column("Asks", "trace, report, capture or services."),
         Column("Answer", "Whether the node has answered, or why it could not."),
         AGE,
     ),

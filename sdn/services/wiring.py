@@ -6,11 +6,13 @@ import asyncio
 from ipaddress import IPv4Address
 
 from api.client import Client
+from api.queries import ServicesAnswer, ServicesQuestion
 from reconcile.loop import Loop, Pace
 from sdn.network import Network
 from sdn.services.balancer import Balancer, Outlet
 from sdn.services.followed import Followed
 from sdn.services.outlets import Firewall, Proxying
+from sdn.services.report import answer
 from sdn.services.userspace.proxy import UserspaceProxy
 from sdn.settings import Settings
 
@@ -46,6 +48,10 @@ class Services:
     def unready(self) -> str:
         """Why services are not programmed; empty if they are."""
         return self._balancer.unready
+
+    def answer(self, asked: ServicesQuestion) -> ServicesAnswer:
+        """What is served, for people."""
+        return answer(asked, self.followed.catalogue.served)
 
     def wake(self) -> None:
         """Ask for a pass."""

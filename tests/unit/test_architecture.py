@@ -239,6 +239,7 @@ PURE = (
     "sdn/services/catalogue.py",
     "sdn/services/connections.py",
     "sdn/services/maps.py",
+    "sdn/services/report.py",
     "sdn/services/served_port.py",
     "sdn/services/userspace/directory.py",
     "sdn/services/userspace/rotation.py",

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from api.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
 from api.objects import ObjectMeta
 from api.pod_addresses import PodAddress
+from api.queries import ServicesQuestion
 from api.services import (
     ClientIPConfig,
     LoadBalancerIngress,
@@ -25,6 +26,7 @@ from api.services import (
     SessionAffinityConfig,
 )
 from sdn.services.catalogue import Catalogue
+from sdn.services.report import answer
 from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
 from sdn.services.serving import Vantage
 
@@ -366,3 +368,19 @@ def _follow(ports: dict[PortKey, ServedPort], catalogue: Catalogue) -> None:
     for port in change.come:
         assert port.key not in ports
         ports[port.key] = port
+
+
+def test_what_is_told_of_it() -> None:
+    wish = service(type="NodePort", ports=(ServicePort(port=80, name="http", protocol="TCP", node_port=30080),))
+    other = service("other", "blue", cluster_ip="172.30.0.8")
+    ports = (SlicePort(port=8080, name="http", protocol="TCP"),)
+    catalogue = made(wish, slice_of("web", endpoint(HERE), endpoint("10.128.3.9"), ports=ports))
+    fill(catalogue, (other,), pods=()).settle()
+    told = answer(ServicesQuestion(namespace="red"), catalogue.served)
+    (port,) = told.ports
+    assert (port.service, port.port, port.name, port.vnid) == ("red/web", "80/TCP", "http", 10)
+    assert port.fronts == ("172.30.0.7:80", "*:30080")
+    assert port.inside == port.everywhere == port.outside == (f"{HERE}:8080",)
+    assert [one.what for one in told.left_out] == ["endpoint 10.128.3.9:8080"]
+    assert {one.service for one in answer(ServicesQuestion(), catalogue.served).ports} == {"red/web", "blue/other"}
+    assert not answer(ServicesQuestion(namespace="red", name="other"), catalogue.served).ports

@@ -1,0 +1,90 @@
+"""`podlane network services`: which services the nodes program, where they lead, and what is left out and why."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterable
+
+from api.client import Client
+from api.objects import HostSubnet, Node
+from api.queries import NodeQuerySpec, PortReport, ServicesAnswer, ServicesQuestion
+from cli.questions import Unanswered, ask
+from lab.tables import BOLD, RED, coloured, table
+
+HEADS = ("SERVICE", "PORT", "VNID", "CALLED AT", "ENDPOINTS", "NOTES")
+MOST_SHOWN = 4
+"""Endpoints in a cell; of one service that is asked for by name, all are shown."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of which services, and of which node."""
+    parser.add_argument(
+        "services", metavar="NAMESPACE[/NAME]", nargs="?", default="", help="of one project, or one service of it"
+    )
+    parser.add_argument("--node", metavar="NODE", default="", help="as that node has it; all nodes by default")
+
+
+async def show(client: Client, arguments: argparse.Namespace) -> None:
+    """Print what nodes program; nodes that have the same stand together."""
+    namespace, _, name = arguments.services.partition("/")
+    nodes = [arguments.node] if arguments.node else await _nodes(client)
+    asked = ServicesQuestion(namespace=namespace, name=name)
+    found = await asyncio.gather(*(_answer(client, node, asked) for node in nodes))
+    by_answer: dict[str | ServicesAnswer, list[str]] = {}
+    for node, answer in zip(nodes, found, strict=True):
+        by_answer.setdefault(answer, []).append(node)
+    for answer, same in by_answer.items():
+        print(coloured(", ".join(same), BOLD))
+        print(coloured(answer, RED) if isinstance(answer, str) else text(answer, bool(name)))
+        print()
+    if all(isinstance(answer, str) for answer in by_answer):
+        raise Unanswered("no node has answered")
+
+
+async def _nodes(client: Client) -> list[str]:
+    known = {node.metadata.name for node in (await client.list(Node)).items}
+    return sorted(one.host for one in (await client.list(HostSubnet)).items if one.host in known)
+
+
+async def _answer(client: Client, node: str, asked: ServicesQuestion) -> ServicesAnswer | str:
+    try:
+        status = await ask(client, NodeQuerySpec(node_name=node, services=asked))
+    except Unanswered as error:
+        return str(error)
+    return status.services or ServicesAnswer()
+
+
+def text(answer: ServicesAnswer, all_endpoints: bool) -> str:
+    """The ports as a table, then a line for each thing that is left out."""
+    rows = [_row(port, len(port.everywhere) if all_endpoints else MOST_SHOWN) for port in answer.ports]
+    lines = [table(HEADS, rows) if rows else "no services"]
+    if answer.more:
+        lines.append(f"and {answer.more} ports more: name a project")
+    lines += [f"left out of {one.service}: {one.what} {one.why}" for one in answer.left_out]
+    return "\n".join(lines)
+
+
+def _row(port: PortReport, most: int) -> tuple[str, ...]:
+    name = f"{port.name} " if port.name else ""
+    return (
+        port.service,
+        f"{name}{port.port}",
+        str(port.vnid),
+        " ".join(port.fronts) or "-",
+        _some(port.everywhere, most),
+        "; ".join(_notes(port)) or "-",
+    )
+
+
+def _some(endpoints: tuple[str, ...], most: int) -> str:
+    more = len(endpoints) - most
+    return " ".join(endpoints[:most]) + (f" and {more} more" if more > 0 else "") or "none: callers are refused"
+
+
+def _notes(port: PortReport) -> Iterable[str]:
+    if port.affinity_seconds:
+        yield f"a client keeps its endpoint for {port.affinity_seconds} s"
+    for who, endpoints in (("at the cluster IP", port.inside), ("from outside", port.outside)):
+        if endpoints != port.everywhere:
+            yield f"{who} only {' '.join(endpoints) or 'nothing'}, of this node"

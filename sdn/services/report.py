@@ -1,0 +1,51 @@
+"""What the catalogue has → the answer to who asks for services. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from api.queries import LeftOutReport, PortReport, ServicesAnswer, ServicesQuestion
+from sdn.services.served_port import Backend, ServedPort
+from sdn.services.serving import Key, Served
+
+MOST_PORTS = 500
+"""In one answer."""
+
+
+def answer(asked: ServicesQuestion, served: Mapping[Key, Served]) -> ServicesAnswer:
+    """The ports of the services that are asked for, by name, and what is left out of them."""
+    keys = sorted(key for key in served if _is_asked(asked, key))
+    ports = [port for key in keys for port in served[key].ports.values()]
+    return ServicesAnswer(
+        ports=tuple(map(_port, ports[:MOST_PORTS])),
+        left_out=tuple(one for key in keys for one in _left_out(key, served[key]))[:MOST_PORTS],
+        more=max(len(ports) - MOST_PORTS, 0),
+    )
+
+
+def _is_asked(asked: ServicesQuestion, key: Key) -> bool:
+    return asked.namespace in ("", key[0]) and asked.name in ("", key[1])
+
+
+def _left_out(key: Key, served: Served) -> Iterator[LeftOutReport]:
+    return (LeftOutReport(service="/".join(key), what=one.what, why=one.why) for one in served.left_out)
+
+
+def _port(port: ServedPort) -> PortReport:
+    addresses = [*([port.cluster_ip] if port.cluster_ip is not None else []), *port.outside_ips]
+    fronts = [f"{address}:{port.port}" for address in addresses] + [f"*:{port.node_port}"] * bool(port.node_port)
+    return PortReport(
+        service=f"{port.key.namespace}/{port.key.service}",
+        port=f"{port.port}/{port.key.protocol.name}",
+        name=port.key.port_name,
+        vnid=port.vnid,
+        fronts=tuple(fronts),
+        inside=_texts(port.inside),
+        everywhere=_texts(port.everywhere),
+        outside=_texts(port.outside),
+        affinity_seconds=port.affinity_seconds,
+    )
+
+
+def _texts(backends: Iterable[Backend]) -> tuple[str, ...]:
+    return tuple(f"{one.address}:{one.port}" for one in backends)
