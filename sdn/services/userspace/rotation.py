@@ -23,7 +23,10 @@ class Rotation:
     def candidates(
         self, port: ServedPort, backends: tuple[Backend, ...], client: IPv4Address, now: float
     ) -> list[Backend]:
-        """All backends, in the order in which to try them; the turn passes on."""
+        """All backends, in the order in which to try them; the turn passes on.
+
+        With session affinity the first one is remembered at once: a client may call again before anyone has taken it.
+        """
         if not backends:
             return []
         turn = self._turns.get(port.key, 0) % len(backends)
@@ -34,6 +37,7 @@ class Rotation:
             order.remove(known[0])
             return [known[0], *order]
         self._turns[port.key] = turn + 1
+        self.took(port, client, order[0], now)
         return order
 
     def took(self, port: ServedPort, client: IPv4Address, backend: Backend, now: float) -> None:
