@@ -15,6 +15,8 @@ from api.objects import Object, Pod
 from master.admission.chain import AdmissionChain
 from master.controllers.look import Environment, Look
 from master.controllers.makes import Makes
+from master.controllers.network import endpoint_work
+from master.controllers.network.endpoint_work import EndpointWork
 from master.controllers.nodes.node_life import NodeLife
 from master.controllers.refusals import relieved
 from master.controllers.table import CONTROLLERS, Controller
@@ -53,13 +55,15 @@ class Controllers:
         self._clock = environment.clock
         self._look = Look(environment)
         self._node_life = NodeLife(environment.grace)
+        self._endpoints = EndpointWork()
         self._chain = AdmissionChain(environment.clock, environment.authority, environment.wish.services)
         self._notices: dict[str, dict[str, str]] = {}
         self._refused_by: dict[str, frozenset[str]] = {}
         self._opening = {row.name for row in CONTROLLERS if row.opens}
         self.first_pass = asyncio.Event()
         nodes = Loop("nodes", self._nodes, Pace(resync=self._node_life.resync))
-        rows = [(Loop(row.name, partial(self._pass, row), Pace(resync=row.resync)), row) for row in CONTROLLERS]
+        controllers = (*CONTROLLERS, Controller("endpoints", endpoint_work.KINDS, self._endpoints.passes))
+        rows = [(Loop(row.name, partial(self._pass, row), Pace(resync=row.resync)), row) for row in controllers]
         self._loops = (*((loop, row.kinds) for loop, row in rows), (nodes, ("Node",)))
         self._by_name = {**{row.name: loop for loop, row in rows}, "nodes": nodes, "evictions": nodes}
 
@@ -70,6 +74,8 @@ class Controllers:
     async def run(self) -> None:
         """Until cancelled. Raises only what is a bug."""
         with contextlib.ExitStack() as stack:
+            for kind in endpoint_work.KINDS:
+                stack.callback(self._store.watch(kind, self._endpoints.tell))
             for loop, kinds in self._loops:
                 for kind in kinds:
                     stack.callback(self._store.watch(kind, _waking(loop)))

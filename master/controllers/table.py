@@ -26,7 +26,7 @@ from master.controllers import (
     roles,
 )
 from master.controllers.look import Look
-from master.controllers.network import endpoint_mirroring, endpoints, ingress_addresses, lanes, master_service, subnets
+from master.controllers.network import endpoint_mirroring, ingress_addresses, lanes, master_service, subnets
 from master.controllers.nodes import node_taints, pod_garbage
 from master.controllers.scheduling import placements
 from master.controllers.workloads import cron_jobs, daemon_sets, deployments, disruptions, jobs, replicas, stateful_sets
@@ -87,11 +87,6 @@ def _master_service(look: Look) -> Iterable[Outcome]:
     endpoints = look.one("Endpoints", name, master_service.NAMESPACE)
     found = look.all("Service"), endpoints, look.all("EndpointSlice")
     return master_service.passes(look.env.wish.service_network, place, *found)
-
-
-def _endpoints(look: Look) -> Iterable[Outcome]:
-    found = look.all("Service"), look.all("Pod"), look.all("Endpoints"), look.all("EndpointSlice")
-    return endpoints.passes(*found, look.now)
 
 
 def _account_secrets(look: Look) -> Iterable[Outcome]:
@@ -218,7 +213,6 @@ def _of_all(passes: Callable[..., Iterable[Outcome]], *kinds: str) -> Callable[[
 
 
 MASTER_SERVICE = "master service"
-ENDPOINTS = ("Service", "Pod", "Endpoints", "EndpointSlice")
 MIRRORED = ("Service", "Endpoints", "EndpointSlice")
 
 STATEFUL = ("StatefulSet", "ControllerRevision", "PersistentVolumeClaim", "Pod")
@@ -261,7 +255,6 @@ CONTROLLERS = (
     Controller("cron-jobs", ("CronJob", "Job"), _cron_jobs, JOB_SECONDS),
     Controller("jobs", ("Job", "Pod"), _jobs, JOB_SECONDS),
     Controller("quotas", tuple(kind.name for kind in quotas.COUNTABLE if kind.name not in FLEETING), _quotas),
-    Controller("endpoints", ENDPOINTS, _endpoints),
     Controller(
         "ingress addresses",
         ("Service",),

@@ -89,6 +89,7 @@ PURE = (
     "master/admission/allocators.py",
     "master/admission/external_addresses.py",
     "master/controllers/network/ingress_addresses.py",
+    "master/controllers/network/endpoint_work.py",
     "master/kinds/amounts.py",
     "master/writing/apply.py",
     "master/access/authorize.py",
