@@ -1,0 +1,104 @@
+"""How many questions for names are answered in a second of one core, and what a change of the data costs."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+
+import dns.message
+import psutil
+
+from bench import lone_names
+from bench.figures import Figure
+from nameserver.directory import Directory
+
+ROUNDS = 5
+QUESTIONS = 60_000
+IN_FLIGHT = 64
+DIFFERENT = 1_000
+
+
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    """Rates are by the server's own processor time: one core that does nothing else. Beside it a bare echo of UDP."""
+    questions = {
+        "cluster IP": _questions([number for number in range(DIFFERENT * 2) if number % 10 != 9]),
+        "headless, 10 endpoints": _questions([number for number in range(DIFFERENT * 10) if number % 10 == 9]),
+        "no such name": [_question(f"x{number}.n1.svc.cluster.local") for number in range(DIFFERENT)],
+    }
+    figures = []
+    with _process("names") as server, _process("echo") as bare:
+        for what, asked in questions.items():
+            say(f"{what}: {ROUNDS} rounds of {QUESTIONS:,} questions")
+            rates, floors, clients = [], [], []
+            _ask(server, asked, len(asked))
+            for _ in range(ROUNDS):
+                ours, client = _ask(server, asked, QUESTIONS)
+                rates.append(ours)
+                clients.append(client)
+                floors.append(_ask(bare, asked, QUESTIONS)[0])
+            figures.append(Figure(f"names: {what}", "answers/s", tuple(rates), "20,000", "UDP echo", tuple(floors)))
+            figures.append(Figure(f"names: {what}, the client", "questions/s", tuple(clients)))
+    return [*figures, *_changes(say)]
+
+
+def _changes(say: Callable[[str], None]) -> list[Figure]:
+    say(f"{lone_names.SERVICES:,} services of {lone_names.ENDPOINTS} endpoints, and one of them changed")
+    services, slices = lone_names.services(), lone_names.slices()
+    loads, changes = [], []
+    for _ in range(ROUNDS):
+        directory = Directory()
+        begin = time.perf_counter()
+        directory.replace(services, slices)
+        loads.append((time.perf_counter() - begin) * 1000)
+        for item in slices[:100]:
+            begin = time.perf_counter()
+            directory.put_slice((item.metadata.namespace, item.metadata.name), item)
+            changes.append((time.perf_counter() - begin) * 1000)
+    return [Figure("names: load all", "ms", tuple(loads)), Figure("names: change one", "ms", tuple(changes))]
+
+
+def _questions(numbers: list[int]) -> list[bytes]:
+    return [_question(f"s{number}.n{number % 100}.svc.cluster.local") for number in numbers]
+
+
+def _question(name: str) -> bytes:
+    return dns.message.make_query(name, "A", use_edns=0).to_wire()
+
+
+@contextmanager
+def _process(kind: str) -> Iterator[tuple[psutil.Process, int]]:
+    """A process that answers, and its port."""
+    program = [sys.executable, "-m", "bench.lone_names", kind]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            yield psutil.Process(child.pid), int(child.stdout.readline())
+        finally:
+            child.kill()
+
+
+def _ask(server: tuple[psutil.Process, int], questions: list[bytes], count: int) -> tuple[float, float]:
+    """Ask, some at the same time. Answers a second of the server's processor, and questions a second of our own."""
+    process, port = server
+    asked = cycle(questions)
+    with socket.socket(type=socket.SOCK_DGRAM) as udp:
+        udp.connect(("127.0.0.1", port))
+        udp.settimeout(5)
+        begin, own = _seconds(process), time.process_time()
+        for _ in range(count // IN_FLIGHT):
+            for _ in range(IN_FLIGHT):
+                udp.send(next(asked))
+            for _ in range(IN_FLIGHT):
+                udp.recv(4096)
+        done = count // IN_FLIGHT * IN_FLIGHT
+        return done / (_seconds(process) - begin), done / (time.process_time() - own)
+
+
+def _seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
