@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 NODES ?= 3
 PLUGIN ?= ovs-multitenant
 TIERS := unit golden contract switch net e2e
+WORKERS ?= logical
 
 PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \
 	containernetworking-plugins docker-registry faketime
@@ -28,8 +29,8 @@ lab-down: install ## take the lab away without a trace
 	@$(BIN)/podlane lab down
 
 .PHONY: test
-test: install ## run every tier of tests that this machine can run
-	@$(BIN)/pytest -q $(addprefix tests/,$(TIERS)) tests/vm tests/conformance
+test: install ## run every tier of tests that this machine can run (WORKERS=processes that share them)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(addprefix tests/,$(TIERS)) tests/vm tests/conformance
 
 TIER_TARGETS := $(filter-out golden,$(TIERS))
 .PHONY: $(TIER_TARGETS)

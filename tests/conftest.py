@@ -1,17 +1,44 @@
-"""Shared by all tiers: a test that is skipped where it must run is a failure."""
+"""Shared by all tiers: a test that is skipped where it must run is a failure; which tests share a process."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 MUST_RUN = ("tests/unit/", "tests/golden/", "tests/contract/", "tests/switch/", "tests/net/", "tests/e2e/")
 
+ORDER = ("tests/e2e/", "tests/net/", "tests/contract/", "tests/switch/", "tests/unit/")
+"""Files that take long come first, so that no process has to wait for one in the end."""
+
+LASTING = {"tests/e2e": "cluster", "tests/net": "world"}
+"""Folder → fixture that lives longer than a file; the tests that use it stay together."""
+
 # No example has to be done in a given time: how long one takes is the machine's affair.
 hypothesis.settings.register_profile("podlane", deadline=None)
 hypothesis.settings.load_profile("podlane")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Several processes share the tests (`-n 4 --dist loadgroup`): each takes a file, or what shares a fixture."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=_rank)
+
+
+def _group(item: pytest.Item) -> str:
+    path, _, _ = item.nodeid.partition("::")
+    folder = str(Path(path).parent)
+    shares = LASTING.get(folder) in getattr(item, "fixturenames", ())
+    return folder if shares else path
+
+
+def _rank(item: pytest.Item) -> int:
+    """Tests of one group need not stand together; their order within it stays."""
+    return next((number for number, tier in enumerate(ORDER) if item.nodeid.startswith(tier)), len(ORDER))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -33,6 +33,7 @@ def node(host: SingleNode) -> Iterator[SingleNode]:
     wait_until(lambda: not any(host.traces().values()), "nothing is left of any pod")
 
 
+ONCE_DONE = "readinessProbe: {exec: {command: [test, -e, /done]}, periodSeconds: 1}"
 CRITICAL = "  priorityClassName: system-cluster-critical"
 
 
@@ -86,7 +87,7 @@ def test_short_of_memory_who_takes_more_than_asked_goes_first_and_critical_pods_
     start(
         node,
         pod("modest", resources="{requests: {memory: 64Mi}}"),
-        pod("hog", f"head -c 40000000 /dev/zero > /dev/shm/x; {SLEEP}"),
+        pod("hog", f"head -c 40000000 /dev/zero > /dev/shm/x; touch /done; {SLEEP}", mount=ONCE_DONE),
         pod("critical", extra=CRITICAL),
     )
     assert node.node_condition("MemoryPressure") == "False"
@@ -145,7 +146,8 @@ def test_a_soft_threshold_leaves_a_pod_its_time_to_end(node: SingleNode) -> None
 
 
 def test_short_of_processes_who_has_most_of_them_goes_first(node: SingleNode) -> None:
-    start(node, pod("few"), pod("many", f"for i in 1 2 3 4 5 6 7 8; do tail -f /dev/null & done; {SLEEP}"))
+    fork = f"for i in 1 2 3 4 5 6 7 8; do tail -f /dev/null & done; touch /done; {SLEEP}"
+    start(node, pod("few"), pod("many", fork, mount=ONCE_DONE))
     node.agent("--eviction-hard=pid.available<100%")
     wait_until(lambda: evicted_at(node, "many"), "it goes")
     wait_until(lambda: evicted_at(node, "few"), "then the other")
