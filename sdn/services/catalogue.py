@@ -15,7 +15,19 @@ from api.endpoints import SERVICE_LABEL, EndpointSlice
 from api.pod_addresses import PodAddress, owned_address
 from api.services import Service
 from sdn.services.served_port import PortChange, PortKey, ServedPort
-from sdn.services.serving import NOTHING, Around, Front, Key, Served, Vantage, fronts, outside_addresses, parsed, serve
+from sdn.services.serving import (
+    NOTHING,
+    Around,
+    Front,
+    Key,
+    LeftOut,
+    Served,
+    Vantage,
+    fronts,
+    outside_addresses,
+    parsed,
+    serve,
+)
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", bound=Hashable)
@@ -37,6 +49,7 @@ class Catalogue:
         self._stale: set[Key] = set()
         self._ports: dict[PortKey, ServedPort] = {}
         self._served: dict[Key, Served] = {}
+        self._left_out: dict[Key, tuple[LeftOut, ...]] = {}
 
     @property
     def ports(self) -> Mapping[PortKey, ServedPort]:
@@ -47,6 +60,11 @@ class Catalogue:
     def served(self) -> Mapping[Key, Served]:
         """By namespace and name, all services of which anything is served or left out."""
         return MappingProxyType(self._served)
+
+    @property
+    def left_out(self) -> Mapping[Key, tuple[LeftOut, ...]]:
+        """What is left out, by service."""
+        return MappingProxyType(self._left_out)
 
     def set_vantage(self, vantage: Vantage) -> None:
         """Another network, other lanes or nodes: everything is worked out anew."""
@@ -88,6 +106,7 @@ class Catalogue:
         come: dict[PortKey, ServedPort] = {}
         for key in sorted(self._stale):
             before = self._served.pop(key, NOTHING)
+            self._left_out.pop(key, None)
             now = self._work_out(key, around)
             for name in before.ports.keys() | now.ports.keys():
                 old, new = before.ports.get(name), now.ports.get(name)
@@ -109,6 +128,8 @@ class Catalogue:
         served = serve(service, slices, around)
         if served != NOTHING:
             self._served[key] = served
+        if served.left_out:
+            self._left_out[key] = served.left_out
         return served
 
     def _lead(self, key: Key, slices: Iterable[EndpointSlice]) -> None:

@@ -13,6 +13,7 @@ from sdn.services.balancer import Balancer, Outlet
 from sdn.services.followed import Followed
 from sdn.services.outlets import Firewall, Proxying
 from sdn.services.report import answer
+from sdn.services.teller import Teller
 from sdn.services.userspace.proxy import UserspaceProxy
 from sdn.settings import Settings
 
@@ -35,6 +36,12 @@ class Services:
             network.note_drift,
         )
         self._loop = Loop("services", self._balancer.one_pass, Pace(resync=settings.resync_seconds))
+        self._teller = Teller(
+            client,
+            settings.node_name,
+            lambda: self.followed.catalogue.left_out,
+            lambda key: self.followed.services.items.get(key),
+        )
 
     def _is_cluster(self, address: IPv4Address) -> bool:
         vantage = self._balancer.vantage
@@ -68,6 +75,7 @@ class Services:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.followed.run())
                 tasks.create_task(self._loop.run())
+                tasks.create_task(self._teller.run())
         finally:
             if self._proxy is not None:
                 await self._proxy.close()

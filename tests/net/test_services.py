@@ -6,8 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from api.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
+from api.events import Event
+from api.objects import ObjectMeta
+from bench.bare import wait_until
 from tests.net.cluster import NetCluster
-from tests.net.serving import answering, expose, register, serves
+from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +27,24 @@ def test_the_node_itself_reaches_a_service(serving: NetCluster) -> None:
     node = serving.nodes["node-1"].namespace
     name, seen = serves(node, service.spec.cluster_ip, 80)
     assert (name, seen) == ("red-c", str(serving.gateway("node-1")))
+
+
+def test_an_endpoint_in_another_project_is_left_out_and_told(serving: NetCluster) -> None:
+    service = expose(serving, "borrowed", "red", {})
+    stranger, own = serving.pods["blue-a"].address, serving.pods["red-c"].address
+    rows = tuple(Endpoint(addresses=(str(one),)) for one in (stranger, own))
+    ports = (SlicePort(port=TARGET_PORT, name="", protocol="TCP"),)
+    meta = ObjectMeta(name="by-hand", namespace="red", labels={SERVICE_LABEL: "borrowed"})
+    made = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=rows, ports=ports)
+    serving.ask(lambda client: client.create(made))
+    node = serving.nodes["node-1"].namespace
+    serves(node, service.spec.cluster_ip, 80)
+    assert {call(node, service.spec.cluster_ip, 80)[0] for _ in range(20)} == {"red-c"}
+
+    def told() -> str:
+        events = serving.ask(lambda client: client.list(Event, "red")).items
+        return next((one.message for one in events if one.involved_object.name == "borrowed"), "")
+
+    assert wait_until(told, "the event") == (
+        f"endpoint {stranger}:{TARGET_PORT} is a pod of the project blue, which is not joined with red and is left out"
+    )
