@@ -17,8 +17,11 @@ from sdn.view import Ground
 Key = tuple[str, str]
 """Namespace and name."""
 
-Front = tuple[IPv4Address | None, Protocol, int]
-"""Where callers call: address, protocol, port. None stands for the addresses of all nodes, at a node port."""
+CLUSTER_IP, OUTSIDE, NODE_PORT = "cluster IP", "external address", "node port"
+Front = tuple[str, IPv4Address | None, Protocol, int]
+"""Where callers call: one of the three above, address (None: those of all nodes), protocol, port. They are told apart
+so that nobody who asks for a cluster IP of the future as his external address keeps a service from its own.
+"""
 
 LOCAL = "Local"
 """As a traffic policy: only endpoints of the same node."""
@@ -63,6 +66,14 @@ class Vantage:
     def is_cluster(self, address: IPv4Address) -> bool:
         """Whether it is an address of pods, or of a node's gateway."""
         return any(address in network for network in self.networks)
+
+    def whose(self, address: IPv4Address) -> str:
+        """What an address is beside being somebody's external one, which it then cannot be; empty if nothing."""
+        if address in self.service_network:
+            return f"in the service network {self.service_network}"
+        if self.is_cluster(address):
+            return "in the cluster network"
+        return "the address of a node" if address in self.nodes else ""
 
     def is_here(self, address: IPv4Address, node_name: str | None) -> bool:
         """Whether an endpoint is on this node. Of a pod's own address the subnet tells; else what the slice says."""
@@ -136,13 +147,13 @@ def fronts(service: Service) -> frozenset[Front]:
     """All that it asks for, whether it comes first or not."""
     if not is_served(service):
         return frozenset()
-    addresses = {parsed(service.spec.cluster_ip), *outside_ips(service)} - {None}
     found: set[Front] = set()
     for port in service.spec.ports:
         protocol = protocol_of(port.protocol)
-        found.update((address, protocol, port.port) for address in addresses)
+        found.add((CLUSTER_IP, parsed(service.spec.cluster_ip), protocol, port.port))
+        found.update((OUTSIDE, address, protocol, port.port) for address in outside_ips(service))
         if has_node_ports(service) and port.node_port:
-            found.add((None, protocol, port.node_port))
+            found.add((NODE_PORT, None, protocol, port.node_port))
     return frozenset(found)
 
 
@@ -187,7 +198,7 @@ def _port(
     here = _chosen([one for one in found if one.backend.is_here])
     keeps_source = spec.external_traffic_policy == LOCAL
     node_port = port.node_port if has_node_ports(service) else 0
-    if node_port and not refused.holds((None, key.protocol, node_port)):
+    if node_port and not refused.holds((NODE_PORT, None, key.protocol, node_port)):
         node_port = 0
     return ServedPort(
         key=key,
@@ -195,7 +206,7 @@ def _port(
         cluster_ip=refused.cluster_ip(parsed(spec.cluster_ip), key.protocol, port.port),
         port=port.port,
         node_port=node_port,
-        outside_ips=tuple(one for one in outside_ips(service) if refused.holds((one, key.protocol, port.port))),
+        outside_ips=tuple(one for one in outside_ips(service) if refused.outside(one, key.protocol, port.port)),
         inside=here if spec.internal_traffic_policy == LOCAL else everywhere,
         everywhere=everywhere,
         outside=here if keeps_source else everywhere,
@@ -266,7 +277,7 @@ class _Refusals:
         """Whether it is the first service to ask for this front."""
         is_first = self.around.first(front) == self.service
         if not is_first:
-            address, protocol, port = front
+            _, address, protocol, port = front
             what = f"node port {port}" if address is None else f"{address}:{port}"
             self.left_out[LeftOut(f"{what}/{protocol.name}", "belongs to a service that was there before")] = None
         return is_first
@@ -277,11 +288,19 @@ class _Refusals:
         if address is None or address not in network:
             self.left_out[LeftOut(f"cluster IP {address}", f"is not in the service network {network}")] = None
             return None
-        return address if self.holds((address, protocol, port)) else None
+        return address if self.holds((CLUSTER_IP, address, protocol, port)) else None
+
+    def outside(self, address: IPv4Address, protocol: Protocol, port: int) -> bool:
+        """Whether it has this external address for the port."""
+        whose = self.around.vantage.whose(address)
+        if whose:
+            self.left_out[LeftOut(f"external address {address}", f"is {whose}")] = None
+        return not whose and self.holds((OUTSIDE, address, protocol, port))
 
     def _objection(self, backend: Backend) -> str:
         address, vantage = backend.address, self.around.vantage
-        if address in vantage.service_network or self.around.is_outside_ip(address):
+        is_called = self.around.is_outside_ip(address) and not vantage.whose(address)
+        if address in vantage.service_network or is_called:
             return "is an address of services, which is no endpoint"
         first, last = vantage.node_ports
         if address in vantage.nodes and first <= backend.port <= last:

@@ -285,6 +285,28 @@ def test_the_oldest_service_has_a_front_until_it_goes() -> None:
     assert [port.outside_ips for port in change.come] == [(IPv4Address("192.0.2.1"),)]
 
 
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        (THERE, "is in the cluster network"),
+        ("172.30.0.8", "is in the service network 172.30.0.0/16"),
+        ("10.245.2.4", "is the address of a node"),
+    ],
+)
+def test_nobody_takes_what_is_anothers_as_an_external_address(address: str, why: str) -> None:
+    """Another API server may accept anything, and the thief may be the older one."""
+    thief = service("thief", "blue", cluster_ip="172.30.0.9", external_ips=(address,), made="2025-01-01T00:00:00Z")
+    web = service(cluster_ip="172.30.0.8")
+    catalogue = fill(Catalogue(), (thief, web), (slice_of("web", endpoint(THERE), endpoint("10.245.2.4")),))
+    catalogue.set_vantage(VANTAGE)
+    catalogue.settle()
+    ports = {key.service: port for key, port in catalogue.ports.items()}
+    assert left_out(catalogue, "thief", "blue") == [f"external address {address} {why}"]
+    assert ports["thief"].outside_ips == ()
+    assert ports["web"].cluster_ip == IPv4Address("172.30.0.8")
+    assert {str(one.address) for one in ports["web"].inside} == {THERE, "10.245.2.4"}
+
+
 def test_a_change_tells_only_what_is_other() -> None:
     catalogue = made(service(), slice_of("web", endpoint(HERE)))
     fill(catalogue, (service("quiet", cluster_ip="172.30.0.9"),), pods=()).settle()
