@@ -111,8 +111,9 @@ class Network:
         self._base.note_drift(what)
 
     async def close(self) -> None:
-        """Let go of the switch; everything stays as it is."""
+        """Let go of switch and firewall; everything stays as it is."""
         await self._ovsdb.close()
+        self.nft.close()
 
     def attach(self, wish: Wish) -> asyncio.Future[None]:
         """Ask for a sandbox to be attached; done when packets flow. Raises DriverError through the future."""

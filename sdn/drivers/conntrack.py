@@ -16,16 +16,17 @@ from sdn.services.served_port import Protocol
 
 
 class Conntrack:
-    """Use as `async with Conntrack() as conntrack`; acts on the namespace of the process, and there not on zones."""
+    """Acts on the network namespace in which it was opened, and there not on zones."""
 
     def __init__(self) -> None:
         self._kernel = AsyncNFCTSocket()
 
-    async def __aenter__(self) -> Conntrack:
+    async def open(self) -> None:
+        """Begin; several that ask at once would each open it by themselves."""
         await self._kernel.setup_endpoint()
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Let go of the socket."""
         self._kernel.close()
 
     async def to(self, address: IPv4Address, port: int) -> list[Connection]:

@@ -41,6 +41,11 @@ class Nft:
         self.own: deque[int] = deque(maxlen=_REMEMBERED)
         self.when_idle: Callable[[], None] = lambda: None
 
+    def close(self) -> None:
+        """Let go of the kernel."""
+        self._kernel.close()
+        self._library.nft_ctx_free(self._context)
+
     @property
     def is_idle(self) -> bool:
         """Whether no change of ours is under way; `when_idle` is called each time that becomes so."""

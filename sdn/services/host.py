@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address
 
 from reconcile.errors import NotReady, Refused
 from sdn.drivers.conntrack import Conntrack
@@ -27,9 +26,9 @@ class HostServices:
     One call at a time.
     """
 
-    def __init__(self, nft: Nft, conntrack: Conntrack, on_touch: Callable[[], None]) -> None:
+    def __init__(self, nft: Nft, on_touch: Callable[[], None]) -> None:
         self._nft = nft
-        self._conntrack = conntrack
+        self._conntrack = Conntrack()
         self._watch = NftWatch(nft, TABLE, on_touch)
         self._host: Host | None = None
 
@@ -38,13 +37,15 @@ class HostServices:
         """Whether the table may be otherwise than it should be, and has to be replaced."""
         return self._host is None or self._watch.is_touched
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Begin to listen for changes by others."""
         self._watch.open()
+        await self._conntrack.open()
 
     def close(self) -> None:
         """Listen no more; the table stays as it is."""
         self._watch.close()
+        self._conntrack.close()
 
     async def replace(self, host: Host, ports: Iterable[ServedPort]) -> None:
         """Serve exactly these, whatever there was: connections go on, and so do affinities. Raises DriverError."""
@@ -61,34 +62,21 @@ class HostServices:
         if fronts and not host.proxy_port:
             await self._conntrack.forget(stale(fronts, await self._conntrack.all()))
 
-    async def edit(self, change: PortChange) -> None:
+    async def edit(self, host: Host, change: PortChange) -> None:
         """Serve what has come instead of what has gone. Raises DriverError: then the table has to be replaced."""
-        host = self._known()
-        await self._change(edit(host, change))
+        before, self._host = self._host, None
+        if before is None or replace(before, nodes=host.nodes) != host:
+            raise NotReady(f"the nftables table {TABLE} is not what changes of services could build on")
+        text = edit_nodes(before.nodes - host.nodes, host.nodes - before.nodes) + edit(host, change)
+        if text:
+            await self._nft.apply(text)
+        self._host = host
         fronts = changed_fronts(host, change)
         if host.proxy_port:
             fronts = {front: backends for front, backends in fronts.items() if not backends}
         await self._conntrack.forget(stale(fronts, await self._connections(fronts)))
 
-    async def set_nodes(self, nodes: frozenset[IPv4Address]) -> None:
-        """The addresses of all nodes are these now. Raises DriverError: then the table has to be replaced."""
-        host = self._known()
-        await self._change(edit_nodes(host.nodes - nodes, nodes - host.nodes))
-        self._host = replace(host, nodes=nodes)
-
-    async def _change(self, text: str) -> None:
-        if not text:
-            return
-        host, self._host = self._host, None
-        await self._nft.apply(text)
-        self._host = host
-
     async def _connections(self, fronts: Mapping[Place, frozenset[Place]]) -> list[Connection]:
         if len(fronts) > _ONE_BY_ONE:
             return await self._conntrack.all()
         return [one for address, port in fronts for one in await self._conntrack.to(address, port)]
-
-    def _known(self) -> Host:
-        if self._host is None:
-            raise NotReady(f"the nftables table {TABLE} has not been written yet")
-        return self._host

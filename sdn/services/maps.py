@@ -14,7 +14,6 @@ from zlib import crc32
 
 from sdn.pipeline import GATEWAY_PORT
 from sdn.services.served_port import Backend, PortChange, Protocol, ServedPort
-from sdn.view import View
 
 TABLE = "podlane-services"
 
@@ -25,7 +24,7 @@ OUTSIDE_SLOTS = 0x8000
 """Where the numbers of backends begin that callers from outside get with their source kept."""
 
 AFFINITIES = 262144
-"""Clients that are remembered at most; further ones are served, each time by another backend."""
+"""Clients that are remembered at most, in each of two maps; further ones are served, each time by another backend."""
 
 Elements = Mapping[tuple[str, str], str]
 """By map or set and key; the value is empty in sets."""
@@ -50,12 +49,6 @@ class Host:
     nodes: frozenset[IPv4Address]
     node_ports: tuple[int, int]
     proxy_port: int = 0
-
-
-def host_of(view: View, node_ports: tuple[int, int], proxy_port: int = 0) -> Host:
-    """This node, as the pod network sees it."""
-    nodes = frozenset({view.node.address, *(peer.address for peer in view.peers)})
-    return Host(view.node.address, view.node.subnet, view.cluster.service_network, nodes, node_ports, proxy_port)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -210,6 +203,11 @@ def _declarations() -> str:
     verdicts = "".join(
         f"\tmap {name} {{ type ipv4_addr . inet_proto . inet_service : verdict; }}\n" for name in ("own", "outside")
     )
+    affinities = "".join(
+        f"\tmap {name} {{\n\t\ttype ipv4_addr . ipv4_addr . inet_proto . inet_service : classid\n"
+        f"\t\tflags dynamic,timeout; size {AFFINITIES}\n\t}}\n"
+        for name in ("affinity", "outside_affinity")
+    )
     flushes = "".join(f"flush map ip {TABLE} {name}\n" for name in _EMPTIED if name not in {"nodes", "outside_fronts"})
     flushes += "".join(f"flush set ip {TABLE} {name}\n" for name in ("nodes", "outside_fronts"))
     return f"""\
@@ -219,11 +217,7 @@ table ip {TABLE} {{
 	set nodes {{ type ipv4_addr; }}
 	map backends {{ type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service; }}
 	map sticky_ids {{ type ipv4_addr . inet_proto . inet_service . classid : classid; }}
-	map affinity {{
-		type ipv4_addr . ipv4_addr . inet_proto . inet_service : classid
-		flags dynamic,timeout; size {AFFINITIES}
-	}}
-}}
+{affinities}}}
 flush table ip {TABLE}
 {flushes}"""
 
@@ -287,13 +281,14 @@ def _rules_of(choice: _Choice) -> tuple[str, ...]:
     target = f"dnat ip to {_FRONT} . meta priority map @backends"
     if not choice.seconds:
         return (*masked, f"meta priority set {pick} {target}")
+    affinity = "outside_affinity" if choice.begin else "affinity"
     again = f"{_CLIENT} timeout {choice.seconds}s : meta priority"
     return (
         *masked,
-        f"meta priority set {_CLIENT} map @affinity update @affinity {{ {again} }} {target}",
+        f"meta priority set {_CLIENT} map @{affinity} update @{affinity} {{ {again} }} {target}",
         f"meta priority set {pick}",
         f"meta priority set {_FRONT} . meta priority map @sticky_ids",
-        f"delete @affinity {{ {_CLIENT} : meta priority }}",
-        f"add @affinity {{ {again} }}",
+        f"delete @{affinity} {{ {_CLIENT} : meta priority }}",
+        f"add @{affinity} {{ {again} }}",
         target,
     )

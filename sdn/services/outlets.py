@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sdn.drivers.nft import Nft
-from sdn.services import maps
+from sdn.services.host import HostServices
 from sdn.services.maps import Host
 from sdn.services.served_port import PortChange, PortKey, ServedPort
 from sdn.services.serving import Vantage
@@ -43,30 +42,23 @@ class Firewall:
 
     name = "firewall"
 
-    def __init__(self, nft: Nft, proxy: UserspaceProxy | None) -> None:
-        self._nft = nft
+    def __init__(self, services: HostServices, proxy: UserspaceProxy | None) -> None:
+        self._services = services
         self._proxy = proxy
-        self._host: Host | None = None
 
     async def is_intact(self) -> bool:
-        """Whether the table is there."""
-        return bool(await self._nft.chains("ip", maps.TABLE))
+        """Whether nobody else has touched the table."""
+        return not self._services.is_touched
 
     async def replace(self, vantage: Vantage, ports: Mapping[PortKey, ServedPort]) -> bool:
         """Write the table as a whole; connections that there are go on."""
-        self._host = host = self._seen(vantage)
-        was_there = await self.is_intact()
-        await self._nft.apply(maps.table(host, ports.values()))
-        return not was_there
+        was_touched = self._services.is_touched
+        await self._services.replace(self._seen(vantage), ports.values())
+        return was_touched
 
     async def edit(self, vantage: Vantage, change: PortChange) -> None:
         """Change the elements of what has gone and come."""
-        host, before = self._seen(vantage), self._host
-        assert before is not None
-        text = maps.edit_nodes(before.nodes - host.nodes, host.nodes - before.nodes) + maps.edit(host, change)
-        if text:
-            await self._nft.apply(text)
-        self._host = host
+        await self._services.edit(self._seen(vantage), change)
 
     def _seen(self, vantage: Vantage) -> Host:
         return Host(

@@ -11,6 +11,7 @@ from reconcile.loop import Loop, Pace
 from sdn.network import Network
 from sdn.services.balancer import Balancer, Outlet
 from sdn.services.followed import Followed
+from sdn.services.host import HostServices
 from sdn.services.outlets import Firewall, Proxying
 from sdn.services.report import answer
 from sdn.services.teller import Teller
@@ -26,7 +27,8 @@ class Services:
         first, _, last = settings.node_port_range.partition("-")
         self._proxy = UserspaceProxy(self._is_cluster, self._is_node) if settings.proxy_mode == "userspace" else None
         outlets: list[Outlet] = [] if self._proxy is None else [Proxying(self._proxy)]
-        outlets.append(Firewall(network.nft, self._proxy))
+        self._host = HostServices(network.nft, lambda: self._distrust("firewall"))
+        outlets.append(Firewall(self._host, self._proxy))
         self._balancer = Balancer(
             self.followed,
             lambda: network.ground,
@@ -66,16 +68,21 @@ class Services:
 
     def distrust_switch(self) -> None:
         """The switch may hold something else than it was given."""
-        self._balancer.distrust("switch")
+        self._distrust("switch")
+
+    def _distrust(self, outlet: str) -> None:
+        self._balancer.distrust(outlet)
         self.wake()
 
     async def run(self) -> None:
         """Until cancelled."""
+        await self._host.open()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.followed.run())
                 tasks.create_task(self._loop.run())
                 tasks.create_task(self._teller.run())
         finally:
+            self._host.close()
             if self._proxy is not None:
                 await self._proxy.close()
