@@ -51,13 +51,14 @@ class TraceAnswer(Value, frozen=True):
 
     `outputs` name where the packet comes out: `pod ADDRESS`, `tunnel ADDRESS`, `node`, `docker` (Docker's bridge) and
     `sender MAC` (an ARP answer that gives this MAC, back to who asked). `vnid` is the sender's, as the switch noted it;
-    `docker` is None where Docker has no bridge.
+    `docker` is None where Docker has no bridge. `endpoint` is the `ADDRESS:PORT` to which a service has led the packet.
     """
 
     steps: tuple[TraceStep, ...] = ()
     outputs: tuple[str, ...] = ()
     vnid: int = 0
     docker: DockerPart | None = None
+    endpoint: str = ""
 
 
 class NetworkReport(Value, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from ipaddress import IPv4Address
 
 from msgspec.structs import replace
@@ -26,6 +27,9 @@ _STEP = re.compile(r"^ ?(\d+)\. (.*)$")
 _ROW = re.compile(r"^(.*), (?:priority (\d+), )?cookie 0x([0-9a-f]+)$|^(.*), priority (\d+)$")
 _NOTED = re.compile(r"^set_field:0x([0-9a-f]+)->reg0$|NXM_NX_REG0\[\] is now 0x([0-9a-f]+)")
 _GIVEN = re.compile(r"NXM_OF_ETH_SRC\[\] is now ([0-9a-f:]+)")
+_ENTERED = re.compile(r"in_port=(\d+)")
+_LED = re.compile(r"^ct\(commit.*nat\(dst=([0-9.:]+)\)")
+_REMARKS = ("->", "nat", "thaw", "Resuming from")
 SKIPPED = ">> skipping output to input port"
 _TAGGED = 0x1000
 _BROADCAST_MAC = 0xFFFFFFFFFFFF
@@ -99,34 +103,48 @@ def _payload(asked: TraceQuestion, source_mac: int, target_mac: int) -> str:
 
 
 def answer(text: str, view: View) -> TraceAnswer:
-    """Step by step what `ofproto/trace` said, with the names of tables and owners."""
+    """Step by step what `ofproto/trace` said, with the names of tables and owners.
+
+    After connection tracking it begins anew, under a title of its own; so a packet has as many passes.
+    """
     steps: list[TraceStep] = []
     outputs: list[str] = []
-    vnid, tunnel, given = 0, "", ""
-    of_our_bridge = text.partition("-------------\n")[2].partition("\nFinal flow:")[0].partition("\nbridge(")[0]
-    for line in of_our_bridge.splitlines():
-        begins = _STEP.match(line)
-        if begins is not None:
-            steps.append(_step(int(begins[1]), begins[2], view))
-            continue
-        action = line.strip()
-        if action and steps and not action.startswith("->"):
-            steps[-1] = replace(steps[-1], actions=(*steps[-1].actions, action))
-        noted = _NOTED.search(action)
-        vnid = int(noted[1] or noted[2], 16) if noted else vnid
-        told = _GIVEN.search(action)
-        given = told[1] if told else given
-        far = re.search(r"set_field:([0-9.]+)->tun_dst", action)
-        tunnel = far[1] if far else tunnel
-        out = re.fullmatch(r"output:(\d+)", action)
-        if out is not None:
-            outputs.append(_name(int(out[1]), tunnel, view))
-        elif action == "IN_PORT":
-            outputs.append(f"sender {given}")
-        elif action == SKIPPED:
-            outputs.pop()
+    vnid, tunnel, given, endpoint = 0, "", "", ""
+    for flow, of_our_bridge in _passes(text):
+        for line in of_our_bridge.splitlines():
+            begins = _STEP.match(line)
+            if begins is not None:
+                steps.append(_step(int(begins[1]), begins[2], view))
+                continue
+            action = line.strip()
+            if action and steps and not action.startswith(_REMARKS):
+                steps[-1] = replace(steps[-1], actions=(*steps[-1].actions, action))
+            noted = _NOTED.search(action)
+            vnid = int(noted[1] or noted[2], 16) if noted else vnid
+            told = _GIVEN.search(action)
+            given = told[1] if told else given
+            far = re.search(r"set_field:([0-9.]+)->tun_dst", action)
+            tunnel = far[1] if far else tunnel
+            led = _LED.search(action)
+            endpoint = led[1] if led else endpoint
+            out = re.fullmatch(r"output:(\d+)", action)
+            if out is not None:
+                outputs.append(_name(int(out[1]), tunnel, view))
+            elif action == "IN_PORT":
+                entered = _ENTERED.search(flow)
+                back = None if flow.startswith("arp") else entered
+                outputs.append(f"sender {given}" if back is None else _name(int(back[1]), tunnel, view))
+            elif action == SKIPPED:
+                outputs.pop()
     docker = None if view.docker is None else DockerPart(str(view.docker.subnet), view.docker.vnid)
-    return TraceAnswer(steps=tuple(steps), outputs=tuple(outputs), vnid=vnid, docker=docker)
+    return TraceAnswer(steps=tuple(steps), outputs=tuple(outputs), vnid=vnid, docker=docker, endpoint=endpoint)
+
+
+def _passes(text: str) -> Iterator[tuple[str, str]]:
+    """The packet as it entered, and what our bridge did; other bridges are not ours to tell of."""
+    for found in text.split("\nFlow: "):
+        flow = found.removeprefix("Flow: ")
+        yield flow, flow.partition("-------------\n")[2].partition("\nFinal flow:")[0].partition("\nbridge(")[0]
 
 
 def _step(number: int, text: str, view: View) -> TraceStep:
