@@ -179,6 +179,10 @@ def processes(lab: Lab) -> tuple[Process, ...]:
     )
 
 
+EXTERNAL = "203.0.113.0/24"
+"""Addresses that services of the lab may have as external ones: a network of RFC 5737, which nobody has."""
+
+
 def master_process(lab: Lab) -> Process:
     """The master, in its own namespace."""
     state = lab.root / "master"
@@ -191,6 +195,7 @@ def master_process(lab: Lab) -> Process:
             f"--state-dir={state}",
             f"--admin-kubeconfig={lab.kubeconfig}",
             f"--plugin={lab.plugin}",
+            f"--external-ip-network-cidrs=[{EXTERNAL}]",
             "--verify-node-certificates=true",
         ),
         pid_file=state / "master.pid",
