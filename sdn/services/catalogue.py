@@ -50,6 +50,7 @@ class Catalogue:
         self._ports: dict[PortKey, ServedPort] = {}
         self._served: dict[Key, Served] = {}
         self._left_out: dict[Key, tuple[LeftOut, ...]] = {}
+        self._checked: dict[Key, Served] = {}
 
     @property
     def ports(self) -> Mapping[PortKey, ServedPort]:
@@ -65,6 +66,11 @@ class Catalogue:
     def left_out(self) -> Mapping[Key, tuple[LeftOut, ...]]:
         """What is left out, by service."""
         return MappingProxyType(self._left_out)
+
+    @property
+    def checked(self) -> Mapping[Key, Served]:
+        """The services that have a healthCheckNodePort."""
+        return MappingProxyType(self._checked)
 
     def set_vantage(self, vantage: Vantage) -> None:
         """Another network, other lanes or nodes: everything is worked out anew."""
@@ -107,6 +113,7 @@ class Catalogue:
         for key in sorted(self._stale):
             before = self._served.pop(key, NOTHING)
             self._left_out.pop(key, None)
+            self._checked.pop(key, None)
             now = self._work_out(key, around)
             for name in before.ports.keys() | now.ports.keys():
                 old, new = before.ports.get(name), now.ports.get(name)
@@ -128,6 +135,8 @@ class Catalogue:
         served = serve(service, slices, around)
         if served != NOTHING:
             self._served[key] = served
+        if served.health_port:
+            self._checked[key] = served
         if served.left_out:
             self._left_out[key] = served.left_out
         return served

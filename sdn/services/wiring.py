@@ -11,6 +11,7 @@ from reconcile.loop import Loop, Pace
 from sdn.network import Network
 from sdn.services.balancer import Balancer, Outlet
 from sdn.services.followed import Followed
+from sdn.services.health import HealthPorts
 from sdn.services.host import HostServices
 from sdn.services.outlets import Firewall, Proxying
 from sdn.services.report import answer
@@ -37,7 +38,8 @@ class Services:
             settings.resync_seconds,
             network.note_drift,
         )
-        self._loop = Loop("services", self._balancer.one_pass, Pace(resync=settings.resync_seconds))
+        self._health = HealthPorts()
+        self._loop = Loop("services", self._one_pass, Pace(resync=settings.resync_seconds))
         self._teller = Teller(
             client,
             settings.node_name,
@@ -74,6 +76,13 @@ class Services:
         self._balancer.distrust(outlet)
         self.wake()
 
+    async def _one_pass(self) -> None:
+        try:
+            await self._balancer.one_pass()
+        finally:
+            if self._balancer.vantage is not None:
+                await self._health.show(self._balancer.vantage.address, self.followed.catalogue.checked)
+
     async def run(self) -> None:
         """Until cancelled."""
         await self._host.open()
@@ -84,5 +93,6 @@ class Services:
                 tasks.create_task(self._teller.run())
         finally:
             self._host.close()
+            await self._health.close()
             if self._proxy is not None:
                 await self._proxy.close()

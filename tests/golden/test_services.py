@@ -1,0 +1,65 @@
+"""The firewall's table for services as text: served ports go in, commands for nft come out, to be read like code."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import pytest
+
+from sdn.services.maps import Host, edit, table
+from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
+
+TEXTS = Path(__file__).parent / "services"
+
+NODES = IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4")
+HOST = Host(NODES[0], IPv4Network("10.128.0.0/23"), IPv4Network("172.30.0.0/16"), frozenset(NODES[:1]), (30000, 32767))
+HERE, THERE = Backend(IPv4Address("10.128.0.2"), 8080, is_here=True), Backend(IPv4Address("10.128.2.2"), 8080)
+WEB = ServedPort(
+    PortKey("red", "web", "http", Protocol.TCP),
+    10,
+    IPv4Address("172.30.0.10"),
+    80,
+    30080,
+    (IPv4Address("198.51.100.7"),),
+    (HERE, THERE),
+    (HERE, THERE),
+    (HERE, THERE),
+)
+STICKY = replace(
+    WEB,
+    key=PortKey("red", "sticky", "", Protocol.UDP),
+    cluster_ip=IPv4Address("172.30.0.11"),
+    node_port=30081,
+    outside_ips=(),
+    outside=(HERE,),
+    affinity_seconds=10800,
+    keeps_source=True,
+)
+EMPTY = ServedPort(PortKey("red", "empty", "", Protocol.TCP), 10, IPv4Address("172.30.0.12"), 80, 30082)
+SERVED = (WEB, STICKY, EMPTY)
+
+OUTPUTS = {
+    "nftables.nft": table(HOST, SERVED),
+    "userspace.nft": table(replace(HOST, proxy_port=34567), SERVED),
+    "one_endpoint_goes.nft": edit(
+        HOST,
+        PortChange(
+            (WEB, STICKY),
+            (
+                replace(WEB, inside=(THERE,), everywhere=(THERE,), outside=(THERE,)),
+                replace(STICKY, inside=(THERE,), everywhere=(THERE,), outside=()),
+            ),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_text(output: str) -> None:
+    path = TEXTS / output
+    if os.environ.get("GOLDEN") == "write":
+        path.write_text(OUTPUTS[output])
+    assert path.read_text() == OUTPUTS[output], "if this is meant, run `make golden` and read the diff"
