@@ -7,7 +7,6 @@ concerns, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
-from ipaddress import IPv4Address
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -25,7 +24,6 @@ from sdn.services.serving import (
     Vantage,
     fronts,
     outside_addresses,
-    parsed,
     serve,
 )
 
@@ -42,10 +40,10 @@ class Catalogue:
         self._slices: dict[Key, EndpointSlice] = {}
         self._pods: dict[Key, PodAddress] = {}
         self._slices_of = _Index[Key, Key]()
-        self._pods_at = _Index[IPv4Address, Key]()
-        self._leading_to = _Index[IPv4Address, Key]()
+        self._pods_at = _Index[str, Key]()
+        self._leading_to = _Index[str, Key]()
         self._asking = _Index[Front, Key]()
-        self._called_at = _Index[IPv4Address, Key]()
+        self._called_at = _Index[str, Key]()
         self._stale: set[Key] = set()
         self._ports: dict[PortKey, ServedPort] = {}
         self._served: dict[Key, Served] = {}
@@ -99,9 +97,11 @@ class Catalogue:
         before = self._pods.pop(key, None)
         if pod is not None:
             self._pods[key] = pod
-        self._pods_at.assign(key, _own_address(pod))
-        for address in {*_own_address(before)} ^ {*_own_address(pod)}:
-            self._stale.update(self._leading_to[address])
+        had = owned_address(before) if before is not None else ""
+        has = owned_address(pod) if pod is not None else ""
+        if had != has:
+            self._pods_at.assign(key, (has,) if has else ())
+            self._stale.update(self._leading_to[had], self._leading_to[has])
 
     def settle(self) -> PortChange:
         """What became of the ports since the last time; nothing before there is a vantage."""
@@ -143,8 +143,7 @@ class Catalogue:
 
     def _lead(self, key: Key, slices: Iterable[EndpointSlice]) -> None:
         """Note where the endpoints of a service lie, whether or not they are served."""
-        addresses = {parsed(text) for one in slices for row in one.endpoints for text in row.addresses[:1]}
-        self._leading_to.assign(key, (address for address in addresses if address is not None))
+        self._leading_to.assign(key, (text for one in slices for row in one.endpoints for text in row.addresses[:1]))
 
     def _ask(self, key: Key, before: Service | None, now: Service | None) -> None:
         """Keep who asks for which front; who else asks for one is worked out anew."""
@@ -153,8 +152,8 @@ class Catalogue:
         self._asking.assign(key, new)
         for front in old | new:
             self._stale.update(self._asking[front])
-        had = set(outside_addresses(before)) if before is not None else set()
-        has = set(outside_addresses(now)) if now is not None else set()
+        had = set(map(str, outside_addresses(before))) if before is not None else set()
+        has = set(map(str, outside_addresses(now))) if now is not None else set()
         self._called_at.assign(key, has)
         for address in had ^ has:
             self._stale.update(self._leading_to[address])
@@ -166,7 +165,7 @@ class Catalogue:
     def _age(self, key: Key) -> tuple[str, Key]:
         return self._services[key].metadata.creation_timestamp or "", key
 
-    def _pods_with(self, address: IPv4Address) -> Iterator[PodAddress]:
+    def _pods_with(self, address: str) -> Iterator[PodAddress]:
         return (self._pods[key] for key in sorted(self._pods_at[address]))
 
 
@@ -200,9 +199,3 @@ def _service_of(one: EndpointSlice | None) -> Iterable[Key]:
     """The service that its label names, if there is one."""
     name = one.metadata.labels.get(SERVICE_LABEL) if one is not None else None
     return ((one.metadata.namespace, name),) if one is not None and name else ()
-
-
-def _own_address(pod: PodAddress | None) -> Iterable[IPv4Address]:
-    """The pod's own, if it has one."""
-    address = parsed(owned_address(pod)) if pod is not None else None
-    return () if address is None else (address,)

@@ -28,7 +28,7 @@ from api.services import (
 from sdn.services.catalogue import Catalogue
 from sdn.services.report import answer
 from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
-from sdn.services.serving import Vantage
+from sdn.services.serving import Vantage, parsed
 
 VANTAGE = Vantage(
     node="node-1",
@@ -48,7 +48,7 @@ WAITING = EndpointConditions(ready=False, serving=False)
 
 
 def backend(address: str, port: int = 8080) -> Backend:
-    return Backend(IPv4Address(address), port, VANTAGE.is_here(IPv4Address(address), None))
+    return Backend(IPv4Address(address), port, IPv4Address(address) in VANTAGE.subnet)
 
 
 def service(name: str = "web", namespace: str = "red", made: str = "2026-01-01T00:00:00Z", **spec: object) -> Service:
@@ -239,6 +239,15 @@ def test_an_endpoint_that_is_not_the_services_own_is_left_out(address: str, port
     (sentence,) = left_out(catalogue)
     assert sentence.startswith(f"endpoint {address}:{port} ")
     assert why in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("192.0.2.1", "192.0.2.1"), ("0.0.0.0", "0.0.0.0"), ("192.0.2.256", ""), ("192.0.2.01", ""), ("192.0.2", "")]
+    + [(text, "") for text in ("", "192.0.2.1 ", "192.0.2.+1", "192.0.2.1_0", "192.0.2.\u0661", "a.b.c.d", "::1")],
+)
+def test_addresses_are_what_the_library_takes_for_one(text: str, address: str) -> None:
+    assert str(parsed(text) or "") == address
 
 
 @pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
