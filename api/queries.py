@@ -46,12 +46,42 @@ class DockerPart(Value, frozen=True):
     vnid: int
 
 
+class PortReport(Value, frozen=True):
+    """A port of a service that a node serves, `port` as people write it (`80/TCP`).
+
+    `fronts` are `ADDRESS:PORT` where callers call, a node port alone with `*`. Endpoints are `ADDRESS:PORT`: `inside`
+    for the cluster IP, `everywhere` for pods and the node at other addresses, `outside` for callers from outside.
+    `affinity_seconds` is 0 without session affinity.
+    """
+
+    service: str
+    port: str
+    name: str = ""
+    vnid: int = 0
+    fronts: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()
+    everywhere: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    affinity_seconds: int = 0
+
+
+class LeftOutReport(Value, frozen=True):
+    """Something of a service that the node does not program: `what` names it, `why` goes on as a sentence."""
+
+    service: str
+    what: str
+    why: str
+
+
 class TraceAnswer(Value, frozen=True):
     """What the switch would do.
 
     `outputs` name where the packet comes out: `pod ADDRESS`, `tunnel ADDRESS`, `node`, `docker` (Docker's bridge) and
     `sender MAC` (an ARP answer that gives this MAC, back to who asked). `vnid` is the sender's, as the switch noted it;
-    `docker` is None where Docker has no bridge. `endpoint` is the `ADDRESS:PORT` to which a service has led the packet.
+    `docker` is None where Docker has no bridge.
+
+    `service` is what it calls on this node, with all that is left out of that service, `endpoints` what such a caller
+    gets there, `endpoint` the one (`ADDRESS:PORT`) to which this packet goes.
     """
 
     steps: tuple[TraceStep, ...] = ()
@@ -59,6 +89,9 @@ class TraceAnswer(Value, frozen=True):
     vnid: int = 0
     docker: DockerPart | None = None
     endpoint: str = ""
+    service: PortReport | None = None
+    endpoints: tuple[str, ...] = ()
+    left_out: tuple[LeftOutReport, ...] = ()
 
 
 class NetworkReport(Value, frozen=True):
@@ -87,33 +120,6 @@ class ServicesQuestion(Value, frozen=True):
 
     namespace: str = ""
     name: str = ""
-
-
-class PortReport(Value, frozen=True):
-    """A port of a service that a node serves, `port` as people write it (`80/TCP`).
-
-    `fronts` are `ADDRESS:PORT` where callers call, a node port alone with `*`. Endpoints are `ADDRESS:PORT`: `inside`
-    for the cluster IP, `everywhere` for pods and the node at other addresses, `outside` for callers from outside.
-    `affinity_seconds` is 0 without session affinity.
-    """
-
-    service: str
-    port: str
-    name: str = ""
-    vnid: int = 0
-    fronts: tuple[str, ...] = ()
-    inside: tuple[str, ...] = ()
-    everywhere: tuple[str, ...] = ()
-    outside: tuple[str, ...] = ()
-    affinity_seconds: int = 0
-
-
-class LeftOutReport(Value, frozen=True):
-    """Something of a service that the node does not program: `what` names it, `why` goes on as a sentence."""
-
-    service: str
-    what: str
-    why: str
 
 
 class ServicesAnswer(Value, frozen=True):

@@ -116,7 +116,7 @@ async def serve(settings: Settings) -> None:
         network.wake = loop.wake
         network.on_distrust = services.distrust_switch
         control = Control(Path(settings.ovs_rundir))
-        queries = Queries(client, settings.node_name, network, control, services.answer)
+        queries = Queries(client, settings.node_name, network, control, services)
         server = AttachServer(network, Path(settings.socket))
         health = Health(settings.health_address, lambda: network.unready or services.unready)
         await server.start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from ipaddress import IPv4Address
 
 from msgspec.structs import replace
@@ -15,8 +14,7 @@ from api.queries import (
     NetworkReport,
     NodeQuery,
     NodeQueryStatus,
-    ServicesAnswer,
-    ServicesQuestion,
+    TraceAnswer,
     TraceQuestion,
 )
 from reconcile.errors import DriverError
@@ -27,6 +25,8 @@ from sdn.drivers.echo import Echo
 from sdn.drivers.unixctl import Control
 from sdn.network import Network
 from sdn.pipeline import BRIDGE
+from sdn.services import tracing
+from sdn.services.wiring import Services
 from sdn.view import Peer, View
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Queries:
         node: str,
         network: Network,
         control: Control,
-        services: Callable[[ServicesQuestion], ServicesAnswer],
+        services: Services,
     ) -> None:
         self._loop = Loop("queries", self._take_up, Pace())
         self._mirror = Mirror(
@@ -99,7 +99,7 @@ class Queries:
         if view is None:
             return NodeQueryStatus(error=self._network.unready)
         if asked.services is not None:
-            return NodeQueryStatus(services=self._services(asked.services))
+            return NodeQueryStatus(services=self._services.answer(asked.services))
         try:
             if asked.capture is not None:
                 device = self._network.device_of_address(IPv4Address(asked.capture.pod))
@@ -109,8 +109,18 @@ class Queries:
             return NodeQueryStatus(error=str(error))
 
     async def _trace(self, asked: TraceQuestion, view: View) -> NodeQueryStatus:
-        text = await self._control.trace(BRIDGE, trace.question(asked, view))
-        return NodeQueryStatus(trace=trace.answer(text, view))
+        found = self._services.called(asked, view.node)
+        if found is None:
+            return NodeQueryStatus(trace=await self._ask_switch(asked, view))
+        answer = await self._ask_switch(asked, view) if tracing.is_for_switch(asked) else TraceAnswer()
+        backend = tracing.dealt(asked, answer, found)
+        if backend is not None and tracing.is_for_bridge(asked, backend, view):
+            onward = await self._ask_switch(tracing.to_backend(asked, backend, view.node), view)
+            answer = tracing.joined(answer, onward)
+        return NodeQueryStatus(trace=tracing.told(answer, found, backend))
+
+    async def _ask_switch(self, asked: TraceQuestion, view: View) -> TraceAnswer:
+        return trace.answer(await self._control.trace(BRIDGE, trace.question(asked, view)), view)
 
     async def _report(self, view: View | None) -> NetworkReport:
         known = self._network.report()

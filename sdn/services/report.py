@@ -17,8 +17,8 @@ def answer(asked: ServicesQuestion, served: Mapping[Key, Served]) -> ServicesAns
     keys = sorted(key for key in served if _is_asked(asked, key))
     ports = [port for key in keys for port in served[key].ports.values()]
     return ServicesAnswer(
-        ports=tuple(map(_port, ports[:MOST_PORTS])),
-        left_out=tuple(one for key in keys for one in _left_out(key, served[key]))[:MOST_PORTS],
+        ports=tuple(map(port_report, ports[:MOST_PORTS])),
+        left_out=tuple(one for key in keys for one in left_out_report(key, served[key]))[:MOST_PORTS],
         more=max(len(ports) - MOST_PORTS, 0),
     )
 
@@ -27,11 +27,13 @@ def _is_asked(asked: ServicesQuestion, key: Key) -> bool:
     return asked.namespace in ("", key[0]) and asked.name in ("", key[1])
 
 
-def _left_out(key: Key, served: Served) -> Iterator[LeftOutReport]:
+def left_out_report(key: Key, served: Served) -> Iterator[LeftOutReport]:
+    """What of one service is not programmed."""
     return (LeftOutReport(service="/".join(key), what=one.what, why=one.why) for one in served.left_out)
 
 
-def _port(port: ServedPort) -> PortReport:
+def port_report(port: ServedPort) -> PortReport:
+    """One port, for people."""
     addresses = [*([port.cluster_ip] if port.cluster_ip is not None else []), *port.outside_ips]
     fronts = [f"{address}:{port.port}" for address in addresses] + [f"*:{port.node_port}"] * bool(port.node_port)
     return PortReport(
@@ -40,12 +42,13 @@ def _port(port: ServedPort) -> PortReport:
         name=port.key.port_name,
         vnid=port.vnid,
         fronts=tuple(fronts),
-        inside=_texts(port.inside),
-        everywhere=_texts(port.everywhere),
-        outside=_texts(port.outside),
+        inside=texts(port.inside),
+        everywhere=texts(port.everywhere),
+        outside=texts(port.outside),
         affinity_seconds=port.affinity_seconds,
     )
 
 
-def _texts(backends: Iterable[Backend]) -> tuple[str, ...]:
+def texts(backends: Iterable[Backend]) -> tuple[str, ...]:
+    """`ADDRESS:PORT` of each."""
     return tuple(f"{one.address}:{one.port}" for one in backends)

@@ -6,7 +6,7 @@ import asyncio
 from ipaddress import IPv4Address
 
 from api.client import Client
-from api.queries import ServicesAnswer, ServicesQuestion
+from api.queries import ServicesAnswer, ServicesQuestion, TraceQuestion
 from reconcile.loop import Loop, Pace
 from sdn.network import Network
 from sdn.services.balancer import Balancer, Outlet
@@ -16,8 +16,13 @@ from sdn.services.host import HostServices
 from sdn.services.outlets import Firewall, Proxying
 from sdn.services.report import answer
 from sdn.services.teller import Teller
+from sdn.services.tracing import Called, called
 from sdn.services.userspace.proxy import UserspaceProxy
 from sdn.settings import Settings
+from sdn.view import Node
+
+DRAIN_SECONDS = 5.0
+"""So long connections that the proxy has joined may last when the daemon is told to end."""
 
 
 class Services:
@@ -64,6 +69,13 @@ class Services:
         """What is served, for people."""
         return answer(asked, self.followed.catalogue.served)
 
+    def called(self, asked: TraceQuestion, node: Node) -> Called | None:
+        """Which service a traced packet calls, if any."""
+        vantage, catalogue = self._balancer.vantage, self.followed.catalogue
+        if vantage is None:
+            return None
+        return called(asked, node, vantage, catalogue.ports.values(), catalogue.served)
+
     def wake(self) -> None:
         """Ask for a pass."""
         self._loop.wake()
@@ -95,4 +107,4 @@ class Services:
             self._host.close()
             await self._health.close()
             if self._proxy is not None:
-                await self._proxy.close()
+                await self._proxy.close(DRAIN_SECONDS)

@@ -10,8 +10,8 @@ from ipaddress import IPv4Address
 
 from reconcile.errors import NotReady
 from reconcile.listener import allow_files
+from sdn.services.directory import Call, Directory
 from sdn.services.served_port import Backend, PortChange, Protocol, ServedPort
-from sdn.services.userspace.directory import Call, Directory
 from sdn.services.userspace.rotation import Rotation
 from sdn.services.userspace.tcp import TcpListener
 from sdn.services.userspace.udp import UdpListener

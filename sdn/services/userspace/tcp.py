@@ -10,8 +10,8 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Any
 
+from sdn.services.directory import Call
 from sdn.services.served_port import Backend, Protocol
-from sdn.services.userspace.directory import Call
 from sdn.services.userspace.joined import Side
 
 SILENCES = (0.25, 0.5, 1.0, 2.0)

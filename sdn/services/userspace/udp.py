@@ -13,8 +13,8 @@ from ipaddress import IPv4Address
 
 from reconcile.errors import Refused
 from sdn.drivers.redirected import Address, Redirected
+from sdn.services.directory import Call
 from sdn.services.served_port import Backend, Protocol
-from sdn.services.userspace.directory import Call
 
 IDLE_SECONDS = 20.0
 """After which a client is forgotten. The kernel remembers longer whom it called (nf_conntrack_udp_timeout, 30), so a

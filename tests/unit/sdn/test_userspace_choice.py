@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdn.services.directory import Call, Directory
 from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
-from sdn.services.userspace.directory import Call, Directory
 from sdn.services.userspace.rotation import MOST_CLIENTS, Rotation
 
 CLUSTER_IP, OUTSIDE_IP = IPv4Address("172.30.0.9"), IPv4Address("192.0.2.9")

@@ -1,4 +1,4 @@
-"""Which port of which service a packet was meant for, and who may answer it. Pure, with a memory of what is served."""
+"""Which port of which service a packet is meant for, and who may answer it. Pure, with a memory of what is served."""
 
 from __future__ import annotations
 
