@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
+from api.traces import WITH_PORTS
 from cli.disbelief import not_believed
 from cli.walk import Drop, End, Hop, Map
 
@@ -36,7 +37,7 @@ def _no_way(drop: Drop) -> Iterator[str]:
     target, known = drop.target, drop.known
     host = known.behind(target.address)
     if target.address in known.services:
-        yield f"{target} is a service address, and there are no services"
+        yield f"{target.address} is a service address, and no service has it"
     if target.address.is_multicast:
         yield f"multicast is switched off for {drop.lane}"
     if target.address == BROADCAST:
@@ -46,6 +47,20 @@ def _no_way(drop: Drop) -> Iterator[str]:
     if host:
         yield f"{drop.last.node} does not know yet that {known.subnets[host]} lies behind {host}"
     yield f"{target} belongs to no node's subnet"
+
+
+def _not_served(drop: Drop) -> Iterator[str]:
+    asked, known, address = drop.last.asked, drop.known, drop.target.address
+    if address in known.services and known.front(address, 0) is None:
+        yield f"{address} is a service address, and no service has it"
+    if asked.protocol not in WITH_PORTS:
+        yield f"services take tcp and udp, not {asked.protocol}"
+    if asked.fragment == "later":
+        yield "only the first fragment carries the port: the switch puts fragments together, a trace cannot"
+    what = f"port {asked.port}/{asked.protocol.upper()}"
+    if address in known.addresses.values():
+        yield f"{what} is in the range of node ports, and no service has it"
+    yield f"{drop.last.node} serves no {what} of {drop.target}"
 
 
 def _not_delivered(drop: Drop) -> Iterator[str]:
@@ -90,6 +105,7 @@ def _not_let_out(drop: Drop) -> Iterator[str]:
 _BY_TABLE: dict[str, Callable[[Drop], Iterator[str]]] = {
     "source": not_believed,
     "arp": _not_answered,
+    "service": _not_served,
     "route": _no_way,
     "deliver": _not_delivered,
     "outside": _not_let_out,

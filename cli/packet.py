@@ -25,11 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be said about the packet."""
     who = "PROJECT/POD, a node, or an address (also of a container outside of any pod)"
     parser.add_argument("source", metavar="SRC", help=who)
-    parser.add_argument("target", metavar="DST", help=who)
+    parser.add_argument("target", metavar="DST", help=f"{who}, or PROJECT/SERVICE")
     kinds = parser.add_argument_group("what packet it is")
     add = kinds.add_argument
-    add("--proto", choices=traces.PROTOCOLS, default="icmp", help="protocol (icmp); arp: SRC asks who has DST")
-    add("--port", type=int, default=0, metavar="N", help="target port of tcp and udp")
+    protocols = "protocol (icmp; that of the port, where DST is a service); arp: SRC asks who has DST"
+    add("--proto", choices=traces.PROTOCOLS, default="", help=protocols)
+    add("--port", type=int, default=0, metavar="N", help="target port of tcp and udp (the first one of a service)")
     add("--fragment", choices=traces.FRAGMENTS, default="", help="only a part of a packet; later ones carry no port")
     add("--vlan", type=int, metavar="N", help="it carries a VLAN tag")
     add("--source-address", metavar="ADDRESS", default="", help="the address that the packet claims to be from")
@@ -47,6 +48,7 @@ def packet(arguments: argparse.Namespace, source: End, target: End, known: Map) 
     """The node whose switch is asked first, and the question. Raises WrongUse."""
     is_foreign = arguments.from_outside or bool(arguments.from_tunnel)
     node, enters = _foreign(arguments, target, known) if is_foreign else _own(arguments, source)
+    protocol, port = _kind(arguments, target, known)
     asked = TraceQuestion(
         enters=enters,
         source=arguments.source_address or str(source.address),
@@ -54,8 +56,8 @@ def packet(arguments: argparse.Namespace, source: End, target: End, known: Map) 
         sender=str(source.address) if enters in {"pod", "docker"} else "",
         tunnel_source=_tunnel_source(arguments.from_tunnel, known) if enters == "tunnel" else "",
         vnid=arguments.vnid or 0,
-        protocol=arguments.proto,
-        port=arguments.port,
+        protocol=protocol,
+        port=port,
         source_mac=arguments.source_mac,
         target_mac=arguments.target_mac,
         vlan=arguments.vlan,
@@ -65,6 +67,16 @@ def packet(arguments: argparse.Namespace, source: End, target: End, known: Map) 
     if problems:
         raise WrongUse("; ".join(map(str, problems)))
     return node, asked
+
+
+def _kind(arguments: argparse.Namespace, target: End, known: Map) -> tuple[str, int]:
+    """Protocol and port: what is not said of a packet to a service follows from its ports."""
+    said: str = arguments.proto
+    front = known.front(target.address, arguments.port)
+    if front is not None and said in {"", front.protocol}:
+        return front.protocol, front.port
+    is_service = known.front(target.address, 0) is not None
+    return said or ("tcp" if is_service else "icmp"), arguments.port
 
 
 def _own(arguments: argparse.Namespace, source: End) -> tuple[str, str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
 from api.client import Client
 from api.objects import FINAL_PHASES, ClusterNetwork, HostSubnet, NetNamespace, Node, Pod
 from api.queries import NodeQuerySpec, TraceAnswer, TraceQuestion
+from api.services import Service
+from api.traces import WITH_PORTS
+from cli.called import lines
 from cli.packet import packet
 from cli.questions import Unanswered, ask
 from cli.verdict import sentence
-from cli.walk import End, Hop, Map, onward
+from cli.walk import End, Front, Hop, Map, onward
 from lab.tables import BOLD, GREEN, RED, coloured, table
 
 VXLAN_PORT = 4789
@@ -23,6 +27,8 @@ async def show(client: Client, arguments: argparse.Namespace) -> None:
     known = await _map(client)
     source, target = _end(arguments.source, known), _end(arguments.target, known)
     hops = await _follow(client, *packet(arguments, source, target, known), known)
+    for line in lines(hops[0], known):
+        print(line)
     for hop in hops:
         print(coloured(f"{hop.node}, from {_entry(hop.asked)}", BOLD))
         print(table(("TABLE", "WHOSE", "ROW", "DOES"), _rows(hop.answer)) + "\n")
@@ -33,7 +39,8 @@ async def show(client: Client, arguments: argparse.Namespace) -> None:
 def _end(text: str, known: Map) -> End:
     found = known.end(text)
     if found is None:
-        raise Unanswered(f"{text!r} is neither an address nor PROJECT/POD of a pod that has one, nor a node")
+        with_address = "PROJECT/POD of a pod or PROJECT/SERVICE of a service that has one"
+        raise Unanswered(f"{text!r} is neither an address nor {with_address}, nor a node")
     return found
 
 
@@ -51,6 +58,7 @@ async def _map(client: Client) -> Map:
         networks=tuple(map(IPv4Network, entries)),
         services=IPv4Network(cluster.service_network),
         vxlan_port=cluster.vxlan_port or VXLAN_PORT,
+        fronts=fronts_of((await client.list(Service)).items),
         guests={_name(pod): pod.spec.node_name for pod in pods if pod.spec.host_network},
     )
 
@@ -65,6 +73,26 @@ def pods_with_addresses(pods: Iterable[Pod]) -> tuple[End, ...]:
         and not pod.spec.host_network
         and pod.status.phase not in FINAL_PHASES
     )
+
+
+def fronts_of(services: Iterable[Service]) -> tuple[Front, ...]:
+    """Where services are called, but for node ports: those are ports of every node."""
+    return tuple(
+        Front(
+            f"{service.metadata.namespace}/{service.metadata.name}", IPv4Address(text), port.protocol.lower(), port.port
+        )
+        for service in services
+        for text in _addresses(service)
+        for port in service.spec.ports
+        if port.protocol.lower() in WITH_PORTS
+    )
+
+
+def _addresses(service: Service) -> Iterator[str]:
+    ingress = (one.ip for one in service.status.load_balancer.ingress)
+    for text in (service.spec.cluster_ip, *service.spec.external_ips, *ingress):
+        with contextlib.suppress(ValueError):
+            yield str(IPv4Address(text))
 
 
 def _name(pod: Pod) -> str:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address
 
+from cli.called import way
 from cli.drops import reason
 from cli.walk import End, Hop, Map
 
 
 def sentence(source: End, target: End, hops: list[Hop], known: Map) -> str:
-    """Delivered, answered, sent on, or dropped and why."""
+    """Delivered, answered, sent on, refused, or dropped and why."""
     last = hops[-1]
+    call = way(source, hops[0], known)
+    if call.end:
+        return call.end
+    target = call.target or target
     outputs = [(hop.node, output) for hop in hops for output in hop.answer.outputs]
     for output in last.answer.outputs:
         if output.startswith("sender "):
@@ -23,7 +28,7 @@ def sentence(source: End, target: End, hops: list[Hop], known: Map) -> str:
     else:
         arrived = [words for node, output in outputs if (words := _reached(output, node, target, known))]
     if arrived:
-        return f"delivered: {source} reaches {', '.join(arrived)}{_if_answer(hops[0], known)}"
+        return f"delivered: {source} reaches {', '.join(arrived)}{call.by}{_if_answer(hops[0], known)}"
     lost = [output.partition(" ")[2] for output in last.answer.outputs if output.startswith("tunnel ")]
     if lost:
         return f"sent on: {', '.join(_unasked(IPv4Address(one), known) for one in lost)}"
@@ -60,7 +65,8 @@ def _heard(output: str, node: str, known: Map) -> str:
 
 def _if_answer(first: Hop, known: Map) -> str:
     """The switch takes what the firewall before it lets through."""
-    is_outside = first.asked.enters == "node" and not known.is_inside(IPv4Address(first.asked.source))
+    is_call = first.answer.service is not None
+    is_outside = not is_call and first.asked.enters == "node" and not known.is_inside(IPv4Address(first.asked.source))
     if not is_outside:
         return ""
     return f", if it is an answer or for a host port: else the firewall of {first.node} lets nothing in from outside"

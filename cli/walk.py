@@ -16,7 +16,8 @@ class End:
     """Who sends or receives.
 
     A pod has name, project and node; a node's own network stack has name and node; a container outside of any pod, or
-    an address of a node's subnet that nobody has, has a node; an address outside has nothing else.
+    an address of a node's subnet that nobody has, has a node; a service, which only receives, has a name; an address
+    outside has nothing else.
     """
 
     address: IPv4Address
@@ -32,9 +33,19 @@ class End:
         """How its packets enter the switch, as a TraceQuestion says it; empty where none does."""
         if self.project:
             return "pod"
-        if self.name:
+        if self.name and self.node:
             return "node"
         return "docker" if self.node else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where a service is called: `name` is PROJECT/SERVICE, `protocol` tcp or udp."""
+
+    name: str
+    address: IPv4Address
+    protocol: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,8 @@ class Hop:
 class Map:
     """What the API says: pods, VNIDs by project, addresses and subnets by host, and the networks.
 
-    `nodes` are the hosts that have an sdn daemon to ask; `guests` are the hosts of pods in their host's network.
+    `nodes` are the hosts that have an sdn daemon to ask; `guests` are the hosts of pods in their host's network;
+    `fronts` are those of all services, in the order of their ports; `services` is the network of their cluster IPs.
     """
 
     pods: tuple[End, ...]
@@ -62,9 +74,10 @@ class Map:
     services: IPv4Network
     vxlan_port: int
     guests: Mapping[str, str] = field(default_factory=dict)
+    fronts: tuple[Front, ...] = ()
 
     def end(self, text: str) -> End | None:
-        """Whom PROJECT/POD, a node's name or an address means; None where it is none of these.
+        """Whom PROJECT/POD, a node's name, PROJECT/SERVICE or an address means; None where it is none of these.
 
         A pod in its host's network sends and receives as the host.
         """
@@ -74,6 +87,9 @@ class Map:
             return pod
         if text in self.nodes & self.subnets.keys():
             return End(self.gateway(text), text, node=text)
+        front = next((one for one in self.fronts if text in {one.name, str(one.address)}), None)
+        if front is not None:
+            return End(front.address, front.name)
         try:
             address = IPv4Address(text)
         except ValueError:
@@ -100,6 +116,10 @@ class Map:
         if self.vnids.get(end.project) == vnid:
             return f"{end.project} (VNID {vnid})"
         return f"containers outside of any pod (VNID {vnid})" if end.enters == "docker" else f"VNID {vnid}"
+
+    def front(self, address: IPv4Address, port: int) -> Front | None:
+        """Where a service is called at this address: at this port if one is given, or its first."""
+        return next((one for one in self.fronts if one.address == address and port in {0, one.port}), None)
 
     def is_inside(self, address: IPv4Address) -> bool:
         """Whether the cluster network has this address."""
@@ -138,10 +158,19 @@ def find_pod(text: str, pods: Iterable[End]) -> End | None:
 
 
 def onward(hop: Hop, known: Map) -> Iterator[tuple[str, TraceQuestion]]:
-    """The nodes into whose tunnel the packet goes, and what comes out of it there."""
+    """The nodes into whose tunnel the packet goes, and what comes out of it there.
+
+    A service has given it the endpoint's address; what it led from a node's own network stack has the gateway's source.
+    """
+    asked = hop.asked
+    if hop.answer.endpoint:
+        address, _, port = hop.answer.endpoint.partition(":")
+        asked = replace(asked, target=address, port=int(port))
+    if hop.answer.endpoint and asked.enters == "node":
+        asked = replace(asked, source=str(known.gateway(hop.node)))
     for output in hop.answer.outputs:
         kind, _, address = output.partition(" ")
         far = known.host_at(IPv4Address(address)) if kind == "tunnel" else ""
         if far in known.nodes:
             own = str(known.addresses[hop.node])
-            yield far, replace(hop.asked, enters="tunnel", sender="", tunnel_source=own, vnid=hop.answer.vnid)
+            yield far, replace(asked, enters="tunnel", sender="", tunnel_source=own, vnid=hop.answer.vnid)

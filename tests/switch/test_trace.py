@@ -48,7 +48,7 @@ SENTENCES = {
     "red/red-a 10.245.2.4": "delivered: red/red-a reaches the outside, with the address of node-1",
     "red/red-a node-2": "delivered: red/red-a reaches node-2 itself",
     "red/red-a 10.131.0.9": "dropped because 10.131.0.9 belongs to no node's subnet",
-    "red/red-a 172.30.0.1": "dropped because 172.30.0.1 is a service address, and there are no services",
+    "red/red-a 172.30.0.1": "dropped because 172.30.0.1 is a service address, and no service has it",
     "red/red-a 10.128.0.200": "dropped because nobody on node-1 has the address 10.128.0.200",
     "red/red-a 10.128.2.200": "dropped because nobody on node-2 has the address 10.128.2.200",
     "red/red-a red/red-a": "dropped because it would go back to where it comes from, "

@@ -76,6 +76,7 @@ PURE = (
     "api/variables.py",
     "api/volume_checks.py",
     "api/volumes.py",
+    "cli/called.py",
     "cli/disbelief.py",
     "cli/drops.py",
     "cli/packet.py",
