@@ -49,13 +49,14 @@ class DetachRequest(Value, frozen=True, forbid_unknown_fields=True):
 
 
 class Attachment(Value, frozen=True):
-    """`ip` carries the prefix length of the node's subnet (`10.128.0.2/23`)."""
+    """`ip` carries the prefix length of the node's subnet (`10.128.0.2/23`); `nameserver` is empty if there is none."""
 
     ip: str
     gateway: str
     mac: str
     mtu: int
     host_interface: str
+    nameserver: str = ""
 
 
 _SANDBOX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
@@ -82,12 +83,13 @@ def problems(request: AttachRequest) -> Iterator[str]:
 
 
 class NetworkStatus(Value, frozen=True):
-    """`subnet` and `gateway` are this node's (`10.128.0.0/23`, `10.128.0.1`)."""
+    """This node's `subnet` and `gateway` (`10.128.0.0/23`, `10.128.0.1`); `nameserver` is empty if there is none."""
 
     ready: bool
     subnet: str = ""
     gateway: str = ""
     mtu: int = 0
+    nameserver: str = ""
 
 
 class Sandboxes(Value, frozen=True):

@@ -12,7 +12,7 @@ Key = tuple[str, str]
 
 
 class Directory:
-    """`revision` grows with every change; `ready` is False until there is a first complete state.
+    """`revision` grows with every change; `ready`, to be set once a first state is complete.
 
     A change of a service, or of one of its slices, costs what that service is large, however many others there are.
     """

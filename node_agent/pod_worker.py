@@ -278,7 +278,7 @@ class PodWorker:
         if self._memory.attached == sandbox.id:
             return
         try:
-            address = await connected(self.pod, sandbox, self._tools.network, self._tools.node_address)
+            address, nameserver = await connected(self.pod, sandbox, self._tools.network, self._tools.node_address)
         except DriverError as error:
             if isinstance(error, Gone):
                 log.warning("sandbox is cut off", extra={"pod": self._name, "error": error})
@@ -288,7 +288,7 @@ class PodWorker:
             raise
         self._memory.trouble = no_address(self.pod, address)
         self._memory.address = address
-        for reason, message in await named(self.pod, self._tools.host, address):
+        for reason, message in await named(self.pod, self._tools.host, address, nameserver):
             self._tell(reason, message)
         self._memory.attached = sandbox.id
         self._memory.sandbox_stands()

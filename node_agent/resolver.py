@@ -69,14 +69,16 @@ def resolver(pod: Pod, of_host: Resolver, cluster_dns: Sequence[str], cluster_do
 
 def without_cluster_dns(pod: Pod, cluster_dns: Sequence[str]) -> str:
     """Why the pod does not ask the cluster's DNS although its policy says so; empty if it does."""
-    if cluster_dns or not _wants_cluster(pod):
+    if cluster_dns or not asks_cluster(pod):
         return ""
     meta = pod.metadata
     words = f'cannot create Pod using "{pod.spec.dns_policy}" policy. Falling back to "Default" policy.'
-    return f'pod: "{meta.name}_{meta.namespace}({meta.uid})". The node agent has no clusterDns configured and {words}'
+    who = f'pod: "{meta.name}_{meta.namespace}({meta.uid})"'
+    return f"{who}. Neither clusterDns nor the network of this node names a server, and {words}"
 
 
-def _wants_cluster(pod: Pod) -> bool:
+def asks_cluster(pod: Pod) -> bool:
+    """Whether its policy is to ask the cluster's DNS."""
     policy = pod.spec.dns_policy
     return policy == "ClusterFirstWithHostNet" or (policy == "ClusterFirst" and not pod.spec.host_network)
 
@@ -84,7 +86,7 @@ def _wants_cluster(pod: Pod) -> bool:
 def _by_policy(pod: Pod, of_host: Resolver, cluster_dns: Sequence[str], cluster_domain: str) -> Resolver:
     if pod.spec.dns_policy == "None":
         return Resolver()
-    if not (_wants_cluster(pod) and cluster_dns):
+    if not (asks_cluster(pod) and cluster_dns):
         return of_host
     own = (f"{pod.metadata.namespace}.svc.{cluster_domain}", f"svc.{cluster_domain}", cluster_domain)
     return Resolver(tuple(cluster_dns), (*own, *of_host.searches), CLUSTER_OPTIONS)

@@ -67,7 +67,9 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     )
     pause_image: Annotated[str, msgspec.Meta(description="image of the sandbox container")] = MADE_HERE
     cluster_domain: Annotated[str, msgspec.Meta(description="domain of the cluster's names")] = "cluster.local"
-    cluster_dns: Annotated[tuple[str, ...], msgspec.Meta(description="nameservers of the cluster, for pods")] = ()
+    cluster_dns: Annotated[
+        tuple[str, ...], msgspec.Meta(description="nameservers of the cluster, for pods; empty: their network's")
+    ] = ()
     resolv_conf: Annotated[str, msgspec.Meta(description="resolv.conf of this host, for pods")] = "/etc/resolv.conf"
     seccomp_default: Annotated[
         bool, msgspec.Meta(description="whether containers that say nothing of seccomp have Docker's profile, not none")

@@ -22,7 +22,7 @@ from node_agent.observed import Container, PodContainers
 from node_agent.plan import Start
 from node_agent.pod_network import SandboxNetwork
 from node_agent.references import References
-from node_agent.resolver import without_cluster_dns
+from node_agent.resolver import asks_cluster, without_cluster_dns
 from node_agent.security import Grounds, container_rights, seccomp_profile
 from node_agent.service_variables import service_variables
 from node_agent.settings import MADE_HERE
@@ -52,15 +52,15 @@ async def created(docker: Docker, spec: ContainerSpec) -> str:
         return await docker.create(spec)
 
 
-async def connected(pod: Pod, sandbox: Container, network: SandboxNetwork, node_address: str) -> str:
+async def connected(pod: Pod, sandbox: Container, network: SandboxNetwork, node_address: str) -> tuple[str, str]:
     """The pod's address, at which it can be reached when this returns: its own, or the node's with hostNetwork.
 
-    Empty where the network gives no addresses.
+    Then the name server that its network has for it. Each is empty where the network gives none.
 
     Raises what the network raises.
     """
     if pod.spec.host_network:
-        return node_address
+        return node_address, (await network.status()).nameserver if asks_cluster(pod) else ""
     meta = pod.metadata
     ingress, egress = bandwidth.limits(meta.annotations)
     request = AttachRequest(
@@ -73,14 +73,17 @@ async def connected(pod: Pod, sandbox: Container, network: SandboxNetwork, node_
         ingress_bandwidth=ingress,
         egress_bandwidth=egress,
     )
-    return (await network.attach(request)).ip.partition("/")[0]
+    attachment = await network.attach(request)
+    return attachment.ip.partition("/")[0], attachment.nameserver
 
 
-async def named(pod: Pod, host: Host, address: str) -> list[tuple[str, str]]:
-    """Write how the pod calls itself and whom it asks for names. Returns what to tell (reason, message) of it.
+async def named(pod: Pod, host: Host, address: str, nameserver: str) -> list[tuple[str, str]]:
+    """Write how the pod calls itself and whom it asks for names: `nameserver`, where the node's settings name nobody.
 
-    Raises NotReady.
+    Returns what to tell (reason, message) of it. Raises NotReady.
     """
+    if nameserver and not host.cluster_dns:
+        host = replace(host, cluster_dns=(nameserver,))
     exceeded = await asyncio.to_thread(directories.write_network_files, pod, host, address)
     told = (("DNSConfigForming", exceeded), ("MissingClusterDNS", without_cluster_dns(pod, host.cluster_dns)))
     return [(reason, message) for reason, message in told if message]

@@ -24,6 +24,7 @@ from sdn.drivers.netlink import Netlink
 from sdn.drivers.optional_file import OptionalFile
 from sdn.drivers.unixctl import Control
 from sdn.handouts import CONFLIST, conflist
+from sdn.naming import Naming
 from sdn.network import Network
 from sdn.queries import Queries
 from sdn.services.wiring import Services
@@ -110,21 +111,23 @@ async def serve(settings: Settings) -> None:
             finally:
                 conf.show(None if network.unready else conflist(settings.socket))
                 services.wake()
+                naming.wake()
 
         loop = Loop("network", one_pass, Pace(resync=settings.resync_seconds))
         services = Services(client, network, settings)
+        naming = Naming(services.followed.directory, network, settings)
         network.wake = loop.wake
         network.on_distrust = services.distrust_switch
         control = Control(Path(settings.ovs_rundir))
         queries = Queries(client, settings.node_name, network, control, services)
-        server = AttachServer(network, Path(settings.socket))
-        health = Health(settings.health_address, lambda: network.unready or services.unready)
+        server = AttachServer(network, Path(settings.socket), tells_names=bool(settings.cluster_domain))
+        health = Health(settings.health_address, lambda: network.unready or services.unready or naming.unready)
         await server.start()
         await health.start()
         notify("READY=1")
         try:
             async with asyncio.TaskGroup() as tasks:
-                for work in (mirrors, network.openflow, loop, queries, services):
+                for work in (mirrors, network.openflow, loop, queries, services, naming):
                     tasks.create_task(work.run())
         finally:
             conf.show(None)

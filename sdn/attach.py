@@ -43,10 +43,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AttachServer:
-    """Serves one network on one unix socket that only root may open."""
+    """Serves one network on one unix socket that only root may open; `tells_names`: there are names at the gateway."""
 
-    def __init__(self, network: Network, socket: Path) -> None:
+    def __init__(self, network: Network, socket: Path, *, tells_names: bool) -> None:
         self._network = network
+        self._tells_names = tells_names
         self._socket = socket
         self._runner: web.AppRunner | None = None
 
@@ -99,7 +100,11 @@ class AttachServer:
             mac=mac_text(mac_of(address.ip)),
             mtu=view.cluster.mtu,
             host_interface=device_of(sandbox),
+            nameserver=self._nameserver(view),
         )
+
+    def _nameserver(self, view: View) -> str:
+        return str(view.node.gateway) if self._tells_names else ""
 
     async def _del(self, request: web.Request) -> web.Response:
         body = await _body(request, DetachRequest)
@@ -119,7 +124,11 @@ class AttachServer:
         if self._network.unready or view is None:
             raise NotReady(self._network.unready)
         status = NetworkStatus(
-            ready=True, subnet=str(view.node.subnet), gateway=str(view.node.gateway), mtu=view.cluster.mtu
+            ready=True,
+            subnet=str(view.node.subnet),
+            gateway=str(view.node.gateway),
+            mtu=view.cluster.mtu,
+            nameserver=self._nameserver(view),
         )
         return _answer(status)
 

@@ -45,6 +45,16 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         str,
         msgspec.Meta(pattern="^[0-9]{1,5}-[0-9]{1,5}$", description="first and last node port, as the master has it"),
     ] = "30000-32767"
+    cluster_domain: Annotated[
+        str,
+        msgspec.Meta(
+            pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$",
+            description="domain of the cluster's names, which pods ask for at their gateway; empty: tell none",
+        ),
+    ] = "cluster.local"
+    resolv_conf: Annotated[
+        str, msgspec.Meta(description="resolv.conf of this host, whose servers are asked for all other names")
+    ] = "/etc/resolv.conf"
     health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
         "127.0.0.1:10249"
     )

@@ -12,6 +12,7 @@ from api.endpoints import EndpointSlice
 from api.mirror import Mirror
 from api.pod_addresses import PodAddress, SlimPod, address_of
 from api.services import Service
+from nameserver.directory import Directory
 from sdn.services.catalogue import Catalogue
 from sdn.services.served_port import PortChange
 from sdn.services.serving import Key, Vantage
@@ -23,11 +24,13 @@ LAST_CHANGE = "endpoints.kubernetes.io/last-change-trigger-time"
 class Followed:
     """`wake` is called whenever something has changed.
 
-    Addresses of pods come as PodAddresses; an API server that has none of these is asked for its pods.
+    Addresses of pods come as PodAddresses; an API server that has none of these is asked for its pods. `directory` is
+    up with every event, whatever becomes of the catalogue.
     """
 
     def __init__(self, client: Client, wake: Callable[[], None]) -> None:
         self.catalogue = Catalogue()
+        self.directory = Directory()
         self._wake = wake
         self._begun = datetime.now(UTC)
         self._due: list[datetime] = []
@@ -35,8 +38,8 @@ class Followed:
         self._slices: set[Key] = set()
         self._pods: set[Key] = set()
         self._is_absent = asyncio.Event()
-        self.services = Mirror(client, Service, on_change=wake, on_item=self._services.add)
-        self.slices = Mirror(client, EndpointSlice, on_change=wake, on_item=self._slice_changed)
+        self.services = Mirror(client, Service, on_change=self._changed, on_item=self._service_changed)
+        self.slices = Mirror(client, EndpointSlice, on_change=self._changed, on_item=self._slice_changed)
         self._addresses = Mirror(
             client, PodAddress, on_change=self._addresses_changed, optional=True, on_item=self._pods.add
         )
@@ -84,9 +87,18 @@ class Followed:
             self._is_absent.set()
         self._wake()
 
+    def _changed(self) -> None:
+        self.directory.ready = self.services.synced and self.slices.synced
+        self._wake()
+
+    def _service_changed(self, key: Key) -> None:
+        self._services.add(key)
+        self.directory.put_service(key, self.services.items.get(key))
+
     def _slice_changed(self, key: Key) -> None:
         self._slices.add(key)
         one = self.slices.items.get(key)
+        self.directory.put_slice(key, one)
         moment = _moment(one.metadata.annotations.get(LAST_CHANGE, "")) if one is not None else None
         if moment is not None and moment > self._begun:
             self._due.append(moment)

@@ -225,6 +225,7 @@ PURE = (
     "node_agent/stopping.py",
     "node_agent/volume_paths.py",
     "reconcile/changes.py",
+    "sdn/askers.py",
     "sdn/believed.py",
     "sdn/flow.py",
     "sdn/flows.py",

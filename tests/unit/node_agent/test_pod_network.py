@@ -13,6 +13,7 @@ from node_agent.host_ports import table
 from node_agent.naming import hosts_text, kernel_name
 from node_agent.resolver import Resolver, parse, resolver, without_cluster_dns
 from node_agent.security import Rights
+from node_agent.surroundings import named
 from reconcile.errors import NotReady, Refused
 from tests.unit.node_agent.make import SANDBOX, UID, pod, with_status
 
@@ -143,6 +144,26 @@ def test_the_resolver_of_a_pod_changes_in_the_file_that_its_containers_have(tmp_
         inodes.add(path.stat().st_ino)
     assert len(inodes) == 1
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("set_here", "network", "wanted", "is_told"),
+    [
+        ((), "10.128.0.1", "10.128.0.1", False),
+        (("10.0.0.53",), "10.128.0.1", "10.0.0.53", False),
+        ((), "", "192.0.2.1", True),
+    ],
+)
+async def test_a_pod_asks_whom_the_node_names_else_whom_its_network_names(
+    tmp_path: Path, set_here: tuple[str, ...], network: str, wanted: str, is_told: bool
+) -> None:
+    of_host = tmp_path / "resolv.conf"
+    of_host.write_text("nameserver 192.0.2.1\n")
+    here = Host(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host), cluster_dns=set_here)
+    prepare(here, UID)
+    told = await named(pod(), here, "10.128.0.2", network)
+    assert Path(resolver_file(here, UID)).read_text().splitlines()[0] == f"nameserver {wanted}"
+    assert [reason for reason, _ in told] == ["MissingClusterDNS"] * is_told
 
 
 def test_a_resolver_is_written_as_it_is_read() -> None:

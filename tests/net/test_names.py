@@ -1,0 +1,101 @@
+"""Names as pods see them: told at their gateway, to whom may know them, master or no master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dns.message
+import dns.query
+import dns.rcode
+import pytest
+
+from api.objects import ObjectMeta
+from api.services import Service, ServicePort, ServiceSpec
+from api.validate import default
+from bench.bare import inside, wait_until
+from tests.net.cluster import NetCluster
+from tests.world import Place
+
+RED, BLUE, ADMIN = (
+    Place("red-a", "red", "node-1"),
+    Place("blue-a", "blue", "node-1"),
+    Place("boss", "default", "node-1"),
+)
+FAR = Place("red-b", "red", "node-2")
+SECONDS = 5.0
+GATEWAYS: dict[str, str] = {}
+ADDRESS = "172.30.7.7"
+WEB = "web.red.svc.cluster.local"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[NetCluster]:
+    with NetCluster("podname", 37) as running:
+        for project in ("red", "blue"):
+            running.add_project(project)
+        for place in (RED, BLUE, ADMIN, FAR):
+            GATEWAYS[place.node] = str(running.gateway(place.node))
+            assert running.add(place).nameserver == GATEWAYS[place.node]
+        running.ask(lambda client: client.create(web("red", ADDRESS)))
+        wait_until(lambda: asked(running, "red-a", WEB) == [ADDRESS], "the service to be known")
+        yield running
+
+
+def web(namespace: str, address: str) -> Service:
+    spec = ServiceSpec(cluster_ip=address, ports=(ServicePort(port=80),))
+    return default(Service(metadata=ObjectMeta(name="web", namespace=namespace), spec=spec))
+
+
+def asked(cluster: NetCluster, who: str, name: str, *, tcp: bool = False) -> list[str]:
+    """The addresses that a pod, or a node, is told at its gateway, or the code that says why there are none.
+
+    Raises what a resolver raises.
+    """
+    node = cluster.nodes.get(who)
+    namespace = node.namespace if node is not None else cluster.pod_namespace(who)
+    query, gateway = dns.message.make_query(name, "A"), GATEWAYS[who if node is not None else cluster.pods[who].node]
+    with inside(namespace):
+        told = dns.query.tcp(query, gateway, SECONDS) if tcp else dns.query.udp(query, gateway, SECONDS)
+    return [str(rdata) for rrset in told.answer for rdata in rrset] or [dns.rcode.to_text(told.rcode())]
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_a_project_knows_its_names_and_no_other_does(cluster: NetCluster, tcp: bool) -> None:
+    assert asked(cluster, "red-a", WEB, tcp=tcp) == [ADDRESS]
+    assert asked(cluster, "red-b", WEB, tcp=tcp) == [ADDRESS]
+    assert asked(cluster, "blue-a", WEB, tcp=tcp) == ["NXDOMAIN"]
+
+
+def test_the_privileged_project_and_the_node_itself_know_all_names(cluster: NetCluster) -> None:
+    for who in ("boss", "node-1", "node-2"):
+        assert asked(cluster, who, WEB) == [ADDRESS]
+
+
+def test_what_changes_is_told_at_once(cluster: NetCluster) -> None:
+    cluster.ask(lambda client: client.create(web("blue", "172.30.7.8")))
+    wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["172.30.7.8"], "the new service")
+    cluster.ask(lambda client: client.delete(Service, "web", "blue"))
+    wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["NXDOMAIN"], "its end")
+
+
+def test_names_are_told_while_the_master_is_away(cluster: NetCluster) -> None:
+    cluster.kill("master")
+    assert asked(cluster, "red-a", WEB) == [ADDRESS]
+    assert asked(cluster, "blue-a", WEB) == ["NXDOMAIN"]
+    cluster.start("master")
+    wait_until(cluster.master_answers, "the master")
+
+
+def test_a_daemon_that_was_killed_tells_them_again(cluster: NetCluster) -> None:
+    cluster.kill("node-1 sdn")
+    cluster.start("node-1 sdn")
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+
+    def is_told() -> bool:
+        try:
+            return asked(cluster, "red-a", WEB) == [ADDRESS]
+        except OSError:
+            return False
+
+    wait_until(is_told, "names again")
+    assert asked(cluster, "blue-a", WEB) == ["NXDOMAIN"]
