@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -154,14 +155,14 @@ def test_the_resolver_of_a_pod_changes_in_the_file_that_its_containers_have(tmp_
         ((), "", "192.0.2.1", True),
     ],
 )
-async def test_a_pod_asks_whom_the_node_names_else_whom_its_network_names(
+def test_a_pod_asks_whom_the_node_names_else_whom_its_network_names(
     tmp_path: Path, set_here: tuple[str, ...], network: str, wanted: str, is_told: bool
 ) -> None:
     of_host = tmp_path / "resolv.conf"
     of_host.write_text("nameserver 192.0.2.1\n")
     here = Host(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host), cluster_dns=set_here)
     prepare(here, UID)
-    told = await named(pod(), here, "10.128.0.2", network)
+    told = asyncio.run(named(pod(), here, "10.128.0.2", network))
     assert Path(resolver_file(here, UID)).read_text().splitlines()[0] == f"nameserver {wanted}"
     assert [reason for reason, _ in told] == ["MissingClusterDNS"] * is_told
 
