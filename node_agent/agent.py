@@ -193,7 +193,11 @@ class Agent:
             worker.look()
 
     async def _merge(self) -> None:
-        """Give every wanted pod a worker; once every source has spoken, let go of those nobody wants."""
+        """Give every wanted pod a worker; once every source has spoken, let go of those nobody wants.
+
+        A source may speak while this waits for something: what it said then is not yet among what is wanted here.
+        """
+        all_spoke = self.mirror.synced and self.static.seen
         wanted, doubles = merge((*self.static.offers, Offer("the master", self._from_master())))
         self._tell_of(doubles)
         undecided, began = 0, await self._began(wanted.keys())
@@ -208,7 +212,7 @@ class Agent:
             self._report(uid, self._workers[uid].pod.status)
         self._waiting = wanted.keys() - self._workers.keys()
         self.mirroring.loop.wake()
-        if self.mirror.synced and self.static.seen:
+        if all_spoke:
             for uid in self._workers.keys() - wanted.keys():
                 if not self._workers[uid].leaving:
                     self._workers[uid].leave()

@@ -111,6 +111,37 @@ async def test_what_changed_while_the_agent_was_away_is_put_right(node: OneNode)
         assert node.sandboxes() == {shown.metadata.annotations[CONFIG_MIRROR]: "web-node-1"}
 
 
+async def test_what_a_source_says_while_others_are_taken_up_is_not_cleaned_up(
+    node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look knows static pods only, and before it ends the master has named the other one."""
+    node.write("web")
+    await node.admin.create(
+        Pod(
+            metadata=ObjectMeta(name="guest", namespace="default"),
+            spec=PodSpec(containers=(Container(name="main", image="toolbox"),), node_name="node-1"),
+        )
+    )
+    async with node.agent():
+        await node.until_shown("web-node-1", runs)
+        await node.until_shown("guest", runs)
+    async with node.agent() as agent:
+        pods = node.docker.pods
+
+        async def after_the_master() -> dict[str, dict[str, str]]:
+            pods_asked.append(True)
+            await until_true(lambda: bool(agent.mirror.synced and agent.mirror.items))
+            return await pods()
+
+        pods_asked: list[bool] = []
+        monkeypatch.setattr(node.docker, "pods", after_the_master)
+        await until_true(lambda: bool(pods_asked))
+        node.write("late")
+        await node.until_shown("late-node-1", runs)
+        assert sorted(node.sandboxes().values()) == ["guest", "late-node-1", "web-node-1"]
+        assert not node.docker.signals
+
+
 async def test_nothing_is_cleaned_up_before_every_source_has_spoken(node: OneNode) -> None:
     node.write("web")
     async with node.agent():
