@@ -51,7 +51,7 @@ def _no_way(drop: Drop) -> Iterator[str]:
 
 def _not_served(drop: Drop) -> Iterator[str]:
     asked, known, address = drop.last.asked, drop.known, drop.target.address
-    if address in known.services and known.front(address, 0) is None:
+    if address in known.services and known.front(address) is None:
         yield f"{address} is a service address, and no service has it"
     if asked.protocol not in WITH_PORTS:
         yield f"services take tcp and udp, not {asked.protocol}"

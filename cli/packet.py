@@ -72,10 +72,10 @@ def packet(arguments: argparse.Namespace, source: End, target: End, known: Map) 
 def _kind(arguments: argparse.Namespace, target: End, known: Map) -> tuple[str, int]:
     """Protocol and port: what is not said of a packet to a service follows from its ports."""
     said: str = arguments.proto
-    front = known.front(target.address, arguments.port)
-    if front is not None and said in {"", front.protocol}:
+    front = known.front(target.address, arguments.port, said)
+    if front is not None:
         return front.protocol, front.port
-    is_service = known.front(target.address, 0) is not None
+    is_service = known.front(target.address) is not None
     return said or ("tcp" if is_service else "icmp"), arguments.port
 
 

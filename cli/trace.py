@@ -78,13 +78,11 @@ def pods_with_addresses(pods: Iterable[Pod]) -> tuple[End, ...]:
 def fronts_of(services: Iterable[Service]) -> tuple[Front, ...]:
     """Where services are called, but for node ports: those are ports of every node."""
     return tuple(
-        Front(
-            f"{service.metadata.namespace}/{service.metadata.name}", IPv4Address(text), port.protocol.lower(), port.port
-        )
+        Front(f"{service.metadata.namespace}/{service.metadata.name}", IPv4Address(text), protocol, port.port)
         for service in services
         for text in _addresses(service)
         for port in service.spec.ports
-        if port.protocol.lower() in WITH_PORTS
+        if (protocol := (port.protocol or "TCP").lower()) in WITH_PORTS
     )
 
 

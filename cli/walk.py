@@ -117,9 +117,10 @@ class Map:
             return f"{end.project} (VNID {vnid})"
         return f"containers outside of any pod (VNID {vnid})" if end.enters == "docker" else f"VNID {vnid}"
 
-    def front(self, address: IPv4Address, port: int) -> Front | None:
-        """Where a service is called at this address: at this port if one is given, or its first."""
-        return next((one for one in self.fronts if one.address == address and port in {0, one.port}), None)
+    def front(self, address: IPv4Address, port: int = 0, protocol: str = "") -> Front | None:
+        """Where a service is called at this address: the first that has this port and protocol, as far as given."""
+        fronts = (one for one in self.fronts if one.address == address)
+        return next((one for one in fronts if port in {0, one.port} and protocol in {"", one.protocol}), None)
 
     def is_inside(self, address: IPv4Address) -> bool:
         """Whether the cluster network has this address."""

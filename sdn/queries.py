@@ -104,23 +104,17 @@ class Queries:
             if asked.capture is not None:
                 device = self._network.device_of_address(IPv4Address(asked.capture.pod))
                 return NodeQueryStatus(pcap=await capture(device, asked.capture.packets, asked.capture.seconds))
-            return await self._trace(asked.trace or TraceQuestion(enters="node", source="", target=""), view)
+            question = asked.trace or TraceQuestion(enters="node", source="", target="")
+            return NodeQueryStatus(trace=await self._trace(question, view))
         except (trace.Unaskable, DriverError) as error:
             return NodeQueryStatus(error=str(error))
 
-    async def _trace(self, asked: TraceQuestion, view: View) -> NodeQueryStatus:
-        found = self._services.called(asked, view.node)
-        if found is None:
-            return NodeQueryStatus(trace=await self._ask_switch(asked, view))
-        answer = await self._ask_switch(asked, view) if tracing.is_for_switch(asked) else TraceAnswer()
-        backend = tracing.dealt(asked, answer, found)
-        if backend is not None and tracing.is_for_bridge(asked, backend, view):
-            onward = await self._ask_switch(tracing.to_backend(asked, backend, view.node), view)
-            answer = tracing.joined(answer, onward)
-        return NodeQueryStatus(trace=tracing.told(answer, found, backend))
+    async def _trace(self, asked: TraceQuestion, view: View) -> TraceAnswer:
+        async def ask(one: TraceQuestion) -> TraceAnswer:
+            return trace.answer(await self._control.trace(BRIDGE, trace.question(one, view)), view)
 
-    async def _ask_switch(self, asked: TraceQuestion, view: View) -> TraceAnswer:
-        return trace.answer(await self._control.trace(BRIDGE, trace.question(asked, view)), view)
+        found = self._services.called(asked, view.node)
+        return await (ask(asked) if found is None else tracing.follow(asked, view, found, ask))
 
     async def _report(self, view: View | None) -> NetworkReport:
         known = self._network.report()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -55,24 +56,33 @@ def _is_for_firewall(address: IPv4Address, port: ServedPort, node: Node, is_own:
     return address == node.address or address in port.outside_ips
 
 
-def is_for_switch(asked: TraceQuestion) -> bool:
-    """Whether the switch leads the packet to its endpoint, and not the firewall before it."""
-    return asked.enters in _BY_SWITCH
+async def follow(
+    asked: TraceQuestion, view: View, found: Called, ask: Callable[[TraceQuestion], Awaitable[TraceAnswer]]
+) -> TraceAnswer:
+    """The way of a packet that calls a service, by the answers of the switch.
+
+    Pods' calls are translated by the switch, others by the firewall before it. Where calls are dealt out by chance, of
+    which a trace knows nothing, it goes on to the first endpoint.
+    """
+    is_for_switch = asked.enters in _BY_SWITCH
+    answer = await ask(asked) if is_for_switch else TraceAnswer()
+    if is_for_switch and not _is_dealt_out(answer):
+        return _told(answer, found, answer.endpoint)
+    if not found.backends:
+        return _told(answer, found, "")
+    backend = found.backends[0]
+    if is_for_switch or any(backend.address in network for network in view.cluster.networks):
+        onward = await ask(_to_backend(asked, backend, view.node))
+        answer = _joined(answer, onward)
+    return _told(answer, found, *texts((backend,)))
 
 
-def dealt(asked: TraceQuestion, answer: TraceAnswer, found: Called) -> Backend | None:
-    """The endpoint to go on with where calls are dealt out by chance, of which a trace knows nothing: the first."""
+def _is_dealt_out(answer: TraceAnswer) -> bool:
     acts = answer.steps[-1].actions if answer.steps else ()
-    is_dealt_out = not is_for_switch(asked) or any(action.startswith(_GROUP) for action in acts)
-    return next(iter(found.backends), None) if is_dealt_out else None
+    return any(action.startswith(_GROUP) for action in acts)
 
 
-def is_for_bridge(asked: TraceQuestion, backend: Backend, view: View) -> bool:
-    """Whether the packet to this endpoint meets the switch: what the firewall leads to other networks does not."""
-    return is_for_switch(asked) or any(backend.address in network for network in view.cluster.networks)
-
-
-def to_backend(asked: TraceQuestion, backend: Backend, node: Node) -> TraceQuestion:
+def _to_backend(asked: TraceQuestion, backend: Backend, node: Node) -> TraceQuestion:
     """The packet when it has got this endpoint. The firewall masquerades what goes to pods of other nodes."""
     source = asked.source
     if asked.enters in _BY_FIREWALL and not backend.is_here:
@@ -80,20 +90,21 @@ def to_backend(asked: TraceQuestion, backend: Backend, node: Node) -> TraceQuest
     return replace(asked, source=source, target=str(backend.address), port=backend.port)
 
 
-def joined(first: TraceAnswer, onward: TraceAnswer) -> TraceAnswer:
+def _joined(first: TraceAnswer, onward: TraceAnswer) -> TraceAnswer:
     """The way of one packet: to where calls are dealt out, and from there to the endpoint."""
-    tables = [step.table for step in onward.steps]
-    begin = tables.index("route") if "route" in tables else 0
-    return replace(onward, steps=(*first.steps, *onward.steps[begin:]))
+    if not first.steps:
+        return onward
+    rest = itertools.dropwhile(lambda step: step.table != "route", onward.steps)
+    return replace(onward, steps=(*first.steps, *rest))
 
 
-def told(answer: TraceAnswer, found: Called, backend: Backend | None) -> TraceAnswer:
-    """The answer with what the asker wants to know of the service."""
+def _told(answer: TraceAnswer, found: Called, endpoint: str) -> TraceAnswer:
+    """With what the asker wants to know of the service."""
     key = found.port.key.namespace, found.port.key.service
     return replace(
         answer,
         service=port_report(found.port),
         endpoints=texts(found.backends),
-        endpoint=answer.endpoint if backend is None else next(iter(texts((backend,)))),
+        endpoint=endpoint,
         left_out=tuple(left_out_report(key, found.served)),
     )

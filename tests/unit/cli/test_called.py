@@ -1,0 +1,172 @@
+"""What people are told of a packet to a service."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+from msgspec import structs
+
+from api.objects import ObjectMeta
+from api.queries import LeftOutReport, PortReport, TraceAnswer, TraceQuestion, TraceStep
+from api.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus
+from cli.called import lines
+from cli.packet import add_arguments, packet
+from cli.trace import fronts_of
+from cli.verdict import sentence
+from cli.walk import End, Front, Hop, onward
+from tests.unit.cli.test_packet import BLUE, KNOWN, RED
+
+CLUSTER_IP = IPv4Address("172.30.0.9")
+MAP = replace(
+    KNOWN,
+    fronts=(
+        Front("blue/web", CLUSTER_IP, "tcp", 80),
+        Front("blue/web", CLUSTER_IP, "udp", 53),
+        Front("blue/web", IPv4Address("192.0.2.9"), "tcp", 80),
+    ),
+)
+NODE = End(IPv4Address("10.128.0.1"), "node-1", node="node-1")
+WEB = PortReport("blue/web", "80/TCP", vnid=11, everywhere=("10.128.2.3:8080",))
+ASKED = TraceQuestion("pod", "10.128.0.2", "172.30.0.9", sender="10.128.0.2", protocol="tcp", port=80)
+LED = TraceAnswer(
+    (TraceStep("source"), TraceStep("service"), TraceStep("route")),
+    ("tunnel 10.245.2.4",),
+    11,
+    endpoint="10.128.2.3:8080",
+    service=WEB,
+    endpoints=("10.128.2.3:8080", "198.51.100.7:443"),
+    left_out=(LeftOutReport("blue/web", "endpoint 10.128.9.9:8080", "is in the cluster network, but no pod has it"),),
+)
+STOPPED = structs.replace(LED, outputs=(), endpoint="", steps=(TraceStep("source"), TraceStep("service")))
+
+
+def told(answer: TraceAnswer, *onward: Hop, asked: TraceQuestion = ASKED, source: End = RED) -> str:
+    target = MAP.end("blue/web")
+    assert target is not None
+    return sentence(source, target, [Hop("node-1", asked, answer), *onward], MAP)
+
+
+def test_a_call_that_arrives_names_its_endpoint() -> None:
+    far = Hop("node-2", ASKED, TraceAnswer((TraceStep("deliver"),), ("pod 10.128.2.3",), 11))
+    assert told(LED, far) == "delivered: red/a reaches blue/b on node-2, an endpoint of the service blue/web"
+
+
+def test_an_endpoint_that_drops_it_is_told_of() -> None:
+    far = Hop("node-2", ASKED, TraceAnswer((TraceStep("deliver"),), (), 10))
+    assert told(LED, far) == "dropped because red (VNID 10) may not reach blue (VNID 11)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            structs.replace(STOPPED, vnid=10),
+            "dropped because red (VNID 10) may not call the service blue/web (VNID 11)",
+        ),
+        (
+            structs.replace(STOPPED, outputs=("node",), endpoints=(), service=structs.replace(WEB, everywhere=())),
+            "refused by node-1: the service blue/web has no endpoint that takes calls",
+        ),
+        (
+            structs.replace(STOPPED, outputs=("node",), endpoints=()),
+            "dropped because the service blue/web may be answered by endpoints on node-1 only, and there is none",
+        ),
+        (
+            structs.replace(STOPPED, outputs=("node",)),
+            "delivered: red/a reaches the proxy of node-1, which calls an endpoint of the service blue/web",
+        ),
+        (
+            structs.replace(LED, steps=(), outputs=(), endpoint="198.51.100.7:443"),
+            "sent on: node-1 calls 198.51.100.7:443, an endpoint of the service blue/web "
+            "outside of the cluster network",
+        ),
+    ],
+)
+def test_a_call_that_gets_no_pod_says_why(answer: TraceAnswer, words: str) -> None:
+    assert told(answer) == words
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "why"),
+    [
+        ("172.30.0.77", ASKED, "172.30.0.77 is a service address, and no service has it"),
+        ("blue/web", structs.replace(ASKED, port=81), "node-1 serves no port 81/TCP of blue/web"),
+        ("blue/web", structs.replace(ASKED, protocol="icmp", port=0), "services take tcp and udp, not icmp"),
+        (
+            "10.245.2.4",
+            structs.replace(ASKED, port=30999),
+            "port 30999/TCP is in the range of node ports, and no service has it",
+        ),
+    ],
+)
+def test_what_is_served_nowhere_is_told(target: str, asked: TraceQuestion, why: str) -> None:
+    end = MAP.end(target)
+    assert end is not None
+    hop = Hop("node-1", asked, TraceAnswer((TraceStep("source"), TraceStep("service")), vnid=10))
+    assert sentence(RED, end, [hop], MAP) == f"dropped because {why}"
+
+
+def test_all_endpoints_are_shown_with_those_left_out() -> None:
+    sticky = structs.replace(LED, service=structs.replace(WEB, affinity_seconds=600))
+    assert list(lines(Hop("node-1", ASKED, sticky), MAP)) == [
+        "blue/web 80/TCP on node-1: blue/b (10.128.2.3:8080) (traced), 198.51.100.7:443; "
+        "a client keeps its endpoint for 600 s",
+        "left out: endpoint 10.128.9.9:8080 is in the cluster network, but no pod has it",
+    ]
+    assert list(lines(Hop("node-1", ASKED, TraceAnswer()), MAP)) == []
+
+
+def test_the_next_switch_is_asked_about_the_endpoint() -> None:
+    [(node, asked)] = onward(Hop("node-1", ASKED, LED), MAP)
+    assert (node, asked.target, asked.port, asked.source) == ("node-2", "10.128.2.3", 8080, "10.128.0.2")
+    outside = structs.replace(ASKED, enters="node", source="203.0.113.5", sender="")
+    [(_, asked)] = onward(Hop("node-1", outside, LED), MAP)
+    assert (asked.source, asked.enters) == ("10.128.0.1", "tunnel")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("red/a blue/web", ("172.30.0.9", "tcp", 80)),
+        ("red/a 172.30.0.9", ("172.30.0.9", "tcp", 80)),
+        ("red/a blue/web --proto udp", ("172.30.0.9", "udp", 53)),
+        ("red/a blue/web --port 53", ("172.30.0.9", "udp", 53)),
+        ("red/a blue/web --port 81", ("172.30.0.9", "tcp", 81)),
+        ("red/a blue/web --proto icmp", ("172.30.0.9", "icmp", 0)),
+        ("red/a 192.0.2.9", ("192.0.2.9", "tcp", 80)),
+        ("red/a blue/b", ("10.128.2.3", "icmp", 0)),
+    ],
+)
+def test_what_is_not_said_of_a_call_follows_from_the_service(words: str, kind: tuple[str, str, int]) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    arguments = parser.parse_args(words.split())
+    source, target = MAP.end(arguments.source), MAP.end(arguments.target)
+    assert source is not None
+    assert target is not None
+    _, asked = packet(arguments, source, target, MAP)
+    assert (asked.target, asked.protocol, asked.port) == kind
+
+
+def test_a_service_sends_nothing() -> None:
+    service = MAP.end("blue/web")
+    assert service == End(CLUSTER_IP, "blue/web")
+    assert service.enters == ""
+    assert (NODE.enters, BLUE.enters) == ("node", "pod")
+
+
+def test_fronts_are_the_addresses_and_ports_of_services() -> None:
+    ports = (ServicePort(port=80), ServicePort(port=53, protocol="UDP"), ServicePort(port=9, protocol="SCTP"))
+    spec = ServiceSpec(cluster_ip="172.30.0.9", external_ips=("192.0.2.9",), ports=ports)
+    ingress = LoadBalancerStatus(ingress=(LoadBalancerIngress(ip="172.29.0.1"), LoadBalancerIngress(hostname="web")))
+    meta = ObjectMeta(name="web", namespace="blue")
+    service = Service(metadata=meta, spec=spec, status=ServiceStatus(load_balancer=ingress))
+    headless = Service(
+        metadata=ObjectMeta(name="none", namespace="blue"), spec=ServiceSpec(cluster_ip="None", ports=ports)
+    )
+    found = fronts_of([service, headless])
+    assert {str(one.address) for one in found} == {"172.30.0.9", "192.0.2.9", "172.29.0.1"}
+    assert {(one.name, one.protocol, one.port) for one in found} == {("blue/web", "tcp", 80), ("blue/web", "udp", 53)}

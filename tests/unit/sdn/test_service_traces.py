@@ -1,0 +1,159 @@
+"""Which service a traced packet calls, and how its way is put together from what the switch says."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from msgspec import structs
+
+from api.queries import TraceAnswer, TraceQuestion, TraceStep
+from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
+from sdn.services.serving import LeftOut, Served, Vantage
+from sdn.services.tracing import Called, called, follow
+from sdn.view import Cluster, Node, View
+
+NETWORKS, SERVICES = (IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16")
+NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
+OTHER = IPv4Address("10.245.2.4")
+VIEW = View(Cluster(NETWORKS, SERVICES, True, 4789, 1450), NODE, frozenset(), frozenset())
+VANTAGE = Vantage(
+    "node-1",
+    NODE.address,
+    NODE.subnet,
+    NETWORKS,
+    SERVICES,
+    {"red": 10},
+    frozenset({NODE.address, OTHER}),
+    (30000, 32767),
+)
+HERE, THERE = Backend(IPv4Address("10.128.0.2"), 8080, is_here=True), Backend(IPv4Address("10.128.2.2"), 8080)
+WEB = ServedPort(
+    PortKey("red", "web", "", Protocol.TCP),
+    vnid=10,
+    cluster_ip=IPv4Address("172.30.0.9"),
+    port=80,
+    node_port=30080,
+    outside_ips=(IPv4Address("192.0.2.9"),),
+    inside=(THERE, HERE),
+    everywhere=(THERE,),
+    outside=(HERE,),
+)
+SERVED = Served({WEB.key: WEB}, (LeftOut("endpoint 10.128.4.4:8080", "is in the cluster network"),))
+FROM_POD = TraceQuestion("pod", "10.128.0.7", "172.30.0.9", sender="10.128.0.7", protocol="tcp", port=80)
+FROM_NODE = TraceQuestion("node", "10.128.0.1", "172.30.0.9", protocol="tcp", port=80)
+FROM_OUTSIDE = TraceQuestion("node", "203.0.113.5", "10.245.2.3", protocol="tcp", port=30080)
+
+
+def find(asked: TraceQuestion) -> Called | None:
+    return called(asked, NODE, VANTAGE, [WEB], {("red", "web"): SERVED})
+
+
+@pytest.mark.parametrize(
+    ("asked", "backends"),
+    [
+        (FROM_POD, (THERE, HERE)),
+        (structs.replace(FROM_POD, target="10.245.2.4", port=30080), (THERE,)),
+        (structs.replace(FROM_POD, target="192.0.2.9"), (THERE,)),
+        (structs.replace(FROM_POD, enters="docker"), (THERE, HERE)),
+        (FROM_NODE, (THERE, HERE)),
+        (structs.replace(FROM_NODE, target="192.0.2.9"), (THERE,)),
+        (FROM_OUTSIDE, (HERE,)),
+        (structs.replace(FROM_OUTSIDE, target="192.0.2.9", port=80), (HERE,)),
+    ],
+)
+def test_the_endpoints_are_those_of_the_caller(asked: TraceQuestion, backends: tuple[Backend, ...]) -> None:
+    found = find(asked)
+    assert found is not None
+    assert (found.port, found.backends) == (WEB, backends)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        structs.replace(FROM_POD, port=81),
+        structs.replace(FROM_POD, protocol="udp"),
+        structs.replace(FROM_POD, protocol="icmp", port=0),
+        structs.replace(FROM_POD, target="10.128.0.1", port=30080),
+        structs.replace(FROM_POD, enters="tunnel", sender="", tunnel_source="10.245.2.4"),
+        structs.replace(FROM_OUTSIDE, target="172.30.0.9", port=80),
+        structs.replace(FROM_OUTSIDE, target="10.245.2.4"),
+        structs.replace(FROM_NODE, target="10.245.2.4", port=30080),
+    ],
+)
+def test_what_calls_no_service_here_is_not_led(asked: TraceQuestion) -> None:
+    assert find(asked) is None
+
+
+def walk(
+    asked: TraceQuestion, *answers: TraceAnswer, port: ServedPort = WEB
+) -> tuple[TraceAnswer, list[TraceQuestion]]:
+    """The answer, and what the switch was asked."""
+    questions: list[TraceQuestion] = []
+    said = iter(answers)
+
+    async def ask(one: TraceQuestion) -> TraceAnswer:
+        questions.append(one)
+        return next(said)
+
+    found = called(asked, NODE, VANTAGE, [port], {("red", "web"): SERVED})
+    assert found is not None
+    return asyncio.run(follow(asked, VIEW, found, ask)), questions
+
+
+SOURCE, ROUTE, DELIVER = (TraceStep(table) for table in ("source", "route", "deliver"))
+DEALT = TraceStep("service", actions=("group:7",))
+TO_POD = TraceAnswer((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10)
+
+
+def test_where_calls_are_dealt_out_the_first_endpoint_is_followed() -> None:
+    answer, questions = walk(FROM_POD, TraceAnswer((SOURCE, DEALT), vnid=10), TO_POD)
+    assert questions == [FROM_POD, structs.replace(FROM_POD, target="10.128.2.2", port=8080)]
+    assert [step.table for step in answer.steps] == ["source", "service", "route", "deliver"]
+    assert (answer.outputs, answer.vnid, answer.endpoint) == (("pod 10.128.0.2",), 10, "10.128.2.2:8080")
+    assert answer.endpoints == ("10.128.2.2:8080", "10.128.0.2:8080")
+    assert answer.service is not None
+    assert (answer.service.service, answer.service.port) == ("red/web", "80/TCP")
+    assert [one.what for one in answer.left_out] == ["endpoint 10.128.4.4:8080"]
+
+
+def test_an_endpoint_that_the_switch_names_itself_is_the_one() -> None:
+    said = TraceAnswer((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10, endpoint="10.128.0.2:8080")
+    answer, questions = walk(FROM_POD, said)
+    assert questions == [FROM_POD]
+    assert (answer.endpoint, answer.steps) == ("10.128.0.2:8080", said.steps)
+
+
+def test_a_call_that_is_not_let_through_goes_nowhere() -> None:
+    dropped = TraceAnswer((SOURCE, TraceStep("service")), vnid=11)
+    answer, questions = walk(FROM_POD, dropped)
+    assert (questions, answer.outputs, answer.endpoint) == ([FROM_POD], (), "")
+    assert answer.service is not None
+
+
+@pytest.mark.parametrize(
+    ("asked", "source", "target"),
+    [
+        (FROM_NODE, "10.128.0.1", "10.128.2.2"),
+        (FROM_OUTSIDE, "203.0.113.5", "10.128.0.2"),
+    ],
+)
+def test_the_firewall_gives_the_endpoint_before_the_switch(asked: TraceQuestion, source: str, target: str) -> None:
+    answer, questions = walk(asked, TO_POD)
+    assert questions == [structs.replace(asked, source=source, target=target, port=8080)]
+    assert answer.endpoint == f"{target}:8080"
+
+
+def test_from_outside_to_a_pod_of_another_node_it_is_masqueraded() -> None:
+    _, questions = walk(FROM_OUTSIDE, TO_POD, port=dataclasses.replace(WEB, outside=(THERE,)))
+    assert [one.source for one in questions] == ["10.128.0.1"]
+
+
+def test_without_endpoints_and_towards_other_networks_the_switch_is_not_asked() -> None:
+    answer, questions = walk(FROM_NODE, port=dataclasses.replace(WEB, inside=()))
+    assert (answer.endpoints, answer.endpoint, questions) == ((), "", [])
+    far = Backend(IPv4Address("198.51.100.7"), 443)
+    answer, questions = walk(FROM_NODE, port=dataclasses.replace(WEB, inside=(far,)))
+    assert (answer.endpoint, questions) == ("198.51.100.7:443", [])
