@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from bench import attach, master, megaflows, names, outage, peers, pods, rivals, streams
+from bench import attach, master, megaflows, names, outage, peers, pods, rivals, services, streams
 from bench.figures import Figure, show
 
 MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
@@ -22,6 +22,7 @@ MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
     "megaflows": megaflows.measure,
     "pods": pods.measure,
     "master": master.measure,
+    "services": services.measure,
     "streams": streams.measure,
     "names": names.measure,
 }

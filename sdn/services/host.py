@@ -40,7 +40,6 @@ class HostServices:
     async def open(self) -> None:
         """Begin to listen for changes by others."""
         self._watch.open()
-        await self._conntrack.open()
 
     def close(self) -> None:
         """Listen no more; the table stays as it is."""
