@@ -20,6 +20,7 @@ from master.controllers.network import master_service
 from master.controllers.network.master_service import Place
 from master.controllers.table import MASTER_SERVICE
 from master.kinds import TYPES
+from master.naming import Naming
 from master.server import nodes_door
 from master.server.nodes_door import NodesDoor, Trust
 from master.server.server import Parts, Server, tls
@@ -100,7 +101,8 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 services=network_wish(settings).services,
             )
         )
-        async with _beside(controllers.run(), store.run()):
+        naming = Naming(store, settings)
+        async with _beside(controllers.run(), store.run(), naming.run()):
             await controllers.first_pass.wait()
             try:
                 await _listen(server, settings, authority)

@@ -12,6 +12,7 @@ import msgspec
 
 from api import objects
 
+DOMAIN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 HostBits = Annotated[int, msgspec.Meta(ge=2, le=30, description="host bits of each node's part of clusterNetwork")]
 
 
@@ -78,6 +79,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
         Annotated[int, msgspec.Meta(ge=576, le=65536)] | None,
         msgspec.Meta(description="MTU of pods; left out: that of the underlay less 50"),
     ] = None
+    cluster_domain: Annotated[
+        str, msgspec.Meta(pattern=DOMAIN, description="domain of the cluster's names, the same on all nodes")
+    ] = "cluster.local"
+    dns_port: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=65535, description="port at advertiseAddress where services are found by name; 0: none"),
+    ] = 53
     node_monitor_grace_seconds: Annotated[
         int, msgspec.Meta(ge=1, description="a node not heard of for this long is no longer Ready")
     ] = 50

@@ -28,7 +28,16 @@ class ApiServer:
         command = (
             Path(sys.executable).with_name("podlane-master"),
             *("--config", "/dev/null", "--listen-address", "127.0.0.1", "--advertise-address", "127.0.0.1"),
-            *("--port", str(self._port), "--state-dir", self.root / "state", "--admin-kubeconfig", self.kubeconfig),
+            *(
+                "--port",
+                str(self._port),
+                "--dns-port",
+                "0",
+                "--state-dir",
+                self.root / "state",
+                "--admin-kubeconfig",
+                self.kubeconfig,
+            ),
         )
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([*command, *self._flags], stdout=log, stderr=log)

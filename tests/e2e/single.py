@@ -183,6 +183,7 @@ class SingleNode:
             "--listen-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             f"--port={_free_port()}",
+            "--dns-port=0",
             f"--state-dir={self.root}/master",
             f"--admin-kubeconfig={self.root}/admin",
             *self._master,
