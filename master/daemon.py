@@ -101,8 +101,7 @@ async def running(settings: Settings) -> AsyncIterator[Master]:
                 services=network_wish(settings).services,
             )
         )
-        naming = Naming(store, settings)
-        async with _beside(controllers.run(), store.run(), naming.run()):
+        async with _beside(controllers.run(), store.run(), Naming(store, settings).run()):
             await controllers.first_pass.wait()
             try:
                 await _listen(server, settings, authority)
