@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.conformance.api_specs import GROUPS, NOT_ASKED
 from tests.conformance.build import HOME, build
 from tests.conformance.own import OwnNode
-from tests.conformance.suite import Result, names, results, run_specs, say, table
+from tests.conformance.suite import Asker, Result, names, results, run_specs, say, table
 
 _GROUP = re.compile(r"\[([\w.-]+)\]")
 
@@ -59,7 +59,8 @@ def main() -> int:
         say("a master of ours is up; a node of ours joins it")
         node.agent()
         node.tokens()
-        run_specs(node, focus, tuple(pattern for pattern, _ in NOT_ASKED), reports)
+        asker = Asker(node.place, node.root / "admin")
+        run_specs(asker, focus, tuple(pattern for pattern, _ in NOT_ASKED), reports)
     return _told(reports, focus)
 
 

@@ -16,6 +16,8 @@ HOME = Path(__file__).resolve().parents[2] / ".conformance"
 BINARIES = HOME / "bin"
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 PACKAGES = ("golang-1.19-go", "golang-github-modern-go-reflect2-dev", "etcd-server", "dpkg-dev", "make")
+IN_IMAGES = {"dig": "bind9-dnsutils", "nc.openbsd": "netcat-openbsd"}
+"""Programs that images of the specs have, and Debian's packages with them."""
 REFLECT = "github.com/modern-go/reflect2"
 PACKAGED = Path("/usr/share/gocode/src")
 TARGETS = (
@@ -35,9 +37,9 @@ SUITE = ("agnhost", "nonewprivs", "ginkgo", "e2e.test")
 
 
 def missing(names: tuple[str, ...] = (*CONTROL_PLANE, *NODE_COMPONENTS, *SUITE)) -> tuple[str, ...]:
-    """What of these is not built yet; `etcd` comes from Debian as it is."""
+    """What of these is not built yet, and what of Debian's is not installed."""
     absent = [name for name in names if not (BINARIES / name).exists()]
-    return (*absent, *(() if shutil.which("etcd") else ("etcd",)))
+    return (*absent, *(name for name in ("etcd", *IN_IMAGES) if not shutil.which(name)))
 
 
 def build() -> None:
@@ -46,9 +48,10 @@ def build() -> None:
         _say(f"all is there, in {BINARIES}")
         return
     HOME.mkdir(exist_ok=True)
-    _say(f"installing {', '.join(PACKAGES)}")
+    packages = (*PACKAGES, *IN_IMAGES.values())
+    _say(f"installing {', '.join(packages)}")
     _run("apt-get", "-qq", "update")
-    _run("apt-get", "-qq", "install", "-y", "--no-install-recommends", *PACKAGES)
+    _run("apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages)
     source = _source()
     BINARIES.mkdir(exist_ok=True)
     for target in TARGETS:

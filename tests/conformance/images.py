@@ -54,12 +54,16 @@ def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
                     "agnhost": (agnhost, EXECUTABLE),
                     "agnhost-2": (agnhost, EXECUTABLE),
                     **_program("curl"),
+                    **_program("dig"),
+                    **_program("getent"),
+                    **_program("nc.openbsd", "usr/local/bin/nc"),
                     "localhost.crt": (certificate, READABLE),
                     "localhost.key": (key, READABLE),
                 }
             ),
             ('ENTRYPOINT ["/agnhost"]', 'CMD ["pause"]'),
         ),
+        f"{OLD}/jessie-dnsutils:1.0": (_with({**_program("dig"), **_program("getent")}), ('CMD ["sh"]',)),
         "busybox:1.29": (busybox, ('CMD ["sh"]',)),
         f"{OLD}/nonroot:1.0": (busybox, ("USER 1234", 'CMD ["sleep", "1000000"]')),
         f"{OLD}/nonewprivs:1.0": (
@@ -82,12 +86,12 @@ def _serving(folder: str) -> tuple[str, ...]:
     return (f'CMD ["httpd", "-f", "-p", "80", "-h", "{folder}"]', "EXPOSE 80")
 
 
-def _program(name: str) -> Mapping[str, tuple[bytes, int]]:
-    """A program of this machine under its own path, with the libraries that it needs."""
-    path = shutil.which(name)
-    needs = subprocess.run(["ldd", str(path)], check=True, capture_output=True, text=True).stdout
-    files = [str(path), *re.findall(r"(/\S+) \(0x", needs)]
-    return {file.lstrip("/"): (Path(file).read_bytes(), EXECUTABLE) for file in files}
+def _program(name: str, place: str = "") -> Mapping[str, tuple[bytes, int]]:
+    """A program of this machine, with the libraries that it needs; under its own path, or at another place."""
+    path = str(shutil.which(name))
+    needs = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
+    files = {file: file for file in re.findall(r"(/\S+) \(0x", needs)} | {place or path: path}
+    return {where.lstrip("/"): (Path(file).read_bytes(), EXECUTABLE) for where, file in files.items()}
 
 
 def _with(files: Mapping[str, tuple[bytes, int]]) -> bytes:

@@ -85,7 +85,15 @@ def names(folder: Path) -> frozenset[str]:
     return frozenset(case.attrib["name"] for cases in found for case in cases)
 
 
-def run_specs(node: StockNode, focus: str, not_asked: tuple[str, ...], reports: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """From where a cluster is asked: the beginning of each command, and the administrator's kubeconfig."""
+
+    place: tuple[str, ...]
+    kubeconfig: Path
+
+
+def run_specs(asker: Asker, focus: str, not_asked: tuple[str, ...], reports: Path) -> None:
     """All that match, first those that may run beside others. What they say goes into `reports`."""
     reports.mkdir(parents=True, exist_ok=True)
     skipped = "|".join(not_asked)
@@ -95,9 +103,9 @@ def run_specs(node: StockNode, focus: str, not_asked: tuple[str, ...], reports: 
     ):
         log = reports / f"{name}.log"
         command = [
-            *(*node.place, "nice", str(BINARIES / "ginkgo"), f"-nodes={at_once}", "-noColor"),
+            *(*asker.place, "nice", str(BINARIES / "ginkgo"), f"-nodes={at_once}", "-noColor"),
             *(f"-focus={chosen}", f"-skip={left_out}", str(BINARIES / "e2e.test"), "--"),
-            *(f"-kubeconfig={node.root}/admin", f"-kubectl-path={PROGRAMS[0]}"),
+            *(f"-kubeconfig={asker.kubeconfig}", f"-kubectl-path={PROGRAMS[0]}"),
             *("-provider=skeleton", "-disable-log-dump"),
             *(f"-report-dir={reports}", f"-report-prefix={name}-", "-node-os-distro=custom"),
         ]
@@ -137,7 +145,7 @@ def main() -> int:
     with StockNode() as node:
         say("a real Kubernetes is up; our node joins it")
         node.agent()
-        run_specs(node, focus, NOT_ASKED, reports)
+        run_specs(Asker(node.place, node.root / "admin"), focus, NOT_ASKED, reports)
     rows = tuple(results(reports))
     sys.stdout.write(table(rows) + "\n")
     ends = Counter(row.outcome for row in rows)

@@ -1,0 +1,98 @@
+"""Runs Kubernetes' own specs of the network against a lab of three nodes, and tells how each one ended.
+
+python -m tests.conformance.network_suite [FOCUS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from lab.down import bring_down
+from lab.topology import Lab, Site
+from lab.up import lab_up
+from tests.conformance import images
+from tests.conformance.build import BINARIES, HOME, SUITE, build, missing
+from tests.conformance.stock import QUIET
+from tests.conformance.suite import Asker, results, run_specs, say, table
+
+SITE = Site("podnet", IPv4Network("10.245.49.0/24"))
+FOCUS = (
+    r"\[sig-network\] (Services|Networking|DNS|EndpointSlice|Service endpoints|Conntrack|HostPort|Proxy)"
+    "|Guestbook|no conflict between pods with same hostPort|in-cluster config|OIDC discovery"
+)
+NOT_ASKED = (
+    ("[Ll]oad.?[Bb]alanc|ESIPP|GCE|configMap nameserver", "needs a cloud, or an add-on that is told in ConfigMaps"),
+    ("sctp|SCTP", "this kernel has no SCTP"),
+    ("IPv6|DualStack", "the network is IPv4"),
+    ("kube-proxy urls|iptables rules|service-proxy-name", "is about kube-proxy itself, which is not here"),
+    ("Internet connection|IPerf|NoSNAT", "needs the Internet, or images of a registry"),
+    (r"after restarting|\[Disruptive\]", "stops daemons through SSH"),
+)
+"""Parts of names of specs that cannot pass here, each with the reason."""
+
+
+@contextmanager
+def network_lab() -> Iterator[Lab]:
+    """A lab whose nodes have the images that specs name, and whose accounts have the secrets that they had in 1.20."""
+    state = Path(f"/tmp/{SITE.prefix}")
+    bring_down(state, SITE)
+    try:
+        if lab_up(state, 3, "ovs-multitenant", SITE):
+            sys.exit("the lab is not as expected")
+        lab = Lab(SITE, state, Path(sys.executable).parent, 3, "ovs-multitenant")
+        for node in lab.nodes:
+            images.load(str(node.docker_socket))
+        with _tokens(lab):
+            yield lab
+    finally:
+        bring_down(state, SITE)
+
+
+@contextmanager
+def _tokens(lab: Lab) -> Iterator[None]:
+    keys = lab.root / "master" / "pki"
+    command = (
+        *(*_place(lab), str(BINARIES / "kube-controller-manager"), f"--kubeconfig={lab.kubeconfig}"),
+        *("--controllers=serviceaccount-token", f"--service-account-private-key-file={keys}/sa.key"),
+        *(f"--root-ca-file={keys}/ca.crt", *QUIET),
+    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _place(lab: Lab) -> tuple[str, ...]:
+    return ("nsenter", f"--net=/run/netns/{lab.site.master_namespace}")
+
+
+def main() -> int:
+    """Returns 1 if a spec failed."""
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__.partition("\n")[0])
+    parser.add_argument("focus", nargs="?", default=FOCUS, help="a regular expression for names of specs")
+    focus = parser.parse_args().focus
+    if missing(SUITE):
+        build()
+    reports = HOME / "reports" / time.strftime("network-%Y%m%d-%H%M%S")
+    with network_lab() as lab:
+        run_specs(Asker(_place(lab), lab.kubeconfig), focus, tuple(pattern for pattern, _ in NOT_ASKED), reports)
+    rows = tuple(row for row in results(reports) if re.search(focus, row.spec))
+    sys.stdout.write(table(rows) + "\n")
+    ends = Counter(row.outcome for row in rows)
+    say(f"{ends['passed']} passed, {ends['failed']} failed ({reports})")
+    return 1 if ends["failed"] or not ends["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
