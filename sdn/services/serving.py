@@ -26,6 +26,9 @@ so that nobody who asks for a cluster IP of the future as his external address k
 
 _PLAIN = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})").fullmatch
 
+OTHERS = frozenset(("service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"))
+"""Labels of services that kube-proxy leaves alone."""
+
 LOCAL = "Local"
 """As a traffic policy: only endpoints of the same node."""
 
@@ -143,7 +146,9 @@ class _Candidate(NamedTuple):
 
 
 def is_served(service: Service) -> bool:
-    """Whether anything leads to its addresses at all."""
+    """Whether anything of ours leads to its addresses: not where a label leaves them to another proxy, or to none."""
+    if not OTHERS.isdisjoint(service.metadata.labels):
+        return False
     return service.spec.type != EXTERNAL_NAME and service.spec.cluster_ip not in ("", HEADLESS)
 
 

@@ -27,13 +27,13 @@ from tests.conformance.suite import Asker, results, run_specs, say, table
 SITE = Site("podnet", IPv4Network("10.245.49.0/24"))
 FOCUS = (
     r"\[sig-network\] (Services|Networking|DNS|EndpointSlice|Service endpoints|Conntrack|HostPort|Proxy)"
-    "|Guestbook|no conflict between pods with same hostPort|in-cluster config|OIDC discovery"
+    "|Guestbook|in-cluster config|OIDC discovery"
 )
 NOT_ASKED = (
     ("[Ll]oad.?[Bb]alanc|ESIPP|GCE|configMap nameserver", "needs a cloud, or an add-on that is told in ConfigMaps"),
     ("sctp|SCTP", "this kernel has no SCTP"),
     ("IPv6|DualStack", "the network is IPv4"),
-    ("kube-proxy urls|iptables rules|service-proxy-name", "is about kube-proxy itself, which is not here"),
+    ("kube-proxy urls|iptables rules", "is about kube-proxy itself, which is not here"),
     ("Internet connection|IPerf|NoSNAT", "needs the Internet, or images of a registry"),
     (r"after restarting|\[Disruptive\]", "stops daemons through SSH"),
 )

@@ -147,7 +147,7 @@ def _endpoints(
         bad = tuple(_address(service, row.pod) for row in steady if not row.ready)
         if good or bad:
             subsets.append(EndpointSubset(addresses=good, not_ready_addresses=bad, ports=ports))
-    labels = service.metadata.labels | _headless(service)
+    labels = _marked(service)
     over = sum(len(rows) for rows in found.values()) > MOST_IN_ENDPOINTS
     annotations = {TRUNCATED: "truncated"} if over else {}
     stamped = annotations | _trigger(now)
@@ -174,8 +174,10 @@ def _changed(new: Object, old: Object) -> Iterator[Change]:
         yield Change(new, old)
 
 
-def _headless(service: Service) -> dict[str, str]:
-    return {HEADLESS_LABEL: ""} if is_headless(service) else {}
+def _marked(service: Service) -> dict[str, str]:
+    """The labels of the service, and that which tells service proxies to leave one without an address alone."""
+    labels = {key: text for key, text in service.metadata.labels.items() if key != HEADLESS_LABEL}
+    return labels | ({HEADLESS_LABEL: ""} if is_headless(service) else {})
 
 
 def _trigger(now: datetime.datetime) -> dict[str, str]:
@@ -263,7 +265,7 @@ def _filled(
 
 def _labels(service: Service) -> dict[str, str]:
     names = {SERVICE_LABEL: service.metadata.name, WRITER: ME}
-    return {**service.metadata.labels, **_headless(service), **names}
+    return {**_marked(service), **names}
 
 
 def _made(

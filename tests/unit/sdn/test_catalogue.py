@@ -279,6 +279,18 @@ def test_a_project_without_a_lane_is_not_served() -> None:
     assert left_out(catalogue, namespace="new") == ["the service has no lane: there is no NetNamespace new"]
 
 
+@pytest.mark.parametrize("label", ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"])
+def test_what_a_label_leaves_to_others_is_not_served_until_the_label_goes(label: str) -> None:
+    wish = service()
+    marked = replace(wish, metadata=replace(wish.metadata, labels={label: "other"}))
+    catalogue = made(marked, slice_of("web", endpoint(HERE)))
+    assert not catalogue.ports
+    catalogue.set_service(("red", "web"), wish)
+    assert len(catalogue.settle().come) == 1
+    catalogue.set_service(("red", "web"), marked)
+    assert len(catalogue.settle().gone) == 1
+
+
 def test_the_oldest_service_has_a_front_until_it_goes() -> None:
     first = service("a", external_ips=("192.0.2.1",), made="2026-01-01T00:00:00Z")
     second = service("b", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",), made="2026-01-02T00:00:00Z")
