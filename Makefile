@@ -88,6 +88,7 @@ golden: install ## rewrite the golden files; read the difference like code
 conformance: install ## hold node agent and master against a real Kubernetes and its own specs; builds them first, once (SPECS=regex)
 	@$(BIN)/python -m tests.conformance.suite $(if $(SPECS),'$(SPECS)')
 	@$(BIN)/python -m tests.conformance.api_suite $(if $(SPECS),'$(SPECS)')
+	@$(BIN)/python -m tests.conformance.network_suite $(if $(SPECS),'$(SPECS)')
 	@$(BIN)/pytest -q tests/conformance
 
 FUZZER := .venv-fuzz/bin/schemathesis
