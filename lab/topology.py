@@ -278,6 +278,7 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
         namespace=node.namespace,
         command=(
             str(lab.bin_dir / "podlane-sdn"),
+            f"--state-dir={node.root}/sdn",
             *common,
             f"--socket={node.sdn_socket}",
             f"--ovs-rundir={node.ovs}",

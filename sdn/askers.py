@@ -12,7 +12,7 @@ from sdn.view import View
 LOOPBACK = "127.0.0.1"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Askers:
     """`lanes` is the VNID of each address that is known, `docker` those of containers outside of any pod.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from pathlib import Path
 
 import dns.name
@@ -11,31 +14,45 @@ from nameserver.forwarder import Forwarder
 from nameserver.names import STRANGER, Domain, Names
 from nameserver.server import NameServer
 from nameserver.upstreams import DNS_PORT, Upstreams
+from reconcile import whole_file
 from reconcile.errors import NotReady
 from reconcile.loop import Loop, Pace
 from sdn.askers import Askers, askers
 from sdn.network import Network
+from sdn.recollection import kept, recalled
 from sdn.settings import Settings
 from sdn.view import Ground, View
 
+log = logging.getLogger(__name__)
+
+KEEP_SECONDS = 30.0
+"""How old what is kept may be, when names have changed."""
+
 
 class Naming:
-    """Once there is a gateway it listens there, whether or not the master is near. Does nothing without a domain."""
+    """Once there is a gateway it listens there, whether or not the master is near. Does nothing without a domain.
+
+    A daemon that begins while the master is away tells what an earlier one has kept, until the master answers.
+    """
 
     def __init__(self, directory: Directory, network: Network, settings: Settings) -> None:
+        self._is_wanted = bool(settings.cluster_domain)
         self._directory = directory
         self._network = network
         self._origin = dns.name.from_text(settings.cluster_domain)
+        self._file = Path(settings.state_dir, "names.json")
         self._upstreams = Upstreams(Path(settings.resolv_conf))
         self._forwarder = Forwarder(self._upstreams)
+        self._names: Names | None = None
         self._server = NameServer(Names(directory, Domain(self._origin), {}), self._lane, self._forwarder)
         self._listening = ""
         self._trouble = "starting"
         self._shown: Ground | None = None
         self._view: View | None = None
         self._askers: Askers | None = None
-        self._loop = Loop("names", self._one_pass, Pace(resync=settings.resync_seconds))
-        self._is_wanted = bool(settings.cluster_domain)
+        self._kept: tuple[int, Ground | None, Askers | None] = (0, None, None)
+        self._kept_at = float("-inf")
+        self._loop = Loop("names", self._one_pass, Pace(resync=min(settings.resync_seconds, KEEP_SECONDS)))
 
     @property
     def unready(self) -> str:
@@ -58,20 +75,25 @@ class Naming:
 
     async def _one_pass(self) -> None:
         """Raises NotReady when the address cannot be had."""
-        ground = self._network.ground
-        if ground is None or not self._is_wanted:
+        if not self._is_wanted:
             return
-        gateway = str(ground.node.gateway)
-        if self._shown is not ground:
-            self._show(ground, gateway)
-        if self._listening != gateway:
-            await self._listen(gateway)
+        ground = self._network.ground
+        if ground is not None and self._directory.ready:
+            if self._shown is not ground:
+                networks = (*ground.cluster.networks, ground.cluster.service_network)
+                domain = Domain(self._origin, networks, str(ground.node.gateway))
+                self._show(Names(self._directory, domain, ground.lanes))
+                self._shown = ground
+        elif self._names is None:
+            await self._recall()
+        if self._names is not None and self._listening != self._names.domain.server:
+            await self._listen(self._names.domain.server)
+        await self._keep()
 
-    def _show(self, ground: Ground, gateway: str) -> None:
-        networks = (*ground.cluster.networks, ground.cluster.service_network)
-        self._upstreams.own = (gateway,)
-        self._server.show(Names(self._directory, Domain(self._origin, networks, gateway), ground.lanes), self._lane)
-        self._shown = ground
+    def _show(self, names: Names) -> None:
+        self._names = names
+        self._upstreams.own = (names.domain.server,)
+        self._server.show(names, self._lane)
 
     async def _listen(self, gateway: str) -> None:
         await self._server.stop()
@@ -85,9 +107,44 @@ class Naming:
 
     def _lane(self, address: str) -> int:
         """By the pods as the switch knows them now: a pod may ask as soon as its packets flow."""
+        who = self._who()
+        return who.lane(address) if who is not None else STRANGER
+
+    def _who(self) -> Askers | None:
         view = self._network.view
-        if view is not self._view or self._askers is None:
-            if view is None:
-                return STRANGER
+        if view is not None and view is not self._view:
             self._view, self._askers = view, askers(view)
-        return self._askers.lane(address)
+        return self._askers
+
+    async def _recall(self) -> None:
+        """Tell what an earlier daemon knew, if it has kept anything."""
+        try:
+            names, who = recalled(await asyncio.to_thread(self._file.read_bytes), self._origin)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            log.warning("kept names are of no use", extra={"file": str(self._file), "error": str(error)})
+            return
+        self._askers = self._askers or who
+        self._show(names)
+        log.info("names are told as they were kept", extra={"file": str(self._file)})
+
+    async def _keep(self) -> None:
+        """Keep what is told, now and then. A disk that refuses is told of, and asked again."""
+        names, who, now = self._names, self._who(), time.monotonic()
+        state = (self._directory.revision, self._shown, who)
+        if self._shown is None or names is None or who is None:
+            return
+        if state == self._kept or now < self._kept_at + KEEP_SECONDS:
+            return
+        self._kept_at = now
+        try:
+            await asyncio.to_thread(self._write, kept(names, who))
+        except OSError as error:
+            log.warning("names are not kept", extra={"file": str(self._file), "error": str(error)})
+        else:
+            self._kept = state
+
+    def _write(self, data: bytes) -> None:
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        whole_file.write(self._file, data)

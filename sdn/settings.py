@@ -18,6 +18,9 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     socket: Annotated[str, msgspec.Meta(description="unix socket that serves ADD, DEL, CHECK and STATUS")] = (
         "/run/podlane/sdn.sock"
     )
+    state_dir: Annotated[str, msgspec.Meta(description="where names are kept for a start without the master")] = (
+        "/var/lib/podlane/sdn"
+    )
     ovs_rundir: Annotated[str, msgspec.Meta(description="where Open vSwitch has its sockets")] = "/var/run/openvswitch"
     datapath_type: Annotated[
         str, msgspec.Meta(pattern="^(auto|system|netdev)$", description="auto, system, netdev")

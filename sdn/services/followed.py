@@ -25,12 +25,13 @@ class Followed:
     """`wake` is called whenever something has changed.
 
     Addresses of pods come as PodAddresses; an API server that has none of these is asked for its pods. `directory` is
-    up with every event, whatever becomes of the catalogue.
+    up with every event, whatever becomes of the catalogue; `on_complete` is called when it is whole for the first time.
     """
 
     def __init__(self, client: Client, wake: Callable[[], None]) -> None:
         self.catalogue = Catalogue()
         self.directory = Directory()
+        self.on_complete: Callable[[], None] = lambda: None
         self._wake = wake
         self._begun = datetime.now(UTC)
         self._due: list[datetime] = []
@@ -88,7 +89,9 @@ class Followed:
         self._wake()
 
     def _changed(self) -> None:
-        self.directory.ready = self.services.synced and self.slices.synced
+        if not self.directory.ready and self.services.synced and self.slices.synced:
+            self.directory.ready = True
+            self.on_complete()
         self._wake()
 
     def _service_changed(self, key: Key) -> None:

@@ -239,6 +239,7 @@ PURE = (
     "sdn/observed.py",
     "sdn/pipeline.py",
     "sdn/plan.py",
+    "sdn/recollection.py",
     "sdn/services/catalogue.py",
     "sdn/services/connections.py",
     "sdn/services/maps.py",
