@@ -115,8 +115,7 @@ async def serve(settings: Settings) -> None:
 
         loop = Loop("network", one_pass, Pace(resync=settings.resync_seconds))
         services = Services(client, network, settings)
-        naming = Naming(services.followed.directory, network, settings)
-        services.followed.on_complete = naming.wake
+        naming = Naming(services.followed, network, settings)
         network.wake = loop.wake
         network.on_distrust = services.distrust_switch
         control = Control(Path(settings.ovs_rundir))

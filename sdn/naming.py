@@ -9,7 +9,6 @@ from pathlib import Path
 
 import dns.name
 
-from nameserver.directory import Directory
 from nameserver.forwarder import Forwarder
 from nameserver.names import STRANGER, Domain, Names
 from nameserver.server import NameServer
@@ -20,6 +19,7 @@ from reconcile.loop import Loop, Pace
 from sdn.askers import Askers, askers
 from sdn.network import Network
 from sdn.recollection import kept, recalled
+from sdn.services.followed import Followed
 from sdn.settings import Settings
 from sdn.view import Ground, View
 
@@ -35,16 +35,16 @@ class Naming:
     A daemon that begins while the master is away tells what an earlier one has kept, until the master answers.
     """
 
-    def __init__(self, directory: Directory, network: Network, settings: Settings) -> None:
+    def __init__(self, followed: Followed, network: Network, settings: Settings) -> None:
         self._is_wanted = bool(settings.cluster_domain)
-        self._directory = directory
+        self._directory = followed.directory
         self._network = network
         self._origin = dns.name.from_text(settings.cluster_domain)
         self._file = Path(settings.state_dir, "names.json")
         self._upstreams = Upstreams(Path(settings.resolv_conf))
         self._forwarder = Forwarder(self._upstreams)
         self._names: Names | None = None
-        self._server = NameServer(Names(directory, Domain(self._origin), {}), self._lane, self._forwarder)
+        self._server = NameServer(Names(followed.directory, Domain(self._origin), {}), self._lane, self._forwarder)
         self._listening = ""
         self._trouble = "starting"
         self._shown: Ground | None = None
@@ -53,6 +53,7 @@ class Naming:
         self._kept: tuple[int, Ground | None, Askers | None] = (0, None, None)
         self._kept_at = float("-inf")
         self._loop = Loop("names", self._one_pass, Pace(resync=min(settings.resync_seconds, KEEP_SECONDS)))
+        followed.on_complete = self.wake
 
     @property
     def unready(self) -> str:
