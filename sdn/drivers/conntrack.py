@@ -56,6 +56,19 @@ class Conntrack:
         """Every one. Raises Refused."""
         return await asyncio.to_thread(self._dump, _nested(_PROTO, _UDP), _BY_NUMBER)
 
+    def begun(self, client: IPv4Address, client_port: int, seen: IPv4Address, seen_port: int) -> Connection | None:
+        """What this client has begun that came here as to `seen`; None for what no rule has changed the target of.
+
+        At once, in microseconds: as `SO_ORIGINAL_DST` for connections over TCP. Raises Refused.
+        """
+        # An entry is found by the addresses of either way; here it is that of the answer.
+        addresses = _attribute(_SOURCE, seen.packed) + _attribute(_TARGET, client.packed)
+        ports = _attribute(_SOURCE_PORT, struct.pack("!H", seen_port))
+        ports += _attribute(_TARGET_PORT, struct.pack("!H", client_port))
+        body = _nested(_BEGUN, _nested(_IP, addresses) + _nested(_PROTO, _UDP + ports))
+        found = [_connection(data) for data in self._asked(_GET, _ACKNOWLEDGE, body)]
+        return found[0] if found else None
+
     async def forget(self, connections: Iterable[Connection]) -> None:
         """The next packet of each begins a new one; one that is not there any more is no error. Raises Refused."""
         stale = tuple(connections)

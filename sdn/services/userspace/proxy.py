@@ -39,7 +39,7 @@ class UserspaceProxy:
         allow_files()
         tcp, udp = _one_port()
         await self._tcp.open(tcp)
-        await self._udp.open(udp)
+        self._udp.open(udp)
         self.port = tcp.getsockname()[1]
 
     async def replace(self, ports: Iterable[ServedPort]) -> None:

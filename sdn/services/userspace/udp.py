@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import struct
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 
 from reconcile.errors import Refused
-from sdn.drivers.redirected import Address, Redirected
+from sdn.drivers.conntrack import Conntrack
 from sdn.services.directory import Call
 from sdn.services.served_port import Backend, Protocol
 
@@ -26,8 +27,8 @@ LOOK_SECONDS = 5.0
 MOST_ASSOCIATIONS = 4096
 """Sockets to backends; who was silent longest makes room."""
 
-MOST_WAITING = 16
-"""Datagrams of one client that wait until it is known whom they are for; more are lost."""
+MOST_UNANSWERED = 16
+"""Datagrams of one client that the next backend gets too when the first one refuses; older ones are lost."""
 
 MOST_AT_ONCE = 64
 """Datagrams that are read of one socket before others have their turn."""
@@ -38,7 +39,7 @@ _ROOM = socket.CMSG_SPACE(12)
 
 log = logging.getLogger(__name__)
 
-Way = tuple[Address, IPv4Address]
+Way = tuple[tuple[IPv4Address, int], IPv4Address]
 """A client as the datagram names it, and the address of this node to which it was redirected."""
 
 
@@ -61,17 +62,14 @@ class UdpListener:
     def __init__(self, choose: Callable[[Call], list[Backend]], took: Callable[[Call, Backend], None]) -> None:
         self._choose = choose
         self._took = took
-        self._redirected = Redirected()
+        self._conntrack = Conntrack()
         self._listening: socket.socket | None = None
         self._port = 0
         self._known: OrderedDict[Way, _Association] = OrderedDict()
-        self._waiting: dict[Way, list[bytes]] = {}
-        self._asking: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
 
-    async def open(self, listening: socket.socket) -> None:
+    def open(self, listening: socket.socket) -> None:
         """Take datagrams of a socket that does not block and is bound."""
-        await self._redirected.open()
         loop = asyncio.get_running_loop()
         listening.setsockopt(socket.SOL_IP, _IP_PKTINFO, 1)
         self._listening, self._port = listening, listening.getsockname()[1]
@@ -92,11 +90,9 @@ class UdpListener:
             self._listening = None
         if self._look is not None:
             self._look.cancel()
-        for task in self._asking:
-            task.cancel()
         for way in tuple(self._known):
             self._forget(way)
-        self._redirected.close()
+        self._conntrack.close()
 
     def _receive(self, listening: socket.socket) -> None:
         for _ in range(MOST_AT_ONCE):
@@ -111,27 +107,16 @@ class UdpListener:
         association = self._known.get(way)
         if association is not None:
             self._send(way, association, data)
-        elif way in self._waiting:
-            del self._waiting[way][MOST_WAITING - 1 :]
-            self._waiting[way].append(data)
-        elif len(self._waiting) < MOST_ASSOCIATIONS:
-            self._waiting[way] = [data]
-            task = asyncio.create_task(self._associate(way))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
-
-    async def _associate(self, way: Way) -> None:
-        client, here = way
+            return
+        (client, port), here = way
         try:
-            target = await self._redirected.target((here, self._port), client)
+            begun = self._conntrack.begun(client, port, here, self._port)
         except Refused as error:
             log.warning("a datagram is lost", extra={"error": str(error)})
-            target = None
-        waiting = self._waiting.pop(way)
-        if target is None:
             return
-        call = Call((target[0], Protocol.UDP, target[1]), client[0], is_own=here.is_loopback)
-        self._open(way, call, self._choose(call), waiting)
+        if begun is not None:
+            call = Call((begun.front, Protocol.UDP, begun.front_port), client, is_own=here.is_loopback)
+            self._open(way, call, self._choose(call), [data])
 
     def _open(self, way: Way, call: Call, candidates: list[Backend], waiting: list[bytes]) -> None:
         if not candidates:
@@ -142,14 +127,26 @@ class UdpListener:
         asyncio.get_running_loop().add_reader(association.upstream, self._answer, way, association)
         self._took(call, association.backend)
         for data in waiting:
-            self._send(way, association, data)
+            if self._known.get(way) is association:
+                self._send(way, association, data)
 
     def _send(self, way: Way, association: _Association, data: bytes) -> None:
         self._touch(way, association)
         if association.left:
-            association.unanswered = [*association.unanswered[1 - MOST_WAITING :], data]
-        with contextlib.suppress(OSError):
+            association.unanswered = [*association.unanswered[1 - MOST_UNANSWERED :], data]
+        try:
             association.upstream.send(data)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                self._move_on(way, association)
+
+    def _move_on(self, way: Way, association: _Association) -> None:
+        """The backend refuses: the next one is asked, or, if there was an answer before, whoever has the next turn."""
+        if self._known.get(way) is association:
+            self._forget(way)
+            self._open(way, association.call, association.left, association.unanswered)
 
     def _answer(self, way: Way, association: _Association) -> None:
         assert self._listening is not None
@@ -162,8 +159,7 @@ class UdpListener:
             except BlockingIOError:
                 return
             except OSError:
-                self._forget(way)
-                self._open(way, association.call, association.left, association.unanswered)
+                self._move_on(way, association)
                 return
             self._touch(way, association)
             association.left, association.unanswered = [], []
