@@ -19,8 +19,8 @@ GROUPS = (
 
 CUSTOM = "needs kinds that a client defines: the master serves the kinds that it knows"
 WEBHOOKS = "needs admission webhooks: the master calls none"
-CLOUD = "needs a cloud, a load balancer, DNS or an add-on"
-DATAPATH = "is about packets: the network's own tests are (issue 7)"
+CLOUD = "needs a cloud, a load balancer or an add-on"
+DATAPATH = "is about packets and names: network_suite asks it, as far as it can be asked here"
 HARM = "stops daemons or cuts nodes off through SSH"
 OWN = "looks for what only kube-apiserver itself has"
 LATER = "is not so any more in the releases after 1.20"
@@ -37,7 +37,8 @@ NOT_ASKED = (
         r"Stackdriver|Logging soak|Multi-AZ|[Ll]oad.?[Bb]alanc|ESIPP|Firewall|GPU|Metadata Concealment|Upgrade|GCE",
         CLOUD,
     ),
-    (r"clustered applications|ClusterDns|\] DNS|PerformanceDNS|cloud-provider-gcp|LB health|L7", CLOUD),
+    ("clustered applications|ClusterDns|PerformanceDNS|configMap nameserver|cloud-provider-gcp|LB health|L7", CLOUD),
+    (r"\] DNS", DATAPATH),
     (r"Networking|Conntrack|KubeProxy|NoSNAT|NetworkPolicy between|DualStack|latency|SCTP|session affinity", DATAPATH),
     ("Guestbook|no conflict between pods with same hostPort", DATAPATH),
     (r"in-cluster config|InClusterConfig|OIDC discovery of service account issuer", DATAPATH),
