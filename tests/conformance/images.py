@@ -96,10 +96,12 @@ def _program(name: str, place: str = "") -> Mapping[str, tuple[bytes, int]]:
 
 
 def _with(files: Mapping[str, tuple[bytes, int]]) -> bytes:
-    """Busybox, and these files with their modes."""
-    with io.BytesIO(images.toolbox()) as image:
-        image.seek(0)
-        with tarfile.open(fileobj=image, mode="a") as archive:
+    """Busybox, and these files with their modes, also in place of its own."""
+    with io.BytesIO(images.toolbox()) as base, io.BytesIO() as image:
+        with tarfile.open(fileobj=base) as given, tarfile.open(fileobj=image, mode="w") as archive:
+            for entry in given:
+                if entry.name not in files:
+                    archive.addfile(entry, given.extractfile(entry) if entry.isreg() else None)
             for name, (content, mode) in files.items():
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mode = len(content), mode
