@@ -17,8 +17,11 @@ from sdn.flows import (
     peer_flows,
     pod_flows,
     route_flows,
+    service_flows,
 )
 from sdn.pipeline import PORTS, REGISTERS, TABLES, VOVSBR_MULTITENANT, Table
+from sdn.services.rows import Board
+from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
 from sdn.view import Cluster, DockerLane, Node, Peer, Pod, View
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "pipeline.md"
@@ -31,15 +34,38 @@ ADMIN = Pod(17, IPv4Address("10.128.0.3"), 0)
 DOCKER = DockerLane(IPv4Network("10.128.1.128/25"), VOVSBR_MULTITENANT, 0)
 VIEW = View(CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}), multicast=frozenset({10}), docker=DOCKER)
 
+WEB = ServedPort(
+    PortKey("red", "web", "", Protocol.TCP),
+    vnid=10,
+    cluster_ip=IPv4Address("172.30.0.10"),
+    port=80,
+    node_port=30080,
+    outside_ips=(IPv4Address("172.29.0.1"),),
+    inside=(Backend(RED.address, 8080, True), Backend(IPv4Address("10.128.2.2"), 8080)),
+    everywhere=(Backend(RED.address, 8080, True), Backend(IPv4Address("10.128.2.2"), 8080)),
+)
+DATABASE = ServedPort(
+    PortKey("default", "database", "", Protocol.TCP),
+    vnid=0,
+    cluster_ip=IPv4Address("172.30.0.11"),
+    port=5432,
+    inside=(Backend(ADMIN.address, 5432, True),),
+    everywhere=(Backend(ADMIN.address, 5432, True),),
+    affinity_seconds=10800,
+)
+SERVED = Board(NODE).replace((WEB, DATABASE))
+
 OWNERS = {
     "the node (`gateway_flows`)": gateway_flows(CLUSTER, NODE),
     "the node (`route_flows`)": route_flows(CLUSTER, NODE),
+    "the node (`service_flows`)": service_flows(CLUSTER, NODE),
     "the node (`outside_flows`)": outside_flows(CLUSTER, NODE),
     "projects with multicast (`multicast_flows`)": multicast_flows(VIEW.multicast, VIEW.peers, VIEW.pods),
     "peer node-2 (`peer_flows`)": peer_flows(PEER),
     "Docker's own containers (`docker_flows`)": docker_flows(DOCKER),
     "pod 10.128.0.2 of VNID 10 (`pod_flows`)": pod_flows(RED),
     "pod 10.128.0.3 of VNID 0 (`pod_flows`)": pod_flows(ADMIN),
+    "services (`sdn.services.rows`)": SERVED.flows,
 }
 
 INTRODUCTION = """\
@@ -50,20 +76,31 @@ A packet enters at table SOURCE and moves only forward. What no row of a table m
 SCENARIO = """\
 The rows are those of node-1 (10.245.2.3, subnet 10.128.0.0/23) with one peer, node-2 (10.245.2.4, subnet
 10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10 that has multicast switched on, a pod 10.128.0.3 of the
-project `default`, and lbr0 for containers outside of any pod (10.128.1.128/25, VNID 0).
+project `default`, and lbr0 for containers outside of any pod (10.128.1.128/25, VNID 0). Two services: `web` of VNID
+10 at 172.30.0.10, 172.29.0.1 and node port 30080 with backends on both nodes, and `database` of VNID 0 at
+172.30.0.11, whose callers keep their backend.
 """
 
 WALKS = """\
-* **Pod to pod, one node**: SOURCE (pinned, VNID noted) → ROUTE (own subnet) → DELIVER (VNID compared) → the pod's port.
-* **Pod to pod, two nodes**: SOURCE → ROUTE (the peer's subnet: VNID into the tunnel key) → vxlan0; on the other node
-  SOURCE (tunnel address and subnet of the peer, key noted) → DELIVER → the pod's port.
-* **Pod to the outside**: SOURCE → ROUTE → OUTSIDE → tun0; the node masquerades. The answer enters at tun0 from an
-  address outside the cluster: SOURCE → DELIVER.
-* **Node to pod**: tun0 from the gateway address, VNID 0: SOURCE → ROUTE → DELIVER or the tunnel.
-* **Pod to many** (multicast switched on): SOURCE → ROUTE → FLOOD (a copy to every peer) → DELIVER (to the pods of the
-  same VNID on this node); on a peer SOURCE → DELIVER.
+* **Pod to pod, one node**: SOURCE (pinned, VNID noted) → CALLED (no service) → ROUTE (own subnet) → ANSWER (no answer
+  of a service) → DELIVER (VNID compared) → the pod's port.
+* **Pod to pod, two nodes**: SOURCE → CALLED → ROUTE (the peer's subnet: VNID into the tunnel key) → vxlan0; on the
+  other node SOURCE (tunnel address and subnet of the peer, key noted) → ANSWER → DELIVER → the pod's port.
+* **Pod to a service**: SOURCE → CALLED (connection tracking, zone 1) → SERVICE (front and VNID) → a bucket of the
+  group: the packet gets a backend's address → ROUTE, and on as from pod to pod; it keeps the caller's address and
+  VNID. Further packets of the connection have the backend's address when they come to SERVICE. The answer comes like
+  any packet to the caller's node; ANSWER gives it the service's address. With session affinity SERVICE → AFFINITY →
+  CHOSEN or BACKEND.
+* **Pod to a service that is itself**: ROUTE gives it another sender's address (zone 2) → DELIVER → back. The answer:
+  CALLED (zone 2) → ANSWER (zone 1) → DELIVER → back.
+* **Pod to a service without backends**: SERVICE → tun0; the node refuses, in the name of the service.
+* **Pod to the outside**: SOURCE → CALLED → ROUTE → OUTSIDE → tun0; the node masquerades. The answer enters at tun0
+  from an address outside the cluster: SOURCE → ANSWER → DELIVER.
+* **Node to pod**: tun0 from the gateway address, VNID 0: SOURCE → ROUTE → ANSWER → DELIVER, or the tunnel.
+* **Pod to many** (multicast switched on): SOURCE → CALLED → ROUTE → FLOOD (a copy to every peer) → DELIVER (to the
+  pods of the same VNID on this node); on a peer SOURCE → ANSWER → DELIVER.
 * **Container outside of any pod** (`dockerProject`): lbr0 → vlinuxbr → vovsbr, then like a pod: SOURCE (pinned to
-  Docker's part of the subnet, VNID of its project) → ROUTE. To it: DELIVER (VNID compared) → vovsbr.
+  Docker's part of the subnet, VNID of its project) → CALLED. To it: DELIVER (VNID compared) → vovsbr.
 * **Who has this address?**: SOURCE → ARP, answered on the spot.
 """
 
@@ -80,6 +117,7 @@ def document() -> str:
         "## Walks\n\n" + WALKS.rstrip(),
         "## Tables\n\n" + SCENARIO.rstrip(),
         *(_table(table) for table in Table),
+        "### Groups\n\n```\n" + "\n".join(sorted(map(str, SERVED.groups))) + "\n```",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -90,7 +128,7 @@ def _rows(heads: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _table(table: Table) -> str:
-    flows = sorted((flow for flow in compile_flows(VIEW) if flow.table == table), key=_order)
+    flows = sorted((flow for flow in compile_flows(VIEW) | SERVED.flows if flow.table == table), key=_order)
     lines = [f"{number:2} {flow}" for number, flow in enumerate(flows, 1)]
     owners = [f"{number}. {_owner(flow)}" for number, flow in enumerate(flows, 1)]
     miss = f"table={table.value},priority=0 (miss) drop" if not any(not flow.match.fields for flow in flows) else ""

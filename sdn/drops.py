@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
 
 from sdn.flow import Flow
-from sdn.flows import DOCKER_COOKIE, DROPS, POD_COOKIES
+from sdn.flows import DOCKER_COOKIE, DROPS, POD_COOKIES, SERVICE_COOKIE
 from sdn.match import IN_PORT
 from sdn.observed import Bridge
 from sdn.pipeline import MISSES, TUN0, VXLAN0, Table
@@ -14,6 +14,7 @@ from sdn.plan import ADDRESS, NAMESPACE, POD, ports_by_sandbox
 
 REASONS: dict[int, str] = {
     Table.ARP: "no such owner",
+    Table.SERVICE: "no such service, or another project's",
     Table.ROUTE: "no way",
     Table.DELIVER: "other project",
     Table.OUTSIDE: "tunnel packet of a pod",
@@ -32,7 +33,7 @@ def reason_of(row: Flow) -> str:
 def dropped(
     rows: Mapping[Flow, int], misses: Mapping[int, int], bridge: Bridge | None
 ) -> Iterator[tuple[str, str, int]]:
-    """(reason, owner, packets), each pair once; owners are `pod PROJECT/NAME`, `docker` and `node`."""
+    """(reason, owner, packets), each pair once; owners are `pod PROJECT/NAME`, `docker`, `services`, `node`."""
     pods = {port.marks[ADDRESS]: port.marks for port in ports_by_sandbox(bridge).values()}
     names = {int(IPv4Address(address)): f"pod {marks[NAMESPACE]}/{marks[POD]}" for address, marks in pods.items()}
     sums: dict[tuple[str, str], int] = {}
@@ -47,4 +48,6 @@ def dropped(
 def _owner(cookie: int, pods: Mapping[int, str]) -> str:
     if cookie == DOCKER_COOKIE:
         return "docker"
+    if cookie >> 32 == SERVICE_COOKIE >> 32:
+        return "services"
     return pods.get(cookie - POD_COOKIES, "a pod that is gone") if cookie >= POD_COOKIES else "node"

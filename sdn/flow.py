@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 from sdn.match import Field, Match, value_text
 
@@ -77,7 +78,82 @@ class Goto:
         return f"goto_table:{self.table}"
 
 
-Action = Output | ToInPort | SetField | Load | Move | Goto
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Look the packet up in a zone of connection tracking, give it the addresses of its connection, go on in a table.
+
+    With `commit` a packet that belongs to none begins a connection, addressed to `dst` and `port` or coming from `src`
+    instead of what it says. Without, such a packet goes on as it is.
+    """
+
+    zone: int
+    table: int
+    commit: bool = False
+    dst: IPv4Address | None = None
+    port: int = 0
+    src: IPv4Address | None = None
+
+    def __str__(self) -> str:
+        end = f":{self.port}" if self.port else ""
+        nat = f"(dst={self.dst}{end})" if self.dst else f"(src={self.src})" if self.src else ""
+        return f"ct({'commit,' if self.commit else ''}table={self.table},zone={self.zone},nat{nat})"
+
+
+@dataclass(frozen=True, slots=True)
+class ToGroup:
+    """One bucket of a group decides what becomes of the packet."""
+
+    group: int
+
+    def __str__(self) -> str:
+        return f"group:{self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resubmit:
+    """Do what another table says, then go on here; a table that says nothing does no harm."""
+
+    table: int
+
+    def __str__(self) -> str:
+        return f"resubmit(,{self.table})"
+
+
+@dataclass(frozen=True, slots=True)
+class PickBySource:
+    """Write one of 0 to `choices` - 1 to a register, always the same for one source address."""
+
+    choices: int
+    target: Field
+
+    def __str__(self) -> str:
+        return f"multipath(nw_src,0,modulo_n,{self.choices},0,{self.target.name}[])"
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """Write a row: IPv4 packets of this source with `key` in a register get `loads` in others.
+
+    It goes away when no packet has met it for `idle_seconds` (at most 65,535).
+    """
+
+    table: int
+    priority: int
+    cookie: int
+    idle_seconds: int
+    key: tuple[Field, int]
+    loads: tuple[tuple[Field, int], ...]
+
+    def __str__(self) -> str:
+        field, number = self.key
+        loads = ",".join(f"load:{value:#x}->{target.name}[]" for target, value in self.loads)
+        return (
+            f"learn(table={self.table},idle_timeout={self.idle_seconds},priority={self.priority},"
+            f"cookie={self.cookie:#x},eth_type=0x800,nw_src[],{field.name}={number:#x},{loads})"
+        )
+
+
+Action = Output | ToInPort | SetField | Load | Move | Goto | Track | ToGroup | Resubmit | PickBySource | Learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +174,7 @@ class Flow:
             if isinstance(action, Goto):
                 raise ValueError(f"goto_table:{action.table} is not the last action")
         last = self.actions[-1] if self.actions else None
-        if isinstance(last, Goto) and last.table <= self.table:
+        if isinstance(last, Goto | Track) and last.table <= self.table:
             raise ValueError(f"table {self.table} cannot go back to table {last.table}")
 
     @property
@@ -110,3 +186,44 @@ class Flow:
         match = f",{self.match}" if self.match.fields else ""
         actions = ",".join(map(str, self.actions)) or "drop"
         return f"table={self.table},priority={self.priority}{match} actions={actions}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What may become of a packet; how often compared with others is in `weight`."""
+
+    weight: int
+    actions: tuple[Action, ...]
+
+    def __str__(self) -> str:
+        return f"bucket=weight:{self.weight},actions={','.join(map(str, self.actions))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Buckets of which every connection gets one, by a hash of its addresses and ports.
+
+    With a sum of weights of at most 64 times the smallest, Open vSwitch deals out up to 64 values of the hash; with
+    more it hashes every connection by itself (group type `select` in ovs-ofctl(8)).
+    """
+
+    number: int
+    buckets: tuple[Bucket, ...]
+
+    def __hash__(self) -> int:
+        """Groups are hashed by the ten thousand; their numbers differ."""
+        return self.number
+
+    def __str__(self) -> str:
+        return f"group_id={self.number},type=select,{','.join(map(str, self.buckets))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of tables, and the groups that they lead to."""
+
+    flows: frozenset[Flow] = frozenset()
+    groups: frozenset[Group] = frozenset()
+
+    def __or__(self, other: Rows) -> Rows:
+        return Rows(self.flows | other.flows, self.groups | other.groups)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network
 from zlib import crc32
 
-from sdn.flow import Action, Flow, Goto, Load, Move, Output, SetField, ToInPort
+from sdn.flow import Action, Flow, Goto, Load, Move, Output, SetField, ToInPort, Track
 from sdn.match import (
     ARP_OP,
     ARP_SHA,
@@ -21,13 +22,30 @@ from sdn.match import (
     TUN_SRC,
     Match,
     arp,
+    called,
     exactly,
     in_port,
     ip,
+    tracked,
     udp,
     untagged,
 )
-from sdn.pipeline import GLOBAL_VNID, PEERS_IN_A_ROW, SCRATCH, SOURCE_VNID, TUN0, VXLAN0, Priority, Table
+from sdn.pipeline import (
+    GLOBAL_VNID,
+    HAIRPIN,
+    ITSELF,
+    KIND,
+    PEERS_IN_A_ROW,
+    SCRATCH,
+    SERVICES,
+    SOURCE_VNID,
+    TUN0,
+    VXLAN0,
+    Kind,
+    Priority,
+    Table,
+)
+from sdn.services.served_port import Protocol
 from sdn.view import MAC_PREFIX, Cluster, DockerLane, Node, Peer, Pod, View, mac_of
 
 ARP_REQUEST, ARP_REPLY = 1, 2
@@ -35,15 +53,22 @@ MULTICAST = IPv4Network("224.0.0.0/4")
 BROADCAST = IPv4Address("255.255.255.255")
 
 BASE_COOKIE = 1 << 32
-"""Owners in the upper half of a cookie: 1 the node itself, 2 a peer, 3 a pod, 4 Docker; the lower half tells which."""
+"""Owners in the upper half of a cookie: 1 the node itself, 2 a peer, 3 a pod, 4 Docker, 5 services; the lower half
+tells which."""
 
 POD_COOKIES, DOCKER_COOKIE = 3 << 32, 4 << 32
+SERVICE_COOKIE = 5 << 32
 
 DROPS = 1 << 40
 """Set in the cookie of every row that drops, so that the switch can be asked for the counters of these alone."""
 
 DOCKER_MAC_PREFIX = 0x0242
 """Docker (before 28) makes a container's MAC of these two bytes and the four of its address."""
+
+
+def is_of_services(row: Flow) -> bool:
+    """Whether the row is one of `sdn.services.rows`."""
+    return (row.cookie & ~DROPS) >> 32 == SERVICE_COOKIE >> 32
 
 
 def cookie_of_peer(peer: Peer) -> int:
@@ -71,6 +96,17 @@ ANSWER_ARP: tuple[Action, ...] = (
 """Turn the request into the reply that the owner of the address would give, and send it back."""
 
 
+CALLS_A_SERVICE = Track(SERVICES, Table.SERVICE)
+"""Give a packet of a known call the address of its backend."""
+
+CALLS_A_NODE: tuple[Action, ...] = (SetField(KIND, Kind.NODE), CALLS_A_SERVICE)
+
+CALLS_ITSELF: tuple[Action, ...] = (
+    SetField(KIND, Kind.SENDER),
+    Track(ITSELF, Table.DELIVER, commit=True, src=HAIRPIN),
+)
+
+
 def flow(table: Table, priority: Priority, match: Match, *actions: Action, cookie: int = BASE_COOKIE) -> Flow:
     """A row named by the words of the pipeline."""
     return Flow(int(table), int(priority), match, actions, cookie if actions else cookie | DROPS)
@@ -88,7 +124,7 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     asks = arp(op=ARP_REQUEST, spa=node.gateway, sha=mac_of(node.gateway))
     rows = [
         flow(Table.SOURCE, Priority.EXACT, from_node & asks, Goto(Table.ARP)),
-        flow(Table.SOURCE, Priority.CLUSTER, from_node & ip(dst=node.subnet), *says(GLOBAL_VNID), Goto(Table.DELIVER)),
+        flow(Table.SOURCE, Priority.CLUSTER, from_node & ip(dst=node.subnet), *says(GLOBAL_VNID), Goto(Table.ANSWER)),
         flow(Table.ARP, Priority.GUARD, arp(spa=node.gateway, tpa=node.gateway)),
         flow(Table.ARP, Priority.EXACT, arp(tpa=node.gateway), *ANSWER_ARP),
         flow(Table.ROUTE, Priority.EXACT, ip(dst=node.gateway), Goto(Table.DELIVER)),
@@ -112,7 +148,7 @@ def route_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """
     rows = [
         flow(Table.ARP, Priority.SUBNET, arp(tpa=node.subnet)),
-        flow(Table.ROUTE, Priority.SUBNET, ip(dst=node.subnet), Goto(Table.DELIVER)),
+        flow(Table.ROUTE, Priority.SUBNET, ip(dst=node.subnet), Goto(Table.ANSWER)),
         flow(Table.ROUTE, Priority.CLUSTER, ip(dst=cluster.service_network)),
         flow(Table.ROUTE, Priority.CLUSTER, ip(dst=MULTICAST)),
         flow(Table.ROUTE, Priority.CLUSTER, ip(dst=BROADCAST)),
@@ -125,6 +161,46 @@ def route_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
             flow(Table.ROUTE, Priority.CLUSTER, ip(dst=network)),
         )
     return frozenset(rows)
+
+
+@lru_cache(maxsize=1)
+def service_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
+    """Find what is addressed to services, and give answers the address that was called.
+
+    Packets to the service network and to the addresses of nodes pass connection tracking; those of known calls go to
+    their backend by way of ROUTE. New ones meet the rows of services (`sdn.services.rows`); what meets none is dropped
+    if it is addressed to the service network or to a node's port in the range of node ports, which would otherwise
+    come back in as the node's own, with VNID 0. Everything else goes on to ROUTE. Whatever is to reach a pod of this
+    node passes connection tracking too; a packet that belongs to no call leaves it unchanged.
+    """
+    back = (Move(ETH_SRC, ETH_DST, 48), SetField(ETH_SRC, mac_of(node.gateway)), ToInPort())
+    rows = [
+        flow(Table.CALLED, Priority.SUBNET, ip(dst=cluster.service_network), CALLS_A_SERVICE),
+        flow(Table.CALLED, Priority.EXACT, ip(dst=node.address), *CALLS_A_NODE),
+        flow(Table.CALLED, Priority.EXACT, ip(dst=HAIRPIN), SetField(KIND, Kind.SENDER), Track(ITSELF, Table.ANSWER)),
+        flow(Table.CALLED, Priority.REST, ip(), Goto(Table.ROUTE)),
+        flow(Table.SERVICE, Priority.GUARD, ip() & tracked("est"), Goto(Table.ROUTE)),
+        flow(Table.SERVICE, Priority.GUARD, ip() & tracked("rel"), Goto(Table.ROUTE)),
+        flow(Table.SERVICE, Priority.CLUSTER, ip(dst=cluster.service_network)),
+        flow(Table.SERVICE, Priority.REST, ip(), Goto(Table.ROUTE)),
+        flow(Table.ANSWER, Priority.REST, ip(), Track(SERVICES, Table.DELIVER)),
+        flow(Table.DELIVER, Priority.GUARD, ip() & exactly(KIND, Kind.SENDER), *back),
+    ]
+    for protocol in Protocol:
+        for port, mask in blocks(*cluster.node_ports):
+            match = called(protocol, port, mask) & exactly(KIND, Kind.NODE)
+            rows.append(flow(Table.SERVICE, Priority.CLUSTER, match))
+    return frozenset(rows)
+
+
+def blocks(first: int, last: int) -> Iterator[tuple[int, int]]:
+    """The ports from `first` to `last` as pairs of value and mask."""
+    while first <= last:
+        size = 1
+        while first % (2 * size) == 0 and first + 2 * size - 1 <= last:
+            size *= 2
+        yield first, 0x10000 - size
+        first += size
 
 
 @lru_cache(maxsize=1)
@@ -160,9 +236,10 @@ def peer_flows(peer: Peer) -> frozenset[Flow]:
                 Priority.SUBNET,
                 arrives,
                 Move(TUN_ID, SOURCE_VNID, 32),
-                Goto(Table.DELIVER),
+                Goto(Table.ANSWER),
                 cookie=cookie,
             ),
+            flow(Table.CALLED, Priority.EXACT, ip(dst=peer.address), *CALLS_A_NODE),
             flow(Table.ROUTE, Priority.SUBNET, ip(dst=peer.subnet), *into_tunnel, cookie=cookie),
         }
     )
@@ -174,7 +251,8 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
 
     Packets that claim another MAC or address, carry a VLAN tag, or are neither IPv4 nor an ARP request are dropped in
     SOURCE by a row of the pod's own, which counts them; so are packets to it from other projects in DELIVER. The pod's
-    ARP announcements are dropped: nobody needs them and an answer would look like a second owner.
+    ARP announcements are dropped: nobody needs them and an answer would look like a second owner. What a service has
+    sent back to its sender gets another sender's address, so that the answer comes to the switch.
     """
     cookie = cookie_of_pod(pod)
     sender = in_port(pod.ofport) & exactly(ETH_SRC, pod.mac) & untagged()
@@ -187,13 +265,14 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
             Priority.SUBNET,
             sender & ip(src=pod.address),
             *says(pod.vnid),
-            Goto(Table.ROUTE),
+            Goto(Table.CALLED),
             cookie=cookie,
         ),
         flow(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP), cookie=cookie),
         flow(Table.SOURCE, Priority.REST, in_port(pod.ofport), cookie=cookie),
         flow(Table.ARP, Priority.GUARD, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
         flow(Table.ARP, Priority.EXACT, arp(tpa=pod.address), *ANSWER_ARP, cookie=cookie),
+        flow(Table.ROUTE, Priority.EXACT, ip(src=pod.address, dst=pod.address), *CALLS_ITSELF, cookie=cookie),
     }
     for sender in senders(pod.vnid):
         rows.add(flow(Table.DELIVER, Priority.SUBNET, arrives & sender, *deliver, cookie=cookie))
@@ -224,7 +303,7 @@ def docker_flows(docker: DockerLane) -> frozenset[Flow]:
     rows = [
         mark(Table.SOURCE, Priority.EXACT, sender & arp(tpa=docker.subnet)),
         mark(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP)),
-        mark(Table.SOURCE, Priority.SUBNET, sender & ip(src=docker.subnet), *says(docker.vnid), Goto(Table.ROUTE)),
+        mark(Table.SOURCE, Priority.SUBNET, sender & ip(src=docker.subnet), *says(docker.vnid), Goto(Table.CALLED)),
         mark(Table.SOURCE, Priority.REST, in_port(docker.ofport)),
         mark(Table.ARP, Priority.EXACT, arp(tpa=docker.subnet), *ANSWER_ARP),
         *(mark(Table.DELIVER, Priority.SUBNET, arrives & match, *deliver) for match in senders(docker.vnid)),
@@ -259,7 +338,7 @@ def flood_flows(peers: frozenset[Peer]) -> frozenset[Flow]:
     addresses = [int(peer.address) for peer in sorted(peers)]
     chunks = [addresses[begin : begin + PEERS_IN_A_ROW] for begin in range(0, len(addresses), PEERS_IN_A_ROW)]
     rows = set()
-    del chunks[Table.DELIVER - Table.FLOOD :]
+    del chunks[Table.ANSWER - Table.FLOOD :]
     for number, chunk in enumerate(chunks):
         table = Table.FLOOD + number
         copies: list[Action] = []
@@ -285,6 +364,7 @@ def compile_flows(view: View) -> frozenset[Flow]:
     return frozenset().union(
         gateway_flows(view.cluster, view.node),
         route_flows(view.cluster, view.node),
+        service_flows(view.cluster, view.node),
         outside_flows(view.cluster, view.node),
         _all_peers_flows(view.peers),
         multicast_flows(view.multicast, view.peers, view.pods, view.docker),

@@ -16,6 +16,8 @@ from itertools import pairwise
 ETH_IPV4 = 0x0800
 ETH_ARP = 0x0806
 VLAN_ID_AND_PRESENT = 0x1FFF
+CT_BITS = {"new": 1, "est": 2, "rel": 4, "rpl": 8, "inv": 16, "trk": 32, "snat": 64, "dnat": 128}
+"""What connection tracking says of a packet, by the names of ovs-fields(7)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,6 +30,10 @@ class Field:
     rank: int
     name: str
     bits: int
+
+    def __hash__(self) -> int:
+        """Rows are hashed by the ten thousand; ranks differ."""
+        return self.rank
 
     @property
     def ones(self) -> int:
@@ -85,6 +91,10 @@ def value_text(field: Field, value: int) -> str:
     return hex(value) if field in _HEX else str(value)
 
 
+def _state_text(value: int, mask: int) -> str:
+    return "".join(f"{'+' if value & bit else '-'}{name}" for name, bit in CT_BITS.items() if mask & bit)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class FieldMatch:
     """The packets whose field has `value` in the bits of `mask`. Bits outside the mask are zero in the value."""
@@ -98,6 +108,8 @@ class FieldMatch:
             raise ValueError(f"{self.field.name}={self.value:#x}/{self.mask:#x} does not fit {self.field.bits} bits")
 
     def __str__(self) -> str:
+        if self.field == CT_STATE:
+            return f"ct_state={_state_text(self.value, self.mask)}"
         text = f"{self.field.name}={value_text(self.field, self.value)}"
         if self.mask == self.field.ones:
             return text
@@ -135,8 +147,8 @@ def _abbreviated(fields: tuple[FieldMatch, ...]) -> Iterable[str]:
 
 def exactly(field: Field, value: int) -> Match:
     """Packets whose field has this value. Addresses of IP and ARP are refused: use `ip()` and `arp()`."""
-    if field in {IP_SRC, IP_DST, ARP_SPA, ARP_TPA, ARP_SHA, ARP_THA, ARP_OP, IP_PROTO, UDP_DST, ETH_TYPE}:
-        raise ValueError(f"{field.name} needs its protocol: match it through ip(), udp() or arp()")
+    if field in {IP_SRC, IP_DST, ARP_SPA, ARP_TPA, ARP_SHA, ARP_THA, ARP_OP, IP_PROTO, UDP_DST, CT_TP_DST, ETH_TYPE}:
+        raise ValueError(f"{field.name} needs its protocol: match it through ip(), udp(), called() or arp()")
     return Match((FieldMatch(field, value, field.ones),))
 
 
@@ -167,6 +179,18 @@ def udp(dst_port: int) -> Match:
     """UDP over IPv4 to this port; later fragments, which carry no port, do not match."""
     fields = (FieldMatch(IP_PROTO, 17, IP_PROTO.ones), FieldMatch(UDP_DST, dst_port, UDP_DST.ones))
     return ip() & Match(tuple(sorted(fields)))
+
+
+def tracked(state: str) -> Match:
+    """Packets that connection tracking has seen and found to be `new`, `est` (of a known connection) or `rel`."""
+    bits = CT_BITS[state] | CT_BITS["trk"]
+    return Match((FieldMatch(CT_STATE, bits, bits),))
+
+
+def called(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
+    """Packets that begin a connection, as tracking says, to such a port of `dst` (None: any), fragments among them."""
+    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(CT_TP_DST, port, mask))
+    return ip(dst=dst) & tracked("new") & Match(tuple(sorted(fields)))
 
 
 def arp(

@@ -7,8 +7,9 @@ table names, which the daemon writes into OVSDB.
 from __future__ import annotations
 
 from enum import IntEnum
+from ipaddress import IPv4Address
 
-from sdn.match import REG0, REG1
+from sdn.match import REG0, REG1, REG2, REG3, REG4, REG5
 
 BRIDGE = "br0"
 TUNNEL_PORT = "vxlan0"
@@ -23,9 +24,25 @@ LAST_POD_PORT = 0xFEFF
 
 SOURCE_VNID = REG0
 SCRATCH = REG1
+KIND = REG2
+SERVICE_NUMBER, CHOICE, CHOICE_PORT = REG3, REG4, REG5
 
 GLOBAL_VNID = 0
 LAST_VNID = 0xFFFFFF
+
+SERVICES, ITSELF = 1, 2
+"""Zones of connection tracking: of calls to services, and of pods that reach themselves by one."""
+
+HAIRPIN = IPv4Address("169.254.0.252")
+"""From where a pod is called that reaches itself by a service (link-local, RFC 3927); no other pod can be called so."""
+
+
+class Kind(IntEnum):
+    """What a packet is addressed to, as far as that is noted."""
+
+    ANY = 0
+    NODE = 1
+    SENDER = 2
 
 
 class Table(IntEnum):
@@ -33,8 +50,14 @@ class Table(IntEnum):
 
     SOURCE = 0
     ARP = 10
+    CALLED = 12
+    SERVICE = 13
+    AFFINITY = 14
+    CHOSEN = 15
+    BACKEND = 16
     ROUTE = 20
     FLOOD = 21
+    ANSWER = 29
     DELIVER = 30
     OUTSIDE = 40
 
@@ -44,9 +67,20 @@ TABLES: dict[Table, str] = {
     "address and subnet, the node to its gateway address; notes the sender's VNID.",
     Table.ARP: "Who has this address? The switch answers with the MAC that follows from the address; no ARP packet "
     "ever reaches a pod or a tunnel.",
+    Table.CALLED: "Is it addressed to a service: to the service network, to an outside address of a service, "
+    "or to a node, which has node ports? Then connection tracking (zone 1) is asked and gives every packet of a known "
+    "call the address of its backend.",
+    Table.SERVICE: "Which service does a new call mean, and may the sender use it? Callers have the service's VNID or "
+    "VNID 0. A service without backends is refused by the node: the packet goes to tun0.",
+    Table.AFFINITY: "Which backend has a caller got who is to keep it? The switch writes these rows itself, from "
+    "BACKEND; they go away by themselves.",
+    Table.CHOSEN: "Is the backend that a caller is to keep still there? Otherwise one is picked by the caller's "
+    "address.",
+    Table.BACKEND: "Where is the backend that was picked? Written into AFFINITY.",
     Table.ROUTE: "Where does it go: to this node, to a peer through the tunnel, or to the outside?",
     Table.FLOOD: "Multicast of a project that has it switched on goes to every peer. A row names at most 1,500, "
-    "so that it fits into a message; further peers stand in the tables behind, up to 29: 13,500 peers in all.",
+    "so that it fits into a message; further peers stand in the tables behind, up to 28: 12,000 peers in all.",
+    Table.ANSWER: "Is it a backend's answer? Then it gets the address that was called; all else stays as it is.",
     Table.DELIVER: "May it arrive? A pod receives from its own VNID and from VNID 0; a pod of VNID 0 from all.",
     Table.OUTSIDE: "What leaves the cluster network goes to the node's own network stack, which masquerades it.",
 }
@@ -64,6 +98,10 @@ PEERS_IN_A_ROW = 1500
 REGISTERS: dict[str, str] = {
     SOURCE_VNID.name: "VNID of the sender, from the pod's port or from the tunnel key; 0 for the node itself",
     SCRATCH.name: "holds an address while an ARP answer is written; carries nothing between tables",
+    KIND.name: "1: addressed to a node, which has node ports; 2: a pod that reaches itself by a service",
+    SERVICE_NUMBER.name: "number of a service whose callers keep their backend",
+    CHOICE.name: "address of the backend that such a caller has; before that, which one was picked",
+    CHOICE_PORT.name: "port of that backend",
 }
 
 PORTS: dict[int, str] = {

@@ -28,13 +28,17 @@ def gateway_of(subnet: IPv4Network) -> IPv4Address:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What all nodes share. `vxlan_port` is a UDP port; `mtu` is that of the pods, in bytes."""
+    """What all nodes share. `vxlan_port` is a UDP port; `mtu` is that of the pods, in bytes.
+
+    `node_ports` are the first and the last port that services may have at every node.
+    """
 
     networks: tuple[IPv4Network, ...]
     service_network: IPv4Network
     multitenant: bool
     vxlan_port: int
     mtu: int
+    node_ports: tuple[int, int] = (30000, 32767)
 
 
 @dataclass(frozen=True, slots=True)

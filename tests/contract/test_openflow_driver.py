@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from reconcile.errors import NotReady, Refused
 from sdn import match as f
-from sdn.drivers.openflow import FlowChange, OpenFlow
+from sdn.drivers.openflow import OpenFlow
 from sdn.drivers.openflow_codec import Foreign
+from sdn.drivers.openflow_held import FlowChange
 from sdn.flow import Action, Flow, Goto, Load, Move, Output, SetField, ToInPort
 from sdn.match import Field, FieldMatch, Match
 from tests.switch.switch import DummySwitch

@@ -12,14 +12,14 @@ from typing import Any
 from sdn.__main__ import main
 from sdn.drivers.netlink import Netlink
 from sdn.drivers.nft import Nft
-from sdn.drivers.openflow import _Session
+from sdn.drivers.openflow_session import Session
 from sdn.drivers.ovsdb import Ovsdb
 
 ACTING: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
     (Netlink, ("create", "up", "remove", "set_gateway")),
     (Nft, ("apply",)),
     (Ovsdb, ("apply",)),
-    (_Session, ("commit",)),
+    (Session, ("commit",)),
 )
 left = int(sys.argv.pop(1))
 

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 from ovs.unixctl.client import UnixctlClient
 
-from sdn.drivers.openflow import FlowChange, OpenFlow
+from sdn.drivers.openflow import OpenFlow
 from sdn.drivers.openflow_codec import Foreign
+from sdn.drivers.openflow_held import FlowChange
 from sdn.flow import Flow
 from sdn.flows import compile_flows
 from sdn.pipeline import TUN0, VXLAN0

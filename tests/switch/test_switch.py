@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from reconcile.errors import Refused
-from sdn.drivers.openflow import FlowChange
+from sdn.drivers.openflow_held import FlowChange
 from sdn.flow import Flow, Output, SetField
 from sdn.flows import compile_flows
 from sdn.match import IN_PORT, IP_DST, exactly, ip

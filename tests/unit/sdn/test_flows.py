@@ -122,7 +122,7 @@ def test_every_peer_gets_one_copy_and_no_row_is_too_long(peers: int, tables: lis
 
 
 def test_peers_beyond_all_tables_are_left_out_rather_than_written_elsewhere() -> None:
-    assert {flow.table for flow in flood_flows(many(20_000))} == set(range(21, 30))
+    assert {flow.table for flow in flood_flows(many(20_000))} == set(range(21, 29))
 
 
 def test_a_lane_has_multicast_when_all_of_its_projects_have() -> None:

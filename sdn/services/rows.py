@@ -1,0 +1,198 @@
+"""Served ports → rows and groups of the switch, for what the pods of this node call. Pure.
+
+Rows of one port never depend on those of another; a change of one port is a change of its own rows and groups.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Address
+from zlib import crc32
+
+from sdn.flow import Action, Bucket, Flow, Goto, Group, Learn, PickBySource, Resubmit, Rows, SetField, ToGroup, Track
+from sdn.flows import CALLS_A_SERVICE, DROPS, SERVICE_COOKIE, senders, to_node
+from sdn.match import Match, called, exactly, ip
+from sdn.pipeline import (
+    CHOICE,
+    CHOICE_PORT,
+    GLOBAL_VNID,
+    KIND,
+    SERVICE_NUMBER,
+    SERVICES,
+    Kind,
+    Priority,
+    Table,
+)
+from sdn.services.served_port import Backend, PortChange, PortKey, ServedPort
+from sdn.view import Node
+
+HASH_VALUES = 64
+"""So many values of a hash Open vSwitch deals out to the buckets of a group at most."""
+LONGEST_IDLE_SECONDS = 0xFFFF
+"""A row's timeout has 16 bits."""
+
+
+class Board:
+    """What the switch holds for the ports of this node; remembers the rows of each.
+
+    With `by_proxy` every allowed call goes to the node, whose proxy takes it.
+    """
+
+    def __init__(self, node: Node, by_proxy: bool = False) -> None:
+        self._node = node
+        self._by_proxy = by_proxy
+        self._rows: dict[PortKey, Rows] = {}
+        self._owners: dict[int, tuple[PortKey, bool]] = {}
+        self._numbers: dict[tuple[PortKey, bool], int] = {}
+        self._outside: Counter[IPv4Address] = Counter()
+
+    def replace(self, ports: Iterable[ServedPort]) -> Rows:
+        """Forget everything; these are the ports now."""
+        self._rows, self._owners, self._numbers, self._outside = {}, {}, {}, Counter()
+        for port in sorted(ports, key=lambda port: port.key):
+            self._add(port)
+        return self.rows()
+
+    def edit(self, change: PortChange) -> tuple[Rows, Rows]:
+        """What goes and what comes by this change."""
+        before = {port.key: self._rows.get(port.key, Rows()) for port in (*change.gone, *change.come)}
+        fronts = {address for port in (*change.gone, *change.come) for address in port.outside_ips}
+        there = {address for address in fronts if self._outside[address]}
+        kept = {port.key for port in change.come}
+        for port in change.gone:
+            self._remove(port, forget_numbers=port.key not in kept)
+        for port in change.come:
+            self._add(port)
+        old = _union(before.values())
+        new = _union(self._rows.get(key, Rows()) for key in before)
+        gone = old.flows | {_front(address) for address in there}
+        come = new.flows | {_front(address) for address in fronts if self._outside[address]}
+        return Rows(gone - come, old.groups - new.groups), Rows(come - gone, new.groups - old.groups)
+
+    def rows(self) -> Rows:
+        """All that the switch is to hold for services."""
+        every = _union(self._rows.values())
+        return Rows(every.flows | {_front(address) for address in +self._outside}, every.groups)
+
+    def _add(self, port: ServedPort) -> None:
+        inside = self._number(port.key, is_inside=True)
+        everywhere = inside if port.inside == port.everywhere else self._number(port.key, is_inside=False)
+        self._rows[port.key] = port_rows(port, self._node, self._by_proxy, inside, everywhere)
+        self._outside.update(port.outside_ips)
+
+    def _remove(self, port: ServedPort, forget_numbers: bool) -> None:
+        if self._rows.pop(port.key, None) is None:
+            return
+        self._outside.subtract(port.outside_ips)
+        for owner in ((port.key, True), (port.key, False)) if forget_numbers else ():
+            self._owners.pop(self._numbers.pop(owner, -1), None)
+
+    def _number(self, key: PortKey, is_inside: bool) -> int:
+        """Follows from the key, unless another has taken it."""
+        owner = (key, is_inside)
+        known = self._numbers.get(owner)
+        if known is not None:
+            return known
+        text = f"{key.namespace}/{key.service}:{key.port_name}/{int(key.protocol)}{'' if is_inside else '*'}"
+        number = _short(text)
+        while self._owners.get(number, owner) != owner:
+            text += "'"
+            number = _short(text)
+        self._numbers[owner], self._owners[number] = number, owner
+        return number
+
+
+def port_rows(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywhere: int) -> Rows:
+    """Let the pods of this node call one port of one service: at its cluster IP, outside addresses and node port.
+
+    A new call from the service's VNID or from VNID 0 goes to one of the backends; a service of VNID 0 may be called by
+    all. Without backends it goes to the node, which refuses it. Whoever else calls an outside address at this port is
+    dropped here; at the cluster IP and at a node port `service_flows` drops him. `inside` and `everywhere` number the
+    groups of callers at the cluster IP and elsewhere; both may be one.
+    """
+    protocol, owner = port.key.protocol, SERVICE_COOKIE | inside
+    outside = [called(protocol, port.port, dst=address) for address in port.outside_ips]
+    at_node = [called(protocol, port.node_port) & exactly(KIND, Kind.NODE)] if port.node_port else []
+    at_cluster_ip = [called(protocol, port.port, dst=port.cluster_ip)] if port.cluster_ip is not None else []
+    rows: set[Flow] = set()
+    groups: set[Group] = set()
+    for number, backends, fronts in (
+        (inside, port.inside, at_cluster_ip),
+        (everywhere, port.everywhere, outside + at_node),
+    ):
+        if not fronts:
+            continue
+        refused = by_proxy or not backends
+        actions, its = (to_node(node), Rows()) if refused else _way(number, backends, port.affinity_seconds, owner)
+        rows |= its.flows
+        groups |= its.groups
+        for front in fronts:
+            rows |= {
+                _row(Table.SERVICE, Priority.EXACT, front & who, *actions, owner=owner) for who in senders(port.vnid)
+            }
+    if port.vnid != GLOBAL_VNID:
+        rows |= {_row(Table.SERVICE, Priority.SUBNET, front, owner=owner | DROPS) for front in outside}
+    return Rows(frozenset(rows), frozenset(groups))
+
+
+def _row(table: Table, priority: Priority, match: Match, *actions: Action, owner: int) -> Flow:
+    return Flow(int(table), int(priority), match, actions, owner)
+
+
+def _way(
+    number: int, backends: tuple[Backend, ...], affinity_seconds: int, owner: int
+) -> tuple[tuple[Action, ...], Rows]:
+    """How new calls get to one of these backends, and the rows and the group that it takes."""
+    if affinity_seconds:
+        first = (SetField(SERVICE_NUMBER, number), Resubmit(Table.AFFINITY), Goto(Table.CHOSEN))
+        return first, Rows(frozenset(_keeping_rows(number, backends, affinity_seconds, owner)))
+    if len(backends) == 1:
+        return (_to(backends[0]),), Rows()
+    return (ToGroup(number),), Rows(groups=frozenset({_group(number, backends)}))
+
+
+def _keeping_rows(number: int, backends: tuple[Backend, ...], seconds: int, owner: int) -> Iterator[Flow]:
+    """Keep a caller at the backend that it has while it is there; otherwise pick one by its address, and note that."""
+    ours = exactly(SERVICE_NUMBER, number)
+    pick = (PickBySource(len(backends), CHOICE), Goto(Table.BACKEND))
+    yield _row(Table.CHOSEN, Priority.REST, ip() & ours, *pick, owner=owner)
+    for place, one in enumerate(sorted(backends)):
+        is_it = exactly(CHOICE, int(one.address)) & exactly(CHOICE_PORT, one.port)
+        yield _row(Table.CHOSEN, Priority.EXACT, ip() & ours & is_it, _to(one), owner=owner)
+        learn = Learn(
+            Table.AFFINITY,
+            Priority.EXACT,
+            owner,
+            min(seconds, LONGEST_IDLE_SECONDS),
+            (SERVICE_NUMBER, number),
+            ((CHOICE, int(one.address)), (CHOICE_PORT, one.port)),
+        )
+        yield _row(Table.BACKEND, Priority.EXACT, ip() & ours & exactly(CHOICE, place), learn, _to(one), owner=owner)
+
+
+def _group(number: int, backends: tuple[Backend, ...]) -> Group:
+    """Deal out the hash evenly: one bucket of little weight makes Open vSwitch use as many values as it can."""
+    ordered = sorted(backends)
+    weight = max(1, (HASH_VALUES - 1) // len(ordered))
+    buckets = [Bucket(weight, (_to(one),)) for one in ordered]
+    return Group(number, (*buckets, Bucket(1, buckets[0].actions)))
+
+
+def _to(backend: Backend) -> Track:
+    return Track(SERVICES, int(Table.ROUTE), commit=True, dst=backend.address, port=backend.port)
+
+
+def _front(address: IPv4Address) -> Flow:
+    """Packets to an address that a service has outside of the cluster pass connection tracking."""
+    return _row(Table.CALLED, Priority.SUBNET, ip(dst=address), CALLS_A_SERVICE, owner=SERVICE_COOKIE)
+
+
+def _union(many: Iterable[Rows]) -> Rows:
+    """All of them together."""
+    parts = list(many)
+    return Rows(frozenset().union(*(one.flows for one in parts)), frozenset().union(*(one.groups for one in parts)))
+
+
+def _short(text: str) -> int:
+    return crc32(text.encode()) & 0x7FFFFFFF
