@@ -188,8 +188,8 @@ def service_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     ]
     for protocol in Protocol:
         for port, mask in blocks(*cluster.node_ports):
-            match = called(protocol, port, mask) & exactly(KIND, Kind.NODE)
-            rows.append(flow(Table.SERVICE, Priority.CLUSTER, match))
+            at_node = (match & exactly(KIND, Kind.NODE) for match in called(protocol, port, mask))
+            rows += (flow(Table.SERVICE, Priority.CLUSTER, match) for match in at_node)
     return frozenset(rows)
 
 

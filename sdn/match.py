@@ -58,18 +58,30 @@ ETH_DST = Field(13, "eth_dst", 48)
 IP_SRC = Field(14, "nw_src", 32)
 IP_DST = Field(15, "nw_dst", 32)
 IP_PROTO = Field(16, "nw_proto", 8)
-UDP_DST = Field(17, "udp_dst", 16)
-CT_STATE = Field(18, "ct_state", 32)
-CT_TP_DST = Field(19, "ct_tp_dst", 16)
-ARP_SPA = Field(20, "arp_spa", 32)
-ARP_TPA = Field(21, "arp_tpa", 32)
-ARP_OP = Field(22, "arp_op", 16)
-ARP_SHA = Field(23, "arp_sha", 48)
-ARP_THA = Field(24, "arp_tha", 48)
+IP_FRAG = Field(17, "nw_frag", 8)
+TCP_DST = Field(18, "tcp_dst", 16)
+UDP_DST = Field(19, "udp_dst", 16)
+SCTP_DST = Field(20, "sctp_dst", 16)
+CT_STATE = Field(21, "ct_state", 32)
+CT_PROTO = Field(22, "ct_nw_proto", 8)
+CT_TP_DST = Field(23, "ct_tp_dst", 16)
+ARP_SPA = Field(24, "arp_spa", 32)
+ARP_TPA = Field(25, "arp_tpa", 32)
+ARP_OP = Field(26, "arp_op", 16)
+ARP_SHA = Field(27, "arp_sha", 48)
+ARP_THA = Field(28, "arp_tha", 48)
 
+_UDP = 17
+_PORTS = {6: TCP_DST, _UDP: UDP_DST, 132: SCTP_DST}
 _ETHERNET = frozenset({ETH_SRC, ETH_DST, ARP_SHA, ARP_THA})
 _IPV4 = frozenset({IP_SRC, IP_DST, ARP_SPA, ARP_TPA, TUN_SRC, TUN_DST})
-_HEX = frozenset({TUN_ID, REG0, REG1, REG2, REG3, REG4, REG5, ETH_TYPE, VLAN_TCI, CT_STATE, CT_TP_DST})
+_HEX = frozenset({TUN_ID, REG0, REG1, REG2, REG3, REG4, REG5, ETH_TYPE, VLAN_TCI, CT_STATE, IP_FRAG})
+
+
+_OF_A_PROTOCOL = frozenset(
+    {IP_SRC, IP_DST, ARP_SPA, ARP_TPA, ARP_SHA, ARP_THA, ARP_OP, IP_PROTO, ETH_TYPE}
+    | {TCP_DST, UDP_DST, SCTP_DST, CT_PROTO, CT_TP_DST}
+)
 
 
 def mac_number(text: str) -> int:
@@ -147,7 +159,7 @@ def _abbreviated(fields: tuple[FieldMatch, ...]) -> Iterable[str]:
 
 def exactly(field: Field, value: int) -> Match:
     """Packets whose field has this value. Addresses of IP and ARP are refused: use `ip()` and `arp()`."""
-    if field in {IP_SRC, IP_DST, ARP_SPA, ARP_TPA, ARP_SHA, ARP_THA, ARP_OP, IP_PROTO, UDP_DST, CT_TP_DST, ETH_TYPE}:
+    if field in _OF_A_PROTOCOL:
         raise ValueError(f"{field.name} needs its protocol: match it through ip(), udp(), called() or arp()")
     return Match((FieldMatch(field, value, field.ones),))
 
@@ -187,10 +199,20 @@ def tracked(state: str) -> Match:
     return Match((FieldMatch(CT_STATE, bits, bits),))
 
 
-def called(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
-    """Packets that begin a connection, as tracking says, to such a port of `dst` (None: any), fragments among them."""
-    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(CT_TP_DST, port, mask))
-    return ip(dst=dst) & tracked("new") & Match(tuple(sorted(fields)))
+def called(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> tuple[Match, ...]:
+    """Packets that begin a connection, as tracking says, to such a port of `dst` (None: any).
+
+    Two matches, where the protocol may come in fragments, in which Open vSwitch sees no ports: tracking, which puts
+    them together, does. TCP begins with a packet that is never one.
+    """
+    begins = ip(dst=dst) & tracked("new")
+    field = _PORTS[protocol]
+    whole = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(field, port, mask))
+    if protocol != _UDP:
+        return (begins & Match(whole),)
+    return begins & Match(whole), begins & Match(
+        (FieldMatch(IP_FRAG, 1, 1), FieldMatch(CT_PROTO, protocol, CT_PROTO.ones), FieldMatch(CT_TP_DST, port, mask))
+    )
 
 
 def arp(

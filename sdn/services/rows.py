@@ -112,9 +112,10 @@ def port_rows(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywh
     groups of callers at the cluster IP and elsewhere; both may be one.
     """
     protocol, owner = port.key.protocol, SERVICE_COOKIE | inside
-    outside = [called(protocol, port.port, dst=address) for address in port.outside_ips]
-    at_node = [called(protocol, port.node_port) & exactly(KIND, Kind.NODE)] if port.node_port else []
-    at_cluster_ip = [called(protocol, port.port, dst=port.cluster_ip)] if port.cluster_ip is not None else []
+    outside = [match for address in port.outside_ips for match in called(protocol, port.port, dst=address)]
+    to_node_port = called(protocol, port.node_port) if port.node_port else ()
+    at_node = [match & exactly(KIND, Kind.NODE) for match in to_node_port]
+    at_cluster_ip = called(protocol, port.port, dst=port.cluster_ip) if port.cluster_ip is not None else ()
     rows: set[Flow] = set()
     groups: set[Group] = set()
     for number, backends, fronts in (

@@ -13,7 +13,7 @@ from sdn.services.balancer import Balancer, Outlet
 from sdn.services.followed import Followed
 from sdn.services.health import HealthPorts
 from sdn.services.host import HostServices
-from sdn.services.outlets import Firewall, Proxying
+from sdn.services.outlets import Firewall, Proxying, Switch
 from sdn.services.report import answer
 from sdn.services.teller import Teller
 from sdn.services.tracing import Called, called
@@ -34,7 +34,7 @@ class Services:
         self._proxy = UserspaceProxy(self._is_cluster, self._is_node) if settings.proxy_mode == "userspace" else None
         outlets: list[Outlet] = [] if self._proxy is None else [Proxying(self._proxy)]
         self._host = HostServices(network.nft, lambda: self._distrust("firewall"))
-        outlets.append(Firewall(self._host, self._proxy))
+        outlets += [Firewall(self._host, self._proxy), Switch(network.openflow, by_proxy=self._proxy is not None)]
         self._balancer = Balancer(
             self.followed,
             lambda: network.ground,

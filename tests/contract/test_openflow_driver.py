@@ -18,6 +18,7 @@ from sdn.drivers.openflow import OpenFlow
 from sdn.drivers.openflow_codec import Foreign
 from sdn.drivers.openflow_held import FlowChange
 from sdn.flow import Action, Flow, Goto, Load, Move, Output, SetField, ToInPort
+from sdn.flows import SERVICE_COOKIE
 from sdn.match import Field, FieldMatch, Match
 from tests.switch.switch import DummySwitch
 
@@ -148,7 +149,13 @@ def flows(draw: st.DrawFn) -> Flow:
     table = draw(st.integers(0, 252))
     if draw(st.booleans()):
         actions += (Goto(draw(st.integers(table + 1, 253))),)
-    return Flow(table, draw(st.integers(0, 0xFFFF)), match, actions, draw(st.integers(0, (1 << 64) - 2)))
+    return Flow(
+        table,
+        draw(st.integers(0, 0xFFFF)),
+        match,
+        actions,
+        draw(st.integers(0, (1 << 64) - 2)) & ~(SERVICE_COOKIE & 1 << 34),
+    )
 
 
 def one_per_row(flows: list[Flow]) -> frozenset[Flow]:
