@@ -24,6 +24,7 @@ from sdn.match import (
     arp,
     called,
     exactly,
+    icmp,
     in_port,
     ip,
     tracked,
@@ -99,6 +100,12 @@ ANSWER_ARP: tuple[Action, ...] = (
 CALLS_A_SERVICE = Track(SERVICES, Table.SERVICE)
 """Give a packet of a known call the address of its backend."""
 
+ANSWERS = Track(SERVICES, Table.DELIVER)
+"""Give a backend's answer the address that was called."""
+
+ICMP_ERRORS = (3, 11)
+"""Destination unreachable, time exceeded (RFC 792)."""
+
 CALLS_A_NODE: tuple[Action, ...] = (SetField(KIND, Kind.NODE), CALLS_A_SERVICE)
 
 CALLS_ITSELF: tuple[Action, ...] = (
@@ -170,8 +177,8 @@ def service_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     Packets to the service network and to the addresses of nodes pass connection tracking; those of known calls go to
     their backend by way of ROUTE. New ones meet the rows of services (`sdn.services.rows`); what meets none is dropped
     if it is addressed to the service network or to a node's port in the range of node ports, which would otherwise
-    come back in as the node's own, with VNID 0. Everything else goes on to ROUTE. Whatever is to reach a pod of this
-    node passes connection tracking too; a packet that belongs to no call leaves it unchanged.
+    come back in as the node's own, with VNID 0. Everything else goes on to ROUTE. What may come back from backends has
+    rows in ANSWER, here for errors and otherwise in `sdn.services.rows`; what belongs to no call passes unchanged.
     """
     back = (Move(ETH_SRC, ETH_DST, 48), SetField(ETH_SRC, mac_of(node.gateway)), ToInPort())
     rows = [
@@ -183,7 +190,8 @@ def service_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
         flow(Table.SERVICE, Priority.GUARD, ip() & tracked("rel"), Goto(Table.ROUTE)),
         flow(Table.SERVICE, Priority.CLUSTER, ip(dst=cluster.service_network)),
         flow(Table.SERVICE, Priority.REST, ip(), Goto(Table.ROUTE)),
-        flow(Table.ANSWER, Priority.REST, ip(), Track(SERVICES, Table.DELIVER)),
+        flow(Table.ANSWER, Priority.REST, ip(), Goto(Table.DELIVER)),
+        *(flow(Table.ANSWER, Priority.EXACT, icmp(kind), ANSWERS) for kind in ICMP_ERRORS),
         flow(Table.DELIVER, Priority.GUARD, ip() & exactly(KIND, Kind.SENDER), *back),
     ]
     for protocol in Protocol:

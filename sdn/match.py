@@ -59,20 +59,26 @@ IP_SRC = Field(14, "nw_src", 32)
 IP_DST = Field(15, "nw_dst", 32)
 IP_PROTO = Field(16, "nw_proto", 8)
 IP_FRAG = Field(17, "nw_frag", 8)
-TCP_DST = Field(18, "tcp_dst", 16)
-UDP_DST = Field(19, "udp_dst", 16)
-SCTP_DST = Field(20, "sctp_dst", 16)
-CT_STATE = Field(21, "ct_state", 32)
-CT_PROTO = Field(22, "ct_nw_proto", 8)
-CT_TP_DST = Field(23, "ct_tp_dst", 16)
-ARP_SPA = Field(24, "arp_spa", 32)
-ARP_TPA = Field(25, "arp_tpa", 32)
-ARP_OP = Field(26, "arp_op", 16)
-ARP_SHA = Field(27, "arp_sha", 48)
-ARP_THA = Field(28, "arp_tha", 48)
+ICMP_TYPE = Field(18, "icmp_type", 8)
+TCP_SRC = Field(19, "tcp_src", 16)
+TCP_DST = Field(20, "tcp_dst", 16)
+UDP_SRC = Field(21, "udp_src", 16)
+UDP_DST = Field(22, "udp_dst", 16)
+SCTP_SRC = Field(23, "sctp_src", 16)
+SCTP_DST = Field(24, "sctp_dst", 16)
+CT_STATE = Field(25, "ct_state", 32)
+CT_PROTO = Field(26, "ct_nw_proto", 8)
+CT_TP_DST = Field(27, "ct_tp_dst", 16)
+ARP_SPA = Field(28, "arp_spa", 32)
+ARP_TPA = Field(29, "arp_tpa", 32)
+ARP_OP = Field(30, "arp_op", 16)
+ARP_SHA = Field(31, "arp_sha", 48)
+ARP_THA = Field(32, "arp_tha", 48)
 
 _UDP = 17
-_PORTS = {6: TCP_DST, _UDP: UDP_DST, 132: SCTP_DST}
+_ICMP = 1
+_TARGET_PORTS = {6: TCP_DST, _UDP: UDP_DST, 132: SCTP_DST}
+_SOURCE_PORTS = {6: TCP_SRC, _UDP: UDP_SRC, 132: SCTP_SRC}
 _ETHERNET = frozenset({ETH_SRC, ETH_DST, ARP_SHA, ARP_THA})
 _IPV4 = frozenset({IP_SRC, IP_DST, ARP_SPA, ARP_TPA, TUN_SRC, TUN_DST})
 _HEX = frozenset({TUN_ID, REG0, REG1, REG2, REG3, REG4, REG5, ETH_TYPE, VLAN_TCI, CT_STATE, IP_FRAG})
@@ -80,7 +86,7 @@ _HEX = frozenset({TUN_ID, REG0, REG1, REG2, REG3, REG4, REG5, ETH_TYPE, VLAN_TCI
 
 _OF_A_PROTOCOL = frozenset(
     {IP_SRC, IP_DST, ARP_SPA, ARP_TPA, ARP_SHA, ARP_THA, ARP_OP, IP_PROTO, ETH_TYPE}
-    | {TCP_DST, UDP_DST, SCTP_DST, CT_PROTO, CT_TP_DST}
+    | {ICMP_TYPE, TCP_SRC, TCP_DST, UDP_SRC, UDP_DST, SCTP_SRC, SCTP_DST, CT_PROTO, CT_TP_DST}
 )
 
 
@@ -206,13 +212,26 @@ def called(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None
     them together, does. TCP begins with a packet that is never one.
     """
     begins = ip(dst=dst) & tracked("new")
-    field = _PORTS[protocol]
+    field = _TARGET_PORTS[protocol]
     whole = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(field, port, mask))
     if protocol != _UDP:
         return (begins & Match(whole),)
     return begins & Match(whole), begins & Match(
         (FieldMatch(IP_FRAG, 1, 1), FieldMatch(CT_PROTO, protocol, CT_PROTO.ones), FieldMatch(CT_TP_DST, port, mask))
     )
+
+
+def answering(protocol: int, port: int) -> tuple[Match, ...]:
+    """Packets of this protocol from such a port; of UDP also all fragments, in which Open vSwitch sees no ports."""
+    whole = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(_SOURCE_PORTS[protocol], port, 0xFFFF))
+    if protocol != _UDP:
+        return (ip() & Match(whole),)
+    return ip() & Match(whole), ip() & Match((FieldMatch(IP_FRAG, 1, 1), FieldMatch(IP_PROTO, _UDP, IP_PROTO.ones)))
+
+
+def icmp(kind: int) -> Match:
+    """ICMP messages of this type."""
+    return ip() & Match((FieldMatch(IP_PROTO, _ICMP, IP_PROTO.ones), FieldMatch(ICMP_TYPE, kind, ICMP_TYPE.ones)))
 
 
 def arp(

@@ -80,7 +80,8 @@ TABLES: dict[Table, str] = {
     Table.ROUTE: "Where does it go: to this node, to a peer through the tunnel, or to the outside?",
     Table.FLOOD: "Multicast of a project that has it switched on goes to every peer. A row names at most 1,500, "
     "so that it fits into a message; further peers stand in the tables behind, up to 28: 12,000 peers in all.",
-    Table.ANSWER: "Is it a backend's answer? Then it gets the address that was called; all else stays as it is.",
+    Table.ANSWER: "May it be a backend's answer? Then connection tracking is asked, and gives an answer the address "
+    "that was called. Everything else goes on at once.",
     Table.DELIVER: "May it arrive? A pod receives from its own VNID and from VNID 0; a pod of VNID 0 from all.",
     Table.OUTSIDE: "What leaves the cluster network goes to the node's own network stack, which masquerades it.",
 }

@@ -1,18 +1,20 @@
 """Served ports → rows and groups of the switch, for what the pods of this node call. Pure.
 
-Rows of one port never depend on those of another; a change of one port is a change of its own rows and groups.
+Rows of one port do not depend on those of another; a change of one port is a change of its own rows and groups, and of
+the few rows that ports share, which are counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from ipaddress import IPv4Address
 from zlib import crc32
 
 from sdn.flow import Action, Bucket, Flow, Goto, Group, Learn, PickBySource, Resubmit, Rows, SetField, ToGroup, Track
-from sdn.flows import CALLS_A_SERVICE, DROPS, SERVICE_COOKIE, senders, to_node
-from sdn.match import Match, called, exactly, ip
+from sdn.flows import ANSWERS, CALLS_A_SERVICE, DROPS, SERVICE_COOKIE, senders, to_node
+from sdn.match import Match, answering, called, exactly, ip
 from sdn.pipeline import (
     CHOICE,
     CHOICE_PORT,
@@ -24,7 +26,7 @@ from sdn.pipeline import (
     Priority,
     Table,
 )
-from sdn.services.served_port import Backend, PortChange, PortKey, ServedPort
+from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
 from sdn.view import Node
 
 HASH_VALUES = 64
@@ -45,48 +47,52 @@ class Board:
         self._rows: dict[PortKey, Rows] = {}
         self._owners: dict[int, tuple[PortKey, bool]] = {}
         self._numbers: dict[tuple[PortKey, bool], int] = {}
-        self._outside: Counter[IPv4Address] = Counter()
+        self._shared: Counter[Flow] = Counter()
 
     def replace(self, ports: Iterable[ServedPort]) -> Rows:
         """Forget everything; these are the ports now."""
-        self._rows, self._owners, self._numbers, self._outside = {}, {}, {}, Counter()
+        self._rows, self._owners, self._numbers, self._shared = {}, {}, {}, Counter()
         for port in sorted(ports, key=lambda port: port.key):
             self._add(port)
         return self.rows()
 
     def edit(self, change: PortChange) -> tuple[Rows, Rows]:
         """What goes and what comes by this change."""
-        before = {port.key: self._rows.get(port.key, Rows()) for port in (*change.gone, *change.come)}
-        fronts = {address for port in (*change.gone, *change.come) for address in port.outside_ips}
-        there = {address for address in fronts if self._outside[address]}
+        ports = (*change.gone, *change.come)
+        shared = {row for port in ports for row in self._shared_rows(port)}
+        here = {row for row in shared if self._shared[row]}
+        old = _union(self._rows.get(port.key, Rows()) for port in ports)
         kept = {port.key for port in change.come}
         for port in change.gone:
             self._remove(port, forget_numbers=port.key not in kept)
         for port in change.come:
             self._add(port)
-        old = _union(before.values())
-        new = _union(self._rows.get(key, Rows()) for key in before)
-        gone = old.flows | {_front(address) for address in there}
-        come = new.flows | {_front(address) for address in fronts if self._outside[address]}
+        new = _union(self._rows.get(port.key, Rows()) for port in ports)
+        gone, come = old.flows | here, new.flows | {row for row in shared if self._shared[row]}
         return Rows(gone - come, old.groups - new.groups), Rows(come - gone, new.groups - old.groups)
 
     def rows(self) -> Rows:
         """All that the switch is to hold for services."""
         every = _union(self._rows.values())
-        return Rows(every.flows | {_front(address) for address in +self._outside}, every.groups)
+        return Rows(every.flows | (+self._shared).keys(), every.groups)
 
     def _add(self, port: ServedPort) -> None:
         inside = self._number(port.key, is_inside=True)
         everywhere = inside if port.inside == port.everywhere else self._number(port.key, is_inside=False)
         self._rows[port.key] = port_rows(port, self._node, self._by_proxy, inside, everywhere)
-        self._outside.update(port.outside_ips)
+        self._shared.update(self._shared_rows(port))
 
     def _remove(self, port: ServedPort, forget_numbers: bool) -> None:
         if self._rows.pop(port.key, None) is None:
             return
-        self._outside.subtract(port.outside_ips)
+        self._shared.subtract(self._shared_rows(port))
         for owner in ((port.key, True), (port.key, False)) if forget_numbers else ():
             self._owners.pop(self._numbers.pop(owner, -1), None)
+
+    def _shared_rows(self, port: ServedPort) -> frozenset[Flow]:
+        backends = () if self._by_proxy else (*port.inside, *port.everywhere)
+        answers = (answer_rows(port.key.protocol, number) for number in {one.port for one in backends})
+        return frozenset(map(front_row, port.outside_ips)).union(*answers)
 
     def _number(self, key: PortKey, is_inside: bool) -> int:
         """Follows from the key, unless another has taken it."""
@@ -101,6 +107,19 @@ class Board:
             number = _short(text)
         self._numbers[owner], self._owners[number] = number, owner
         return number
+
+
+@lru_cache(maxsize=4096)
+def front_row(address: IPv4Address) -> Flow:
+    """Packets to an address that services have outside of the cluster pass connection tracking, all others ROUTE."""
+    return _row(Table.CALLED, Priority.SUBNET, ip(dst=address), CALLS_A_SERVICE, owner=SERVICE_COOKIE)
+
+
+@lru_cache(maxsize=4096)
+def answer_rows(protocol: Protocol, port: int) -> frozenset[Flow]:
+    """Packets for pods of this node from a port that backends have may be answers, and pass connection tracking."""
+    matches = answering(protocol, port)
+    return frozenset(_row(Table.ANSWER, Priority.EXACT, match, ANSWERS, owner=SERVICE_COOKIE) for match in matches)
 
 
 def port_rows(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywhere: int) -> Rows:
@@ -182,11 +201,6 @@ def _group(number: int, backends: tuple[Backend, ...]) -> Group:
 
 def _to(backend: Backend) -> Track:
     return Track(SERVICES, int(Table.ROUTE), commit=True, dst=backend.address, port=backend.port)
-
-
-def _front(address: IPv4Address) -> Flow:
-    """Packets to an address that a service has outside of the cluster pass connection tracking."""
-    return _row(Table.CALLED, Priority.SUBNET, ip(dst=address), CALLS_A_SERVICE, owner=SERVICE_COOKIE)
 
 
 def _union(many: Iterable[Rows]) -> Rows:

@@ -51,8 +51,7 @@ SENTENCES = {
     "red/red-a 172.30.0.1": "dropped because 172.30.0.1 is a service address, and no service has it",
     "red/red-a 10.128.0.200": "dropped because nobody on node-1 has the address 10.128.0.200",
     "red/red-a 10.128.2.200": "dropped because nobody on node-2 has the address 10.128.2.200",
-    "red/red-a red/red-a": "dropped because it would go back to where it comes from, "
-    "and the switch of node-1 sends nothing back",
+    "red/red-a red/red-a": "delivered: red/red-a reaches red/red-a on node-1",
     "red/red-a 10.128.64.9": "sent on: to vm-host (10.245.2.77), which is no node that can be asked",
     # broadcast and multicast
     "red/red-a 255.255.255.255": "dropped because nothing may be sent to everybody",
@@ -198,7 +197,9 @@ def steps(world: TraceWorld, words: str) -> list[tuple[str, str, str]]:
 def test_the_walk_from_pod_to_pod_on_one_node(world: TraceWorld) -> None:
     assert steps(world, "red/red-a red/red-b") == [
         ("node-1", "source", "pod 10.128.0.2"),
+        ("node-1", "called", "node node-1"),
         ("node-1", "route", "node node-1"),
+        ("node-1", "answer", "node node-1"),
         ("node-1", "deliver", "pod 10.128.0.3"),
     ]
 
@@ -207,8 +208,10 @@ def test_the_walk_from_pod_to_pod_across_nodes(world: TraceWorld) -> None:
     words = "red/red-a red/red-c"
     assert steps(world, words) == [
         ("node-1", "source", "pod 10.128.0.2"),
+        ("node-1", "called", "node node-1"),
         ("node-1", "route", "node node-2"),
         ("node-2", "source", "node node-1"),
+        ("node-2", "answer", "node node-2"),
         ("node-2", "deliver", "pod 10.128.2.4"),
     ]
     first, second = hops(world, words)
@@ -220,11 +223,13 @@ def test_the_walk_from_pod_to_pod_across_nodes(world: TraceWorld) -> None:
 def test_the_walk_to_the_outside_and_back(world: TraceWorld) -> None:
     assert steps(world, "red/red-a 8.8.8.8") == [
         ("node-1", "source", "pod 10.128.0.2"),
+        ("node-1", "called", "node node-1"),
         ("node-1", "route", "node node-1"),
         ("node-1", "outside", "node node-1"),
     ]
     assert steps(world, "8.8.8.8 red/red-a --from-outside") == [
         ("node-1", "source", "node node-1"),
+        ("node-1", "answer", "node node-1"),
         ("node-1", "deliver", "pod 10.128.0.2"),
     ]
 
