@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 LONGEST_QUESTION = 4096
 """Bytes of a question over UDP; one has 300 at most, what EDNS may add aside."""
 
-BURST = 64
-"""Questions that are answered before others of the process have their turn."""
+BURST, FIRST_TIME = 64, 8
+"""Questions that are answered before others of the process have their turn; one that is new counts as some more."""
 
-MOST_REMEMBERED = 10_000
-"""Answers that are kept in their bytes."""
+MOST_REMEMBERED, ROWS_OF_ONE = 4_000, 8
+"""Answers that are kept in their bytes; so many addresses count as one more."""
 
 MOST_WAITING = 100
 """Questions of one asker that others are asked about, at the same time."""
@@ -114,7 +114,9 @@ class NameServer:
         udp = self._udp
         if udp is None:
             return
-        for _ in range(BURST):
+        left = BURST
+        while left > 0:
+            left -= 1
             try:
                 packet, pair = udp.recvfrom(LONGEST_QUESTION)
             except OSError:
@@ -126,6 +128,7 @@ class NameServer:
             known = self._remembered.get(lane)
             answer = known.get(packet[2:]) if known is not None else None
             if answer is None:
+                left -= FIRST_TIME
                 answer = self._found(packet, lane, pair)
                 if answer is None:
                     continue
@@ -143,9 +146,9 @@ class NameServer:
             self._begin(self._send_later(packet, question, told, pair))
             return None
         answer = written(question, told, udp_limit(question), recursion=self._forwarder is not None)
-        if self._room == 0:
+        if self._room <= 0:
             self._forget()
-        self._room -= 1
+        self._room -= 1 + len(answer.rows) // ROWS_OF_ONE
         self._remembered.setdefault(lane, {})[packet[2:]] = answer
         return answer
 

@@ -24,6 +24,7 @@ DROPPED = Gauge(
     "podlane_sdn_dropped_packets", "Packets dropped, by reason and by whose rows dropped them", ["reason", "owner"]
 )
 ADDRESSES = Gauge("podlane_sdn_addresses", "Addresses that pods of this node have or may get", ["state"])
+NAMES = Counter("podlane_sdn_names_total", "Questions for names that came, and those passed on to others", ["what"])
 DRIFT = Counter("podlane_sdn_drift_total", "What somebody else had changed and was put right", ["what"])
 SERVICES = Gauge("podlane_sdn_services", "Services of which this node serves a port")
 ENDPOINTS = Gauge("podlane_sdn_endpoints", "Endpoints of all ports that this node serves")

@@ -16,6 +16,7 @@ from nameserver.upstreams import DNS_PORT, Upstreams
 from reconcile import whole_file
 from reconcile.errors import NotReady
 from reconcile.loop import Loop, Pace
+from sdn import metrics
 from sdn.askers import Askers, askers
 from sdn.network import Network
 from sdn.recollection import kept, recalled
@@ -52,6 +53,7 @@ class Naming:
         self._askers: Askers | None = None
         self._kept: tuple[int, Ground | None, Askers | None] = (0, None, None)
         self._kept_at = float("-inf")
+        self._counted = (0, 0)
         self._loop = Loop("names", self._one_pass, Pace(resync=min(settings.resync_seconds, KEEP_SECONDS)))
         followed.on_complete = self.wake
 
@@ -89,7 +91,14 @@ class Naming:
             await self._recall()
         if self._names is not None and self._listening != self._names.domain.server:
             await self._listen(self._names.domain.server)
+        self._count()
         await self._keep()
+
+    def _count(self) -> None:
+        asked, forwarded = self._server.asked, self._server.forwarded
+        metrics.NAMES.labels("asked").inc(asked - self._counted[0])
+        metrics.NAMES.labels("forwarded").inc(forwarded - self._counted[1])
+        self._counted = asked, forwarded
 
     def _show(self, names: Names) -> None:
         self._names = names
