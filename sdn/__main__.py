@@ -84,18 +84,23 @@ def datapath_type(wish: str) -> str:
     return "system" if Path("/sys/module/openvswitch").exists() else "netdev"
 
 
-async def serve(settings: Settings) -> None:
-    """Run until cancelled; the datapath stays as it is afterwards."""
-    identity = Identity(
+def _identity(settings: Settings) -> Identity:
+    first, _, last = settings.node_port_range.partition("-")
+    return Identity(
         settings.node_name,
         IPv4Address(settings.node_ip),
         datapath_type(settings.datapath_type),
         settings.docker_project,
+        (int(first), int(last)),
     )
+
+
+async def serve(settings: Settings) -> None:
+    """Run until cancelled; the datapath stays as it is afterwards."""
     async with Client(Kubeconfig.load(settings.kubeconfig)) as client, Netlink() as netlink:
         mirrors = Mirrors(client, lambda: network.wake())
         network = Network(
-            identity,
+            _identity(settings),
             Path(settings.ovs_rundir),
             netlink,
             mirrors.snapshot,

@@ -19,7 +19,7 @@ from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices,
 from sdn.objections import objections
 from sdn.observed import Link
 from sdn.pipeline import BRIDGE, DOCKER_PORT, GATEWAY_PORT, TUNNEL_PORT
-from sdn.view import View
+from sdn.view import NODE_PORTS, View
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +31,14 @@ class Identity:
     """Which node this is. `datapath_type` is "system" or "netdev".
 
     `docker_project` is the project of containers outside of any pod; empty: Docker gets no bridge of ours.
+    `node_ports` are the first and the last port that services may have on every node.
     """
 
     name: str
     address: IPv4Address
     datapath_type: str
     docker_project: str = ""
+    node_ports: tuple[int, int] = NODE_PORTS
 
 
 class Base:

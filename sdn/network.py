@@ -229,7 +229,7 @@ class Network:
             await self._look_at_underlay()
         if snapshot is not self._surveyed:
             us = self._identity
-            self._ground = survey(snapshot, us.name, us.address, self._mtu, us.docker_project)
+            self._ground = survey(snapshot, us.name, us.address, self._mtu, us.docker_project, us.node_ports)
             self._surveyed = snapshot
         if isinstance(self._ground, NotYet):
             return self._ground

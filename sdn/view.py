@@ -12,6 +12,9 @@ from sdn.pipeline import GLOBAL_VNID, VOVSBR_MULTITENANT, VOVSBR_SUBNET
 
 MAC_PREFIX = 0x0A58
 
+NODE_PORTS = 30000, 32767
+"""The first and the last, where nothing else is said."""
+
 MULTICAST_ENABLED = "netnamespace.network.openshift.io/multicast-enabled"
 """Annotation of a NetNamespace; only the word `true` counts."""
 
@@ -38,7 +41,7 @@ class Cluster:
     multitenant: bool
     vxlan_port: int
     mtu: int
-    node_ports: tuple[int, int] = (30000, 32767)
+    node_ports: tuple[int, int] = NODE_PORTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,7 @@ class NotYet:
     reason: str
 
 
-def find_cluster(wish: ClusterNetwork, default_mtu: int) -> Cluster:
+def find_cluster(wish: ClusterNetwork, default_mtu: int, node_ports: tuple[int, int] = NODE_PORTS) -> Cluster:
     """The shared facts of a ClusterNetwork that the master has validated.
 
     `default_mtu` (bytes) is used where the object names none. An empty `clusterNetworks` means that the two top-level
@@ -183,6 +186,7 @@ def find_cluster(wish: ClusterNetwork, default_mtu: int) -> Cluster:
         multitenant=wish.plugin_name == PLUGIN_MULTITENANT,
         vxlan_port=wish.vxlan_port or 4789,
         mtu=wish.mtu or default_mtu,
+        node_ports=node_ports,
     )
 
 
@@ -231,7 +235,12 @@ def with_multicast(lanes: Mapping[str, int] | None, net_namespaces: Iterable[Net
 
 
 def survey(
-    snapshot: Snapshot, name: str, address: IPv4Address, default_mtu: int, docker_project: str = ""
+    snapshot: Snapshot,
+    name: str,
+    address: IPv4Address,
+    default_mtu: int,
+    docker_project: str = "",
+    node_ports: tuple[int, int] = NODE_PORTS,
 ) -> Ground | NotYet:
     """What the API says, put together for this node, or what is missing; with a project for Docker's own containers."""
     for about in ("clusternetwork default", f"hostsubnet {name}"):
@@ -244,7 +253,7 @@ def survey(
         return node
     if docker_project:
         node = replace(node, docker_subnet=docker_part(node.subnet))
-    cluster = find_cluster(snapshot.cluster_network, default_mtu)
+    cluster = find_cluster(snapshot.cluster_network, default_mtu, node_ports)
     peers = find_peers(node, snapshot.host_subnets)
     lanes = vnids(cluster, snapshot.net_namespaces)
     multicast = with_multicast(lanes, snapshot.net_namespaces)

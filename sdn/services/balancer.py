@@ -45,7 +45,6 @@ class Balancer:
         self,
         followed: Followed,
         ground: Callable[[], Ground | None],
-        node_ports: tuple[int, int],
         outlets: Sequence[Outlet],
         resync_seconds: float,
         note_drift: Callable[[str], None],
@@ -53,7 +52,6 @@ class Balancer:
         self.unready = "starting"
         self._followed = followed
         self._ground = ground
-        self._node_ports = node_ports
         self._outlets = outlets
         self._resync_seconds = resync_seconds
         self._note_drift = note_drift
@@ -102,7 +100,7 @@ class Balancer:
         """From where services are seen now, and whether that is other than before."""
         if self._seen is not None and self._seen[0] is ground:
             return self._seen[1], False
-        vantage = Vantage.of(ground, self._node_ports)
+        vantage = Vantage.of(ground)
         is_other = self._seen is None or self._seen[1] != vantage
         self._seen = ground, vantage
         return vantage, is_other

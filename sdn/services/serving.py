@@ -55,7 +55,7 @@ class Vantage:
         return GLOBAL_VNID if self.lanes is None else self.lanes.get(project)
 
     @classmethod
-    def of(cls, ground: Ground, node_ports: tuple[int, int]) -> Self:
+    def of(cls, ground: Ground) -> Self:
         """What the API says of the network, for this node."""
         cluster, node = ground.cluster, ground.node
         return cls(
@@ -66,7 +66,7 @@ class Vantage:
             service_network=cluster.service_network,
             lanes=ground.lanes,
             nodes=frozenset(peer.address for peer in ground.peers) | {node.address},
-            node_ports=node_ports,
+            node_ports=cluster.node_ports,
         )
 
     def is_cluster(self, address: IPv4Address) -> bool:

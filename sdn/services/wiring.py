@@ -30,7 +30,6 @@ class Services:
 
     def __init__(self, client: Client, network: Network, settings: Settings) -> None:
         self.followed = Followed(client, self.wake)
-        first, _, last = settings.node_port_range.partition("-")
         self._proxy = UserspaceProxy(self._is_cluster, self._is_node) if settings.proxy_mode == "userspace" else None
         outlets: list[Outlet] = [] if self._proxy is None else [Proxying(self._proxy)]
         self._host = HostServices(network.nft, lambda: self._distrust("firewall"))
@@ -38,7 +37,6 @@ class Services:
         self._balancer = Balancer(
             self.followed,
             lambda: network.ground,
-            (int(first), int(last)),
             outlets,
             settings.resync_seconds,
             network.note_drift,

@@ -11,5 +11,5 @@ from tests.net.cluster import NetCluster, inhabited
 
 @pytest.fixture(scope="package")
 def world() -> Iterator[NetCluster]:
-    with inhabited("podnet", 14) as cluster:
+    with inhabited("podreal", 14) as cluster:
         yield cluster

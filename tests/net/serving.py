@@ -61,9 +61,12 @@ def register(cluster: NetCluster, *names: str) -> None:
 
 
 def expose(cluster: NetCluster, name: str, project: str, selector: dict[str, str], **spec: Any) -> Service:
-    """A service on port 80 for the program that `answering` runs, with whatever else is said of it."""
-    port = ServicePort(port=80, target_port=TARGET_PORT, protocol="TCP")
-    wish = ServiceSpec(**{"selector": selector, "ports": (port,), **spec})
+    """A service on port 80, TCP and UDP, for the program that `answering` runs, with whatever else is said of it."""
+    ports = tuple(
+        ServicePort(port=80, name=protocol.lower(), target_port=TARGET_PORT, protocol=protocol)
+        for protocol in ("TCP", "UDP")
+    )
+    wish = ServiceSpec(**{"selector": selector, "ports": ports, **spec})
     meta = ObjectMeta(name=name, namespace=project)
     cluster.ask(lambda client: client.create(Service(metadata=meta, spec=wish)))
 

@@ -9,6 +9,7 @@ import pytest
 from api.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
 from api.events import Event
 from api.objects import ObjectMeta
+from api.services import Service
 from bench.bare import wait_until
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
@@ -22,6 +23,12 @@ def serving(world: NetCluster) -> Iterator[NetCluster]:
         yield world
 
 
+@pytest.fixture(scope="module")
+def everyone(serving: NetCluster) -> Service:
+    """Leads to all pods of red."""
+    return expose(serving, "everyone", "red", {"all": "yes"})
+
+
 def test_the_node_itself_reaches_a_service(serving: NetCluster) -> None:
     service = expose(serving, "of-node", "red", {"app": "red-c"})
     node = serving.nodes["node-1"].namespace
@@ -33,7 +40,7 @@ def test_an_endpoint_in_another_project_is_left_out_and_told(serving: NetCluster
     service = expose(serving, "borrowed", "red", {})
     stranger, own = serving.pods["blue-a"].address, serving.pods["red-c"].address
     rows = tuple(Endpoint(addresses=(str(one),)) for one in (stranger, own))
-    ports = (SlicePort(port=TARGET_PORT, name="", protocol="TCP"),)
+    ports = (SlicePort(port=TARGET_PORT, name="tcp", protocol="TCP"),)
     meta = ObjectMeta(name="by-hand", namespace="red", labels={SERVICE_LABEL: "borrowed"})
     made = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=rows, ports=ports)
     serving.ask(lambda client: client.create(made))
@@ -48,3 +55,21 @@ def test_an_endpoint_in_another_project_is_left_out_and_told(serving: NetCluster
     assert wait_until(told, "the event") == (
         f"endpoint {stranger}:{TARGET_PORT} is a pod of the project blue, which is not joined with red and is left out"
     )
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+@pytest.mark.parametrize("caller", ["red-a", "red-b", "red-c", "admin-a", "admin-b"])
+def test_pods_of_the_lane_reach_a_service_and_are_seen_as_themselves(
+    serving: NetCluster, everyone: Service, caller: str, protocol: str
+) -> None:
+    name, seen = serves(serving.pod_namespace(caller), everyone.spec.cluster_ip, 80, protocol)
+    assert name in {"red-a", "red-b", "red-c"}
+    assert seen == str(serving.pods[caller].address) or name == caller
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+@pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
+def test_pods_of_other_lanes_get_nothing(serving: NetCluster, everyone: Service, caller: str, protocol: str) -> None:
+    serves(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80, protocol)
+    with pytest.raises(TimeoutError):
+        call(serving.pod_namespace(caller), everyone.spec.cluster_ip, 80, protocol, 0.3)
