@@ -1,0 +1,124 @@
+"""proxyMode userspace by real packets: pods call services through their node's proxy, each project its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+
+from api.services import Service, ServicePort
+from bench.bare import wait_until
+from tests.command import podlane_network
+from tests.net.cluster import NetCluster, inhabited
+from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
+
+PORTS = tuple(
+    ServicePort(port=80, target_port=TARGET_PORT, protocol=protocol, name=protocol.lower())
+    for protocol in ("TCP", "UDP")
+)
+
+SILENCE_SECONDS = 0.5
+"""How long no answer has to come where none must; beside a control that is answered at once."""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[NetCluster]:
+    with inhabited("podprx", 16) as cluster:
+        for node in cluster.nodes:
+            name = f"{node} sdn"
+            known = cluster.specification(name)
+            cluster.kill(name)
+            cluster.start(name, replace(known, command=(*known.command, "--proxy-mode=userspace")))
+        for node in cluster.nodes:
+            wait_until(lambda: cluster.network_ready(node), f"{node}'s network")  # noqa: B023
+        names = tuple(cluster.pods)
+        register(cluster, *names)
+        with answering(cluster, *names):
+            yield cluster
+
+
+@pytest.fixture(scope="module")
+def near_and_far(world: NetCluster) -> Service:
+    """Of red, with a pod on each node."""
+    web = expose(world, "web", "red", {"all": "yes"}, ports=PORTS, type="NodePort")
+    for pod in ("red-a", "red-c"):
+        serves(world.pod_namespace(pod), web.spec.cluster_ip, 80)
+    return web
+
+
+def fronts(world: NetCluster, service: Service, protocol: str) -> list[tuple[IPv4Address, int]]:
+    node_port = next(port.node_port for port in service.spec.ports if port.protocol == protocol)
+    nodes = [(node.address, node_port) for node in world.nodes.values()]
+    return [(IPv4Address(service.spec.cluster_ip), 80), *nodes]
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+@pytest.mark.parametrize("caller", ["red-a", "red-c", "admin-a"])
+def test_pods_reach_all_endpoints_at_every_front(
+    world: NetCluster, near_and_far: Service, caller: str, protocol: str
+) -> None:
+    for address, port in fronts(world, near_and_far, protocol):
+        serves(world.pod_namespace(caller), address, port, protocol)
+        found = {call(world.pod_namespace(caller), address, port, protocol)[0] for _ in range(6)}
+        assert found == {"red-a", "red-b", "red-c"}, (address, port)
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+@pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
+def test_other_projects_get_nothing(world: NetCluster, near_and_far: Service, caller: str, protocol: str) -> None:
+    own = expose(world, f"own-{caller}-{protocol.lower()}", "blue", {"app": caller}, ports=PORTS)
+    namespace = world.pod_namespace(caller)
+    serves(namespace, own.spec.cluster_ip, 80, protocol)
+    node = world.pods[caller].node
+    itself = (world.gateway(node), proxy_port(world, node))
+    with ThreadPoolExecutor() as threads:
+        calls = [
+            threads.submit(call, namespace, *front, protocol, SILENCE_SECONDS)
+            for front in (*fronts(world, near_and_far, protocol), itself)
+        ]
+    assert all(isinstance(one.exception(), OSError) for one in calls)
+
+
+def proxy_port(world: NetCluster, node: str) -> int:
+    """Where the firewall redirects to."""
+    rules = world.in_node(node, "nft", "list", "table", "ip", "podlane-services")
+    return int(rules.partition("redirect to :")[2].split()[0])
+
+
+def test_a_trace_tells_of_the_proxy(world: NetCluster, near_and_far: Service) -> None:
+    told = podlane_network(world.lab.kubeconfig, "trace", "red/red-a", "red/web").splitlines()
+    assert (
+        told[-1] == "delivered: red/red-a reaches the proxy of node-1, which calls an endpoint of the service red/web"
+    )
+    assert told[0].startswith("red/web 80/TCP on node-1: red/red-a (")
+    refused = podlane_network(world.lab.kubeconfig, "trace", "blue/blue-a", "red/web").splitlines()
+    vnids = world.vnid("blue"), world.vnid("red")
+    assert refused[-1] == "dropped because blue (VNID {}) may not call the service red/web (VNID {})".format(*vnids)
+
+
+def test_the_node_and_the_outside_are_served_too(world: NetCluster, near_and_far: Service) -> None:
+    node = world.nodes["node-1"]
+    for address, port in fronts(world, near_and_far, "TCP")[:2]:
+        assert {call(node.namespace, address, port)[0] for _ in range(6)} == {"red-a", "red-b", "red-c"}
+    address, port = fronts(world, near_and_far, "TCP")[1]
+    other = world.nodes["node-2"].namespace
+    assert {call(other, address, port)[0] for _ in range(6)} == {"red-a", "red-b", "red-c"}
+
+
+def test_a_service_without_endpoints_refuses(world: NetCluster, near_and_far: Service) -> None:
+    empty = expose(world, "empty", "red", {"app": "nobody"})
+    namespace = world.pod_namespace("red-a")
+
+    def is_refused() -> bool:
+        with contextlib.suppress(TimeoutError):
+            try:
+                call(namespace, empty.spec.cluster_ip, 80, seconds=0.5)
+            except ConnectionRefusedError:
+                return True
+        return False
+
+    wait_until(is_refused, "a refusal")
