@@ -19,7 +19,7 @@ from ovs.unixctl.client import UnixctlClient
 from sdn.drivers.openflow import OpenFlow
 from sdn.drivers.openflow_codec import Foreign
 from sdn.drivers.openflow_held import FlowChange
-from sdn.flow import Flow
+from sdn.flow import Flow, Rows
 from sdn.flows import compile_flows
 from sdn.pipeline import TUN0, VXLAN0
 from sdn.view import Cluster, Node, Peer, Pod, View
@@ -93,6 +93,10 @@ class DummySwitch:
     def replace(self, flows: frozenset[Flow]) -> FlowChange:
         """Load flows through the driver that the daemon uses."""
         return asyncio.run(self._with_driver(lambda driver: driver.replace(flows)))
+
+    def replace_services(self, rows: Rows) -> FlowChange:
+        """The same for services."""
+        return asyncio.run(self._with_driver(lambda driver: driver.replace_services(rows)))
 
     def read(self) -> frozenset[Flow | Foreign]:
         """Read flows back."""
