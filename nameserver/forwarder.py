@@ -133,21 +133,18 @@ class Forwarder:
         return sorted(self._upstreams(), key=lambda one: one in self._shunned)
 
     async def _ask_one(self, query: dns.message.Message, upstream: Upstream) -> dns.message.Message | None:
-        where, port = upstream.address, upstream.port
-        backend = dns.asyncbackend.get_backend("asyncio")
-        family = socket.AF_INET6 if ":" in where else socket.AF_INET
+        """What one server says, None if nothing. One that does not know EDNS is asked without it (RFC 6891, 7)."""
         try:
-            try:
-                async with await backend.make_socket(family, socket.SOCK_DGRAM, 0, None, (where, port)) as to:
-                    return await dns.asyncquery.udp(
-                        query, where, TRY_SECONDS, port, sock=to, raise_on_truncation=True, ignore_errors=True
-                    )
-            except dns.message.Truncated:
-                return await dns.asyncquery.tcp(query, where, TRY_SECONDS, port, backend=backend)
+            answer = await _exchange(query, upstream)
+            if answer.rcode() == dns.rcode.FORMERR:
+                asked = query.question[0]
+                answer = await _exchange(dns.message.make_query(asked.name, asked.rdtype), upstream)
         except (dns.exception.DNSException, OSError, EOFError, ValueError) as error:
             self._shunned[upstream] = time.monotonic() + SHUNNED_SECONDS
-            log.debug("a name server does not answer", extra={"server": where, "error": str(error) or type(error)})
+            told = {"server": upstream.address, "error": str(error) or type(error).__name__}
+            log.debug("a name server does not answer", extra=told)
             return None
+        return answer
 
     def _keep(self, asked: Asked, answer: dns.message.Message) -> bytes:
         wire = answer.to_wire(max_size=65535)
@@ -158,6 +155,20 @@ class Forwarder:
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return wire
+
+
+async def _exchange(query: dns.message.Message, upstream: Upstream) -> dns.message.Message:
+    """A question and its answer, by TCP when it is too long. Raises DNSException, OSError, EOFError, ValueError."""
+    where, port = upstream.address, upstream.port
+    backend = dns.asyncbackend.get_backend("asyncio")
+    family = socket.AF_INET6 if ":" in where else socket.AF_INET
+    try:
+        async with await backend.make_socket(family, socket.SOCK_DGRAM, 0, None, (where, port)) as to:
+            return await dns.asyncquery.udp(
+                query, where, TRY_SECONDS, port, sock=to, raise_on_truncation=True, ignore_errors=True
+            )
+    except dns.message.Truncated:
+        return await dns.asyncquery.tcp(query, where, TRY_SECONDS, port, backend=backend)
 
 
 def _seconds(answer: dns.message.Message) -> int:

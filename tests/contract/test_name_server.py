@@ -298,6 +298,19 @@ async def test_the_next_server_is_asked_when_one_fails(
         assert len(bad.asked) == 1
 
 
+async def test_a_server_that_knows_no_edns_is_asked_without(answering: Answering) -> None:
+    def old(asked: dns.message.Message) -> dns.message.Message:
+        told = says("192.0.2.1")(asked)
+        if asked.edns >= 0:
+            told = dns.message.make_response(asked)
+            told.set_rcode(dns.rcode.FORMERR)
+        return told
+
+    async with Other(answer=old) as other:
+        _, port = await answering(other)
+        assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
+
+
 async def test_a_silent_server_is_asked_last_for_some_time(answering: Answering) -> None:
     async with Other() as silent, Other(answer=says("192.0.2.1")) as good:
         _, port = await answering(silent, good)

@@ -1,0 +1,42 @@
+"""Whom else a name server asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nameserver import upstreams
+from nameserver.upstreams import Upstream, Upstreams, nameservers
+
+TEXT = """
+# a comment
+nameserver 192.0.2.1
+nameserver   2001:db8::53  # another
+nameserver
+nameserver router.lan
+search lan
+options ndots:2
+nameserver 10.128.0.1
+"""
+
+
+def test_addresses_of_servers_are_taken_in_order_and_nothing_else() -> None:
+    assert list(nameservers(TEXT)) == [Upstream("192.0.2.1"), Upstream("2001:db8::53"), Upstream("10.128.0.1")]
+
+
+def test_oneself_is_not_asked(tmp_path: Path) -> None:
+    path = tmp_path / "resolv.conf"
+    path.write_text(TEXT)
+    assert Upstreams(path, ("10.128.0.1",))() == (Upstream("192.0.2.1"), Upstream("2001:db8::53"))
+
+
+def test_a_file_that_changes_is_read_anew_and_none_means_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Upstreams(tmp_path / "resolv.conf")
+    assert found() == ()
+    found.path.write_text("nameserver 192.0.2.1\n")
+    assert found() == (), "it is not looked for with every question"
+    monkeypatch.setattr(upstreams, "LOOK_SECONDS", 0)
+    assert found() == (Upstream("192.0.2.1"),)
