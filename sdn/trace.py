@@ -16,6 +16,7 @@ from sdn.flows import (
     DOCKER_COOKIE,
     DOCKER_MAC_PREFIX,
     DROPS,
+    SERVICE_COOKIE,
     cookie_of_peer,
     cookie_of_pod,
 )
@@ -31,6 +32,9 @@ _ENTERED = re.compile(r"in_port=(\d+)")
 _LED = re.compile(r"^ct\(commit.*nat\(dst=([0-9.:]+)\)")
 _REMARKS = ("->", "nat", "thaw", "Resuming from")
 SKIPPED = ">> skipping output to input port"
+SERVICES = "services"
+"""The owner of rows that are there for services; which one, only their ports tell."""
+
 _TAGGED = 0x1000
 _BROADCAST_MAC = 0xFFFFFFFFFFFF
 _OPERATIONS = {"arp": ARP_REQUEST, "arp-reply": ARP_REPLY}
@@ -161,6 +165,8 @@ def _owner(marks: int, view: View) -> str:
         return f"node {view.node.name}"
     if cookie == DOCKER_COOKIE:
         return "Docker's bridge"
+    if cookie >> 32 == SERVICE_COOKIE >> 32:
+        return SERVICES
     for peer in view.peers:
         if cookie_of_peer(peer) == cookie:
             return f"node {peer.name}"

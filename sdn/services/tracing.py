@@ -14,6 +14,7 @@ from sdn.services.directory import Call, Directory
 from sdn.services.report import left_out_report, port_report, texts
 from sdn.services.served_port import Backend, PortChange, Protocol, ServedPort
 from sdn.services.serving import Key, Served, Vantage
+from sdn.trace import SERVICES
 from sdn.view import Node, View
 
 _BY_FIREWALL, _BY_SWITCH = ("node",), ("pod", "docker")
@@ -101,8 +102,11 @@ def _joined(first: TraceAnswer, onward: TraceAnswer) -> TraceAnswer:
 def _told(answer: TraceAnswer, found: Called, endpoint: str) -> TraceAnswer:
     """With what the asker wants to know of the service."""
     key = found.port.key.namespace, found.port.key.service
+    owner = f"service {'/'.join(key)}"
+    steps = (replace(step, owner=owner) if step.owner == SERVICES else step for step in answer.steps)
     return replace(
         answer,
+        steps=tuple(steps),
         service=port_report(found.port),
         endpoints=texts(found.backends),
         endpoint=endpoint,

@@ -11,6 +11,7 @@ from api.events import Event
 from api.objects import ObjectMeta
 from api.services import Service
 from bench.bare import wait_until
+from tests.command import podlane_network
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
 
@@ -73,3 +74,16 @@ def test_pods_of_other_lanes_get_nothing(serving: NetCluster, everyone: Service,
     serves(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80, protocol)
     with pytest.raises(TimeoutError):
         call(serving.pod_namespace(caller), everyone.spec.cluster_ip, 80, protocol, 0.3)
+
+
+def test_a_trace_follows_a_call_to_an_endpoint(serving: NetCluster, everyone: Service) -> None:
+    def trace(source: str) -> list[str]:
+        return podlane_network(serving.lab.kubeconfig, "trace", source, "red/everyone").splitlines()
+
+    serves(serving.pod_namespace("red-b"), everyone.spec.cluster_ip, 80)
+    told = trace("red/red-b")
+    assert told[0].startswith("red/everyone 80/TCP on node-1: red/red-a (")
+    assert told[-1] == "delivered: red/red-b reaches red/red-a on node-1, an endpoint of the service red/everyone"
+    theirs, ours = serving.vnid("blue"), serving.vnid("red")
+    refused = f"dropped because blue (VNID {theirs}) may not call the service red/everyone (VNID {ours})"
+    assert trace("blue/blue-b")[-1] == refused

@@ -124,6 +124,8 @@ def test_a_client_that_keeps_its_endpoint_gets_one_of_them(world: TraceWorld, po
 def test_the_walk_shows_every_table_and_all_endpoints(world: TraceWorld, ports: Ports) -> None:
     first, second = hops(world, "red/red-a red/far", ports)
     assert [step.table for step in first.answer.steps] == ["source", "called", "service", "route"]
+    owners = ["pod 10.128.0.2", "node node-1", "service red/far", "node node-2"]
+    assert [step.owner for step in first.answer.steps] == owners
     assert [step.table for step in second.answer.steps] == ["source", "answer", "deliver"]
     assert (second.asked.target, second.asked.port) == ("10.128.2.4", 8080)
     [dealt] = hops(world, "red/red-a red/web", ports)
@@ -132,6 +134,11 @@ def test_the_walk_shows_every_table_and_all_endpoints(world: TraceWorld, ports: 
     assert list(lines(dealt, map_of(world, ports))) == [
         "red/web 80/TCP on node-1: red/red-b (10.128.0.3:8080) (traced), red/red-c (10.128.2.4:8080)"
     ]
+
+
+def test_a_row_for_an_address_outside_is_a_services(world: TraceWorld, ports: Ports) -> None:
+    [hop] = hops(world, "red/red-a 192.0.2.9 --proto icmp", ports)
+    assert [step.owner for step in hop.answer.steps if step.table == "called"] == ["services"]
 
 
 def test_where_a_proxy_serves_pods_the_switch_hands_over_to_it() -> None:
