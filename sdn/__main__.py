@@ -21,10 +21,12 @@ from sdn.attach import AttachServer
 from sdn.base import Identity
 from sdn.believed import believed
 from sdn.drivers.netlink import Netlink
+from sdn.drivers.nft_watch import NftWatch
 from sdn.drivers.optional_file import OptionalFile
 from sdn.drivers.unixctl import Control
 from sdn.handouts import CONFLIST, conflist
 from sdn.naming import Naming
+from sdn.nat import GUARD_TABLE, TABLE
 from sdn.network import Network
 from sdn.queries import Queries
 from sdn.services.wiring import Services
@@ -122,6 +124,7 @@ async def serve(settings: Settings) -> None:
         services = Services(client, network, settings)
         naming = Naming(services.followed, network, settings)
         network.wake = loop.wake
+        firewall = NftWatch(network.nft, (TABLE, GUARD_TABLE), network.look_at_everything)
         network.on_distrust = services.distrust_switch
         control = Control(Path(settings.ovs_rundir))
         queries = Queries(client, settings.node_name, network, control, services)
@@ -129,6 +132,7 @@ async def serve(settings: Settings) -> None:
         health = Health(settings.health_address, lambda: network.unready or services.unready or naming.unready)
         await server.start()
         await health.start()
+        firewall.open()
         notify("READY=1")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -138,6 +142,7 @@ async def serve(settings: Settings) -> None:
             conf.show(None)
             await health.stop()
             await server.stop()
+            firewall.close()
             await network.close()
 
 

@@ -39,7 +39,7 @@ class Nft:
         self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETFILTER)
         self._at_work = 0
         self.own: deque[int] = deque(maxlen=_REMEMBERED)
-        self.when_idle: Callable[[], None] = lambda: None
+        self.when_idle: list[Callable[[], None]] = []
 
     def close(self) -> None:
         """Let go of the kernel."""
@@ -48,7 +48,7 @@ class Nft:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no change of ours is under way; `when_idle` is called each time that becomes so."""
+        """Whether no change of ours is under way; those in `when_idle` are called each time that becomes so."""
         return not self._at_work
 
     async def apply(self, text: str) -> None:
@@ -59,7 +59,8 @@ class Nft:
         finally:
             self._at_work -= 1
             if self.is_idle:
-                self.when_idle()
+                for call in self.when_idle:
+                    call()
 
     async def read(self, family: str, table: str) -> str:
         """A table as nft prints it; empty when there is none."""

@@ -21,16 +21,17 @@ the name of the table; of a new generation it is its number."""
 
 
 class NftWatch:
-    """`is_touched` is set when the table is no longer known to be as `nft` has left it; who puts it right clears it.
+    """`on_touch` is called when one of the tables is no longer known to be as `nft` has left it. `is_touched` is set
+    then, until `deaf` has been used to put it right.
 
     Changes are told apart by the number that the kernel gives to each. Changes of ours that collide with another
     program's in the same moment count as that program's.
     """
 
-    def __init__(self, nft: Nft, table: str, on_touch: Callable[[], None]) -> None:
+    def __init__(self, nft: Nft, tables: tuple[str, ...], on_touch: Callable[[], None]) -> None:
         self.is_touched = False
         self._nft = nft
-        self._name = table.encode() + b"\0"
+        self._names = frozenset(table.encode() + b"\0" for table in tables)
         self._on_touch = on_touch
         self._changes: list[int] = []
         self._is_ours = False
@@ -40,12 +41,13 @@ class NftWatch:
 
     def open(self) -> None:
         """Begin to listen."""
-        self._nft.when_idle = self._judge
+        self._nft.when_idle.append(self._judge)
         self._socket.setsockopt(_SOL_NETLINK, _JOIN, _NFTABLES_GROUP)
         asyncio.get_running_loop().add_reader(self._socket, self._hear)
 
     def close(self) -> None:
         """Listen no more."""
+        self._nft.when_idle.remove(self._judge)
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
 
@@ -81,7 +83,7 @@ class NftWatch:
                 if self._is_ours:
                     self._changes.append(int.from_bytes(value, "big"))
                 self._is_ours = False
-            elif value == self._name:
+            elif value in self._names:
                 self._is_ours = True
             data = data[(length + 3) & ~3 :]
 
@@ -92,6 +94,5 @@ class NftWatch:
             self._touch()
 
     def _touch(self) -> None:
-        if not self.is_touched:
-            self.is_touched = True
-            self._on_touch()
+        self.is_touched = True
+        self._on_touch()

@@ -29,7 +29,7 @@ class HostServices:
     def __init__(self, nft: Nft, on_touch: Callable[[], None]) -> None:
         self._nft = nft
         self._conntrack = Conntrack()
-        self._watch = NftWatch(nft, TABLE, on_touch)
+        self._watch = NftWatch(nft, (TABLE,), on_touch)
         self._host: Host | None = None
 
     @property

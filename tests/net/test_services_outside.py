@@ -1,0 +1,96 @@
+"""Services for the node and the outside, as the daemon keeps them: who calls from outside, who meddles, who dies."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from api.services import ServicePort
+from bench.bare import inside, wait_until
+from tests.net.cluster import NetCluster
+from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
+from tests.world import Place
+
+OUTSIDE = "/proc/self/ns/net"
+NEAR, FAR = Place("admin-near", "default", "node-1"), Place("admin-far", "default", "node-2")
+
+
+@pytest.fixture(scope="module")
+def serving(world: NetCluster) -> Iterator[NetCluster]:
+    for place in (NEAR, FAR):
+        world.add(place)
+    register(world, NEAR.name, FAR.name)
+    with answering(world, NEAR.name, FAR.name):
+        yield world
+    for place in (NEAR, FAR):
+        world.remove(place.name)
+
+
+def own(serving: NetCluster) -> str:
+    return str(serving.lab.site.outside)
+
+
+def test_the_outside_calls_any_node_and_is_masqueraded_only_to_another(serving: NetCluster) -> None:
+    service = expose(serving, "reached", "default", {"app": NEAR.name}, type="NodePort")
+    port = service.spec.ports[0].node_port
+    assert serves(OUTSIDE, serving.node_address("node-1"), port) == (NEAR.name, own(serving))
+    assert serves(OUTSIDE, serving.node_address("node-2"), port) == (NEAR.name, str(serving.gateway("node-2")))
+
+
+def test_with_the_local_policy_only_nodes_with_endpoints_answer(serving: NetCluster) -> None:
+    service = expose(
+        serving, "kept", "default", {"app": FAR.name}, type="LoadBalancer", external_traffic_policy="Local"
+    )
+    port = service.spec.ports[0].node_port
+    assert serves(OUTSIDE, serving.node_address("node-2"), port) == (FAR.name, own(serving))
+    assert serves(serving.nodes["node-1"].namespace, serving.node_address("node-1"), port)[0] == FAR.name
+    with pytest.raises(TimeoutError):
+        call(OUTSIDE, serving.node_address("node-1"), port, seconds=0.3)
+    health = service.spec.health_check_node_port
+    assert [health_of(serving, node, health) for node in ("node-1", "node-2")] == [503, 200]
+
+
+def health_of(serving: NetCluster, node: str, port: int) -> int:
+    with socket.create_connection((str(serving.node_address(node)), port), timeout=5) as asking:
+        asking.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        return int(asking.recv(64).split()[1])
+
+
+def test_who_flushes_the_ruleset_is_undone_at_once(serving: NetCluster) -> None:
+    service = expose(serving, "flushed", "default", {"app": NEAR.name})
+    node = serving.nodes["node-1"].namespace
+    serves(node, service.spec.cluster_ip, 80)
+
+    def rules() -> str:
+        return "".join(sorted(serving.in_node("node-1", "nft", "list", "ruleset")))
+
+    before = rules()
+    serving.in_node("node-1", "nft", "flush", "ruleset")
+    wait_until(lambda: rules() == before, "the ruleset as it was", seconds=15)
+    assert serves(node, service.spec.cluster_ip, 80)[0] == NEAR.name
+    assert "what=firewall" in serving.log("node-1")
+
+
+def test_killing_the_daemon_ends_no_connection(serving: NetCluster) -> None:
+    datagrams = ServicePort(port=80, target_port=TARGET_PORT, protocol="UDP")
+    service = expose(serving, "lasting", "default", {"app": FAR.name}, type="NodePort", ports=(datagrams,))
+    port = service.spec.ports[0].node_port
+    serves(OUTSIDE, serving.node_address("node-1"), port, "UDP")
+    with inside(OUTSIDE), socket.socket(type=socket.SOCK_DGRAM) as caller:
+        caller.settimeout(5)
+        caller.connect((str(serving.node_address("node-1")), port))
+
+        def answers() -> bool:
+            caller.send(b"who?")
+            return caller.recv(64) == f"{FAR.name} {serving.gateway('node-1')}".encode()
+
+        assert answers()
+        serving.kill("node-1 sdn")
+        assert answers()
+        assert call(OUTSIDE, serving.node_address("node-1"), port, "UDP")[0] == FAR.name
+        serving.start("node-1 sdn")
+        while not serving.network_ready("node-1"):
+            assert answers()
+        assert answers()
