@@ -132,17 +132,15 @@ async def serve(settings: Settings) -> None:
         health = Health(settings.health_address, lambda: network.unready or services.unready or naming.unready)
         await server.start()
         await health.start()
-        firewall.open()
         notify("READY=1")
         try:
             async with asyncio.TaskGroup() as tasks:
-                for work in (mirrors, network.openflow, loop, queries, services, naming):
+                for work in (mirrors, network.openflow, loop, queries, services, naming, firewall):
                     tasks.create_task(work.run())
         finally:
             conf.show(None)
             await health.stop()
             await server.stop()
-            firewall.close()
             await network.close()
 
 

@@ -51,6 +51,14 @@ class NftWatch:
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
 
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        self.open()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.close()
+
     @contextlib.contextmanager
     def deaf(self) -> Iterator[None]:
         """While the table is written anew: what is heard of it before and meanwhile no longer matters."""
