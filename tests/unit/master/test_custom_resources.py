@@ -78,11 +78,13 @@ def test_what_is_refused_by_us_is_refused_there_as_far_as_a_schema_goes() -> Non
     assert not any(re.search(pattern, bad) for bad in ("10.128.0.0", "x10.128.0.0/23", "10.128.0.0/23\nx", "::/64"))
 
 
-def test_nodes_only_read(kind: Kind[Any]) -> None:
+def test_nodes_only_read_and_tell_events(kind: Kind[Any]) -> None:
     roles = {item["metadata"]["name"]: item for item in documents("network.yaml") if item["kind"] == "ClusterRole"}
-    (rule,) = roles["podlane:node"]["rules"]
-    assert set(rule["verbs"]) == {"get", "list", "watch"}
-    assert (kind.plural in rule["resources"]) == (kind.name != "NodeQuery"), "questions are switched on by themselves"
+    *reading, telling = roles["podlane:node"]["rules"]
+    assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in reading)
+    assert (telling["resources"], telling["verbs"]) == (["events"], ["create"])
+    resources = {name for rule in reading for name in rule["resources"]}
+    assert (kind.plural in resources) == (kind.name != "NodeQuery"), "questions are switched on by themselves"
 
 
 def test_the_annotation_is_a_good_one() -> None:
