@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +13,8 @@ from ipaddress import IPv4Address
 import pytest
 
 from api.services import Service, ServicePort
-from bench.bare import wait_until
+from bench.bare import DEADLINE_SECONDS, inside, wait_until
+from lab.topology import Process
 from tests.command import podlane_network
 from tests.net.cluster import NetCluster, inhabited
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
@@ -25,14 +28,18 @@ SILENCE_SECONDS = 0.5
 """How long no answer has to come where none must; beside a control that is answered at once."""
 
 
+def by_proxy(cluster: NetCluster, node: str) -> Process:
+    """The node's sdn daemon with the proxy in user space."""
+    known = cluster.specification(f"{node} sdn")
+    return replace(known, command=(*known.command, "--proxy-mode=userspace"))
+
+
 @pytest.fixture(scope="module")
 def world() -> Iterator[NetCluster]:
     with inhabited("podprx", 16) as cluster:
         for node in cluster.nodes:
-            name = f"{node} sdn"
-            known = cluster.specification(name)
-            cluster.kill(name)
-            cluster.start(name, replace(known, command=(*known.command, "--proxy-mode=userspace")))
+            cluster.kill(f"{node} sdn")
+            cluster.start(f"{node} sdn", by_proxy(cluster, node))
         for node in cluster.nodes:
             wait_until(lambda: cluster.network_ready(node), f"{node}'s network")  # noqa: B023
         names = tuple(cluster.pods)
@@ -122,3 +129,36 @@ def test_a_service_without_endpoints_refuses(world: NetCluster, near_and_far: Se
         return False
 
     wait_until(is_refused, "a refusal")
+
+
+def test_a_daemon_that_is_told_to_end_lets_connections_end_first(world: NetCluster, near_and_far: Service) -> None:
+    slow = expose(world, "slow", "red", {"app": "red-c"}, ports=(ServicePort(port=80, target_port=9090),))
+    with inside(world.pod_namespace("red-c")):
+        backend = socket.create_server(("0.0.0.0", 9090))
+    backend.settimeout(DEADLINE_SECONDS)
+
+    def connected() -> socket.socket | None:
+        with inside(world.pod_namespace("red-a")), contextlib.suppress(OSError):
+            return socket.create_connection((slow.spec.cluster_ip, 80), 0.5)
+        return None
+
+    def is_taken() -> bool:
+        further = connected()
+        if further is not None:
+            further.close()
+        return further is not None
+
+    client = wait_until(connected, "a connection by the proxy")
+    assert client is not None
+    with backend, client, backend.accept()[0] as connection:
+        client.sendall(b"question")
+        assert connection.recv(100) == b"question"
+        world.signal("node-1 sdn", signal.SIGTERM)
+        wait_until(lambda: not is_taken(), "no further connections")
+        connection.sendall(b"late answer")
+        connection.close()
+        assert client.recv(100) == b"late answer"
+        assert client.recv(100) == b""
+    wait_until(lambda: not world.lives("node-1 sdn"), "the daemon's end")
+    world.start("node-1 sdn", by_proxy(world, "node-1"))
+    assert serves(world.pod_namespace("red-a"), near_and_far.spec.cluster_ip, 80)[0] in {"red-a", "red-b", "red-c"}
