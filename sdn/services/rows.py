@@ -90,8 +90,8 @@ class Board:
             self._owners.pop(self._numbers.pop(owner, -1), None)
 
     def _shared_rows(self, port: ServedPort) -> frozenset[Flow]:
-        backends = () if self._by_proxy else (*port.inside, *port.everywhere)
-        answers = (answer_rows(port.key.protocol, number) for number in {one.port for one in backends})
+        backends = {one.port for one in (*port.inside, *port.everywhere)} | port.leaving_ports
+        answers = (answer_rows(port.key.protocol, number) for number in backends if not self._by_proxy)
         return frozenset(map(front_row, port.outside_ips)).union(*answers)
 
     def _number(self, key: PortKey, is_inside: bool) -> int:

@@ -231,6 +231,7 @@ def _port(
         outside=here if keeps_source else everywhere,
         affinity_seconds=_affinity(service),
         keeps_source=keeps_source,
+        leaving_ports=frozenset(one.port for one in found) - {one.port for one in everywhere},
     )
 
 
