@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
-from api.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
+from api.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
 from api.events import Event
 from api.objects import ObjectMeta
 from api.services import Service
-from bench.bare import wait_until
+from bench.bare import inside, wait_until
 from tests.command import podlane_network
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
@@ -74,6 +76,54 @@ def test_pods_of_other_lanes_get_nothing(serving: NetCluster, everyone: Service,
     serves(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80, protocol)
     with pytest.raises(TimeoutError):
         call(serving.pod_namespace(caller), everyone.spec.cluster_ip, 80, protocol, 0.3)
+
+
+def test_a_call_goes_on_while_its_endpoint_takes_no_new_ones(serving: NetCluster) -> None:
+    """No other service has endpoints at its port, so nothing else keeps the way of its answers open."""
+    service = expose(serving, "leaving", "red", {})
+    row = Endpoint(addresses=(str(serving.pods["red-b"].address),))
+    meta = ObjectMeta(name="leaving", namespace="red", labels={SERVICE_LABEL: "leaving"})
+    wish = EndpointSlice(
+        metadata=meta, address_type="IPv4", endpoints=(row,), ports=(SlicePort(port=9191, name="tcp", protocol="TCP"),)
+    )
+    made = serving.ask(lambda client: client.create(wish))
+    with inside(serving.pod_namespace("red-b")):
+        ear = socket.create_server(("", 9191))
+    with ear:
+        caller = wait_until(lambda: connected(serving, service), "a connection")
+        assert caller is not None
+        end, _ = ear.accept()
+        with caller, end:
+            gone = replace(made, endpoints=(replace(row, conditions=EndpointConditions(ready=False, serving=False)),))
+            serving.ask(lambda client: client.update(gone))
+            wait_until(lambda: refuses(serving, service), "new calls are refused")
+            caller.settimeout(3)
+            for word in (b"one", b"two"):
+                caller.sendall(word)
+                end.sendall(end.recv(10))
+                assert caller.recv(10) == word
+
+
+def connected(cluster: NetCluster, service: Service) -> socket.socket | None:
+    with inside(cluster.pod_namespace("red-a")):
+        caller = socket.socket()
+    caller.settimeout(0.5)
+    try:
+        caller.connect((service.spec.cluster_ip, 80))
+    except OSError:
+        caller.close()
+        return None
+    return caller
+
+
+def refuses(cluster: NetCluster, service: Service) -> bool:
+    try:
+        call(cluster.pod_namespace("red-a"), service.spec.cluster_ip, 80, seconds=0.5)
+    except ConnectionRefusedError:
+        return True
+    except TimeoutError:
+        pass
+    return False
 
 
 def test_a_trace_follows_a_call_to_an_endpoint(serving: NetCluster, everyone: Service) -> None:
