@@ -34,6 +34,7 @@ NOT_ASKED = (
     ("sctp|SCTP", "this kernel has no SCTP"),
     ("IPv6|DualStack", "the network is IPv4"),
     ("kube-proxy urls|iptables rules", "is about kube-proxy itself, which is not here"),
+    ("configurable pod resolv.conf", "needs CoreDNS in an image"),
     ("Internet connection|IPerf|NoSNAT", "needs the Internet, or images of a registry"),
     (r"after restarting|\[Disruptive\]", "stops daemons through SSH"),
 )
