@@ -16,7 +16,7 @@ HOME = Path(__file__).resolve().parents[2] / ".conformance"
 BINARIES = HOME / "bin"
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 PACKAGES = ("golang-1.19-go", "golang-github-modern-go-reflect2-dev", "etcd-server", "dpkg-dev", "make")
-IN_IMAGES = {"dig": "bind9-dnsutils", "nc.openbsd": "netcat-openbsd"}
+IN_IMAGES = {"dig": "bind9-dnsutils", "nc.openbsd": "netcat-openbsd", "wget": "wget"}
 """Programs that images of the specs have, and Debian's packages with them."""
 REFLECT = "github.com/modern-go/reflect2"
 PACKAGED = Path("/usr/share/gocode/src")

@@ -57,6 +57,9 @@ def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
                     **_program("dig"),
                     **_program("getent"),
                     **_program("nc.openbsd", "usr/local/bin/nc"),
+                    **_program(
+                        "wget", "bin/wget"
+                    ),  # Busybox', which is linked statically, is ended by the libraries here
                     **_program("dash", "bin/sh"),  # Busybox' takes its own nc, which knows no UDP
                     "localhost.crt": (certificate, READABLE),
                     "localhost.key": (key, READABLE),

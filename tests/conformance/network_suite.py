@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -83,6 +84,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__.partition("\n")[0])
     parser.add_argument("focus", nargs="?", default=FOCUS, help="a regular expression for names of specs")
     focus = parser.parse_args().focus
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if missing(SUITE):
         build()
     reports = HOME / "reports" / time.strftime("network-%Y%m%d-%H%M%S")

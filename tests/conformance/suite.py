@@ -111,7 +111,11 @@ def run_specs(asker: Asker, focus: str, not_asked: tuple[str, ...], reports: Pat
         ]
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output)
-        _wait(process, log)
+        try:
+            _wait(process, log)
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
