@@ -23,6 +23,7 @@ from sdn.match import (
     Match,
     arp,
     called,
+    called_in_parts,
     exactly,
     icmp,
     in_port,
@@ -196,7 +197,8 @@ def service_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     ]
     for protocol in Protocol:
         for port, mask in blocks(*cluster.node_ports):
-            at_node = (match & exactly(KIND, Kind.NODE) for match in called(protocol, port, mask))
+            whole, in_parts = called(protocol, port, mask), called_in_parts(protocol, port, mask)
+            at_node = (match & exactly(KIND, Kind.NODE) for match in (whole, in_parts))
             rows += (flow(Table.SERVICE, Priority.CLUSTER, match) for match in at_node)
     return frozenset(rows)
 

@@ -205,20 +205,19 @@ def tracked(state: str) -> Match:
     return Match((FieldMatch(CT_STATE, bits, bits),))
 
 
-def called(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> tuple[Match, ...]:
-    """Packets that begin a connection, as tracking says, to such a port of `dst` (None: any).
+def called(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
+    """Packets that begin a connection, as tracking says, to such a port of `dst` (None: any)."""
+    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(_TARGET_PORTS[protocol], port, mask))
+    return ip(dst=dst) & tracked("new") & Match(fields)
 
-    Two matches, where the protocol may come in fragments, in which Open vSwitch sees no ports: tracking, which puts
-    them together, does. TCP begins with a packet that is never one.
+
+def called_in_parts(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
+    """Fragments that begin a connection to such a port, as far as tracking knows it: the first of each packet.
+
+    In a fragment Open vSwitch itself sees no ports.
     """
-    begins = ip(dst=dst) & tracked("new")
-    field = _TARGET_PORTS[protocol]
-    whole = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(field, port, mask))
-    if protocol != _UDP:
-        return (begins & Match(whole),)
-    return begins & Match(whole), begins & Match(
-        (FieldMatch(IP_FRAG, 1, 1), FieldMatch(CT_PROTO, protocol, CT_PROTO.ones), FieldMatch(CT_TP_DST, port, mask))
-    )
+    fields = (FieldMatch(CT_PROTO, protocol, CT_PROTO.ones), FieldMatch(CT_TP_DST, port, mask))
+    return ip(dst=dst) & tracked("new") & Match((FieldMatch(IP_FRAG, 1, 1), *fields))
 
 
 def answering(protocol: int, port: int) -> tuple[Match, ...]:

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from sdn.flow import Action, Bucket, Flow, Goto, Group, Learn, PickBySource, Resubmit, Rows, SetField, ToGroup, Track
 from sdn.flows import ANSWERS, CALLS_A_SERVICE, DROPS, SERVICE_COOKIE, senders, to_node
-from sdn.match import Match, answering, called, exactly, ip
+from sdn.match import Match, answering, called, called_in_parts, exactly, ip
 from sdn.pipeline import (
     CHOICE,
     CHOICE_PORT,
@@ -127,14 +127,14 @@ def port_rows(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywh
 
     A new call from the service's VNID or from VNID 0 goes to one of the backends; a service of VNID 0 may be called by
     all. Without backends it goes to the node, which refuses it. Whoever else calls an outside address at this port is
-    dropped here; at the cluster IP and at a node port `service_flows` drops him. `inside` and `everywhere` number the
+    dropped here; at the cluster IP and at a node port `service_flows` drops him. So is whoever begins with a packet in
+    fragments: on the netdev datapath all but the first tell nothing of ports. `inside` and `everywhere` number the
     groups of callers at the cluster IP and elsewhere; both may be one.
     """
     protocol, owner = port.key.protocol, SERVICE_COOKIE | inside
-    outside = [match for address in port.outside_ips for match in called(protocol, port.port, dst=address)]
-    to_node_port = called(protocol, port.node_port) if port.node_port else ()
-    at_node = [match & exactly(KIND, Kind.NODE) for match in to_node_port]
-    at_cluster_ip = called(protocol, port.port, dst=port.cluster_ip) if port.cluster_ip is not None else ()
+    outside = [called(protocol, port.port, dst=address) for address in port.outside_ips]
+    at_node = [called(protocol, port.node_port) & exactly(KIND, Kind.NODE)] if port.node_port else []
+    at_cluster_ip = [called(protocol, port.port, dst=port.cluster_ip)] if port.cluster_ip is not None else []
     rows: set[Flow] = set()
     groups: set[Group] = set()
     for number, backends, fronts in (
@@ -151,8 +151,9 @@ def port_rows(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywh
             rows |= {
                 _row(Table.SERVICE, Priority.EXACT, front & who, *actions, owner=owner) for who in senders(port.vnid)
             }
-    if port.vnid != GLOBAL_VNID:
-        rows |= {_row(Table.SERVICE, Priority.SUBNET, front, owner=owner | DROPS) for front in outside}
+    in_parts = [called_in_parts(protocol, port.port, dst=address) for address in port.outside_ips]
+    closed = in_parts if port.vnid == GLOBAL_VNID else outside + in_parts
+    rows |= {_row(Table.SERVICE, Priority.SUBNET, front, owner=owner | DROPS) for front in closed}
     return Rows(frozenset(rows), frozenset(groups))
 
 

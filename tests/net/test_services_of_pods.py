@@ -1,0 +1,145 @@
+"""Services that pods call, by the switch: real packets between two nodes."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from api.services import Service, ServicePort
+from bench.bare import inside, wait_until
+from tests.net.cluster import NetCluster
+from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
+
+EVEN = 15.1
+"""Chi-square of two equal shares, one degree of freedom: exceeded by chance once in 10,000 runs."""
+SILENCE_SECONDS = 0.5
+ITSELF = "169.254.0.252"
+UDP_PORTS = (ServicePort(port=80, target_port=TARGET_PORT, protocol="UDP"),)
+
+
+@pytest.fixture(scope="module")
+def serving(world: NetCluster) -> Iterator[NetCluster]:
+    names = tuple(world.pods)
+    register(world, *names)
+    with answering(world, *names):
+        yield world
+
+
+@pytest.fixture(scope="module")
+def web(serving: NetCluster) -> Service:
+    """Of the project red, with a pod on each node, at a node port too."""
+    service = expose(serving, "web", "red", {"all": "yes"}, type="NodePort")
+    for name in ("red-b", "red-c"):
+        serves(serving.pod_namespace(name), service.spec.cluster_ip, 80)
+    return service
+
+
+def fronts(cluster: NetCluster, service: Service) -> list[tuple[str, int]]:
+    """The cluster IP, and the node port at every node."""
+    at_nodes = [(str(cluster.node_address(node)), service.spec.ports[0].node_port) for node in cluster.nodes]
+    return [(service.spec.cluster_ip, service.spec.ports[0].port), *at_nodes]
+
+
+@pytest.mark.parametrize("caller", ["red-b", "red-c", "admin-a", "admin-b"])
+def test_the_lane_and_vnid_0_reach_it_everywhere_and_are_seen_as_themselves(
+    serving: NetCluster, web: Service, caller: str
+) -> None:
+    for address, port in fronts(serving, web):
+        seen = {call(serving.pod_namespace(caller), address, port) for _ in range(8)}
+        assert {who for who, _ in seen} <= {"red-a", "red-b", "red-c"}
+        assert {as_whom for who, as_whom in seen if who != caller} == {str(serving.pods[caller].address)}
+
+
+@pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
+def test_another_project_gets_nothing_anywhere(serving: NetCluster, web: Service, caller: str) -> None:
+    namespace = serving.pod_namespace(caller)
+    own = expose(serving, f"own-{caller}", "blue", {"app": caller}, type="NodePort")
+    for address, port in fronts(serving, own):
+        assert serves(namespace, address, port)[0] == caller
+    for address, port in fronts(serving, web):
+        with pytest.raises(TimeoutError):
+            call(namespace, address, port, seconds=SILENCE_SECONDS)
+
+
+def test_calls_are_spread_evenly_and_none_is_lost(serving: NetCluster) -> None:
+    service = expose(serving, "even", "default", {"all": "yes"})
+    caller = serving.pod_namespace("admin-a")
+    serves(caller, service.spec.cluster_ip, 80)
+    count = 600
+    shares = Counter(call(caller, service.spec.cluster_ip, 80)[0] for _ in range(count))
+    assert set(shares) == {"admin-a", "admin-b"}
+    assert sum((share - count / 2) ** 2 / (count / 2) for share in shares.values()) < EVEN, shares
+
+
+def test_a_pod_reaches_itself_by_its_service(serving: NetCluster) -> None:
+    service = expose(serving, "mirror", "red", {"app": "red-a"}, type="NodePort")
+    for address, port in fronts(serving, service):
+        assert serves(serving.pod_namespace("red-a"), address, port) == ("red-a", ITSELF)
+
+
+def test_a_caller_keeps_its_backend(serving: NetCluster) -> None:
+    service = expose(serving, "kept", "red", {"all": "yes"}, session_affinity="ClientIP")
+    for caller in ("red-a", "red-b", "red-c", "admin-a"):
+        namespace = serving.pod_namespace(caller)
+        serves(namespace, service.spec.cluster_ip, 80)
+        assert len({call(namespace, service.spec.cluster_ip, 80)[0] for _ in range(12)}) == 1
+
+
+def test_without_backends_calls_are_refused_at_once(serving: NetCluster) -> None:
+    service = expose(serving, "empty", "red", {"app": "nobody"}, type="NodePort")
+
+    def refused(address: str, port: int) -> bool:
+        try:
+            call(serving.pod_namespace("red-b"), address, port, seconds=SILENCE_SECONDS)
+        except ConnectionRefusedError:
+            return True
+        except TimeoutError:
+            return False
+        raise AssertionError("somebody answers")
+
+    for address, port in fronts(serving, service):
+        assert wait_until(lambda: refused(address, port), f"a refusal from {address}:{port}")  # noqa: B023
+    for address, port in fronts(serving, service):
+        with pytest.raises(TimeoutError):
+            call(serving.pod_namespace("blue-a"), address, port, seconds=SILENCE_SECONDS)
+
+
+def test_datagrams_arrive_in_fragments_and_leave_a_backend_that_has_gone(serving: NetCluster) -> None:
+    service = expose(serving, "datagrams", "red", {"all": "yes"}, ports=UDP_PORTS)
+    namespace = serving.pod_namespace("admin-b")
+    serves(namespace, service.spec.cluster_ip, 80, "UDP")
+    with inside(namespace):
+        caller = socket.socket(type=socket.SOCK_DGRAM)
+
+    def asked(size: int = 4000) -> str:
+        caller.send(bytes(size))
+        return caller.recv(2048).decode().partition(" ")[0]
+
+    with caller:
+        caller.settimeout(SILENCE_SECONDS)
+        caller.connect((service.spec.cluster_ip, 80))
+        first = asked(1)
+        assert {asked() for _ in range(5)} == {first}
+        others = {"red-a", "red-b", "red-c"} - {first}
+        left = min(others)
+        serving.ask(lambda client: client.patch(Service, "datagrams", "red", {"spec": {"selector": {"app": left}}}))
+
+        def moved() -> bool:
+            try:
+                return asked(1) == left
+            except TimeoutError:
+                return False
+
+        assert wait_until(moved, f"datagrams to go to {left} and no longer to {first}")
+
+
+def test_what_others_take_out_of_the_switch_comes_back(serving: NetCluster, web: Service) -> None:
+    namespace = serving.pod_namespace("red-b")
+    node = serving.nodes["node-1"]
+    for what in ("del-groups", "del-flows"):
+        table = () if what == "del-groups" else ("table=13",)
+        serving.in_node("node-1", "ovs-ofctl", "-O", "OpenFlow14", what, str(node.ovs / "br0.mgmt"), *table)
+        assert serves(namespace, web.spec.cluster_ip, 80)[0] in {"red-a", "red-b", "red-c"}
