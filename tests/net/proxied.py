@@ -22,6 +22,19 @@ FRONTS = IPv4Network("172.30.0.0/16")
 NODE_PORTS = "30000-32767"
 
 
+def redirect(port: int) -> None:
+    """On the node, what is addressed to services or to node ports, from others and of its own processes."""
+    verdict = f"meta l4proto {{ tcp, udp }} redirect to :{port}"
+    rules = "".join(
+        f"add chain ip proxied {hook} {{ type nat hook {hook} priority {priority}; }}\n"
+        f"add rule ip proxied {hook} ip daddr {FRONTS} {verdict}\n"
+        f"add rule ip proxied {hook} ip daddr {NODE} th dport {NODE_PORTS} {verdict}\n"
+        for hook, priority in (("prerouting", "dstnat"), ("output", "-100"))
+    )
+    anew = "add table ip proxied\ndelete table ip proxied\nadd table ip proxied\n"
+    run("ip", "netns", "exec", NODE_NAMESPACE, "nft", anew + rules)
+
+
 class ProxyNode:
     """The proxy runs in a thread of its own, in the node's namespace."""
 
@@ -33,21 +46,7 @@ class ProxyNode:
     def __enter__(self) -> ProxyNode:
         self._thread.start()
         self.proxy = self.call(self._open())
-        redirect = f"meta l4proto {{ tcp, udp }} redirect to :{self.proxy.port}"
-        rules = "".join(
-            f"add chain ip proxied {hook} {{ type nat hook {hook} priority {priority}; }}\n"
-            f"add rule ip proxied {hook} ip daddr {FRONTS} {redirect}\n"
-            f"add rule ip proxied {hook} ip daddr {NODE} th dport {NODE_PORTS} {redirect}\n"
-            for hook, priority in (("prerouting", "dstnat"), ("output", "-100"))
-        )
-        run(
-            "ip",
-            "netns",
-            "exec",
-            NODE_NAMESPACE,
-            "nft",
-            f"add table ip proxied\ndelete table ip proxied\nadd table ip proxied\n{rules}",
-        )
+        redirect(self.proxy.port)
         return self
 
     def __exit__(self, *_: object) -> None:
