@@ -27,9 +27,10 @@ def hostname(pod: Pod) -> str:
 
 
 def domain(pod: Pod, cluster_domain: str) -> str:
-    """The domain of a pod with a subdomain, empty without one."""
+    """The domain of a pod with a subdomain; empty without one, and with hostNetwork, where it is the host's own."""
     spec = pod.spec
-    return f"{spec.subdomain}.{pod.metadata.namespace}.svc.{cluster_domain}" if spec.subdomain else ""
+    is_own = bool(spec.subdomain) and not spec.host_network
+    return f"{spec.subdomain}.{pod.metadata.namespace}.svc.{cluster_domain}" if is_own else ""
 
 
 def kernel_name(pod: Pod, cluster_domain: str) -> str:

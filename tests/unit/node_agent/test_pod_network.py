@@ -39,6 +39,12 @@ def test_the_name_of_a_pod(spec: str, name: str) -> None:
     assert kernel_name(pod(spec=flat), DOMAIN) == name
 
 
+def test_a_pod_on_the_hosts_network_has_the_domain_of_its_host() -> None:
+    own = sandbox_spec(pod(spec="  subdomain: shops"), "pause", 0, HOST)
+    of_host = sandbox_spec(pod(spec="  subdomain: shops\n  hostNetwork: true"), "pause", 0, HOST)
+    assert (own.domain, of_host.domain) == ("shops.red.svc.cluster.local", "")
+
+
 def test_a_name_that_no_kernel_takes_is_told() -> None:
     wish = pod(spec=f"  subdomain: {'s' * 60}\n  setHostnameAsFQDN: true")
     with pytest.raises(Refused, match="longer than 64"):
