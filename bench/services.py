@@ -1,6 +1,6 @@
-"""Services for callers outside of pods: all at once, one changed, a first packet; beside kube-proxy's way.
+"""Services in firewall and switch: all at once, one changed, a first packet; beside kube-proxy's way.
 
-Everything happens in a network namespace of its own, where the backends' addresses are the namespace's own, too.
+The firewall is that of a network namespace of its own, where the backends' addresses are the namespace's own, too.
 """
 
 from __future__ import annotations
@@ -15,22 +15,32 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 
 from bench import kube_proxy
-from bench.bare import inside
+from bench.bare import BareCluster, bench_lab, inside, wait_until
 from bench.figures import Figure
 from lab.command import run
+from reconcile.memory import without_collections
 from sdn.drivers.nft import Nft
+from sdn.drivers.openflow import OpenFlow
+from sdn.flow import Rows
+from sdn.pipeline import BRIDGE
+from sdn.services.balancer import Outlet
 from sdn.services.host import HostServices
-from sdn.services.maps import TABLE, Host
+from sdn.services.maps import TABLE
+from sdn.services.outlets import Firewall, Switch
 from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
+from sdn.services.serving import Vantage
 
 ENDPOINTS = 10
 PORT = 8080
 CHANGES, PACKETS = 50, 2000
 NODE = IPv4Address("10.245.2.3")
 SERVICES, PODS = IPv4Network("172.30.0.0/16"), IPv4Network("10.128.0.0/14")
-HOST = Host(NODE, IPv4Network("10.128.0.0/23"), SERVICES, frozenset({NODE}), (30000, 32767))
+VANTAGE = Vantage(
+    "bench", NODE, IPv4Network("10.128.0.0/23"), (PODS,), SERVICES, None, frozenset({NODE}), (30000, 32767)
+)
 _GONE = f"add table ip {TABLE}\ndelete table ip {TABLE}\n"
 RIVALS = {1000: 3, 10000: 0}
 """How often kube-proxy's rules are loaded for so many services: for 10,000 it took them minutes."""
@@ -40,12 +50,14 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
     """Load 1,000 and 10,000 services of 10 endpoints, change one of them, and send first packets to some."""
     figures: list[Figure] = []
     packets: dict[int, tuple[float, ...]] = {}
-    with _namespace() as namespace:
+    with _namespace() as namespace, BareCluster(bench_lab(1)) as cluster:
+        node = cluster.lab.nodes[0]
+        cluster.kill(f"{node.name} sdn")
         for count in (1, *RIVALS):
             say(f"{count:,} services of {ENDPOINTS} endpoints")
             ports = [_port(number) for number in range(count)]
             with inside(namespace):
-                found, packets[count] = asyncio.run(_ours(ports, namespace))
+                found, packets[count] = asyncio.run(_ours(ports, namespace, node.ovs / f"{BRIDGE}.mgmt"))
             rivals = _theirs(ports, namespace, RIVALS.get(count, 0), say)
             if count > 1:
                 figures += _beside(count, found, rivals)
@@ -78,44 +90,67 @@ def _beside(count: int, found: _Samples, rivals: _Samples) -> list[Figure]:
     name = f"{count:,} services of {ENDPOINTS} endpoints in the firewall"
     few = "3" if count == max(RIVALS) else ""
     return [
-        Figure(name, "s", found.loads, few and "3 s", floor, rivals.loads),
-        Figure(f"{name}: one changed", "ms", found.changes, few and "10 ms", floor, rivals.changes),
+        Figure(name, "s", found.loads, floor=floor, floor_samples=rivals.loads),
+        Figure(f"{name}: one changed", "ms", found.changes, floor=floor, floor_samples=rivals.changes),
+        Figure(f"{name} and the switch", "s", found.both_loads, few and "3 s"),
+        Figure(f"{name} and the switch: one changed", "ms", found.both_changes, few and "10 ms"),
     ]
 
 
 class _Samples:
-    """Seconds to load all, milliseconds to change one, microseconds until the answer to a first packet."""
+    """Seconds to load all, milliseconds to change one, microseconds until a first packet is there; `both_` are those
+    for the firewall and the switch together.
+    """
 
     def __init__(self) -> None:
         self.loads: tuple[float, ...] = ()
         self.changes: tuple[float, ...] = ()
         self.packets: tuple[float, ...] = ()
+        self.both_loads: tuple[float, ...] = ()
+        self.both_changes: tuple[float, ...] = ()
 
 
-async def _ours(ports: list[ServedPort], namespace: str) -> tuple[_Samples, tuple[float, ...]]:
+async def _ours(ports: list[ServedPort], namespace: str, bridge: Path) -> tuple[_Samples, tuple[float, ...]]:
     found = _Samples()
     services = HostServices(nft := Nft(), lambda: None)
+    openflow = OpenFlow(bridge, lambda: None)
     await services.open()
     try:
-        loads, changes = [], []
-        for _ in range(3):
-            await nft.apply(_GONE)
-            begin = time.perf_counter()
-            await services.replace(HOST, ports)
-            loads.append(time.perf_counter() - begin)
-        for _ in range(CHANGES):
-            number = random.randrange(len(ports))
-            change = PortChange((ports[number],), (_changed(ports[number]),))
-            begin = time.perf_counter()
-            await services.edit(HOST, change)
-            changes.append((time.perf_counter() - begin) * 1000)
-            ports[number] = change.come[0]
-        found.loads, found.changes = tuple(loads), tuple(changes)
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(openflow.run())
+            await asyncio.to_thread(wait_until, lambda: openflow.connected, "the switch")
+            found.loads, found.changes = await _measured(ports, nft, [Firewall(services, None)], openflow)
+            both = [Firewall(services, None), Switch(openflow, by_proxy=False)]
+            found.both_loads, found.both_changes = await _measured(ports, nft, both, openflow)
+            serving.cancel()
         return found, _first_packets(ports, namespace)
     finally:
         await nft.apply(_GONE)
         services.close()
         nft.close()
+
+
+async def _measured(
+    ports: list[ServedPort], nft: Nft, outlets: list[Outlet], openflow: OpenFlow
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """As the daemon does it."""
+    loads, changes = [], []
+    for _ in range(3):
+        await nft.apply(_GONE)
+        await openflow.replace_services(Rows())
+        served = {port.key: port for port in ports}
+        begin = time.perf_counter()
+        with without_collections():
+            await asyncio.gather(*(outlet.replace(VANTAGE, served) for outlet in outlets))
+        loads.append(time.perf_counter() - begin)
+    for _ in range(CHANGES):
+        number = random.randrange(len(ports))
+        change = PortChange((ports[number],), (_changed(ports[number]),))
+        begin = time.perf_counter()
+        await asyncio.gather(*(outlet.edit(VANTAGE, change) for outlet in outlets))
+        changes.append((time.perf_counter() - begin) * 1000)
+        ports[number] = change.come[0]
+    return tuple(loads), tuple(changes)
 
 
 def _theirs(ports: list[ServedPort], namespace: str, times: int, say: Callable[[str], None]) -> _Samples:

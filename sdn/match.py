@@ -143,14 +143,19 @@ class Match:
     fields: tuple[FieldMatch, ...] = ()
 
     def __and__(self, other: Match) -> Match:
-        both = tuple(sorted(self.fields + other.fields))
+        both = tuple(sorted(self.fields + other.fields, key=_rank))
         for one, next_one in pairwise(both):
-            if one.field == next_one.field:
+            if one.field.rank == next_one.field.rank:
                 raise ValueError(f"{one.field.name} is matched twice: {one} and {next_one}")
         return Match(both)
 
     def __str__(self) -> str:
         return ",".join(_abbreviated(self.fields))
+
+
+def _rank(one: FieldMatch) -> int:
+    """What orders fields: to compare the fields themselves takes a third of the time that ten thousand services do."""
+    return one.field.rank
 
 
 def _abbreviated(fields: tuple[FieldMatch, ...]) -> Iterable[str]:
@@ -189,8 +194,7 @@ def _network(field: Field, network: IPv4Address | IPv4Network | None) -> Iterabl
 
 def ip(src: IPv4Address | IPv4Network | None = None, dst: IPv4Address | IPv4Network | None = None) -> Match:
     """IPv4 packets from `src` to `dst`; None is any address."""
-    fields = [FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.ones), *_network(IP_SRC, src), *_network(IP_DST, dst)]
-    return Match(tuple(sorted(fields)))
+    return Match((FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.ones), *_network(IP_SRC, src), *_network(IP_DST, dst)))
 
 
 def udp(dst_port: int) -> Match:

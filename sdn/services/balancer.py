@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,27 +37,27 @@ class Outlet(Protocol):
 
 
 class Balancer:
-    """`ground` returns what the API says of the network, None while there is none yet; `outlets` are programmed in
-    this order. One that failed, or is distrusted, gets everything anew; otherwise changes alone. `unready` says why
-    services are not programmed, if they are not.
+    """`ground` returns what the API says of the network, None while there is none yet. `stages` are outlets that are
+    programmed at the same time, one stage after the other; one that failed, or is distrusted, gets everything anew,
+    otherwise changes alone. `unready` says why services are not programmed, if they are not.
     """
 
     def __init__(
         self,
         followed: Followed,
         ground: Callable[[], Ground | None],
-        outlets: Sequence[Outlet],
+        stages: Sequence[Sequence[Outlet]],
         resync_seconds: float,
         note_drift: Callable[[str], None],
     ) -> None:
         self.unready = "starting"
         self._followed = followed
         self._ground = ground
-        self._outlets = outlets
+        self._stages = stages
         self._resync_seconds = resync_seconds
         self._note_drift = note_drift
         self._seen: tuple[Ground, Vantage] | None = None
-        self._distrusted = {outlet.name for outlet in outlets}
+        self._distrusted = {outlet.name for stage in stages for outlet in stage}
         self._fresh = set(self._distrusted)
         self._verified_at = time.monotonic()
 
@@ -82,19 +83,26 @@ class Balancer:
         if is_time:
             self._verified_at = time.monotonic()
         failures: list[DriverError] = []
-        for outlet in self._outlets:
-            try:
-                if is_time and outlet.name not in self._distrusted and not await outlet.is_intact():
-                    self._distrusted.add(outlet.name)
-                await self._program(outlet, vantage, change, is_other)
-            except DriverError as error:
-                self._distrusted.add(outlet.name)
-                self._fresh.add(outlet.name)
-                failures.append(error)
+        for stage in self._stages:
+            tried = (self._try(outlet, vantage, change, is_other, is_time) for outlet in stage)
+            failures += [error for error in await asyncio.gather(*tried) if error is not None]
         self._count(change, due)
         self.unready = str(failures[0]) if failures else ""
         if failures:
             raise failures[0]
+
+    async def _try(
+        self, outlet: Outlet, vantage: Vantage, change: PortChange, is_other: bool, is_time: bool
+    ) -> DriverError | None:
+        try:
+            if is_time and outlet.name not in self._distrusted and not await outlet.is_intact():
+                self._distrusted.add(outlet.name)
+            await self._program(outlet, vantage, change, is_other)
+        except DriverError as error:
+            self._distrusted.add(outlet.name)
+            self._fresh.add(outlet.name)
+            return error
+        return None
 
     def _look(self, ground: Ground) -> tuple[Vantage, bool]:
         """From where services are seen now, and whether that is other than before."""

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address
 from api.client import Client
 from api.queries import ServicesAnswer, ServicesQuestion, TraceQuestion
 from reconcile.loop import Loop, Pace
+from reconcile.memory import without_collections
 from sdn.network import Network
 from sdn.services.balancer import Balancer, Outlet
 from sdn.services.followed import Followed
@@ -31,13 +32,14 @@ class Services:
     def __init__(self, client: Client, network: Network, settings: Settings) -> None:
         self.followed = Followed(client, self.wake)
         self._proxy = UserspaceProxy(self._is_cluster, self._is_node) if settings.proxy_mode == "userspace" else None
-        outlets: list[Outlet] = [] if self._proxy is None else [Proxying(self._proxy)]
+        first: tuple[Outlet, ...] = () if self._proxy is None else (Proxying(self._proxy),)
         self._host = HostServices(network.nft, lambda: self._distrust("firewall"))
-        outlets += [Firewall(self._host, self._proxy), Switch(network.openflow, by_proxy=self._proxy is not None)]
+        by_proxy = self._proxy is not None
+        both = Firewall(self._host, self._proxy), Switch(network.openflow, by_proxy)
         self._balancer = Balancer(
             self.followed,
             lambda: network.ground,
-            outlets,
+            (first, both),
             settings.resync_seconds,
             network.note_drift,
         )
@@ -88,7 +90,8 @@ class Services:
 
     async def _one_pass(self) -> None:
         try:
-            await self._balancer.one_pass()
+            with without_collections():
+                await self._balancer.one_pass()
         finally:
             if self._balancer.vantage is not None:
                 await self._health.show(self._balancer.vantage.address, self.followed.catalogue.checked)
