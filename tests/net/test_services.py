@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +15,7 @@ from api.events import Event
 from api.objects import ObjectMeta
 from api.services import Service
 from bench.bare import inside, wait_until
+from lab.command import run
 from tests.command import podlane_network
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
@@ -137,3 +140,63 @@ def test_a_trace_follows_a_call_to_an_endpoint(serving: NetCluster, everyone: Se
     theirs, ours = serving.vnid("blue"), serving.vnid("red")
     refused = f"dropped because blue (VNID {theirs}) may not call the service red/everyone (VNID {ours})"
     assert trace("blue/blue-b")[-1] == refused
+
+
+def held(cluster: NetCluster, node: str) -> list[str]:
+    """All rows and groups of a node's switch; what it has learned of callers is not ours."""
+    socket_path = str(cluster.nodes[node].ovs / "br0.mgmt")
+    groups = run("ovs-ofctl", "-O", "OpenFlow14", "dump-groups", socket_path).splitlines()[1:]
+    return [*cluster.flows(node), *sorted(groups)]
+
+
+def restart(cluster: NetCluster, node: str) -> None:
+    """Kill the daemon and start it, until it has its services."""
+    said = cluster.log(node).count("services changed")
+    cluster.kill(f"{node} sdn")
+    cluster.start(f"{node} sdn")
+    wait_until(lambda: cluster.log(node).count("services changed") > said, "services")
+
+
+@contextlib.contextmanager
+def calling(cluster: NetCluster, caller: str, service: Service) -> Iterator[list[str]]:
+    """Calls one after the other, as long as the block runs; the list has a line for each that got no answer."""
+    failed: list[str] = []
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            try:
+                call(cluster.pod_namespace(caller), service.spec.cluster_ip, 80)
+            except OSError as error:
+                failed.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield failed
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_killed_daemon_loses_no_call_and_ends_in_the_same_rows(serving: NetCluster, everyone: Service) -> None:
+    serves(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80)
+    before = held(serving, "node-1")
+    assert any("group:" in row for row in before)
+    with calling(serving, "red-a", everyone) as failed:
+        for _ in range(2):
+            restart(serving, "node-1")
+    assert not failed
+    assert held(serving, "node-1") == before
+
+
+@pytest.mark.parametrize("words", [("del-flows", "cookie=0x500000000/0xff00000000"), ("del-groups",)])
+def test_rows_and_groups_that_somebody_deletes_come_back(
+    serving: NetCluster, everyone: Service, words: tuple[str, ...]
+) -> None:
+    serves(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80)
+    before = held(serving, "node-1")
+    command, *rest = words
+    run("ovs-ofctl", "-O", "OpenFlow14", command, str(serving.nodes["node-1"].ovs / "br0.mgmt"), *rest)
+    wait_until(lambda: held(serving, "node-1") == before, "the rows as they were")
+    assert serves(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80)[0].startswith("red-")
