@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import docker
 
 PAUSE, TOOLBOX = "podlane/pause", "podlane/toolbox"
-CATATONIT, BUSYBOX = Path("/usr/bin/catatonit"), Path("/bin/busybox")
+CATATONIT, BUSYBOX, CURL = Path("/usr/bin/catatonit"), Path("/bin/busybox"), Path("/usr/bin/curl")
 
 
 def load(docker_socket: str) -> None:
@@ -35,8 +36,12 @@ def _pause() -> bytes:
         return image.getvalue()
 
 
+@cache
 def toolbox() -> bytes:
-    """The root file system of the image podlane/toolbox, as a tar archive."""
+    """The root file system of the image podlane/toolbox, as a tar archive.
+
+    What of Debian's static busybox looks up names crashes, but for its nslookup; curl is for those who call by name.
+    """
     applets = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
     with io.BytesIO() as image:
         with tarfile.open(fileobj=image, mode="w") as archive:
@@ -50,9 +55,17 @@ def toolbox() -> bytes:
                 entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
                 if applet != "busybox":
                     archive.addfile(entry)
+            for path in (CURL, *_libraries(CURL)):
+                archive.add(path.resolve(), str(path).lstrip("/"))
             _file(archive, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")
             _file(archive, "etc/group", "root:x:0:\nnogroup:x:65534:\n")
         return image.getvalue()
+
+
+def _libraries(program: Path) -> list[Path]:
+    """What it is linked with, and what links it, where it looks for them (ldd(1))."""
+    rows = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout.splitlines()
+    return [Path(word) for row in rows for word in row.split() if word.startswith("/")]
 
 
 def _file(archive: tarfile.TarFile, name: str, text: str) -> None:

@@ -47,6 +47,7 @@ NEEDED = (
     "nft",
     "catatonit",
     "busybox",
+    "curl",
 )
 
 

@@ -118,13 +118,15 @@ def desired_gateway(cluster: Cluster, node: Node) -> Gateway:
     """tun0 carries the gateway address; the cluster and the service network lie behind it.
 
     The address comes without the kernel's own route to the subnet, so that pods of this node are reached as all
-    others are.
+    others are. Whoever of the node calls, with whichever address of his, the kernel asks for a pod's MAC with the
+    gateway's: no other is believed of the node (arp_announce, ip-sysctl of the Linux documentation).
     """
+    own = f"net.ipv4.conf.{GATEWAY_PORT}"
     return Gateway(
         device=GATEWAY_PORT,
         address=IPv4Interface((node.gateway, node.subnet.prefixlen)),
         routes=frozenset({*cluster.networks, cluster.service_network}),
-        sysctls=(("net.ipv4.ip_forward", "1"), (f"net.ipv4.conf.{GATEWAY_PORT}.forwarding", "1")),
+        sysctls=(("net.ipv4.ip_forward", "1"), (f"{own}.forwarding", "1"), (f"{own}.arp_announce", "2")),
     )
 
 

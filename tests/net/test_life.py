@@ -359,6 +359,14 @@ def test_a_pod_reaches_the_outside_with_the_address_of_its_node(cluster: NetClus
         assert f"IP {cluster.node_address('node-1')} > {outside}" in watch.stdout.readline()
 
 
+def test_a_node_calls_its_pods_by_whichever_of_its_addresses(cluster: NetCluster) -> None:
+    """Also one that it has not spoken to: nobody has told it the MAC."""
+    pod = str(cluster.pods["red-a"].address)
+    for address in (cluster.gateway("node-1"), cluster.node_address("node-1")):
+        cluster.in_node("node-1", "ip", "neigh", "flush", "dev", "tun0")
+        cluster.in_node("node-1", "ping", "-c", "1", "-W", "2", "-I", str(address), pod)
+
+
 def test_a_new_node_is_a_peer_and_a_deleted_one_is_none(cluster: NetCluster) -> None:
     before = cluster.flows("node-1")
     address = NodeAddress(type="InternalIP", address="10.245.15.99")

@@ -1,0 +1,85 @@
+"""Calls a web server again and again, on a new connection each time, and tells who has answered.
+
+    python calling.py ADDRESS PORT TIMES            so often, some at once
+    python calling.py ADDRESS PORT each-second N    N times a second, until the standard input ends
+
+What answers says its name in its page. One JSON object is printed: `answers` counts by name, `failures` has a sentence
+for each call without an answer. Needs nothing of ours, for it runs in network namespaces of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+
+AT_ONCE = 16
+CALL_SECONDS = 5.0
+
+
+class Caller:
+    """Counts."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._where = address, port
+        self.answers: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self._began = time.monotonic()
+
+    async def call(self) -> None:
+        """Once."""
+        begun = time.monotonic()
+        try:
+            self.answers[await asyncio.wait_for(self._ask(), CALL_SECONDS)] += 1
+        except (OSError, ValueError, TimeoutError) as error:
+            after = time.monotonic()
+            said = str(error) or type(error).__name__
+            self.failures.append(f"call at {begun - self._began:.2f} s, after {after - begun:.2f} s: {said}")
+
+    async def _ask(self) -> str:
+        reader, writer = await asyncio.open_connection(*self._where)
+        try:
+            writer.write(b"GET / HTTP/1.0\r\n\r\n")
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        finally:
+            writer.close()
+        if b" 200 " not in head.partition(b"\r\n")[0]:
+            raise ValueError(f"the answer is {head[:80]!r}")
+        return body.decode().strip()
+
+
+async def so_often(caller: Caller, times: int) -> None:
+    """Some calls at once."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one() -> None:
+        async with turns:
+            await caller.call()
+
+    await asyncio.gather(*(one() for _ in range(times)))
+
+
+async def steadily(caller: Caller, each_second: int) -> None:
+    """Whether or not the calls before have been answered."""
+    ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    calls: set[asyncio.Task[None]] = set()
+    due = time.monotonic()
+    while not ended.done():
+        calls.add(call := asyncio.create_task(caller.call()))
+        call.add_done_callback(calls.discard)
+        due += 1 / each_second
+        await asyncio.sleep(max(due - time.monotonic(), 0))
+    await asyncio.gather(*calls)
+
+
+def main() -> None:
+    address, port, *how = sys.argv[1:]
+    caller = Caller(address, int(port))
+    asyncio.run(steadily(caller, int(how[1])) if how[0] == "each-second" else so_often(caller, int(how[0])))
+    sys.stdout.write(json.dumps({"answers": caller.answers, "failures": caller.failures}))
+
+
+if __name__ == "__main__":
+    main()
