@@ -125,7 +125,6 @@ async def serve(settings: Settings) -> None:
         naming = Naming(services.followed, network, settings)
         network.wake = loop.wake
         firewall = NftWatch(network.nft, (TABLE, GUARD_TABLE), network.look_at_everything)
-        network.on_distrust = services.distrust_switch
         queries = Queries(client, settings.node_name, network, Control(Path(settings.ovs_rundir)), services)
         server = AttachServer(network, Path(settings.socket), tells_names=bool(settings.cluster_domain))
         health = Health(settings.health_address, lambda: network.unready or services.unready or naming.unready)

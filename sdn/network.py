@@ -58,9 +58,7 @@ log = logging.getLogger(__name__)
 
 
 class Network:
-    """`snapshot` returns what the API says, or None while the mirrors are not in sync; `wake` asks for a pass;
-    `on_distrust` is called when the switch may hold something else than it was given.
-    """
+    """`snapshot` returns what the API says, or None while the mirrors are not in sync; `wake` asks for a pass."""
 
     def __init__(
         self,
@@ -72,7 +70,6 @@ class Network:
         resync_seconds: float,
     ) -> None:
         self.wake: Callable[[], None] = lambda: None
-        self.on_distrust: Callable[[], None] = lambda: None
         self.unready = "starting"
         self.view: View | None = None
         self._identity = identity
@@ -98,7 +95,6 @@ class Network:
     def look_at_everything(self) -> None:
         """Ask for a pass that trusts nothing it saw before."""
         self._base.distrust()
-        self.on_distrust()
         self.wake()
 
     @property

@@ -98,9 +98,9 @@ class Queries:
             return NodeQueryStatus(report=await self._report(view))
         if view is None:
             return NodeQueryStatus(error=self._network.unready)
-        if asked.services is not None:
-            return NodeQueryStatus(services=self._services.answer(asked.services))
         try:
+            if asked.services is not None:
+                return NodeQueryStatus(services=self._services.answer(asked.services))
             if asked.capture is not None:
                 device = self._network.device_of_address(IPv4Address(asked.capture.pod))
                 return NodeQueryStatus(pcap=await capture(device, asked.capture.packets, asked.capture.seconds))

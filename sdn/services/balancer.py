@@ -115,10 +115,10 @@ class Balancer:
 
     async def _program(self, outlet: Outlet, vantage: Vantage, change: PortChange, is_other: bool) -> None:
         if outlet.name in self._distrusted:
+            self._distrusted.discard(outlet.name)  # before: who touches it meanwhile brings it here again
             was_other = await outlet.replace(vantage, self._followed.catalogue.ports)
             if was_other and outlet.name not in self._fresh and not change and not is_other:
                 self._note_drift(outlet.name)
-            self._distrusted.discard(outlet.name)
             self._fresh.discard(outlet.name)
         elif change or is_other:
             await outlet.edit(vantage, change)

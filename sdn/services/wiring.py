@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 
 from api.client import Client
 from api.queries import ServicesAnswer, ServicesQuestion, TraceQuestion
+from reconcile.errors import NotReady
 from reconcile.loop import Loop, Pace
 from reconcile.memory import without_collections
 from sdn.network import Network
@@ -66,7 +67,9 @@ class Services:
         return self._balancer.unready
 
     def answer(self, asked: ServicesQuestion) -> ServicesAnswer:
-        """What is served, for people."""
+        """What is served, for people. Raises NotReady until something is."""
+        if self._balancer.vantage is None:
+            raise NotReady(f"no services yet: {self.unready}")
         return answer(asked, self.followed.catalogue.served)
 
     def called(self, asked: TraceQuestion, node: Node) -> Called | None:
@@ -79,10 +82,6 @@ class Services:
     def wake(self) -> None:
         """Ask for a pass."""
         self._loop.wake()
-
-    def distrust_switch(self) -> None:
-        """The switch may hold something else than it was given."""
-        self._distrust("switch")
 
     def _distrust(self, outlet: str) -> None:
         self._balancer.distrust(outlet)
