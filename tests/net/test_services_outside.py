@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.services import ServicePort
+from api.client import Client
+from api.services import Service, ServicePort
 from bench.bare import inside, wait_until
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
@@ -17,6 +18,9 @@ OUTSIDE = "/proc/self/ns/net"
 NEAR, FAR = Place("admin-near", "default", "node-1"), Place("admin-far", "default", "node-2")
 
 
+SERVICES = ("reached", "kept", "flushed", "lasting")
+
+
 @pytest.fixture(scope="module")
 def serving(world: NetCluster) -> Iterator[NetCluster]:
     for place in (NEAR, FAR):
@@ -24,8 +28,15 @@ def serving(world: NetCluster) -> Iterator[NetCluster]:
     register(world, NEAR.name, FAR.name)
     with answering(world, NEAR.name, FAR.name):
         yield world
+    world.ask(withdraw)
     for place in (NEAR, FAR):
         world.remove(place.name)
+
+
+async def withdraw(client: Client) -> None:
+    """Lone fragments of UDP reach pods only where no pod serves UDP: other tests count on that."""
+    for name in SERVICES:
+        await client.delete(Service, name, "default")
 
 
 def own(serving: NetCluster) -> str:
