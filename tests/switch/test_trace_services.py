@@ -13,7 +13,7 @@ from cli.called import lines
 from sdn.services.rows import Board
 from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
 from tests.switch.switch import DummySwitch, TraceWorld, populate
-from tests.switch.teller import Ports, hops, map_of, told
+from tests.switch.teller import Ports, full_name, hops, map_of, told
 from tests.world import NODES
 
 OUTSIDE_IP = IPv4Address("192.0.2.9")
@@ -134,6 +134,24 @@ def test_the_walk_shows_every_table_and_all_endpoints(world: TraceWorld, ports: 
     assert list(lines(dealt, map_of(world, ports))) == [
         "red/web 80/TCP on node-1: red/red-b (10.128.0.3:8080) (traced), red/red-c (10.128.2.4:8080)"
     ]
+
+
+def test_the_sentence_says_of_everybody_what_the_lanes_say(world: TraceWorld, ports: Ports) -> None:
+    for pod in world.pods.values():
+        ours = world.vnid(pod.project)
+        for port in ports[pod.node]:
+            kind = f"--proto {port.key.protocol.name.lower()} --port"
+            fronts = [f"{port.cluster_ip} {kind} 80", *(f"{address} {kind} 80" for address in port.outside_ips)]
+            fronts += [f"{world.node_address(node)} {kind} {port.node_port}" for node in NODES]
+            for front in fronts:
+                said = told(world, f"{full_name(pod)} {front}", ports)
+                if 0 not in {ours, port.vnid} and ours != port.vnid:
+                    expected = f"dropped because {pod.project} (VNID {ours}) may not call the service"
+                elif port.everywhere:
+                    expected = f"delivered: {full_name(pod)} reaches "
+                else:
+                    expected = f"refused by {pod.node}: the service "
+                assert said.startswith(expected), front
 
 
 def test_a_row_for_an_address_outside_is_a_services(world: TraceWorld, ports: Ports) -> None:
