@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from ipaddress import IPv4Address
 from itertools import count
@@ -14,11 +16,13 @@ import pytest
 
 from bench.bare import wait_until
 from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
+from sdn.services.userspace.proxy import PORT
 from tests.net.proxied import CLIENT_NAMESPACE, NODE, NODE_NAMESPACE, ProxyNode, cabled, listening, socket_in
 
 CLUSTER_IP, OTHER_IP, OUTSIDE_IP = (IPv4Address(text) for text in ("172.30.0.9", "172.30.0.10", "172.30.99.1"))
 NODE_PORT = 30080
 CONNECTIONS = 1000
+SEVERAL_BYTES = 3 << 20
 MOST_KEPT = 32 << 20
 """Bytes that the kernel's buffers on the way may hold, generously; the proxy's own are 64 KB."""
 
@@ -70,7 +74,11 @@ def nobody() -> Backend:
 
 def called(address: IPv4Address = CLUSTER_IP, port: int = 80, caller: str = CLIENT_NAMESPACE) -> socket.socket:
     connection = socket_in(caller)
-    connection.connect((str(address), port))
+    try:
+        connection.connect((str(address), port))
+    except OSError:
+        connection.close()
+        raise
     return connection
 
 
@@ -220,6 +228,32 @@ def test_a_backend_that_does_not_read_holds_up_its_client(node: ProxyNode) -> No
             assert taken == sent
 
 
+def test_every_byte_arrives_both_ways_and_nothing_is_left_open(node: ProxyNode) -> None:
+    with listening() as backend, ThreadPoolExecutor() as threads:
+        serve(node, served(backend))
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with called() as client, arrived(backend)[1] as connection:
+                there, back = os.urandom(SEVERAL_BYTES), os.urandom(SEVERAL_BYTES)
+                halves = [threads.submit(_say, client, there), threads.submit(_say, connection, back)]
+                heard = [threads.submit(_hear, client), threads.submit(_hear, connection)]
+                assert [one.result() for one in heard] == [back, there]
+                assert [half.result() for half in halves] == [None, None]
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, "the proxy's sockets close")
+
+
+def _say(side: socket.socket, text: bytes) -> None:
+    side.sendall(text)
+    side.shutdown(socket.SHUT_WR)
+
+
+def _hear(side: socket.socket) -> bytes:
+    taken = bytearray()
+    while data := side.recv(1 << 16):
+        taken += data
+    return bytes(taken)
+
+
 def test_many_connections_at_once_all_hear_their_own_answer(node: ProxyNode) -> None:
     with listening() as backend, contextlib.ExitStack() as opened:
         serve(node, served(backend))
@@ -322,6 +356,15 @@ def test_a_burst_of_one_client_arrives_whole(node: ProxyNode) -> None:
         taken = [backend.recvfrom(100) for _ in range(10)]
         assert [text for text, _ in taken] == [bytes([number]) for number in range(10)]
         assert len({sender for _, sender in taken}) == 1
+
+
+def test_a_port_that_is_taken_is_left_to_whom_has_it(node: ProxyNode) -> None:
+    assert node.proxy.port == PORT
+    with ProxyNode() as other, listening() as backend:
+        assert other.proxy.port != PORT
+        serve(other, served(backend))
+        with called(), arrived(backend)[1]:
+            pass
 
 
 def test_nothing_is_left_open_when_it_has_closed(node: ProxyNode) -> None:

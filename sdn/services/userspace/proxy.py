@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Callable, Iterable
@@ -15,6 +16,10 @@ from sdn.services.served_port import Backend, PortChange, Protocol, ServedPort
 from sdn.services.userspace.rotation import Rotation
 from sdn.services.userspace.tcp import TcpListener
 from sdn.services.userspace.udp import UdpListener
+
+PORT = 10246
+"""Taken where it is free: conntrack remembers connections for a while after the daemon that had them, and leads to where
+they went one that comes from the same port again."""
 
 _ATTEMPTS = 16
 
@@ -80,17 +85,17 @@ def _now() -> float:
 
 
 def _one_port() -> tuple[socket.socket, socket.socket]:
-    """A port that is free for both protocols, at every address. Raises NotReady."""
-    for _ in range(_ATTEMPTS):
-        tcp = socket.create_server(("0.0.0.0", 0), backlog=1024)
-        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        try:
-            udp.bind(tcp.getsockname())
-        except OSError as error:
-            tcp.close()
-            udp.close()
-            if error.errno != errno.EADDRINUSE:
-                raise NotReady(f"the proxy for services cannot listen: {error}") from error
-        else:
-            return tcp, udp
+    """A port that is free for both protocols, at every address: PORT if it can be. Raises NotReady."""
+    for wished in (PORT, *([0] * _ATTEMPTS)):
+        with contextlib.ExitStack() as undo:
+            try:
+                tcp = undo.enter_context(socket.create_server(("0.0.0.0", wished), backlog=1024))
+                udp = undo.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
+                udp.bind(tcp.getsockname())
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise NotReady(f"the proxy for services cannot listen: {error}") from error
+            else:
+                undo.pop_all()
+                return tcp, udp
     raise NotReady("the proxy for services found no port that is free for both TCP and UDP; it is tried again")

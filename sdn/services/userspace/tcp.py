@@ -24,6 +24,9 @@ SO_ORIGINAL_DST = 80
 """Of linux/netfilter_ipv4.h: whom a redirected connection was made to."""
 
 
+_ESTABLISHED = 1  # TCP_ESTABLISHED of linux/tcp.h
+
+
 class _Arrival(Side):
     """The side of a client."""
 
@@ -91,21 +94,21 @@ class TcpListener:
         while call is not None and left and silences and not client.transport.is_closing():
             backend = left.pop(0)
             try:
-                async with asyncio.timeout(silences[0]):
-                    await self._dial(client, backend)
+                connected = await _connected(backend, silences[0])
             except TimeoutError:
                 left.append(backend)
                 silences.pop(0)
             except OSError:
                 continue
             else:
+                await self._join(client, connected)
                 self._took(call, backend)
                 return
         client.refuse()
 
-    async def _dial(self, client: _Arrival, backend: Backend) -> None:
+    async def _join(self, client: _Arrival, connected: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        _, side = await loop.create_connection(lambda: Side(client, self._forget), str(backend.address), backend.port)
+        _, side = await loop.create_connection(lambda: Side(client, self._forget), sock=connected)
         if not side.transport.is_closing():
             self._sides.add(side)
 
@@ -114,6 +117,23 @@ class TcpListener:
             if side.is_dead():
                 side.transport.abort()
         self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_around)
+
+
+async def _connected(backend: Backend, seconds: float) -> socket.socket:
+    """A connection to a backend. Raises OSError, and TimeoutError when it says nothing for so long."""
+    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        async with asyncio.timeout(seconds):
+            await asyncio.get_running_loop().sock_connect(one, (str(backend.address), backend.port))
+    except TimeoutError:
+        # A loop with much to do hears late of what is there already.
+        if one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED:
+            one.close()
+            raise
+    except BaseException:
+        one.close()
+        raise
+    return one
 
 
 def _call(transport: asyncio.Transport) -> Call | None:
