@@ -18,8 +18,9 @@ from sdn.services.userspace.tcp import TcpListener
 from sdn.services.userspace.udp import UdpListener
 
 PORT = 10246
-"""Taken where it is free: conntrack remembers connections for a while after the daemon that had them, and leads to where
-they went one that comes from the same port again."""
+"""Taken where it is free: for a while conntrack remembers connections of the daemon before, and leads a new one
+from the same source port to where they went.
+"""
 
 _ATTEMPTS = 16
 
