@@ -82,12 +82,12 @@ def _with_address(
     if text:
         _check_wish(service, network, used)
         return service, cursor
-    first = int(network.network_address) + 1
-    inside = {number - first for each in used if each and (number := _number(each)) in _span(network)}
-    numbers, cursor = next_numbers(1, network.num_addresses - 2, inside, cursor)
+    span = _span(network)
+    inside = {number - span.start for each in used if each and (number := _number(each)) in span}
+    numbers, cursor = next_numbers(1, len(span), inside, cursor)
     if not numbers:
         raise answers.failure(500, "InternalError", f"the service network {network} has no free address left")
-    text = str(IPv4Address(first + numbers[0]))
+    text = str(IPv4Address(span[numbers[0]]))
     return replace(service, spec=replace(service.spec, cluster_ip=text, cluster_ips=(text,))), cursor
 
 
