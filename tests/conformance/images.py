@@ -46,7 +46,7 @@ def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
     certificate = keys.self_signed(key, who, datetime.datetime.now(datetime.UTC))
     agnhost, busybox = (BINARIES / "agnhost").read_bytes(), _with({})
     nginx = _with({"www/index.html": (PAGE, READABLE)})
-    httpd = _with({"usr/local/apache2/htdocs/index.html": (PAGE, READABLE)})
+    httpd = _with({"usr/local/apache2/htdocs/index.html": (PAGE, READABLE), **_program("printenv")})
     return {
         AGNHOST: (
             _with(
