@@ -59,7 +59,7 @@ def network_lab() -> Iterator[Lab]:
         lab = Lab(SITE, state, Path(sys.executable).parent, 3, "ovs-multitenant")
         for node in lab.nodes:
             images.load(str(node.docker_socket))
-        with _tokens(lab), _started(lab, "agnhost", "netexec", f"--http-port={INTERNET_PORT}", "--udp-port=-1"):
+        with _tokens(lab), _started(lab, "agnhost", "netexec", f"--http-port={INTERNET_PORT}"):
             yield lab
     finally:
         bring_down(state, SITE)
