@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from tests.conformance import images
 from tests.conformance.build import BINARIES, HOME, SUITE, build, missing
 from tests.conformance.stock import QUIET
 from tests.conformance.suite import Asker, results, run_specs, say, table
+from tests.e2e.test_commands import PROGRAMS
 
 SITE = Site("podnet", IPv4Network("10.245.49.0/24"))
 FOCUS = (
@@ -31,10 +33,14 @@ FOCUS = (
     "|Guestbook|in-cluster config|OIDC discovery"
 )
 NOT_ASKED = (
-    ("[Ll]oad.?[Bb]alanc|ESIPP|GCE|configMap nameserver", "needs a cloud, or an add-on that is told in ConfigMaps"),
+    (
+        "[Ll]oad.?[Bb]alanc|LB health|ESIPP|GCE|configMap nameserver",
+        "needs a cloud, or an add-on that is told in ConfigMaps",
+    ),
     ("sctp|SCTP", "this kernel has no SCTP"),
     ("IPv6|DualStack", "the network is IPv4"),
     ("kube-proxy urls|iptables rules", "is about kube-proxy itself, which is not here"),
+    ("endpoints using hostNetwork", "the nodes of a lab have one host name"),
     ("configurable pod resolv.conf", "needs CoreDNS in an image"),
     ("Internet connection|IPerf|NoSNAT", "needs the Internet, or images of a registry"),
     (r"after restarting|\[Disruptive\]", "stops daemons through SSH"),
@@ -46,6 +52,9 @@ INTERNET_PORT = 18080
 """Some specs ask the Internet for a page before they begin, which they need for nothing else: here something answers
 that takes all names for its own.
 """
+
+
+PROXY = (f"http_proxy=http://127.0.0.1:{INTERNET_PORT}", "no_proxy=10.0.0.0/8,172.16.0.0/12")
 
 
 @contextmanager
@@ -94,6 +103,12 @@ def _place(lab: Lab) -> tuple[str, ...]:
     return ("nsenter", f"--net=/run/netns/{lab.site.master_namespace}")
 
 
+def _kubectl(folder: Path) -> Path:
+    """One of that very name: specs bring it into pods."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(shutil.copy2(PROGRAMS[0], folder / "kubectl"))
+
+
 def main() -> int:
     """Returns 1 if a spec failed."""
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__.partition("\n")[0])
@@ -104,13 +119,8 @@ def main() -> int:
         build()
     reports = HOME / "reports" / time.strftime("network-%Y%m%d-%H%M%S")
     with network_lab() as lab:
-        internet = (f"http_proxy=http://127.0.0.1:{INTERNET_PORT}", "no_proxy=10.0.0.0/8,172.16.0.0/12")
-        run_specs(
-            Asker((*_place(lab), "env", *internet), lab.kubeconfig),
-            focus,
-            tuple(pattern for pattern, _ in NOT_ASKED),
-            reports,
-        )
+        asker = Asker((*_place(lab), "env", *PROXY), lab.kubeconfig, _kubectl(reports), lab.size)
+        run_specs(asker, focus, tuple(pattern for pattern, _ in NOT_ASKED), reports)
     rows = tuple(row for row in results(reports) if re.search(focus, row.spec))
     sys.stdout.write(table(rows) + "\n")
     ends = Counter(row.outcome for row in rows)

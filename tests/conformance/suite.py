@@ -87,10 +87,14 @@ def names(folder: Path) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """From where a cluster is asked: the beginning of each command, and the administrator's kubeconfig."""
+    """From where a cluster is asked: the beginning of each command, and the administrator's kubeconfig. `nodes` is how
+    many there are, as far as specs want to know.
+    """
 
     place: tuple[str, ...]
     kubeconfig: Path
+    kubectl: Path = Path(PROGRAMS[0])
+    nodes: int = -1
 
 
 def run_specs(asker: Asker, focus: str, not_asked: tuple[str, ...], reports: Path) -> None:
@@ -105,7 +109,7 @@ def run_specs(asker: Asker, focus: str, not_asked: tuple[str, ...], reports: Pat
         command = [
             *(*asker.place, "nice", str(BINARIES / "ginkgo"), f"-nodes={at_once}", "-noColor"),
             *(f"-focus={chosen}", f"-skip={left_out}", str(BINARIES / "e2e.test"), "--"),
-            *(f"-kubeconfig={asker.kubeconfig}", f"-kubectl-path={PROGRAMS[0]}"),
+            *(f"-kubeconfig={asker.kubeconfig}", f"-kubectl-path={asker.kubectl}", f"-num-nodes={asker.nodes}"),
             *("-provider=skeleton", "-disable-log-dump"),
             *(f"-report-dir={reports}", f"-report-prefix={name}-", "-node-os-distro=custom"),
         ]
