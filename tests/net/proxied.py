@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Coroutine, Iterator
@@ -16,7 +17,7 @@ from sdn.services.userspace.proxy import UserspaceProxy
 
 T = TypeVar("T")
 
-NODE_NAMESPACE, CLIENT_NAMESPACE = "proxied-node", "proxied-client"
+NODE_NAMESPACE, CLIENT_NAMESPACE = (f"proxied-{os.getpid()}-{word}" for word in ("node", "client"))
 NODE, CLIENT = IPv4Address("10.99.0.1"), IPv4Address("10.99.0.2")
 FRONTS = IPv4Network("172.30.0.0/16")
 NODE_PORTS = "30000-32767"

@@ -100,7 +100,7 @@ def is_refused(address: IPv4Address, port: int) -> bool:
             return True
 
 
-@pytest.mark.parametrize("caller", [CLIENT_NAMESPACE, NODE_NAMESPACE])
+@pytest.mark.parametrize("caller", [CLIENT_NAMESPACE, NODE_NAMESPACE], ids=["client", "node"])
 @pytest.mark.parametrize(("address", "port"), [(CLUSTER_IP, 80), (OUTSIDE_IP, 80), (NODE, NODE_PORT)])
 def test_a_connection_goes_both_ways_and_ends_one_way_at_a_time(
     node: ProxyNode, address: IPv4Address, port: int, caller: str
@@ -274,7 +274,7 @@ def ask(client: socket.socket, address: IPv4Address, port: int, text: bytes) -> 
     client.sendto(text, (str(address), port))
 
 
-@pytest.mark.parametrize("caller", [CLIENT_NAMESPACE, NODE_NAMESPACE])
+@pytest.mark.parametrize("caller", [CLIENT_NAMESPACE, NODE_NAMESPACE], ids=["client", "node"])
 def test_datagrams_are_answered_by_the_front_that_was_called(node: ProxyNode, caller: str) -> None:
     kind = socket.SOCK_DGRAM
     with listening(kind) as one, listening(kind) as other, socket_in(caller, kind) as client:
