@@ -20,10 +20,23 @@ _QUESTION = struct.pack("=IHHIIBBH", 20, _GET_GENERATION, 1, 0, 0, 0, 0, 0)
 _REMEMBERED = 1024
 
 
+def netfilter_socket(flags: int = 0) -> socket.socket:
+    """A way to the kernel's netfilter, in the network namespace of this thread."""
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | flags, _NETFILTER)
+
+
+def generation(kernel: socket.socket) -> int:
+    """How often the ruleset has been changed, asked through a socket that waits."""
+    kernel.send(_QUESTION)
+    (number,) = struct.unpack(">I", kernel.recv(4096)[24:28])
+    return int(number)
+
+
 class Nft:
     """The ruleset of the network namespace in which it was made.
 
-    The kernel counts the changes of a ruleset: `own` are the numbers of ours, as far as nobody else came between.
+    The kernel counts the changes of a ruleset: `own` are the numbers of ours, as far as nobody else came between;
+    `latest` is how many there were when our last one had been made.
     """
 
     def __init__(self) -> None:
@@ -36,8 +49,9 @@ class Nft:
         library.nft_ctx_buffer_output(self._context)
         library.nft_ctx_buffer_error(self._context)
         self._lock = threading.Lock()
-        self._kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETFILTER)
+        self._kernel = netfilter_socket()
         self._at_work = 0
+        self.latest = 0
         self.own: deque[int] = deque(maxlen=_REMEMBERED)
         self.when_idle: list[Callable[[], None]] = []
 
@@ -79,16 +93,11 @@ class Nft:
 
     def _change(self, text: str) -> None:
         with self._lock:
-            before = self._generation()
+            before = generation(self._kernel)
             self._run_alone(text, 0)
-            after = self._generation()
-            if after == before + 1:
-                self.own.append(after)
-
-    def _generation(self) -> int:
-        self._kernel.send(_QUESTION)
-        (number,) = struct.unpack(">I", self._kernel.recv(4096)[24:28])
-        return int(number)
+            self.latest = generation(self._kernel)
+            if self.latest == before + 1:
+                self.own.append(self.latest)
 
     def _run(self, text: str, flags: int) -> str:
         with self._lock:

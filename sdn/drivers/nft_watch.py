@@ -9,9 +9,9 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 
-from sdn.drivers.nft import Nft
+from sdn.drivers.nft import Nft, generation, netfilter_socket
 
-_NETFILTER, _SOL_NETLINK, _JOIN, _LEAVE = 12, 270, 1, 2
+_SOL_NETLINK, _JOIN, _LEAVE = 270, 1, 2
 _NFTABLES_GROUP = 7  # NFNLGRP_NFTABLES
 _NEW_GENERATION = 10 << 8 | 15  # NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN
 _ROOM_BYTES = 1 << 20
@@ -35,7 +35,8 @@ class NftWatch:
         self._on_touch = on_touch
         self._changes: list[int] = []
         self._is_ours = False
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _NETFILTER)
+        self._kernel = netfilter_socket()
+        self._socket = netfilter_socket(socket.SOCK_NONBLOCK)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM_BYTES)
         self._socket.bind((0, 0))
 
@@ -50,6 +51,7 @@ class NftWatch:
         self._nft.when_idle.remove(self._judge)
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
+        self._kernel.close()
 
     async def run(self) -> None:
         """Listen until cancelled."""
@@ -61,7 +63,9 @@ class NftWatch:
 
     @contextlib.contextmanager
     def deaf(self) -> Iterator[None]:
-        """While the table is written anew: what is heard of it before and meanwhile no longer matters."""
+        """While the table is written anew: what others did to it before no longer matters, what they do to any table
+        right afterwards does.
+        """
         self._socket.setsockopt(_SOL_NETLINK, _LEAVE, _NFTABLES_GROUP)
         try:
             yield
@@ -70,6 +74,8 @@ class NftWatch:
             self._changes.clear()
             self._socket.setsockopt(_SOL_NETLINK, _JOIN, _NFTABLES_GROUP)
             self.is_touched = False
+            if generation(self._kernel) != self._nft.latest:
+                self._touch()
 
     def _hear(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -261,6 +261,23 @@ async def test_what_others_do_to_the_table_is_heard_and_undone(node: Node, servi
     assert call(node.node, CLUSTER_IP, 80).backend in NEAR
 
 
+async def test_what_others_do_right_after_us_is_not_missed(
+    node: Node, services: HostServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = Nft.apply
+
+    async def followed(nft: Nft, text: str) -> None:
+        await apply(nft, text)
+        node.nft("flush", "ruleset")
+
+    await services.replace(HOST, [web(*HERE)])
+    assert not services.is_touched
+    with monkeypatch.context() as patched:
+        patched.setattr(Nft, "apply", followed)
+        await services.replace(HOST, [web(*HERE)])
+    assert services.is_touched
+
+
 async def test_what_we_do_and_what_others_do_elsewhere_is_no_drift(node: Node, services: HostServices) -> None:
     port = web(*HERE)
     await services.replace(HOST, [])

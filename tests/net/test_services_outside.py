@@ -78,6 +78,7 @@ def test_who_flushes_the_ruleset_is_undone_at_once(serving: NetCluster) -> None:
         return "".join(sorted(serving.in_node("node-1", "nft", "list", "ruleset")))
 
     before = rules()
+    assert "what=firewall" not in serving.log("node-1")
     serving.in_node("node-1", "nft", "flush", "ruleset")
     wait_until(lambda: rules() == before, "the ruleset as it was", seconds=15)
     assert serves(node, service.spec.cluster_ip, 80)[0] == NEAR.name
