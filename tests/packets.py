@@ -41,9 +41,11 @@ def ipv4(src: IPv4Address, dst: IPv4Address, proto: int, payload: bytes, fragmen
     return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + payload
 
 
-def udp(src: IPv4Address, dst: IPv4Address, payload: bytes, port: int = 9999, fragment: int = 0) -> bytes:
+def udp(
+    src: IPv4Address, dst: IPv4Address, payload: bytes, port: int = 9999, fragment: int = 0, source_port: int = 40000
+) -> bytes:
     """A UDP packet without a checksum, which is allowed."""
-    return ipv4(src, dst, 17, struct.pack("!HHHH", 40000, port, 8 + len(payload), 0) + payload, fragment)
+    return ipv4(src, dst, 17, struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload, fragment)
 
 
 def tcp_syn(src: IPv4Address, dst: IPv4Address, payload: bytes) -> bytes:

@@ -186,6 +186,11 @@ class Shop:
         rows = [row for one in slices for row in one["endpoints"] or () if row["conditions"]["ready"]]
         return {row["targetRef"]["name"]: row["addresses"][0] for row in rows}
 
+    def pods(self) -> set[str]:
+        """The names of the web server's."""
+        words = ("-n", SHOP, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}")
+        return set(self.cluster.kubectl(*words).stdout.split())
+
     def pod(self, project: str, name: str) -> Caller:
         """A pod that calls."""
         return Caller(f"{project}/{name}", f"/proc/{self.cluster.pid(project, name)}/ns/net")

@@ -133,6 +133,7 @@ def test_rolling_a_replication_controller_loses_no_call(shop: Shop, number: int)
         for name in before:
             shop.cluster.kubectl("-n", SHOP, "delete", "pod", name, "--wait=false")
             wait_until(lambda name=name: is_replaced(shop, name), f"{name} has a successor")  # type: ignore[misc]
+        wait_until(lambda: not shop.pods() & before.keys(), "those before are gone")
     [called] = came
     assert called.failures == ()
     assert called.answers.total() > EACH_SECOND

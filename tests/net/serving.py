@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from api.client import Client
+from api.client import AlreadyExists, Client
 from api.objects import Container, ObjectMeta, Pod, PodSpec
 from api.services import Service, ServicePort, ServiceSpec
 from bench.bare import inside, wait_until
@@ -52,7 +52,8 @@ def register(cluster: NetCluster, *names: str) -> None:
             container = Container(name="c", image="none")
             meta = ObjectMeta(name=name, namespace=pod.project, labels={"app": name, "all": "yes"})
             spec = PodSpec(containers=(container,), node_name=pod.node)
-            await client.create(Pod(metadata=meta, spec=spec))
+            with contextlib.suppress(AlreadyExists):
+                await client.create(Pod(metadata=meta, spec=spec))
             ready = {"phase": "Running", "podIP": str(pod.address), "podIPs": [{"ip": str(pod.address)}]}
             conditions = [{"type": "Ready", "status": "True"}]
             await client.patch_status(Pod, name, pod.project, {"status": {**ready, "conditions": conditions}})
