@@ -28,8 +28,8 @@ from sdn.match import (
     icmp,
     in_port,
     ip,
+    to_port,
     tracked,
-    udp,
     untagged,
 )
 from sdn.pipeline import (
@@ -222,7 +222,7 @@ def outside_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """
     return frozenset(
         {
-            flow(Table.OUTSIDE, Priority.GUARD, udp(cluster.vxlan_port)),
+            flow(Table.OUTSIDE, Priority.GUARD, to_port(Protocol.UDP, cluster.vxlan_port)),
             flow(Table.OUTSIDE, Priority.REST, ip(), *to_node(node)),
         }
     )

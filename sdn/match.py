@@ -171,7 +171,7 @@ def _abbreviated(fields: tuple[FieldMatch, ...]) -> Iterable[str]:
 def exactly(field: Field, value: int) -> Match:
     """Packets whose field has this value. Addresses of IP and ARP are refused: use `ip()` and `arp()`."""
     if field in _OF_A_PROTOCOL:
-        raise ValueError(f"{field.name} needs its protocol: match it through ip(), udp(), called() or arp()")
+        raise ValueError(f"{field.name} needs its protocol: match it through ip(), to_port(), called() or arp()")
     return Match((FieldMatch(field, value, field.ones),))
 
 
@@ -197,10 +197,11 @@ def ip(src: IPv4Address | IPv4Network | None = None, dst: IPv4Address | IPv4Netw
     return Match((FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.ones), *_network(IP_SRC, src), *_network(IP_DST, dst)))
 
 
-def udp(dst_port: int) -> Match:
-    """UDP over IPv4 to this port; later fragments, which carry no port, do not match."""
-    fields = (FieldMatch(IP_PROTO, 17, IP_PROTO.ones), FieldMatch(UDP_DST, dst_port, UDP_DST.ones))
-    return ip() & Match(tuple(sorted(fields)))
+def to_port(protocol: int, port: int) -> Match:
+    """TCP (6), UDP (17) or SCTP (132) over IPv4 to this port; fragments, which seem to have none, do not match."""
+    port_field = _TARGET_PORTS[protocol]
+    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(port_field, port, port_field.ones))
+    return ip() & Match(fields)
 
 
 def tracked(state: str) -> Match:

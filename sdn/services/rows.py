@@ -12,7 +12,20 @@ from functools import lru_cache
 from ipaddress import IPv4Address
 from zlib import crc32
 
-from sdn.flow import Action, Bucket, Flow, Goto, Group, Learn, PickBySource, Resubmit, Rows, SetField, ToGroup, Track
+from sdn.flow import (
+    Action,
+    Bucket,
+    Flow,
+    Goto,
+    Group,
+    Learn,
+    PickBySource,
+    Resubmit,
+    Rows,
+    SetField,
+    ToGroup,
+    Track,
+)
 from sdn.flows import ANSWERS, CALLS_A_SERVICE, DROPS, SERVICE_COOKIE, senders, to_node
 from sdn.match import Match, answering, called, called_in_parts, exactly, ip
 from sdn.pipeline import (

@@ -108,7 +108,7 @@ def matches(draw: st.DrawFn) -> Match:
     protocols = (
         st.just(Match()),
         st.builds(f.ip, networks, networks),
-        st.builds(f.udp, numbers(f.UDP_DST)),
+        st.builds(f.to_port, st.just(17), numbers(f.UDP_DST)),
         st.builds(f.arp, st.sampled_from((None, 1, 2)), networks, networks, st.none() | numbers(f.ARP_SHA)),
     )
     return match & draw(st.one_of(protocols))

@@ -13,7 +13,7 @@ from api.objects import NetNamespace, ObjectMeta
 from sdn.drivers.openflow_codec import Command, flow_mod
 from sdn.flow import Flow, Goto, Output, SetField
 from sdn.flows import compile_flows, flood_flows, peer_flows, pod_flows
-from sdn.match import ETH_DST, IN_PORT, IP_SRC, FieldMatch, Match, arp, exactly, in_port, ip, udp
+from sdn.match import ETH_DST, IN_PORT, IP_SRC, FieldMatch, Match, arp, exactly, in_port, ip, to_port
 from sdn.pipeline import TUN0, VXLAN0
 from sdn.view import MULTICAST_ENABLED, Cluster, Node, Peer, Pod, View, with_multicast
 
@@ -92,7 +92,7 @@ def test_goto_is_last_and_only_forward() -> None:
 
 
 def test_text_is_what_ovs_ofctl_takes() -> None:
-    flow = Flow(0, 7, udp(4789) & in_port(3), (SetField(ETH_DST, 0x0A580A800001), Output(2)))
+    flow = Flow(0, 7, to_port(17, 4789) & in_port(3), (SetField(ETH_DST, 0x0A580A800001), Output(2)))
     assert str(flow) == (
         "table=0,priority=7,ip,in_port=3,nw_proto=17,udp_dst=4789 actions=set_field:0a:58:0a:80:00:01->eth_dst,output:2"
     )
