@@ -99,6 +99,12 @@ class EndpointSlice(Object, frozen=True):
     ports: tuple[SlicePort, ...] = ()
 
 
+class OlderEndpointSlice(EndpointSlice, frozen=True):
+    """The same as v1beta1 had it, but that endpoints there do not name their node by `node_name`."""
+
+    API_VERSION = "discovery.k8s.io/v1beta1"
+
+
 def check_endpoints(item: Endpoints) -> Iterator[Problem]:
     """Every problem, by path."""
     for number, subset in enumerate(item.subsets):

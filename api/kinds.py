@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.configuration import ConfigMap, Secret
-from api.endpoints import Endpoints, EndpointSlice
+from api.endpoints import Endpoints, EndpointSlice, OlderEndpointSlice
 from api.events import Event
 from api.leases import Lease
 from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object, Pod
@@ -35,12 +35,17 @@ _KEPT: dict[type[Object], str] = {
 
 KINDS = tuple(_KEPT)
 
-PLURALS: dict[type[Object], str] = {**_KEPT, PodAddress: "podaddresses", SlimPod: "pods"}
+PLURALS: dict[type[Object], str] = {
+    **_KEPT,
+    PodAddress: "podaddresses",
+    SlimPod: "pods",
+    OlderEndpointSlice: "endpointslices",
+}
 """Also of other forms of these."""
 
 NAMESPACED: frozenset[type[Object]] = frozenset(
     {
         *(Pod, ConfigMap, Secret, Event, Lease, PersistentVolumeClaim, Service, Endpoints, EndpointSlice),
-        *(PodAddress, SlimPod),
+        *(PodAddress, SlimPod, OlderEndpointSlice),
     }
 )

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 
 from api import times
 from api.client import Client
-from api.endpoints import EndpointSlice
+from api.endpoints import EndpointSlice, OlderEndpointSlice
 from api.mirror import Mirror
 from api.pod_addresses import PodAddress, SlimPod, address_of
 from api.services import Service
 from nameserver.directory import Directory
 from sdn.services.catalogue import Catalogue
+from sdn.services.either import Either
 from sdn.services.served_port import PortChange
 from sdn.services.serving import Key, Vantage
 
@@ -24,8 +25,9 @@ LAST_CHANGE = "endpoints.kubernetes.io/last-change-trigger-time"
 class Followed:
     """`wake` is called whenever something has changed.
 
-    Addresses of pods come as PodAddresses; an API server that has none of these is asked for its pods. `directory` is
-    up with every event, whatever becomes of the catalogue; `on_complete` is called when it is whole for the first time.
+    Addresses of pods come as PodAddresses; an API server that has none of these is asked for its pods, and an older one
+    for slices of v1beta1 (Kubernetes before 1.21). `directory` is up with every event, whatever becomes of the
+    catalogue; `on_complete` is called when it is whole for the first time.
     """
 
     def __init__(self, client: Client, wake: Callable[[], None]) -> None:
@@ -38,36 +40,31 @@ class Followed:
         self._services: set[Key] = set()
         self._slices: set[Key] = set()
         self._pods: set[Key] = set()
-        self._is_absent = asyncio.Event()
         self.services = Mirror(client, Service, on_change=self._changed, on_item=self._service_changed)
-        self.slices = Mirror(client, EndpointSlice, on_change=self._changed, on_item=self._slice_changed)
-        self._addresses = Mirror(
-            client, PodAddress, on_change=self._addresses_changed, optional=True, on_item=self._pods.add
+        self._all_slices = Either[EndpointSlice, OlderEndpointSlice](
+            client, EndpointSlice, OlderEndpointSlice, lambda one: one, self._changed, self._slice_changed
         )
-        self._whole_pods = Mirror(client, SlimPod, on_change=wake, on_item=self._pods.add)
+        self._all_pods = Either(client, PodAddress, SlimPod, address_of, wake, self._pods.add)
 
     @property
     def synced(self) -> bool:
         """Whether all that there is has come."""
-        pods = self._whole_pods if self._addresses.absent else self._addresses
-        return self.services.synced and self.slices.synced and pods.synced
+        return self.services.synced and self._all_slices.synced and self._all_pods.synced
 
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for mirror in (self.services, self.slices, self._addresses):
-                tasks.create_task(mirror.run())
-            await self._is_absent.wait()
-            tasks.create_task(self._whole_pods.run())
+            for one in (self.services, self._all_slices, self._all_pods):
+                tasks.create_task(one.run())
 
     def settle(self, vantage: Vantage) -> PortChange:
         """What became of the ports since the last time. Only once `synced`."""
         catalogue = self.catalogue
         catalogue.set_vantage(vantage)
         for key in _taken(self._pods):
-            catalogue.set_pod(key, self._pod(key))
+            catalogue.set_pod(key, self._all_pods.get(key))
         for key in _taken(self._slices):
-            catalogue.set_slice(key, self.slices.items.get(key))
+            catalogue.set_slice(key, self._all_slices.get(key))
         for key in _taken(self._services):
             catalogue.set_service(key, self.services.items.get(key))
         return catalogue.settle()
@@ -77,19 +74,8 @@ class Followed:
         due, self._due = self._due, []
         return due
 
-    def _pod(self, key: Key) -> PodAddress | None:
-        if not self._addresses.absent:
-            return self._addresses.items.get(key)
-        pod = self._whole_pods.items.get(key)
-        return address_of(pod) if pod is not None else None
-
-    def _addresses_changed(self) -> None:
-        if self._addresses.absent:
-            self._is_absent.set()
-        self._wake()
-
     def _changed(self) -> None:
-        if not self.directory.ready and self.services.synced and self.slices.synced:
+        if not self.directory.ready and self.services.synced and self._all_slices.synced:
             self.directory.ready = True
             self.on_complete()
         self._wake()
@@ -100,7 +86,7 @@ class Followed:
 
     def _slice_changed(self, key: Key) -> None:
         self._slices.add(key)
-        one = self.slices.items.get(key)
+        one = self._all_slices.get(key)
         self.directory.put_slice(key, one)
         moment = _moment(one.metadata.annotations.get(LAST_CHANGE, "")) if one is not None else None
         if moment is not None and moment > self._begun:

@@ -24,6 +24,7 @@ from tests.conformance.build import CONTROL_PLANE, missing
 from tests.conformance.stock_network import MANIFESTS, NETWORK, StockCluster
 from tests.isolation import *  # noqa: F403
 from tests.net.cluster import settled
+from tests.net.serving import answering, call, expose, register, serves
 from tests.world import Place, arrives, reaches
 
 LACKING = missing(CONTROL_PLANE)
@@ -316,3 +317,16 @@ def test_without_our_kinds_it_says_what_to_do(world: StockCluster) -> None:
     world.kill(NETWORK)
     world.kubectl("delete", "-f", str(MANIFESTS / "network.yaml"))
     assert "kubectl apply -f" in refused(world)
+
+
+def test_services_of_such_a_cluster_are_served_and_kept_apart(world: StockCluster) -> None:
+    """Addresses of pods, which our master shows by themselves, are read from the pods there."""
+    register(world, "red-a", "red-c", "blue-a")
+    with answering(world, "red-a", "red-c", "blue-a"):
+        service = expose(world, "web", "red", {"app": "red-c"})
+        caller = world.pods["red-a"]
+        found = serves(world.pod_namespace("red-a"), service.spec.cluster_ip, 80)
+        assert tuple(found) == ("red-c", str(caller.address))
+        with pytest.raises(TimeoutError):
+            call(world.pod_namespace("blue-a"), service.spec.cluster_ip, 80, seconds=0.3)
+        assert serves(world.nodes["node-1"].namespace, service.spec.cluster_ip, 80)[0] == "red-c"
