@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from bench import attach, master, megaflows, names, outage, peers, pods, proxy, rivals, services, streams
+from bench import attach, endpoints, master, megaflows, names, outage, peers, pods, proxy, rivals, services, streams
 from bench.figures import Figure, show
 
 MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
@@ -23,6 +23,7 @@ MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
     "pods": pods.measure,
     "master": master.measure,
     "services": services.measure,
+    "endpoints": endpoints.measure,
     "proxy": proxy.measure,
     "streams": streams.measure,
     "names": names.measure,
