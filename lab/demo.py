@@ -10,15 +10,17 @@ from dataclasses import dataclass
 
 from api.client import AlreadyExists, Client
 from api.objects import Container, HostSubnet, Namespace, NetNamespace, Node, ObjectMeta, Pod, PodSpec
+from api.services import Service, ServicePort, ServiceSpec
 from api.validate import default
 from lab.command import LabError
 from lab.images import TOOLBOX
-from lab.reach import Matrix, Member, measure
+from lab.reach import Called, Matrix, Member, measure
 from lab.tables import table
 from lab.topology import Lab
 
 PROJECTS = ("red", "blue", "default")
 LABEL = {"app": "demo"}
+SERVICE = "demo"
 WAIT_SECONDS = 120.0
 
 
@@ -31,6 +33,8 @@ async def apply(client: Client, lab: Lab) -> None:
         for node in lab.nodes:
             with contextlib.suppress(AlreadyExists):
                 await client.create(_pod(project, node.number, node.name))
+        with contextlib.suppress(AlreadyExists):
+            await client.create(_service(project))
 
 
 def _pod(project: str, number: int, node: str) -> Pod:
@@ -43,6 +47,14 @@ def _pod(project: str, number: int, node: str) -> Pod:
     meta = ObjectMeta(name=f"{project}-{number}", namespace=project, labels=LABEL)
     spec = PodSpec(containers=(sleeper,), node_name=node, termination_grace_period_seconds=1)
     return default(Pod(metadata=meta, spec=spec))
+
+
+def _service(project: str) -> Service:
+    """In front of all pods of a project."""
+    ports = (ServicePort(port=80, target_port=8080),)
+    return default(
+        Service(metadata=ObjectMeta(name=SERVICE, namespace=project), spec=ServiceSpec(selector=LABEL, ports=ports))
+    )
 
 
 def is_ready(thing: Node | Pod) -> bool:
@@ -125,8 +137,17 @@ async def show(client: Client, lab: Lab) -> Matrix:
         (p.metadata.namespace, p.metadata.name, p.status.phase, p.status.pod_ip or "-", p.spec.node_name) for p in pods
     ]
     print("\n" + table(("PROJECT", "POD", "STATUS", "IP", "NODE"), listed))
+    services = [
+        one
+        for one in (await client.list(Service)).items
+        if one.metadata.name == SERVICE and one.metadata.namespace in PROJECTS
+    ]
+    services.sort(key=lambda one: PROJECTS.index(one.metadata.namespace))
+    fronts = [(one.metadata.namespace, SERVICE, one.spec.cluster_ip) for one in services]
+    print("\n" + table(("PROJECT", "SERVICE", "CLUSTER IP"), fronts))
     vnids = {lane.netname: lane.netid for lane in lanes}
-    return await asyncio.to_thread(measure, _members(pods, lab, vnids), str(lab.site.outside))
+    called = [Called(project, vnids.get(project, 0), SERVICE) for project, _, _ in fronts]
+    return await asyncio.to_thread(measure, _members(pods, lab, vnids), called, str(lab.site.outside))
 
 
 def _members(pods: tuple[Pod, ...], lab: Lab, vnids: Mapping[str, int]) -> list[Member]:

@@ -233,7 +233,8 @@ async def _demonstrate(lab: Lab, say: Progress) -> int:
         pods = lab.size * len(demo.PROJECTS)
         await demo.until(lambda: demo.pods_running(client), say, pods, "demo pods running")
         matrix = await demo.show(client, lab)
-    print("\nWho reaches whom (rows send, columns receive; + answered, . silent as it should be, ! not as expected):\n")
+    print("\nWho reaches whom (rows send, columns receive; + answered, . silent as it should be, ! not as expected;")
+    print("svc/PROJECT is the service demo of that project, called by its name):\n")
     print(matrix.text())
     return _verdict(matrix.surprises(), say)
 
