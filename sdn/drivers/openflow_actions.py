@@ -17,7 +17,8 @@ from sdn.flow import (
     Load,
     Move,
     Output,
-    PickBySource,
+    Pick,
+    PickedBy,
     Resubmit,
     SetField,
     ToGroup,
@@ -32,7 +33,8 @@ ANY = 0xFFFFFFFF
 
 _OUTPUT, _GROUP, _SET_FIELD, _EXPERIMENTER = 0, 22, 25, 0xFFFF
 _MOVE, _LOAD, _MULTIPATH, _RESUBMIT, _LEARN, _CT, _NAT = 6, 7, 10, 14, 16, 35, 36
-_HASH_SOURCE, _MODULO_N = 4, 0
+_MODULO_N = 0
+_HASHES = {PickedBy.SOURCE: 4, PickedBy.CONNECTION: 3}
 _SAME_PORT = 0xFFF8
 _COMMIT = 1
 _NAT_SRC, _NAT_DST = 1, 2
@@ -104,8 +106,8 @@ def _move_body(move: Move) -> bytes:
     return struct.pack("!HHH", move.bits, 0, 0) + field_header(move.source) + field_header(move.target)
 
 
-def _pick_body(pick: PickBySource) -> bytes:
-    how = _PICK_HEAD.pack(_HASH_SOURCE, 0, 0, _MODULO_N, pick.choices - 1, 0, 0, pick.target.bits - 1)
+def _pick_body(pick: Pick) -> bytes:
+    how = _PICK_HEAD.pack(_HASHES[pick.by], 0, 0, _MODULO_N, pick.choices - 1, 0, 0, pick.target.bits - 1)
     return how + field_header(pick.target)
 
 
@@ -185,10 +187,13 @@ def _read_resubmit(body: bytes) -> Resubmit:
     return Resubmit(body[2])
 
 
-def _read_pick(body: bytes) -> PickBySource:
-    pick = PickBySource(int.from_bytes(body[8:10], "big") + 1, read_field(body[_PICK_HEAD.size :])[0])
+def _read_pick(body: bytes) -> Pick:
+    by = next((one for one, number in _HASHES.items() if number == int.from_bytes(body[:2], "big")), None)
+    if by is None:
+        raise Unknown("another choice than by the source or the connection")
+    pick = Pick(int.from_bytes(body[8:10], "big") + 1, read_field(body[_PICK_HEAD.size :])[0], by)
     if body != _pick_body(pick):
-        raise Unknown("another choice than by the source")
+        raise Unknown("another way to choose")
     return pick
 
 
@@ -235,7 +240,7 @@ _WRITERS: dict[type[Action], Callable[[Any], bytes]] = {
     Load: lambda action: _nicira(_LOAD, _load_body(action)),
     Move: lambda action: _nicira(_MOVE, _move_body(action)),
     Resubmit: lambda action: _nicira(_RESUBMIT, struct.pack("!HB3x", _SAME_PORT, action.table)),
-    PickBySource: lambda action: _nicira(_MULTIPATH, _pick_body(action)),
+    Pick: lambda action: _nicira(_MULTIPATH, _pick_body(action)),
     Track: lambda action: _nicira(_CT, _track_body(action)),
     Learn: lambda action: _nicira(_LEARN, _learn_body(action)),
 }

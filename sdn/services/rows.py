@@ -19,7 +19,8 @@ from sdn.flow import (
     Goto,
     Group,
     Learn,
-    PickBySource,
+    Pick,
+    PickedBy,
     Resubmit,
     Rows,
     SetField,
@@ -157,7 +158,7 @@ def port_rows(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywh
         if not fronts:
             continue
         refused = by_proxy or not backends
-        actions, its = (to_node(node), Rows()) if refused else _way(number, backends, port.affinity_seconds, owner)
+        actions, its = (to_node(node), Rows()) if refused else _way(port, number, backends, owner)
         rows |= its.flows
         groups |= its.groups
         for front in fronts:
@@ -174,22 +175,28 @@ def _row(table: Table, priority: Priority, match: Match, *actions: Action, owner
     return Flow(int(table), int(priority), match, actions, owner)
 
 
-def _way(
-    number: int, backends: tuple[Backend, ...], affinity_seconds: int, owner: int
-) -> tuple[tuple[Action, ...], Rows]:
-    """How new calls get to one of these backends, and the rows and the group that it takes."""
-    if affinity_seconds:
-        first = (SetField(SERVICE_NUMBER, number), Resubmit(Table.AFFINITY), Goto(Table.CHOSEN))
-        return first, Rows(frozenset(_keeping_rows(number, backends, affinity_seconds, owner)))
+def _way(port: ServedPort, number: int, backends: tuple[Backend, ...], owner: int) -> tuple[tuple[Action, ...], Rows]:
+    """How new calls get to one of these backends, and the rows and the group that it takes.
+
+    A group does not look at the ports of UDP, and would lead all calls of one pod to one backend.
+    """
+    its_number = SetField(SERVICE_NUMBER, number)
+    if port.affinity_seconds:
+        kept = _keeping_rows(number, backends, port.affinity_seconds, owner)
+        return (its_number, Resubmit(Table.AFFINITY), Goto(Table.CHOSEN)), Rows(frozenset(kept))
     if len(backends) == 1:
         return (_to(backends[0]),), Rows()
+    if port.key.protocol is Protocol.UDP:
+        pick = Pick(len(backends), CHOICE, PickedBy.CONNECTION)
+        dealt = _dealing_rows(number, backends, owner)
+        return (its_number, pick, Goto(Table.BACKEND)), Rows(frozenset(dealt))
     return (ToGroup(number),), Rows(groups=frozenset({_group(number, backends)}))
 
 
 def _keeping_rows(number: int, backends: tuple[Backend, ...], seconds: int, owner: int) -> Iterator[Flow]:
     """Keep a caller at the backend that it has while it is there; otherwise pick one by its address, and note that."""
     ours = exactly(SERVICE_NUMBER, number)
-    pick = (PickBySource(len(backends), CHOICE), Goto(Table.BACKEND))
+    pick = (Pick(len(backends), CHOICE, PickedBy.SOURCE), Goto(Table.BACKEND))
     yield _row(Table.CHOSEN, Priority.REST, ip() & ours, *pick, owner=owner)
     for place, one in enumerate(sorted(backends)):
         is_it = exactly(CHOICE, int(one.address)) & exactly(CHOICE_PORT, one.port)
@@ -203,6 +210,13 @@ def _keeping_rows(number: int, backends: tuple[Backend, ...], seconds: int, owne
             ((CHOICE, int(one.address)), (CHOICE_PORT, one.port)),
         )
         yield _row(Table.BACKEND, Priority.EXACT, ip() & ours & exactly(CHOICE, place), learn, _to(one), owner=owner)
+
+
+def _dealing_rows(number: int, backends: tuple[Backend, ...], owner: int) -> Iterator[Flow]:
+    """Lead a call to the backend that was picked for it."""
+    for place, one in enumerate(sorted(backends)):
+        match = ip() & exactly(SERVICE_NUMBER, number) & exactly(CHOICE, place)
+        yield _row(Table.BACKEND, Priority.EXACT, match, _to(one), owner=owner)
 
 
 def _group(number: int, backends: tuple[Backend, ...]) -> Group:

@@ -41,6 +41,7 @@ NOT_ASKED = (
     ("IPv6|DualStack", "the network is IPv4"),
     ("kube-proxy urls|iptables rules", "is about kube-proxy itself, which is not here"),
     ("endpoints using hostNetwork", "the nodes of a lab have one host name"),
+    ("large requests: udp", "begins with a datagram in fragments: on the netdev datapath services do not take these"),
     ("configurable pod resolv.conf", "needs CoreDNS in an image"),
     ("Internet connection|IPerf|NoSNAT", "needs the Internet, or images of a registry"),
     (r"after restarting|\[Disruptive\]", "stops daemons through SSH"),

@@ -74,6 +74,13 @@ def test_pods_of_the_lane_reach_a_service_and_are_seen_as_themselves(
 
 
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+def test_calls_of_one_pod_are_dealt_out_to_all_endpoints(serving: NetCluster, everyone: Service, protocol: str) -> None:
+    pod, address = serving.pod_namespace("red-a"), everyone.spec.cluster_ip
+    serves(pod, address, 80, protocol)
+    assert {call(pod, address, 80, protocol)[0] for _ in range(60)} == {"red-a", "red-b", "red-c"}
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
 @pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
 def test_pods_of_other_lanes_get_nothing(serving: NetCluster, everyone: Service, caller: str, protocol: str) -> None:
     serves(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80, protocol)
