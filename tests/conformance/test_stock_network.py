@@ -276,6 +276,19 @@ def test_the_controllers_have_no_right_that_they_do_not_need(world: StockCluster
     asyncio.run(as_network())
 
 
+def test_services_of_such_a_cluster_are_served_and_kept_apart(world: StockCluster) -> None:
+    """Addresses of pods, which our master shows by themselves, are read from the pods there."""
+    register(world, "red-a", "red-c", "blue-a")
+    with answering(world, "red-a", "red-c", "blue-a"):
+        service = expose(world, "web", "red", {"app": "red-c"})
+        caller = world.pods["red-a"]
+        found = serves(world.pod_namespace("red-a"), service.spec.cluster_ip, 80)
+        assert tuple(found) == ("red-c", str(caller.address))
+        with pytest.raises(TimeoutError):
+            call(world.pod_namespace("blue-a"), service.spec.cluster_ip, 80, seconds=0.3)
+        assert serves(world.nodes["node-1"].namespace, service.spec.cluster_ip, 80)[0] == "red-c"
+
+
 def test_questions_to_nodes_are_off_until_they_are_switched_on(world: StockCluster) -> None:
     with pytest.raises(NotFound):
         world.ask(lambda client: client.list(NodeQuery))
@@ -317,16 +330,3 @@ def test_without_our_kinds_it_says_what_to_do(world: StockCluster) -> None:
     world.kill(NETWORK)
     world.kubectl("delete", "-f", str(MANIFESTS / "network.yaml"))
     assert "kubectl apply -f" in refused(world)
-
-
-def test_services_of_such_a_cluster_are_served_and_kept_apart(world: StockCluster) -> None:
-    """Addresses of pods, which our master shows by themselves, are read from the pods there."""
-    register(world, "red-a", "red-c", "blue-a")
-    with answering(world, "red-a", "red-c", "blue-a"):
-        service = expose(world, "web", "red", {"app": "red-c"})
-        caller = world.pods["red-a"]
-        found = serves(world.pod_namespace("red-a"), service.spec.cluster_ip, 80)
-        assert tuple(found) == ("red-c", str(caller.address))
-        with pytest.raises(TimeoutError):
-            call(world.pod_namespace("blue-a"), service.spec.cluster_ip, 80, seconds=0.3)
-        assert serves(world.nodes["node-1"].namespace, service.spec.cluster_ip, 80)[0] == "red-c"
