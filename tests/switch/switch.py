@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 DEADLINE_SECONDS = 10.0
+HASHES = (1, 2, 3)
 CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
 
 
@@ -96,6 +97,10 @@ class DummySwitch:
 
     def replace_services(self, rows: Rows) -> FlowChange:
         """The same for services."""
+        return asyncio.run(self._with_driver(lambda driver: driver.replace_services(rows)))
+
+    def serve(self, rows: Rows) -> FlowChange:
+        """Load rows and groups of services through the same driver."""
         return asyncio.run(self._with_driver(lambda driver: driver.replace_services(rows)))
 
     def read(self) -> frozenset[Flow | Foreign]:
@@ -178,6 +183,11 @@ class TraceWorld:
         assert mark in frame
         pod = self.pods[source]
         return (pod.node, TUN0) in self._follow(pod.node, f"in_port={self.ports[source]}", frame)
+
+    def ends(self, source: str, frame: bytes) -> set[tuple[str, int]]:
+        """Every (node, OpenFlow port) at which what `source` sends comes out, with some hashes of its connection."""
+        node, port = self.pods[source].node, self.ports[source]
+        return set().union(*(self._follow(node, f"in_port={port},dp_hash={number}", frame) for number in HASHES))
 
     def tunnelled(self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, mark: bytes) -> bool:
         assert mark in frame
