@@ -40,6 +40,7 @@ NOT_ASKED = (
     ("sctp|SCTP", "this kernel has no SCTP"),
     ("IPv6|DualStack", "the network is IPv4"),
     ("kube-proxy urls|iptables rules", "is about kube-proxy itself, which is not here"),
+    ("OIDC discovery", "its program takes tokens signed with RSA only"),
     ("endpoints using hostNetwork", "the nodes of a lab have one host name"),
     ("large requests: udp", "begins with a datagram in fragments: on the netdev datapath services do not take these"),
     ("configurable pod resolv.conf", "needs CoreDNS in an image"),
