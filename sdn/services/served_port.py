@@ -47,7 +47,7 @@ class ServedPort:
     outside are refused too, unless `keeps_source`: then they get no answer, for another node may have a backend.
 
     `affinity_seconds` is 0 without session affinity. `keeps_source` is externalTrafficPolicy Local: no masquerade.
-    `leaving_ports` are ports of endpoints that take no new calls, and may have calls to bring to their end.
+    `leaving_ports` are ports at which nobody takes new calls, and somebody may have calls to bring to their end.
     """
 
     key: PortKey

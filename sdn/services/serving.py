@@ -231,8 +231,15 @@ def _port(
         outside=here if keeps_source else everywhere,
         affinity_seconds=_affinity(service),
         keeps_source=keeps_source,
-        leaving_ports=frozenset(one.port for one in found) - {one.port for one in everywhere},
+        leaving_ports=frozenset((*_target_ports(port), *(one.port for one in found)))
+        - {one.port for one in everywhere},
     )
+
+
+def _target_ports(port: ServicePort) -> tuple[int, ...]:
+    """Where endpoints listened that are none any more; by name only these themselves can tell."""
+    number = port.target_port or port.port
+    return (number,) if isinstance(number, int) else ()
 
 
 def _chosen(found: list[_Candidate]) -> tuple[Backend, ...]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from api.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
 from api.events import Event
 from api.objects import ObjectMeta
-from api.services import Service
+from api.services import Service, ServicePort
 from bench.bare import inside, wait_until
 from lab.command import run
 from tests.command import podlane_network
@@ -90,7 +90,7 @@ def test_pods_of_other_lanes_get_nothing(serving: NetCluster, everyone: Service,
 
 def test_a_call_goes_on_while_its_endpoint_takes_no_new_ones(serving: NetCluster) -> None:
     """No other service has endpoints at its port, so nothing else keeps the way of its answers open."""
-    service = expose(serving, "leaving", "red", {})
+    service = expose(serving, "leaving", "red", {}, ports=(ServicePort(port=80, name="tcp", target_port=9191),))
     row = Endpoint(addresses=(str(serving.pods["red-b"].address),))
     meta = ObjectMeta(name="leaving", namespace="red", labels={SERVICE_LABEL: "leaving"})
     wish = EndpointSlice(
@@ -107,11 +107,19 @@ def test_a_call_goes_on_while_its_endpoint_takes_no_new_ones(serving: NetCluster
             gone = replace(made, endpoints=(replace(row, conditions=EndpointConditions(ready=False, serving=False)),))
             serving.ask(lambda client: client.update(gone))
             wait_until(lambda: refuses(serving, service), "new calls are refused")
-            caller.settimeout(3)
-            for word in (b"one", b"two"):
-                caller.sendall(word)
-                end.sendall(end.recv(10))
-                assert caller.recv(10) == word
+            talk(caller, end)
+            serving.ask(lambda client: client.delete(EndpointSlice, "leaving", "red"))
+            other = expose(serving, "other", "red", {"app": "red-c"})
+            serves(serving.pod_namespace("red-a"), other.spec.cluster_ip, 80)
+            talk(caller, end)
+
+
+def talk(caller: socket.socket, end: socket.socket) -> None:
+    caller.settimeout(3)
+    for word in (b"one", b"two"):
+        caller.sendall(word)
+        end.sendall(end.recv(10))
+        assert caller.recv(10) == word
 
 
 def connected(cluster: NetCluster, service: Service) -> socket.socket | None:

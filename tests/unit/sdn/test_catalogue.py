@@ -125,6 +125,7 @@ def test_one_port_with_its_endpoints() -> None:
         inside=both,
         everywhere=both,
         outside=both,
+        leaving_ports=frozenset({80}),
     )
     assert [one.is_here for one in port.inside] == [True, False]
 
