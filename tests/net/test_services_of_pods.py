@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +12,6 @@ from bench.bare import inside, wait_until
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
 
-EVEN = 15.1
-"""Chi-square of two equal shares, one degree of freedom: exceeded by chance once in 10,000 runs."""
 SILENCE_SECONDS = 0.5
 ITSELF = "169.254.0.252"
 UDP_PORTS = (ServicePort(port=80, target_port=TARGET_PORT, protocol="UDP"),)
@@ -62,16 +59,6 @@ def test_another_project_gets_nothing_anywhere(serving: NetCluster, web: Service
     for address, port in fronts(serving, web):
         with pytest.raises(TimeoutError):
             call(namespace, address, port, seconds=SILENCE_SECONDS)
-
-
-def test_calls_are_spread_evenly_and_none_is_lost(serving: NetCluster) -> None:
-    service = expose(serving, "even", "default", {"all": "yes"})
-    caller = serving.pod_namespace("admin-a")
-    serves(caller, service.spec.cluster_ip, 80)
-    count = 600
-    shares = Counter(call(caller, service.spec.cluster_ip, 80)[0] for _ in range(count))
-    assert set(shares) == {"admin-a", "admin-b"}
-    assert sum((share - count / 2) ** 2 / (count / 2) for share in shares.values()) < EVEN, shares
 
 
 def test_a_pod_reaches_itself_by_its_service(serving: NetCluster) -> None:
@@ -134,12 +121,3 @@ def test_datagrams_arrive_in_fragments_and_leave_a_backend_that_has_gone(serving
                 return False
 
         assert wait_until(moved, f"datagrams to go to {left} and no longer to {first}")
-
-
-def test_what_others_take_out_of_the_switch_comes_back(serving: NetCluster, web: Service) -> None:
-    namespace = serving.pod_namespace("red-b")
-    node = serving.nodes["node-1"]
-    for what in ("del-groups", "del-flows"):
-        table = () if what == "del-groups" else ("table=13",)
-        serving.in_node("node-1", "ovs-ofctl", "-O", "OpenFlow14", what, str(node.ovs / "br0.mgmt"), *table)
-        assert serves(namespace, web.spec.cluster_ip, 80)[0] in {"red-a", "red-b", "red-c"}
