@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from ipaddress import IPv4Address
 
 from sdn.match import Field, Match, value_text
@@ -120,24 +119,15 @@ class Resubmit:
         return f"resubmit(,{self.table})"
 
 
-class PickedBy(Enum):
-    """What a choice goes by, as ovs-actions(7) calls it."""
-
-    SOURCE = "nw_src"
-    CONNECTION = "symmetric_l3l4+udp"
-    """Addresses and ports; groups leave out those of UDP."""
-
-
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Write one of 0 to `choices` - 1 to a register, always the same for what is the same in `by`."""
+    """Write one of 0 to `choices` - 1 to a register, always the same for one connection: by its addresses and ports."""
 
     choices: int
     target: Field
-    by: PickedBy
 
     def __str__(self) -> str:
-        return f"multipath({self.by.value},0,modulo_n,{self.choices},0,{self.target.name}[])"
+        return f"multipath(symmetric_l3l4+udp,0,modulo_n,{self.choices},0,{self.target.name}[])"
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,7 @@ TABLES: dict[Table, str] = {
     "VNID 0. A service without backends is refused by the node: the packet goes to tun0.",
     Table.AFFINITY: "Which backend has a caller got who is to keep it? The switch writes these rows itself, from "
     "BACKEND; they go away by themselves.",
-    Table.CHOSEN: "Is the backend that a caller is to keep still there? Otherwise one is picked by the caller's "
-    "address.",
+    Table.CHOSEN: "Is the backend that a caller is to keep still there? Otherwise one is picked.",
     Table.BACKEND: "Where is the backend that was picked? Written into AFFINITY.",
     Table.ROUTE: "Where does it go: to this node, to a peer through the tunnel, or to the outside?",
     Table.FLOOD: "Multicast of a project that has it switched on goes to every peer. A row names at most 1,500, "

@@ -18,7 +18,6 @@ from sdn.flow import (
     Move,
     Output,
     Pick,
-    PickedBy,
     Resubmit,
     SetField,
     ToGroup,
@@ -33,8 +32,7 @@ ANY = 0xFFFFFFFF
 
 _OUTPUT, _GROUP, _SET_FIELD, _EXPERIMENTER = 0, 22, 25, 0xFFFF
 _MOVE, _LOAD, _MULTIPATH, _RESUBMIT, _LEARN, _CT, _NAT = 6, 7, 10, 14, 16, 35, 36
-_MODULO_N = 0
-_HASHES = {PickedBy.SOURCE: 4, PickedBy.CONNECTION: 3}
+_HASH_CONNECTION, _MODULO_N = 3, 0
 _SAME_PORT = 0xFFF8
 _COMMIT = 1
 _NAT_SRC, _NAT_DST = 1, 2
@@ -107,7 +105,7 @@ def _move_body(move: Move) -> bytes:
 
 
 def _pick_body(pick: Pick) -> bytes:
-    how = _PICK_HEAD.pack(_HASHES[pick.by], 0, 0, _MODULO_N, pick.choices - 1, 0, 0, pick.target.bits - 1)
+    how = _PICK_HEAD.pack(_HASH_CONNECTION, 0, 0, _MODULO_N, pick.choices - 1, 0, 0, pick.target.bits - 1)
     return how + field_header(pick.target)
 
 
@@ -188,12 +186,9 @@ def _read_resubmit(body: bytes) -> Resubmit:
 
 
 def _read_pick(body: bytes) -> Pick:
-    by = next((one for one, number in _HASHES.items() if number == int.from_bytes(body[:2], "big")), None)
-    if by is None:
-        raise Unknown("another choice than by the source or the connection")
-    pick = Pick(int.from_bytes(body[8:10], "big") + 1, read_field(body[_PICK_HEAD.size :])[0], by)
+    pick = Pick(int.from_bytes(body[8:10], "big") + 1, read_field(body[_PICK_HEAD.size :])[0])
     if body != _pick_body(pick):
-        raise Unknown("another way to choose")
+        raise Unknown("another choice than by the connection")
     return pick
 
 

@@ -20,7 +20,6 @@ from sdn.flow import (
     Group,
     Learn,
     Pick,
-    PickedBy,
     Resubmit,
     Rows,
     SetField,
@@ -187,16 +186,19 @@ def _way(port: ServedPort, number: int, backends: tuple[Backend, ...], owner: in
     if len(backends) == 1:
         return (_to(backends[0]),), Rows()
     if port.key.protocol is Protocol.UDP:
-        pick = Pick(len(backends), CHOICE, PickedBy.CONNECTION)
+        pick = Pick(len(backends), CHOICE)
         dealt = _dealing_rows(number, backends, owner)
         return (its_number, pick, Goto(Table.BACKEND)), Rows(frozenset(dealt))
     return (ToGroup(number),), Rows(groups=frozenset({_group(number, backends)}))
 
 
 def _keeping_rows(number: int, backends: tuple[Backend, ...], seconds: int, owner: int) -> Iterator[Flow]:
-    """Keep a caller at the backend that it has while it is there; otherwise pick one by its address, and note that."""
+    """Keep a caller at the backend that it has while it is there; otherwise pick one, and note that.
+
+    By the connection: a caller whose time is over may get another one, as with kube-proxy.
+    """
     ours = exactly(SERVICE_NUMBER, number)
-    pick = (Pick(len(backends), CHOICE, PickedBy.SOURCE), Goto(Table.BACKEND))
+    pick = (Pick(len(backends), CHOICE), Goto(Table.BACKEND))
     yield _row(Table.CHOSEN, Priority.REST, ip() & ours, *pick, owner=owner)
     for place, one in enumerate(sorted(backends)):
         is_it = exactly(CHOICE, int(one.address)) & exactly(CHOICE_PORT, one.port)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.services import Service, ServicePort
+from api.services import ClientIPConfig, Service, ServicePort, SessionAffinityConfig
 from bench.bare import inside, wait_until
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
@@ -73,6 +73,17 @@ def test_a_caller_keeps_its_backend(serving: NetCluster) -> None:
         namespace = serving.pod_namespace(caller)
         serves(namespace, service.spec.cluster_ip, 80)
         assert len({call(namespace, service.spec.cluster_ip, 80)[0] for _ in range(12)}) == 1
+
+
+def test_a_caller_whose_time_is_over_may_get_another_backend(serving: NetCluster) -> None:
+    brief = SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=1))
+    kept = {"session_affinity": "ClientIP", "session_affinity_config": brief}
+    address = expose(serving, "briefly", "red", {"all": "yes"}, **kept).spec.cluster_ip
+    pod = serving.pod_namespace("red-a")
+    serves(pod, address, 80)
+    first = call(pod, address, 80)[0]
+    assert {call(pod, address, 80)[0] for _ in range(12)} == {first}
+    wait_until(lambda: call(pod, address, 80)[0] != first, "another backend", pause=2.0)
 
 
 def test_without_backends_calls_are_refused_at_once(serving: NetCluster) -> None:
