@@ -43,6 +43,8 @@ NOT_ASKED = (
     ("OIDC discovery", "its program takes tokens signed with RSA only"),
     ("endpoints using hostNetwork", "the nodes of a lab have one host name"),
     ("large requests: udp", "begins with a datagram in fragments: on the netdev datapath services do not take these"),
+    ("change the type and ports", "skips itself without a cloud"),
+    (r"pod-Service\(hostNetwork\)", "skips itself"),
     ("configurable pod resolv.conf", "needs CoreDNS in an image"),
     ("Internet connection|IPerf|NoSNAT", "needs the Internet, or images of a registry"),
     (r"after restarting|\[Disruptive\]", "stops daemons through SSH"),
