@@ -22,16 +22,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
+from itertools import islice
 
 from api.endpoints import Endpoint
 from api.services import EXTERNAL_NAME, HEADLESS, Service
 from nameserver.directory import Directory, Key, endpoints, published
 
 Labels = tuple[str, ...]
+_Ports = tuple[tuple[str, str, int], ...]
 May = Callable[[str], bool]
 """Whether who asks may know of a namespace."""
 
 VERSION = "1.1.0"
+MOST_PLACES = 2000
+"""That are told at most: a message has room for fewer, and a service may have a thousand ports at a thousand endpoints.
+"""
+
 ANY = frozenset({"*", "any"})
 ANY_UNDERSCORED = frozenset({"*", "any", "_*", "_any"})
 
@@ -66,7 +72,7 @@ class _Row:
     address: str
     target: Labels
     hosts: frozenset[str]
-    ports: tuple[tuple[str, str, int], ...]
+    ports: _Ports
 
 
 def meaning(labels: Labels, directory: Directory, may: May) -> Meaning | None:
@@ -164,19 +170,28 @@ def _service(before: Labels, services: list[Service], wants_endpoints: bool, dir
 
 def _part(rows: list[_Row], label: str) -> Meaning | None:
     if label.startswith("_"):
-        return NOTHING if any(_has(protocol, label) for row in rows for _, protocol, _ in row.ports) else None
+        return NOTHING if any(_has(protocol, label) for ports in _kinds(rows) for _, protocol, _ in ports) else None
     hosts = [row for row in rows if label in row.hosts or label in ANY]
     return _together(hosts) if hosts else None
 
 
 def _ports(rows: list[_Row], port: str, protocol: str) -> Meaning | None:
-    found = tuple(
-        Place(number, row.target, row.address)
-        for row in rows
-        for name, spoken, number in row.ports
-        if _has(name, port) and _has(spoken, protocol)
-    )
-    return Meaning(places=tuple(dict.fromkeys(found))) if found else None
+    found = _places(rows, lambda name, spoken: _has(name, port) and _has(spoken, protocol))
+    return Meaning(places=found) if found else None
+
+
+def _places(rows: list[_Row], is_meant: Callable[[str, str], bool]) -> tuple[Place, ...]:
+    """The ports of these names and protocols at each, as far as they can be told."""
+    numbers = {
+        id(ports): [number for name, spoken, number in ports if is_meant(name, spoken)] for ports in _kinds(rows)
+    }
+    found = (Place(number, row.target, row.address) for row in rows for number in numbers[id(row.ports)])
+    return tuple(dict.fromkeys(islice(found, MOST_PLACES)))
+
+
+def _kinds(rows: list[_Row]) -> Iterator[_Ports]:
+    """The ports of the rows, once for all endpoints of a slice."""
+    return iter({id(row.ports): row.ports for row in rows}.values())
 
 
 def _has(value: str, label: str) -> bool:
@@ -184,9 +199,8 @@ def _has(value: str, label: str) -> bool:
 
 
 def _together(rows: list[_Row]) -> Meaning:
-    places = (Place(number, row.target, row.address) for row in rows for _, _, number in row.ports)
     addresses = dict.fromkeys(row.address for row in rows)
-    return Meaning(addresses=tuple(addresses), places=tuple(dict.fromkeys(places)))
+    return Meaning(addresses=tuple(addresses), places=_places(rows, lambda name, spoken: True))
 
 
 def _rows(service: Service, directory: Directory) -> Iterator[_Row]:

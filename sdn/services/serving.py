@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple, Self
@@ -31,6 +31,9 @@ OTHERS = frozenset(("service.kubernetes.io/service-proxy-name", "service.kuberne
 
 LOCAL = "Local"
 """As a traffic policy: only endpoints of the same node."""
+
+MOST_BACKENDS = 1000
+"""Of one port: a group of that many buckets still fits into a message to the switch, which takes 65,535 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,8 @@ def serve(service: Service, slices: Iterable[EndpointSlice], around: Around) -> 
     if vnid is None:
         return Served(left_out=(LeftOut("the service", f"has no lane: there is no NetNamespace {meta.namespace}"),))
     left_out: dict[LeftOut, None] = {}
-    by_port = _candidates(slices, vantage)
+    asked = frozenset((port.name, protocol_of(port.protocol)) for port in service.spec.ports)
+    by_port = _candidates(slices, vantage, asked)
     refused = _Refusals(around, (meta.namespace, meta.name), vnid, left_out)
     served = {}
     for port in service.spec.ports:
@@ -213,8 +217,8 @@ def _port(
     service: Service, port: ServicePort, key: PortKey, vnid: int, found: list[_Candidate], refused: _Refusals
 ) -> ServedPort:
     spec = service.spec
-    everywhere = _chosen(found)
-    here = _chosen([one for one in found if one.place.is_here])
+    everywhere = refused.most(_chosen(found), port)
+    here = refused.most(_chosen([one for one in found if one.place.is_here]), port)
     keeps_source = spec.external_traffic_policy == LOCAL
     node_port = port.node_port if has_node_ports(service) else 0
     if node_port and not refused.holds((NODE_PORT, None, key.protocol, node_port)):
@@ -257,16 +261,22 @@ def _affinity(service: Service) -> int:
     return seconds or AFFINITY_SECONDS
 
 
-def _candidates(slices: Iterable[EndpointSlice], vantage: Vantage) -> dict[tuple[str, Protocol], list[_Candidate]]:
-    """By name and protocol of the port. One that is in several slices is as ready as it is in any."""
+def _candidates(
+    slices: Iterable[EndpointSlice], vantage: Vantage, asked: Set[tuple[str, Protocol]]
+) -> dict[tuple[str, Protocol], list[_Candidate]]:
+    """By name and protocol of the port, of those that the service has: others, however many, cost nothing.
+
+    One that is in several slices is as ready as it is in any.
+    """
     found: dict[tuple[str, Protocol], dict[tuple[str, int], _Candidate]] = {}
     for one in slices:
         if one.address_type != "IPv4":
             continue
         places = [place for row in one.endpoints for place in _places(row, vantage)]
         for port in one.ports:
-            if port.port:
-                known = found.setdefault((port.name or "", protocol_of(port.protocol)), {})
+            name = port.name or "", protocol_of(port.protocol)
+            if port.port and name in asked:
+                known = found.setdefault(name, {})
                 for place in places:
                     _join(known, _Candidate(place, port.port))
     return {name: list(known.values()) for name, known in found.items()}
@@ -309,6 +319,13 @@ class _Refusals:
         if why:
             self.left_out[LeftOut(f"endpoint {one.place.text}:{one.port}", why)] = None
         return not why
+
+    def most(self, backends: tuple[Backend, ...], port: ServicePort) -> tuple[Backend, ...]:
+        """As many as a port may have."""
+        if len(backends) > MOST_BACKENDS:
+            what = f"every endpoint behind the first {MOST_BACKENDS} of port {port.port}/{port.protocol or 'TCP'}"
+            self.left_out[LeftOut(what, "is one too many")] = None
+        return backends[:MOST_BACKENDS]
 
     def holds(self, front: Front) -> bool:
         """Whether it is the first service to ask for this front."""

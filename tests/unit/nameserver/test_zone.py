@@ -6,6 +6,7 @@ import pytest
 
 from nameserver.directory import Directory
 from nameserver.names import STRANGER, Elsewhere
+from nameserver.zone import MOST_PLACES, meaning
 from tests.unit.nameserver.made import endpoint, names, question, service, slice_of, told
 
 WEB = """{"clusterIP": "172.30.0.5", "ports": [
@@ -217,3 +218,18 @@ def test_a_slice_that_is_nobodys_or_of_another_family_is_left_out() -> None:
     made.replace([service("red", "db", '{"clusterIP": "None"}')], [])
     made.put_slice(("red", "x"), slice_of("", "red", endpoint("10.128.0.2")))
     assert addresses(made, "db.red.svc.cluster.local") == ["NOERROR"]
+
+
+def test_of_many_ports_at_many_endpoints_those_are_told_that_a_message_can_hold() -> None:
+    """All others cost nothing: there may be a million."""
+    ports = ", ".join(f'{{"name": "p{port}", "protocol": "TCP", "port": {port}}}' for port in range(1, 1001))
+    rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(1000)]
+    known = Directory()
+    known.replace([service("red", "big", '{"clusterIP": "None"}')], [slice_of("big", "red", *rows, ports=f"[{ports}]")])
+    every = meaning(("big", "red", "svc"), known, lambda _: True)
+    assert every is not None
+    assert len(every.addresses) == 1000
+    assert len(every.places) == MOST_PLACES
+    one = meaning(("_p1000", "_tcp", "big", "red", "svc"), known, lambda _: True)
+    assert one is not None
+    assert [place.address for place in one.places] == list(every.addresses)

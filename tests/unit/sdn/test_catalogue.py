@@ -25,10 +25,13 @@ from api.services import (
     ServiceStatus,
     SessionAffinityConfig,
 )
+from sdn.drivers.openflow_codec import GroupCommand, bundle_add, group_mod
 from sdn.services.catalogue import Catalogue
 from sdn.services.report import answer
+from sdn.services.rows import port_rows
 from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
-from sdn.services.serving import Vantage, parsed
+from sdn.services.serving import MOST_BACKENDS, Vantage, parsed
+from sdn.view import Node
 
 VANTAGE = Vantage(
     node="node-1",
@@ -40,6 +43,7 @@ VANTAGE = Vantage(
     nodes=frozenset((IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4"))),
     node_ports=(30000, 32767),
 )
+NODE = Node(VANTAGE.node, VANTAGE.address, VANTAGE.subnet)
 HERE, THERE, MORE = "10.128.0.5", "10.128.2.5", "10.128.2.6"
 READY = EndpointConditions(ready=True, serving=True, terminating=False)
 LEAVING = EndpointConditions(ready=False, serving=True, terminating=True)
@@ -201,6 +205,20 @@ def test_ports_are_told_apart_by_name_and_protocol() -> None:
 def test_an_endpoint_in_two_slices_counts_once_and_as_ready_as_anywhere() -> None:
     slices = (slice_of("web", endpoint(HERE, WAITING)), slice_of("web", endpoint(HERE), name="web-2"))
     assert only(made(service(), *slices)).inside == (backend(HERE),)
+
+
+def test_a_port_has_as_many_endpoints_as_the_switch_takes_at_once() -> None:
+    """One message makes a group, and has 65,535 bytes."""
+    rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(MOST_BACKENDS + 1)]
+    slices = [slice_of("web", *rows[:900], name="one"), slice_of("web", *rows[900:], name="other")]
+    catalogue = made(service(), *slices)
+    port = only(catalogue)
+    assert [str(one.address) for one in port.everywhere] == [row.addresses[0] for row in rows[:-1]]
+    [left_out] = catalogue.left_out["red", "web"]
+    assert str(left_out) == "every endpoint behind the first 1000 of port 80/TCP is one too many"
+    [group] = port_rows(port, NODE, by_proxy=False, inside=1, everywhere=1).groups
+    bundled = bundle_add(1, group_mod(GroupCommand.PUT, group, 1), 1)
+    assert len(bundled) == int.from_bytes(bundled[2:4])
 
 
 def test_other_families_and_slices_of_others_do_not_count() -> None:
