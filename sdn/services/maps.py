@@ -26,6 +26,11 @@ OUTSIDE_SLOTS = 0x8000
 AFFINITIES = 262144
 """Clients that are remembered at most, in each of two maps; further ones are served, each time by another backend."""
 
+QUESTIONS_A_SECOND = 2000
+"""Of one pod to the node's name server, a tenth of what that answers; what is more is dropped, so that others find room
+in its one queue.
+"""
+
 Elements = Mapping[tuple[str, str], str]
 """By map or set and key; the value is empty in sets."""
 
@@ -77,6 +82,8 @@ def table(host: Host, ports: Iterable[ServedPort]) -> str:
     for the node's own processes, which may use all other fronts, too. Without backends the caller is refused (TCP
     reset, else ICMP port unreachable), and so is a process of the node that calls what is no service; with
     externalTrafficPolicy Local callers from outside get no answer.
+
+    Of what pods ask the node's name server, as much of each passes as leaves room for others.
 
     What pods send to services is translated in the switch. What comes from them to a front nevertheless has no backend
     and is refused; with `proxy_port` it is redirected to the proxy. Nothing else that comes from pods is touched.
@@ -217,6 +224,7 @@ table ip {TABLE} {{
 	set nodes {{ type ipv4_addr; }}
 	map backends {{ type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service; }}
 	map sticky_ids {{ type ipv4_addr . inet_proto . inet_service . classid : classid; }}
+	set askers {{ type ipv4_addr; flags dynamic,timeout; timeout 10s; size 65536; }}
 {affinities}}}
 flush table ip {TABLE}
 {flushes}"""
@@ -225,6 +233,7 @@ flush table ip {TABLE}
 def _rules(host: Host) -> str:
     first, last = host.node_ports
     to_node_port = f"ip daddr @nodes meta l4proto {{ tcp, udp, sctp }} th dport {first}-{last}"
+    too_many = f"limit rate over {QUESTIONS_A_SECOND}/second burst {QUESTIONS_A_SECOND} packets"
     proxied, of_pods = "", ""
     if host.proxy_port:
         proxied = f"\tchain proxied {{\n\t\tmeta l4proto {{ tcp, udp }} redirect to :{host.proxy_port}\n\t}}\n"
@@ -249,6 +258,11 @@ table ip {TABLE} {{
 		type nat hook output priority -100; policy accept;
 		{_FRONT} vmap @own
 		ip daddr {host.service_network} goto refuse
+	}}
+	chain names {{
+		type filter hook input priority filter; policy accept;
+		iifname != "{GATEWAY_PORT}" return
+		udp dport 53 update @askers {{ ip saddr {too_many} }} drop
 	}}
 	chain postrouting {{
 		type nat hook postrouting priority srcnat; policy accept;

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 
+import dns.exception
 import dns.message
 import dns.query
 import dns.rcode
@@ -27,6 +31,30 @@ GATEWAYS: dict[str, str] = {}
 ADDRESS = "172.30.7.7"
 WEB = "web.red.svc.cluster.local"
 
+FLOOD = """
+import contextlib, socket, sys
+import dns.message
+server, name = sys.argv[1:]
+asker = socket.socket(type=socket.SOCK_DGRAM)
+asker.connect((server, 53))
+plain = dns.message.make_query(name, "A").to_wire()
+letters = [place for place in range(13, 13 + len(name)) if chr(plain[place]).isalpha()]
+variants = []
+for number in range(1 << 14):
+    # Written otherwise each time, so that no answer is remembered.
+    wire = bytearray(plain)
+    for bit, place in enumerate(letters):
+        wire[place] ^= (number >> bit & 1) * 32
+    variants.append(bytes(wire))
+while True:
+    for wire in variants:
+        with contextlib.suppress(OSError):
+            asker.send(wire)
+    with contextlib.suppress(ValueError):
+        print("asked", flush=True)
+        sys.stdout.close()
+"""
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NetCluster]:
@@ -46,7 +74,7 @@ def web(namespace: str, address: str) -> Service:
     return default(Service(metadata=ObjectMeta(name="web", namespace=namespace), spec=spec))
 
 
-def asked(cluster: NetCluster, who: str, name: str, *, tcp: bool = False) -> list[str]:
+def asked(cluster: NetCluster, who: str, name: str, *, tcp: bool = False, seconds: float = SECONDS) -> list[str]:
     """The addresses that a pod, or a node, is told at its gateway, or the code that says why there are none.
 
     Raises what a resolver raises.
@@ -55,7 +83,7 @@ def asked(cluster: NetCluster, who: str, name: str, *, tcp: bool = False) -> lis
     namespace = node.namespace if node is not None else cluster.pod_namespace(who)
     query, gateway = dns.message.make_query(name, "A"), GATEWAYS[who if node is not None else cluster.pods[who].node]
     with inside(namespace):
-        told = dns.query.tcp(query, gateway, SECONDS) if tcp else dns.query.udp(query, gateway, SECONDS)
+        told = dns.query.tcp(query, gateway, seconds) if tcp else dns.query.udp(query, gateway, seconds)
     return [str(rdata) for rrset in told.answer for rdata in rrset] or [dns.rcode.to_text(told.rcode())]
 
 
@@ -76,6 +104,29 @@ def test_what_changes_is_told_at_once(cluster: NetCluster) -> None:
     wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["172.30.7.8"], "the new service")
     cluster.ask(lambda client: client.delete(Service, "web", "blue"))
     wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["NXDOMAIN"], "its end")
+
+
+def test_who_asks_without_end_leaves_room_for_others(cluster: NetCluster) -> None:
+    """Like a resolver, a pod asks three times at most."""
+    command = ["ip", "netns", "exec", cluster.pod_namespace("blue-a"), sys.executable, "-c", FLOOD, GATEWAYS["node-1"]]
+    floods = [subprocess.Popen([*command, WEB], stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for flood in floods:
+            assert flood.stdout is not None
+            assert flood.stdout.readline(), "nobody floods"
+        for _ in range(3):
+            assert any(is_answered(cluster) for _ in range(3))
+        assert all(flood.poll() is None for flood in floods)
+    finally:
+        for flood in floods:
+            flood.kill()
+            flood.communicate()
+
+
+def is_answered(cluster: NetCluster) -> bool:
+    with contextlib.suppress(dns.exception.Timeout):
+        return asked(cluster, "red-a", WEB, seconds=1) == [ADDRESS]
+    return False
 
 
 def test_names_are_told_while_the_master_is_away_and_by_a_daemon_that_begins_then(cluster: NetCluster) -> None:
