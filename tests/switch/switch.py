@@ -210,8 +210,17 @@ class TraceWorld:
             [far] = re.findall(r"set_field:([0-9.]+)->tun_dst", text)
             sender = self.views[node].node.address
             peer = next(name for name, view in self.views.items() if str(view.node.address) == far)
-            places |= self._follow(peer, self._tunnel(sender, peer, int(key, 16)), frame)
+            places |= self._follow(peer, self._tunnel(sender, peer, int(key, 16)), _as_translated(text, frame))
         return places
+
+
+def _as_translated(text: str, frame: bytes) -> bytes:
+    """An untagged frame with the address and the port to which, as a trace tells, connection tracking has sent it."""
+    found = re.findall(r"^ Modified flow: .*nw_dst=([0-9.]+),tp_dst=(\d+)$", text, re.MULTILINE)
+    if not found:
+        return frame
+    address, port = found[-1]
+    return frame[:30] + IPv4Address(address).packed + frame[34:36] + int(port).to_bytes(2, "big") + frame[38:]
 
 
 def views_of(
