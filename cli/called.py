@@ -40,9 +40,11 @@ def _stopped(source: End, first: Hop, service: PortReport, known: Map) -> str:
         return f"dropped because {known.lane(source, answer.vnid)} may not call {name} (VNID {service.vnid})"
     if answer.endpoints:
         return f"delivered: {source} reaches the proxy of {node}, which calls an endpoint of {name}"
-    if service.everywhere:
-        return f"dropped because {name} may be answered by endpoints on {node} only, and there is none"
-    return f"refused by {node}: {name} has no endpoint that takes calls"
+    if not service.everywhere:
+        return f"refused by {node}: {name} has no endpoint that takes calls"
+    none_here = f"{name} may be answered by endpoints on {node} only, and there is none"
+    is_from_outside = not answer.steps and source.address not in {known.gateway(node), known.addresses.get(node)}
+    return f"dropped because {none_here}" if is_from_outside else f"refused by {node}: {none_here}"
 
 
 def _name(service: PortReport) -> str:

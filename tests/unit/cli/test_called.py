@@ -72,7 +72,7 @@ def test_an_endpoint_that_drops_it_is_told_of() -> None:
         ),
         (
             structs.replace(STOPPED, outputs=("node",), endpoints=()),
-            "dropped because the service blue/web may be answered by endpoints on node-1 only, and there is none",
+            "refused by node-1: the service blue/web may be answered by endpoints on node-1 only, and there is none",
         ),
         (
             structs.replace(STOPPED, outputs=("node",)),
