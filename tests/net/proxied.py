@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from bench.bare import DEADLINE_SECONDS, inside
 from lab.command import run
-from sdn.services.userspace.proxy import UserspaceProxy
+from sdn.services.userspace.proxy import MOST_CONNECTIONS, UserspaceProxy
 
 T = TypeVar("T")
 
@@ -39,7 +39,8 @@ def redirect(port: int) -> None:
 class ProxyNode:
     """The proxy runs in a thread of its own, in the node's namespace."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_connections: int = MOST_CONNECTIONS) -> None:
+        self._most_connections = most_connections
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
         self.proxy: UserspaceProxy
@@ -65,7 +66,11 @@ class ProxyNode:
             self._loop.close()
 
     async def _open(self) -> UserspaceProxy:
-        proxy = UserspaceProxy(is_cluster=lambda address: address == CLIENT, is_node=lambda address: address == NODE)
+        proxy = UserspaceProxy(
+            is_cluster=lambda address: address == CLIENT,
+            is_node=lambda address: address == NODE,
+            most_connections=self._most_connections,
+        )
         await proxy.open()
         return proxy
 

@@ -211,6 +211,21 @@ def test_a_side_that_is_lost_takes_the_other_with_it(node: ProxyNode) -> None:
                 assert _ends(ends[1 - victim])
 
 
+def test_where_there_is_no_room_who_has_the_most_makes_some(cable: None) -> None:
+    with ProxyNode(most_connections=4) as node, listening() as backend, contextlib.ExitStack() as undo:
+        serve(node, served(backend))
+        pairs = []
+        for caller in (NODE_NAMESPACE, *[CLIENT_NAMESPACE] * 5):
+            client = undo.enter_context(called(caller=caller))
+            pairs.append((client, undo.enter_context(arrived(backend)[1])))
+        first, *others = pairs
+        for client, _ in others[:2]:
+            assert _ends(client)
+        for client, connection in (first, *others[2:]):
+            client.sendall(b"still here")
+            assert connection.recv(100) == b"still here"
+
+
 def test_a_backend_that_does_not_read_holds_up_its_client(node: ProxyNode) -> None:
     with listening() as backend:
         serve(node, served(backend))

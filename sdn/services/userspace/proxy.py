@@ -22,6 +22,9 @@ PORT = 10246
 from the same source port to where they went.
 """
 
+MOST_CONNECTIONS = 50_000
+"""Over TCP; each holds 7 KB."""
+
 _ATTEMPTS = 16
 
 
@@ -33,11 +36,16 @@ class UserspaceProxy:
     nodes' gateways, `is_node` those under the tunnels: a front is never taken for a backend. SCTP is not served.
     """
 
-    def __init__(self, is_cluster: Callable[[IPv4Address], bool], is_node: Callable[[IPv4Address], bool]) -> None:
+    def __init__(
+        self,
+        is_cluster: Callable[[IPv4Address], bool],
+        is_node: Callable[[IPv4Address], bool],
+        most_connections: int = MOST_CONNECTIONS,
+    ) -> None:
         self.port = 0
         self._directory = Directory(is_cluster, is_node)
         self._rotation = Rotation()
-        self._tcp = TcpListener(self._choose, self._took)
+        self._tcp = TcpListener(self._choose, self._took, most_connections)
         self._udp = UdpListener(self._choose, self._took)
 
     async def open(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 import struct
 from collections.abc import Callable
@@ -19,6 +20,11 @@ SILENCES = (0.25, 0.5, 1.0, 2.0)
 
 LOOK_SECONDS = 30.0
 """Between two looks for connections that have died while nothing was read of them."""
+
+OTHER_FILES = 4096
+"""That may be open beside connections of clients, each of which takes two: those of the daemon, and of connections that
+come all at once or end.
+"""
 
 SO_ORIGINAL_DST = 80
 """Of linux/netfilter_ipv4.h: whom a redirected connection was made to."""
@@ -41,11 +47,19 @@ class _Arrival(Side):
 
 
 class TcpListener:
-    """`choose` gives the backends for a call, in the order in which to try them; `took` hears which one took it."""
+    """`choose` gives the backends for a call, in the order in which to try them; `took` hears which one took it.
 
-    def __init__(self, choose: Callable[[Call], list[Backend]], took: Callable[[Call, Backend], None]) -> None:
+    With more than `most` connections, or than the daemon has files for, the client that has the most loses its oldest.
+    """
+
+    def __init__(
+        self, choose: Callable[[Call], list[Backend]], took: Callable[[Call, Backend], None], most: int
+    ) -> None:
         self._choose = choose
         self._took = took
+        self._most = most
+        self._clients: dict[str, dict[Side, None]] = {}
+        self._count = 0
         self._server: asyncio.Server | None = None
         self._sides: set[Side] = set()
         self._dialling: set[asyncio.Task[None]] = set()
@@ -55,6 +69,8 @@ class TcpListener:
     async def open(self, listening: socket.socket) -> None:
         """Take connections."""
         loop = asyncio.get_running_loop()
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = min(self._most, max(files - OTHER_FILES, files // 2) // 2)
         self._server = await loop.create_server(
             lambda: _Arrival(self._forget, self._arrived), sock=listening, backlog=1024
         )
@@ -78,12 +94,29 @@ class TcpListener:
 
     def _arrived(self, client: _Arrival) -> None:
         self._sides.add(client)
+        self._clients.setdefault(_peer(client), {})[client] = None
+        self._count += 1
+        if self._count > self._most:
+            crowd = max(self._clients.values(), key=lambda own: len(own))
+            oldest = next(iter(crowd))
+            self._uncount(oldest)
+            oldest.refuse()
         task = asyncio.create_task(self._serve(client))
         self._dialling.add(task)
         task.add_done_callback(self._dialling.discard)
 
+    def _uncount(self, side: Side) -> None:
+        peer = _peer(side)
+        own = self._clients.get(peer, {})
+        if side in own:
+            del own[side]
+            self._count -= 1
+            if not own:
+                del self._clients[peer]
+
     def _forget(self, side: Side) -> None:
         self._sides.discard(side)
+        self._uncount(side)
         if not self._sides:
             self._is_idle.set()
 
@@ -117,6 +150,11 @@ class TcpListener:
             if side.is_dead():
                 side.transport.abort()
         self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_around)
+
+
+def _peer(side: Side) -> str:
+    """Its address; empty if it was gone before it was asked."""
+    return str((side.transport.get_extra_info("peername") or ("",))[0])
 
 
 async def _connected(backend: Backend, seconds: float) -> socket.socket:
