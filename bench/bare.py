@@ -44,7 +44,7 @@ from reconcile.errors import NotReady
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 60.0 * float(os.environ.get("PODLANE_PATIENCE", "1"))
 TURN_SECONDS = 900.0
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _LIBC = ctypes.CDLL(None, use_errno=True)

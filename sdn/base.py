@@ -13,8 +13,8 @@ from sdn import metrics
 from sdn.docker_bridge import DockersBridge
 from sdn.drivers.netlink import Netlink, set_sysctl
 from sdn.drivers.nft import Nft
-from sdn.drivers.ovsdb import Ovsdb, PutBridge
-from sdn.links import DOCKER_BRIDGE, OWNER, desired_bridge, desired_gateway, guarded_devices, missing
+from sdn.drivers.ovsdb import Ovsdb, PutBridge, PutZone
+from sdn.links import DOCKER_BRIDGE, OWNER, desired_bridge, desired_gateway, desired_zones, guarded_devices, missing
 from sdn.nat import FINGERPRINT, GUARD_TABLE, TABLE, fingerprint, guard_devices, nat_table
 from sdn.objections import objections
 from sdn.observed import Link
@@ -88,6 +88,7 @@ class Base:
             self._is_known = self._verified_for == base
             await self._put_docker_bridge(view, links)
             await self._put_bridge(view)
+            await self._put_zones()
             await self._put_gateway(view)
             await self._put_firewall(view)
             self._docker_bridge.hand_over(view)
@@ -124,6 +125,12 @@ class Base:
         if wish is not None:
             await self._ovsdb.apply((PutBridge(wish),))
             self._wrote(f"bridge {BRIDGE}")
+
+    async def _put_zones(self) -> None:
+        absent = desired_zones(self._identity.datapath_type) - self._ovsdb.observe().zones
+        if absent:
+            await self._ovsdb.apply(tuple(map(PutZone, absent)))
+            self._wrote("timeouts of connection tracking")
 
     async def _put_docker_bridge(self, view: View, links: Mapping[str, Link]) -> None:
         if await self._docker_bridge.put(view, links):

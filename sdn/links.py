@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv4Network
 
 from sdn.match import mac_text
-from sdn.observed import Bridge, Link, Port, Switch, words
+from sdn.observed import Bridge, Link, Port, Switch, Zone, words
 from sdn.pipeline import (
     BRIDGE,
     DOCKER_PORT,
     GATEWAY_PORT,
+    ITSELF,
+    SERVICES,
     TABLES,
     TUN0,
     TUNNEL_PORT,
@@ -23,6 +25,9 @@ from sdn.view import Cluster, Node, mac_of
 
 OWNER = ("podlane", "owner")
 NETDEV = "netdev"
+
+CLOSED_STATES = ("tcp_close", "tcp_last_ack", "tcp_time_wait")
+CLOSED_SECONDS = 1
 
 DOCKER_BRIDGE, BRIDGE_END = "lbr0", "vlinuxbr"
 DOCKER_LINKS = (DOCKER_BRIDGE, BRIDGE_END, DOCKER_PORT)
@@ -112,6 +117,16 @@ def missing(desired: Bridge, observed: Bridge | None) -> Bridge | None:
 
 def _wishes(port: Port | None) -> Port | None:
     return None if port is None else replace(port, ofport=None, external_ids=(), error="")
+
+
+def desired_zones(datapath_type: str) -> frozenset[Zone]:
+    """The zones of services forget TCP connections soon after their end; by default it takes 45 s and more.
+
+    Meanwhile a caller that uses its port again for a call to the backend's own address would be answered in the name
+    of the service, and not understand it.
+    """
+    timeouts = tuple((state, CLOSED_SECONDS) for state in CLOSED_STATES)
+    return frozenset(Zone(datapath_type, number, timeouts) for number in (SERVICES, ITSELF))
 
 
 def desired_gateway(cluster: Cluster, node: Node) -> Gateway:

@@ -62,10 +62,23 @@ class Bridge:
 
 
 @dataclass(frozen=True, slots=True)
+class Zone:
+    """A zone of a datapath's connection tracking, and for how many seconds it remembers connections in some states.
+
+    The names of states are those of CT_Timeout_Policy in ovs-vswitchd.conf.db(5); sorted. Others keep their defaults.
+    """
+
+    datapath_type: str
+    number: int
+    timeouts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Switch:
-    """Every bridge of this host's Open vSwitch."""
+    """Every bridge of this host's Open vSwitch, and the zones that somebody has given timeouts."""
 
     bridges: tuple[Bridge, ...] = ()
+    zones: frozenset[Zone] = frozenset()
 
     def bridge(self, name: str) -> Bridge | None:
         """The bridge of this name."""

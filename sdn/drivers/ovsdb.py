@@ -12,7 +12,7 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,18 @@ import ovs.poller
 from ovs.db import idl as ovs_idl
 
 from reconcile.errors import NotReady, Refused
-from sdn.observed import Bridge, Port, Switch, words
+from sdn.observed import Bridge, Port, Switch, Zone, words
 
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 COLUMNS = {
-    "Open_vSwitch": ["bridges", "cur_cfg", "next_cfg"],
+    "Open_vSwitch": ["bridges", "cur_cfg", "datapaths", "next_cfg"],
     "Bridge": ["name", "ports", "datapath_type", "fail_mode", "external_ids", "flow_tables"],
     "Port": ["name", "interfaces"],
     "Interface": ["name", "type", "ofport", "ofport_request", "mac", "mtu_request", "options", "external_ids", "error"],
     "Flow_Table": ["name"],
+    "Datapath": ["ct_zones"],
+    "CT_Zone": ["timeout_policy"],
+    "CT_Timeout_Policy": ["timeouts"],
 }
 ANSWER_SECONDS = 10.0
 
@@ -49,7 +52,14 @@ class RemovePort:
     name: str
 
 
-Change = PutBridge | RemovePort
+@dataclass(frozen=True, slots=True)
+class PutZone:
+    """Give a zone of connection tracking these timeouts and no others."""
+
+    zone: Zone
+
+
+Change = PutBridge | RemovePort | PutZone
 
 
 @dataclass(slots=True)
@@ -217,7 +227,16 @@ def _first(column: Any) -> Any:
 
 def _switch(idl: _Idl) -> Switch:
     bridges = [_bridge(idl, row) for row in idl.tables["Bridge"].rows.values()]
-    return Switch(tuple(sorted(bridges, key=lambda bridge: bridge.name)))
+    zones = frozenset(zone for row in idl.tables["Open_vSwitch"].rows.values() for zone in _zones(row))
+    return Switch(tuple(sorted(bridges, key=lambda bridge: bridge.name)), zones)
+
+
+def _zones(root: Any) -> Iterator[Zone]:
+    for datapath_type, datapath in root.datapaths.items():
+        for number, zone in datapath.ct_zones.items():
+            policy = _first(zone.timeout_policy)
+            if policy is not None:
+                yield Zone(datapath_type, number, tuple(sorted(policy.timeouts.items())))
 
 
 def _bridge(idl: _Idl, row: Any) -> Bridge:
@@ -248,6 +267,9 @@ def _port(row: Any) -> Port:
 
 
 def _write(idl: Any, transaction: Any, root: Any, change: Change) -> None:
+    if isinstance(change, PutZone):
+        _write_zone(idl, transaction, root, change.zone)
+        return
     row = _named(idl, "Bridge", change.bridge.name if isinstance(change, PutBridge) else change.bridge)
     if isinstance(change, PutBridge):
         if row is None:
@@ -276,6 +298,17 @@ def _write_bridge(idl: Any, transaction: Any, row: Any, bridge: Bridge) -> None:
         old = there.get(port.name)
         interface = old.interfaces[0] if old is not None else _insert_port(idl, transaction, row, port.name)
         _write_interface(interface, port)
+
+
+def _write_zone(idl: Any, transaction: Any, root: Any, zone: Zone) -> None:
+    datapath = root.datapaths.get(zone.datapath_type)
+    if datapath is None:
+        datapath = transaction.insert(idl.tables["Datapath"])
+        root.setkey("datapaths", zone.datapath_type, datapath)
+    row = transaction.insert(idl.tables["CT_Zone"])
+    row.timeout_policy = policy = transaction.insert(idl.tables["CT_Timeout_Policy"])
+    policy.timeouts = dict(zone.timeouts)
+    datapath.setkey("ct_zones", zone.number, row)
 
 
 def _ports_of(row: Any) -> list[Any]:

@@ -101,13 +101,25 @@ def answering(cluster: NetCluster, *names: str, port: int = TARGET_PORT) -> Iter
             process.communicate()
 
 
-def call(namespace: str, address: object, port: int, protocol: str = "TCP", seconds: float = ANSWER_SECONDS) -> Answer:
-    """Call once from a network namespace. Raises ConnectionRefusedError, or TimeoutError where nothing comes back."""
+def call(
+    namespace: str,
+    address: object,
+    port: int,
+    protocol: str = "TCP",
+    seconds: float = ANSWER_SECONDS,
+    own_port: int = 0,
+) -> Answer:
+    """Call once from a network namespace, from any port of its own if none is given.
+
+    Raises ConnectionRefusedError, or TimeoutError where nothing comes back.
+    """
     with inside(namespace):
         kind = socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
         caller = socket.socket(socket.AF_INET, kind)
     with caller:
         caller.settimeout(seconds)
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        caller.bind(("", own_port))
         caller.connect((str(address), port))
         if protocol == "UDP":
             caller.send(b"who?")

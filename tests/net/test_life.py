@@ -157,6 +157,10 @@ DRIFT = {
     "a port": (("ovs-vsctl", "--db=unix:OVS/db.sock", "del-port", "br0", "PORT"), "ports PORT"),
     "the tunnel": (("ovs-vsctl", "--db=unix:OVS/db.sock", "del-port", "br0", "vxlan0"), "bridge br0"),
     "the bridge": (("ovs-vsctl", "--db=unix:OVS/db.sock", "del-br", "br0"), "bridge br0"),
+    "timeouts of a zone": (
+        ("ovs-vsctl", "--db=unix:OVS/db.sock", "del-zone-tp", "netdev", "zone=1"),
+        "timeouts of connection tracking",
+    ),
 }
 
 
@@ -171,6 +175,7 @@ def all_of_it(cluster: NetCluster) -> tuple[object, ...]:
         cluster.flows("node-1"),
         sorted(port.strip() for port in ports),
         kernel,
+        sorted(cluster.vsctl("node-1", "list-zone-tp", "netdev").splitlines()),
         sorted(re.findall(r'device "(\w+)"', guard)),
     )
 

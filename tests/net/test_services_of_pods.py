@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 
@@ -13,7 +14,9 @@ from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
 
 SILENCE_SECONDS = 0.5
+SOON_SECONDS = 20.0
 ITSELF = "169.254.0.252"
+OWN_PORT = 20001
 UDP_PORTS = (ServicePort(port=80, target_port=TARGET_PORT, protocol="UDP"),)
 
 
@@ -65,6 +68,22 @@ def test_a_pod_reaches_itself_by_its_service(serving: NetCluster) -> None:
     service = expose(serving, "mirror", "red", {"app": "red-a"}, type="NodePort")
     for address, port in fronts(serving, service):
         assert serves(serving.pod_namespace("red-a"), address, port) == ("red-a", ITSELF)
+
+
+def test_a_port_from_which_a_service_was_called_may_soon_call_its_backend(serving: NetCluster) -> None:
+    """Open vSwitch would know the call that has ended for 45 s, and the kernel for two minutes."""
+    service = expose(serving, "left", "red", {"app": "red-c"})
+    caller, backend = serving.pod_namespace("red-a"), serving.pods["red-c"].address
+    serves(caller, service.spec.cluster_ip, 80)
+    assert call(caller, service.spec.cluster_ip, 80, own_port=OWN_PORT)[0] == "red-c"
+
+    def direct() -> tuple[str, str] | None:
+        with contextlib.suppress(OSError):
+            return call(caller, backend, TARGET_PORT, seconds=SILENCE_SECONDS, own_port=OWN_PORT)
+        return None
+
+    seen = wait_until(direct, f"an answer of {backend} itself", SOON_SECONDS)
+    assert seen == ("red-c", str(serving.pods["red-a"].address))
 
 
 def test_a_caller_keeps_its_backend(serving: NetCluster) -> None:
