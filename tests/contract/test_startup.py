@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -101,7 +102,7 @@ def _is_end(event: Any) -> bool:
 
 
 async def _touch(admin: Wire, informer: Informer, mark: str) -> tuple[str, str] | None:
-    """A change of an object that an informer sees; None if it sees none."""
+    """A change of an object that an informer sees; None if it sees none. Nobody else makes one with this mark."""
     found = [_name(item) for item in (await admin.ask("GET", informer.path, **informer.query)).document["items"]]
     if not found:
         return None
@@ -121,8 +122,9 @@ async def _by_watch_list(admin: Wire, wire: Wire, informer: Informer) -> None:
         assert _is_end(events[0]), events
         return
     before = {_name(item) for item in (await admin.ask("GET", informer.path, **informer.query)).document["items"]}
-    watching = asyncio.create_task(wire.watch(informer.path, _touched("by-watch-list"), **query))
-    touched = await _touch(admin, informer, "by-watch-list")
+    mark = uuid4().hex
+    watching = asyncio.create_task(wire.watch(informer.path, _touched(mark), **query))
+    touched = await _touch(admin, informer, mark)
     assert touched is not None, f"nothing to see for {informer}"
     events = await watching
     end = next(number for number, event in enumerate(events) if _is_end(event))
@@ -155,11 +157,12 @@ async def _by_list_and_watch(admin: Wire, wire: Wire, informer: Informer) -> Non
         ends = await wire.watch(informer.path, lambda events: True, timeoutSeconds="1", **query)
         assert [event["type"] for event in ends] == ["BOOKMARK"]
         return
-    touched = await _touch(admin, informer, "by-list")
+    mark = uuid4().hex
+    touched = await _touch(admin, informer, mark)
     assert touched in [_name(item) for item in found]
 
     def told(events: list[Any]) -> bool:
-        return any((event["object"]["metadata"].get("labels") or {}).get("touched") == "by-list" for event in events)
+        return any((event["object"]["metadata"].get("labels") or {}).get("touched") == mark for event in events)
 
     events = await wire.watch(informer.path, told, timeoutSeconds="300", **query)
     assert all(int(event["object"]["metadata"]["resourceVersion"]) > int(version) for event in events)
