@@ -29,6 +29,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A process that shares tests with others has to see their groups."""
+    shares = hasattr(session.config, "workerinput") and session.config.getoption("loadgroup")
+    if shares and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError(
+            "this pytest-xdist names no groups to this pytest: tests of one file would be torn apart"
+        )
+
+
 def _group(item: pytest.Item) -> str:
     path, _, _ = item.nodeid.partition("::")
     folder = str(Path(path).parent)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.kubectls import Kubectl, few, kinds
+from tests.contract.node_double import until
 from tests.contract.streaming_server import PodServer
 
 KINDS = kinds(first_with_websockets="1.30")
@@ -33,6 +34,7 @@ async def test_output_errors_and_exit_code(kubectl: Kubectl, one_pod: PodServer)
     code, out, err = await kubectl("exec", "p", "--", "sh", "-c", "echo said; echo complained >&2; exit 3")
     assert (code, out) == (3, b"said\n")
     assert err.splitlines() == [b"complained", b"command terminated with exit code 3"]
+    await until(lambda: bool(one_pod.protocols))  # which is noted when the answer has gone out
     assert one_pod.protocols == ["v5.channel.k8s.io" if kubectl.kind.websockets else "v4.channel.k8s.io"]
 
 
