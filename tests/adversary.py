@@ -15,7 +15,6 @@ from tests.world import Inhabitant
 
 STRANGER = IPv4Address("10.245.9.9")
 SERVICE = IPv4Address("172.30.0.10")
-FIRST_FRAGMENT, LATER_FRAGMENT = 0x2000, 0x0010
 NOBODYS_VNID = 0xFFFF0A
 
 
@@ -50,7 +49,7 @@ class Tunnel:
 class Attempt:
     """`arrives` says whether the target sees the frame, or with `outside`, whether it leaves the cluster network.
 
-    The mark is part of the frame.
+    The mark is part of the frame; `first` goes before it where a packet comes in two.
     """
 
     name: str
@@ -61,6 +60,12 @@ class Attempt:
     mark: bytes
     outside: bool = False
     tunnel: Tunnel | None = None
+    first: bytes = field(default=b"", repr=False)
+
+    @property
+    def frames(self) -> tuple[bytes, ...]:
+        """What is sent, in order."""
+        return (self.first, self.frame) if self.first else (self.frame,)
 
     def tells(self, found: str) -> str:
         """A line for people: who tried what, and what became of it."""
@@ -106,8 +111,10 @@ def _honest(layout: Layout, source: Inhabitant, target: Inhabitant) -> Iterator[
     yield _packet("ICMP", source, target, friends, make=packets.icmp_echo)
     yield _packet("to the gateway's MAC", source, target, friends, eth_dst=gateway)
     yield _packet("to everybody's MAC", source, target, friends, eth_dst=packets.BROADCAST_MAC)
-    yield _packet("a first fragment", source, target, friends, fragment=FIRST_FRAGMENT)
-    yield _packet("a later fragment", source, target, friends, fragment=LATER_FRAGMENT)
+    mark = packets.cookie()
+    parts = packets.udp_in_parts(source.address, target.address, mark)
+    first, last = (packets.ethernet(target.mac, source.mac, packets.IPV4, part) for part in parts)
+    yield Attempt("in fragments", source, target, friends, last, mark, first=first)
 
 
 def _forged(layout: Layout, source: Inhabitant, target: Inhabitant) -> Iterator[Attempt]:
@@ -128,7 +135,7 @@ def _frame(source: Inhabitant, target: Inhabitant, forged: Mapping[str, object])
     """A frame that is honest but for what is forged, and its mark."""
     mark = packets.cookie()
     make: Callable[..., bytes] = forged.get("make", packets.udp)  # type: ignore[assignment]
-    more = {"fragment": forged["fragment"]} if "fragment" in forged else {}
+    more = {name: forged[name] for name in ("port", "source_port") if name in forged}
     addresses = forged.get("ip_src", source.address), forged.get("ip_dst", target.address)
     dst, src = forged.get("eth_dst", target.mac), forged.get("eth_src", source.mac)
     body = make(*addresses, mark, **more)

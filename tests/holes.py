@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sdn.flow import Flow
+from sdn.flow import Flow, Rows
 from sdn.flows import compile_flows
+from sdn.nat import nat_table
 from sdn.pipeline import Priority, Table
-from sdn.view import View
+from sdn.services.maps import Host, table
+from sdn.services.rows import port_rows
+from sdn.services.served_port import ServedPort
+from sdn.view import Cluster, Node, View
 
 Compile = Callable[[View], frozenset[Flow]]
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """`compiled` is the pipeline; `shown_by` is what the name of an attempt begins with that fares otherwise."""
+    """`compiled` is the pipeline; `shown_by` is what the name of an attempt begins with that fares otherwise.
+
+    `port_rows` are what one port of a service adds to it; `masks` and `services` are the firewall's two tables.
+    """
 
     compiled: Compile
     shown_by: str
+    port_rows: Callable[[ServedPort, Node, bool, int, int], Rows] = port_rows
+    masks: Callable[[Cluster, Node], str] = nat_table
+    services: Callable[[Host, Iterable[ServedPort]], str] = table
 
 
 def without(flows: Iterable[Flow], table: int, *fields: str) -> frozenset[Flow]:
@@ -42,6 +52,40 @@ def _no_guard(view: View) -> frozenset[Flow]:
     return frozenset(one for one in compile_flows(view) if (one.table, one.priority) != (Table.OUTSIDE, Priority.GUARD))
 
 
+def _lets_vxlan_pass(cluster: Cluster, node: Node) -> str:
+    return _less(nat_table(cluster, node), f"ip saddr @cluster udp dport {cluster.vxlan_port} drop")
+
+
+def _no_look_at_callers(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywhere: int) -> Rows:
+    rows = port_rows(port, node, by_proxy, inside, everywhere)
+    return Rows(without(rows.flows, Table.SERVICE, "reg0"), rows.groups)
+
+
+def _no_end_for_strangers(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywhere: int) -> Rows:
+    rows = port_rows(port, node, by_proxy, inside, everywhere)
+    return Rows(frozenset(one for one in rows.flows if one.actions), rows.groups)
+
+
+def _node_ports_lead_out(view: View) -> frozenset[Flow]:
+    rows = compile_flows(view)
+    return rows - {one for one in rows if one.table == Table.SERVICE and not one.actions and "reg2" in str(one.match)}
+
+
+def _translates_for_pods(host: Host, ports: Iterable[ServedPort]) -> str:
+    return _less(table(host, ports), 'iifname "tun0" goto pods')
+
+
+def _refuses_no_pods(host: Host, ports: Iterable[ServedPort]) -> str:
+    whole = table(host, ports)
+    [to_node_port] = [line for line in whole.splitlines() if "@nodes meta l4proto {" in line]
+    return _less(whole, to_node_port)
+
+
+def _less(text: str, rule: str) -> str:
+    assert text.count(rule) == 1, rule
+    return text.replace(rule, "")
+
+
 HOLES = {
     "no look at the VNID": Hole(_no_look(Table.DELIVER, "reg0"), "UDP"),
     "no look at the sender's address": Hole(_no_look(Table.SOURCE, "nw_src"), "from the address"),
@@ -49,10 +93,21 @@ HOLES = {
     "no look at tags": Hole(_no_look(Table.SOURCE, "vlan_tci"), "tagged 10"),
     "no look at the tunnel's end": Hole(_no_look(Table.SOURCE, "tun_src"), "through a tunnel from a stranger"),
     "no look at the sender's port": Hole(_no_look(Table.SOURCE, "in_port"), "from the MAC and address of"),
-    "VXLAN from pods": Hole(_no_guard, "VXLAN by hand"),
+    "VXLAN from pods": Hole(_no_guard, "VXLAN by hand", masks=_lets_vxlan_pass),
     "no way out": Hole(_no_look(Table.OUTSIDE), "to the outside"),
 }
 """By what is wrong with them."""
+
+SERVICE_HOLES = {
+    "no look at who calls a service": Hole(compile_flows, "a call at the", port_rows=_no_look_at_callers),
+    "the firewall translates a stranger's call": Hole(
+        compile_flows, "a call at the", port_rows=_no_end_for_strangers, services=_translates_for_pods
+    ),
+    "a call at a node port leaves and comes back": Hole(
+        _node_ports_lead_out, "a call at the node port of", services=_refuses_no_pods
+    ),
+}
+"""Shows only where there are services. Who takes away a bar of the switch has another one before him, the firewall."""
 
 
 class _Leftovers:

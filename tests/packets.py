@@ -9,6 +9,10 @@ from ipaddress import IPv4Address
 IPV4, ARP, IPV6 = 0x0800, 0x0806, 0x86DD
 BROADCAST_MAC = 0xFFFFFFFFFFFF
 MARK = b"podlane!"
+MORE_FRAGMENTS = 0x2000
+CUT = 1208
+"""Bytes in the first of two fragments; a multiple of 8. Open vSwitch tracks no connection of smaller ones."""
+
 _numbers = itertools.count(1)
 
 
@@ -35,9 +39,10 @@ def ethernet(dst: int, src: int, kind: int, payload: bytes, vlan: int | None = N
     return frame.ljust(60, b"\0")
 
 
-def ipv4(src: IPv4Address, dst: IPv4Address, proto: int, payload: bytes, fragment: int = 0) -> bytes:
-    """A packet; `fragment` is the field of flags and offset."""
-    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(payload), 7, fragment, 64, proto, 0, src.packed, dst.packed)
+def ipv4(src: IPv4Address, dst: IPv4Address, proto: int, payload: bytes, fragment: int = 0, identity: int = 7) -> bytes:
+    """A packet; `fragment` is the field of flags and offset, and what belongs together has one identity."""
+    length = 20 + len(payload)
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, identity, fragment, 64, proto, 0, src.packed, dst.packed)
     return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + payload
 
 
@@ -46,6 +51,17 @@ def udp(
 ) -> bytes:
     """A UDP packet without a checksum, which is allowed."""
     return ipv4(src, dst, 17, struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload, fragment)
+
+
+def udp_in_parts(
+    src: IPv4Address, dst: IPv4Address, mark: bytes, port: int = 9999, source_port: int = 40000
+) -> tuple[bytes, bytes]:
+    """A whole UDP packet in two fragments, both with the mark, by which it is told from other such packets."""
+    body = mark.ljust(CUT, b"\0") + mark
+    whole = struct.pack("!HHHH", source_port, port, 8 + len(body), 0) + body
+    identity = number_of(mark) & 0xFFFF
+    first = ipv4(src, dst, 17, whole[:CUT], MORE_FRAGMENTS, identity)
+    return first, ipv4(src, dst, 17, whole[CUT:], CUT // 8, identity)
 
 
 def tcp_syn(src: IPv4Address, dst: IPv4Address, payload: bytes) -> bytes:

@@ -89,6 +89,18 @@ def reaches(world: World, source: str, target: str) -> bool:
     return answers.pop()
 
 
+def arrives_in_parts(world: World, source: str, target: str, port: int = 9999, source_port: int = 40000) -> bool:
+    """Whether an honest UDP packet in two fragments arrives as a whole.
+
+    A switch may hold the first until it has the last: connection tracking does.
+    """
+    one, other, mark = world.pods[source], world.pods[target], packets.cookie()
+    parts = packets.udp_in_parts(one.address, other.address, mark, port, source_port)
+    first, last = (packets.ethernet(other.mac, one.mac, packets.IPV4, part) for part in parts)
+    world.sees(source, target, first, mark)
+    return world.sees(source, target, last, mark)
+
+
 def arrives(world: World, source: str, target: str, **forged: object) -> bool:
     """Whether a UDP packet arrives that is honest but for the parts that are `forged`: ip_src, eth_dst, vlan, ..."""
     one, other = world.pods[source], world.pods[target]

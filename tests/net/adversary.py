@@ -12,8 +12,10 @@ import time
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from random import Random
 
 from tests.adversary import Attempt, Layout, Tunnel, attempts, greeting, relayed
+from tests.calls import Offer, calls
 from tests.net.cluster import NetCluster
 from tests.net.wire import Wire
 from tests.packets import IPV4, cookie, mark_in, number_of
@@ -22,6 +24,9 @@ BURST = 24
 """Frames that one sender has on the way at a time: what all senders together do fits into the smallest socket buffer
 on the way, that of Open vSwitch on a node's cable (212,992 bytes, and a frame takes up to 1,280)."""
 
+CALLS = 16
+"""So many times each pod tries to get at services."""
+
 VXLAN_PORT = (4789).to_bytes(2, "big")
 TRIES, PATIENCE_SECONDS = 5, 1.0
 
@@ -29,8 +34,9 @@ TRIES, PATIENCE_SECONDS = 5, 1.0
 class Adversary:
     """`differences` are lines for people, one for each attempt that fared otherwise than the model says."""
 
-    def __init__(self, cluster: NetCluster) -> None:
+    def __init__(self, cluster: NetCluster, dice: Random) -> None:
         self.differences: dict[str, None] = {}
+        self._dice = dice
         self._cluster = cluster
         self._cables = {name: Wire(None, node.cable) for name, node in cluster.nodes.items()}
         self._ears = {**{name: cluster.wire(name) for name in cluster.pods}, **self._cables}
@@ -43,8 +49,8 @@ class Adversary:
         for cable in self._cables.values():
             cable.close()
 
-    def attack(self, title: str, lanes: Mapping[str, int]) -> None:
-        """Try everything between every two pods of a cluster whose projects have these VNIDs.
+    def attack(self, title: str, lanes: Mapping[str, int], offers: tuple[Offer, ...] = (), many: int = CALLS) -> None:
+        """Try everything between every two pods of a cluster whose projects have these VNIDs, and call services.
 
         Ends early when something honest is lost for good: on a broken network nothing can be learned about holes.
         """
@@ -56,6 +62,9 @@ class Adversary:
         senders: dict[str, list[Attempt]] = {name: [] for name in self._ears}
         for source, target in itertools.permutations(pods.values(), 2):
             for attempt in attempts(layout, source, target):
+                senders[_sender(attempt)].append(attempt)
+        for source in pods.values() if offers else ():
+            for attempt in calls(layout, offers, source, self._dice, many):
                 senders[_sender(attempt)].append(attempt)
         for begin in range(0, max(map(len, senders.values())), BURST):
             if not self._send([one for queue in senders.values() for one in queue[begin : begin + BURST]]):
@@ -79,7 +88,8 @@ class Adversary:
             fences = list(self._fences())
             self._notes.add(fences)
             for attempt in (*burst, *fences):
-                self._ears[_sender(attempt)].send(self._wrapped(attempt))
+                for frame in attempt.frames:
+                    self._ears[_sender(attempt)].send(self._wrapped(attempt, frame))
             wanted = honest | {fence.mark for fence in fences}
             if self._hear(wanted):
                 return True
@@ -87,11 +97,11 @@ class Adversary:
             self._tell(mark, "is lost")
         return False
 
-    def _wrapped(self, attempt: Attempt) -> bytes:
+    def _wrapped(self, attempt: Attempt, frame: bytes) -> bytes:
         if attempt.tunnel is None:
-            return attempt.frame
+            return frame
         sender, vnid = attempt.tunnel.sender, attempt.tunnel.vnid
-        return self._cluster.in_tunnel(sender, attempt.target.node, vnid, attempt.frame)
+        return self._cluster.in_tunnel(sender, attempt.target.node, vnid, frame)
 
     def _fences(self) -> Iterator[Attempt]:
         """Sent last, from each sender to each node: when they have come, all that was sent before has been decided.
@@ -173,7 +183,7 @@ class _Notes:
     def add(self, tried: Iterable[Attempt]) -> None:
         """Take note of attempts."""
         for attempt in tried:
-            kind = replace(attempt, frame=b"", mark=b"")
+            kind = replace(attempt, frame=b"", mark=b"", first=b"")
             number = number_of(attempt.mark) - self._first
             self._tried += [None] * (number + 1 - len(self._tried))
             self._tried[number] = self._kinds.setdefault(kind, kind)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from sdn import network
+from sdn import base, network
 from sdn.__main__ import main
-from tests.holes import HOLES, LEFTOVERS
+from sdn.services import host, rows
+from tests.holes import HOLES, LEFTOVERS, SERVICE_HOLES
 
-setattr(network, "compile_flows", (HOLES | LEFTOVERS)[sys.argv.pop(1)].compiled)  # noqa: B010 - it is no export of it
+hole = (HOLES | LEFTOVERS | SERVICE_HOLES)[sys.argv.pop(1)]
+for module, name, holed in (
+    (network, "compile_flows", hole.compiled),
+    (base, "nat_table", hole.masks),
+    (rows, "port_rows", hole.port_rows),
+    (host, "table", hole.services),
+):
+    assert hasattr(module, name)
+    setattr(module, name, holed)
 sys.exit(main())

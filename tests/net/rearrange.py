@@ -12,15 +12,16 @@ from api.objects import NetNamespace
 from bench.bare import wait_until
 from lab.command import run
 from tests.net.cluster import NetCluster
+from tests.net.offers import Offers
 
 POLL_SECONDS = 0.005
 _SOURCE_ROW = re.compile(r"nw_src=([0-9.]+) actions=set_field:(\w+)->reg0")
 
 
-def rearrange(cluster: NetCluster, wishes: Mapping[str, int]) -> dict[str, int]:
+def rearrange(cluster: NetCluster, wishes: Mapping[str, int], offers: Offers | None = None) -> dict[str, int]:
     """Let projects of the same number share a lane, and those of number 0 be global. Returns the VNID of each project.
 
-    The others keep theirs. When it returns, every switch goes by them alone.
+    The others keep theirs. When it returns, every switch goes by them alone, also for what services offer.
     """
     lanes = cluster.ask(lambda client: _request(client, wishes))
     for one, number in wishes.items():
@@ -31,6 +32,8 @@ def rearrange(cluster: NetCluster, wishes: Mapping[str, int]) -> dict[str, int]:
         pods = (pod for pod in cluster.pods.values() if pod.node == name)
         wanted = {str(pod.address): lanes[pod.project] for pod in pods}
         wait_until(lambda name=name, wanted=wanted: _lanes_on(cluster, name, wanted), f"lanes on {name}")  # type: ignore[misc]
+        if offers is not None:
+            wait_until(lambda name=name: offers.in_force(name, lanes), f"services on {name}", pause=POLL_SECONDS)  # type: ignore[misc]
     forget_packets(cluster)
     return lanes
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from bench.bare import wait_until
-from tests.holes import HOLES, LEFTOVERS
+from tests.holes import HOLES, LEFTOVERS, SERVICE_HOLES
 from tests.net.adversary import Adversary
 from tests.net.cluster import NetCluster, inhabited
+from tests.net.offers import Offers
 from tests.net.rearrange import forget_packets, rearrange
 from tests.world import Place
 
@@ -34,6 +35,13 @@ CLUSTERS = 877
 SOME = {"amber": 0, "blue": 1, "cyan": 1, "green": 2, "red": 2, "violet": 3}
 OTHERS = {"amber": 1, "blue": 1, "cyan": 2, "green": 2, "red": 3, "violet": 3}
 LAST_LOOK_SECONDS = 0.5
+WITH_SERVICES = 260
+"""So many of these have services; every change of lanes then takes twice as long."""
+
+MOVE_EVERY = 20
+"""After so many clusters the endpoint of a service is another one."""
+
+MANY_CALLS = 100
 ROOT = str(Path(__file__).parents[2])
 
 
@@ -43,9 +51,14 @@ def cluster() -> Iterator[NetCluster]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def offers(cluster: NetCluster) -> Offers:
+    return Offers(cluster)
+
+
 @pytest.fixture
 def adversary(cluster: NetCluster) -> Iterator[Adversary]:
-    attacker = Adversary(cluster)
+    attacker = Adversary(cluster, random.Random(SEED))
     yield attacker
     attacker.close()
 
@@ -65,14 +78,32 @@ def told(adversary: Adversary) -> str:
     return "\n".join(adversary.differences) or "nothing was found"
 
 
-def test_packets_fare_as_the_model_says(cluster: NetCluster, adversary: Adversary) -> None:
+def shuffled() -> list[dict[str, int]]:
+    """All clusters, in the order of the seed."""
     clusters = list(arrangements(PROJECTS))
     assert len(clusters) == CLUSTERS
     random.Random(SEED).shuffle(clusters)
+    return clusters
+
+
+def test_packets_fare_as_the_model_says(cluster: NetCluster, adversary: Adversary) -> None:
     overruns = adversary.overruns()
-    for number, wishes in enumerate(clusters):
+    for number, wishes in enumerate(shuffled()[WITH_SERVICES:]):
         lanes = rearrange(cluster, wishes)
         adversary.attack(f"cluster {number} of seed {SEED}: {lanes}", lanes)
+        assert not adversary.differences, told(adversary)
+    adversary.listen(LAST_LOOK_SECONDS)
+    assert not adversary.differences, told(adversary)
+    assert adversary.overruns() == overruns
+
+
+def test_so_they_do_where_there_are_services(cluster: NetCluster, offers: Offers, adversary: Adversary) -> None:
+    overruns = adversary.overruns()
+    for number, wishes in enumerate(shuffled()[:WITH_SERVICES]):
+        if number % MOVE_EVERY == 0:
+            offers.move("default", ("admin-b", "admin-a")[number // MOVE_EVERY % 2])
+        lanes = rearrange(cluster, wishes, offers)
+        adversary.attack(f"cluster {number} of seed {SEED} with services: {lanes}", lanes, offers.all)
         assert not adversary.differences, told(adversary)
     adversary.listen(LAST_LOOK_SECONDS)
     assert not adversary.differences, told(adversary)
@@ -82,33 +113,43 @@ def test_packets_fare_as_the_model_says(cluster: NetCluster, adversary: Adversar
 @contextmanager
 def holed(cluster: NetCluster, hole: str) -> Iterator[None]:
     """The sdn daemon of both nodes with a hole in its pipeline; afterwards all is as before."""
+    said = {node: served(cluster, node) for node in cluster.nodes}
     for node in cluster.nodes:
         ours = cluster.specification(f"{node} sdn")
         cluster.kill(f"{node} sdn")
         command = (sys.executable, "-m", "tests.net.holed", hole, *ours.command[1:])
         cluster.start(f"{node} sdn", replace(ours, command=command, environment=(("PYTHONPATH", ROOT),)))
     try:
+        wait_until(lambda: all(served(cluster, node) > count for node, count in said.items()), "services with the hole")
         yield
     finally:
+        said = {node: served(cluster, node) for node in cluster.nodes}
         for node in cluster.nodes:
             cluster.kill(f"{node} sdn")
             cluster.start(f"{node} sdn")
+        wait_until(lambda: all(served(cluster, node) > count for node, count in said.items()), "services as before")
 
 
-@pytest.mark.parametrize("hole", HOLES)
-def test_a_hole_is_found_by_its_packets(cluster: NetCluster, adversary: Adversary, hole: str) -> None:
-    lanes = rearrange(cluster, SOME)
-    adversary.attack("whole", lanes)
+def served(cluster: NetCluster, node: str) -> int:
+    """How often a node has told that it serves other ports than before; it does so first when it begins."""
+    return cluster.log(node).count("services changed")
+
+
+@pytest.mark.parametrize("hole", HOLES | SERVICE_HOLES)
+def test_a_hole_is_found_by_its_packets(cluster: NetCluster, offers: Offers, adversary: Adversary, hole: str) -> None:
+    lanes = rearrange(cluster, SOME, offers)
+    called = offers.all if hole in SERVICE_HOLES else ()
+    adversary.attack("whole", lanes, called, MANY_CALLS)
     assert not adversary.differences, told(adversary)
     before = {node: cluster.flows(node) for node in cluster.nodes}
     with holed(cluster, hole):
         wait_until(lambda: all(cluster.flows(node) != before[node] for node in before), "the hole")
-        for node in cluster.nodes if hole == "VXLAN from pods" else ():
-            cluster.in_node(node, "nft", "flush", "chain", "ip", "podlane", "forward")  # the second bar before it
         forget_packets(cluster)
-        adversary.attack(hole, lanes)
+        adversary.attack(hole, lanes, called, MANY_CALLS)
         adversary.listen(LAST_LOOK_SECONDS)
-    assert any(line.startswith(HOLES[hole].shown_by) for line in adversary.differences), told(adversary)
+    assert any(line.startswith((HOLES | SERVICE_HOLES)[hole].shown_by) for line in adversary.differences), told(
+        adversary
+    )
     wait_until(lambda: all(cluster.has_flows(node, flows) for node, flows in before.items()), "no hole")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 
+from bench.bare import wait_until
+from sdn.pipeline import Table
 from sdn.view import mac_of
 from tests import packets
 from tests.net.cluster import NetCluster
-
-MORE_FRAGMENTS = 0x2000
-CUT = 1208
-"""Bytes of the datagram in the first fragment; a multiple of 8. Open vSwitch tracks no connection of smaller ones."""
+from tests.net.serving import TARGET_PORT, expose, register
+from tests.packets import CUT, MORE_FRAGMENTS
+from tests.world import arrives_in_parts
 
 
 def leaves_in_parts(world: NetCluster, port: int) -> bool:
@@ -33,3 +34,19 @@ def leaves_in_parts(world: NetCluster, port: int) -> bool:
 def test_vxlan_by_hand_does_not_leave_in_fragments_either(world: NetCluster) -> None:
     assert leaves_in_parts(world, 4790)
     assert not leaves_in_parts(world, 4789)
+
+
+def tracks_fragments(world: NetCluster) -> bool:
+    """Whether the switches of both nodes take UDP in fragments for what may be an answer of a backend."""
+    held = (world.flows(node) for node in world.nodes)
+    return all(any(f"table={int(Table.ANSWER)}," in row and "nw_frag" in row for row in rows) for rows in held)
+
+
+def test_whole_datagrams_pass_in_fragments_where_a_service_has_their_port(world: NetCluster) -> None:
+    register(world, "red-b")
+    expose(world, "in-parts", "red", {"app": "red-b"})
+    wait_until(lambda: tracks_fragments(world), "the service")
+    for port, source_port in ((TARGET_PORT, 40000), (40000, TARGET_PORT)):
+        for source, friend, foe in (("red-a", "red-b", "blue-a"), ("red-b", "red-c", "blue-b")):
+            assert arrives_in_parts(world, source, friend, port, source_port)
+            assert not arrives_in_parts(world, source, foe, port, source_port)

@@ -79,6 +79,6 @@ def _arrives(world: TraceWorld, attempt: Attempt) -> bool:
     if attempt.outside:
         return world.leaves(source, attempt.frame, attempt.mark)
     if attempt.tunnel is None:
-        return world.sees(source, target.name, attempt.frame, attempt.mark)
+        return any(world.sees(source, target.name, frame, attempt.mark) for frame in attempt.frames)
     sender, vnid = attempt.tunnel.sender, attempt.tunnel.vnid
     return world.tunnelled(sender, target.node, vnid, target.name, attempt.frame, attempt.mark)
