@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -14,6 +15,7 @@ from tests.adversary import STRANGER, Attempt, Layout, Tunnel, opens
 from tests.world import Inhabitant
 
 CALLER_PORT, BACKEND_PORT = 40000, 8080
+_calls_begun = itertools.count()
 
 Front = tuple[IPv4Address, int]
 
@@ -61,14 +63,14 @@ def _call(layout: Layout, offer: Offer, source: Inhabitant, dice: Random) -> Att
     name, front = dice.choice(list(offer.fronts.items()))
     mark = packets.cookie()
     is_known = offer.backend.project == offer.project != "default" and not offer.is_elsewhere
-    source_port = CALLER_PORT if is_known and dice.random() < 0.5 else _unused(mark)
+    source_port = CALLER_PORT if is_known and dice.random() < 0.5 else _unused()
     frame = _frame(layout, source, front, mark, source_port=source_port)
     return _attempt(f"a call at the {name}", offer, source, offer.arrives(layout, source), frame, mark)
 
 
 def _at_gateway(layout: Layout, offer: Offer, source: Inhabitant, dice: Random) -> Attempt:
     mark, node = packets.cookie(), dice.choice(list(layout.gateways))
-    frame = _frame(layout, source, (layout.gateways[node], offer.node_port), mark, source_port=_unused(mark))
+    frame = _frame(layout, source, (layout.gateways[node], offer.node_port), mark, source_port=_unused())
     return _attempt(f"a call at the node port at the gateway of {node}", offer, source, False, frame, mark)
 
 
@@ -110,9 +112,9 @@ def _attempt(name: str, offer: Offer, source: Inhabitant, arrives: bool, frame: 
     return Attempt(text, source, offer.backend, arrives, frame, mark, outside=arrives and offer.is_elsewhere)
 
 
-def _unused(mark: bytes) -> int:
-    """A source port from which the last calls have not come."""
-    return 1024 + packets.number_of(mark) % 28000
+def _unused() -> int:
+    """A source port from which no call has come for long: one that has been let goes on from the port it began at."""
+    return 10000 + next(_calls_begun) % 50000
 
 
 def _frame(

@@ -35,7 +35,7 @@ CLUSTERS = 877
 SOME = {"amber": 0, "blue": 1, "cyan": 1, "green": 2, "red": 2, "violet": 3}
 OTHERS = {"amber": 1, "blue": 1, "cyan": 2, "green": 2, "red": 3, "violet": 3}
 LAST_LOOK_SECONDS = 0.5
-WITH_SERVICES = 260
+WITH_SERVICES = 200
 """So many of these have services; every change of lanes then takes twice as long."""
 
 MOVE_EVERY = 20
