@@ -61,7 +61,7 @@ class NameServer:
         self._udp: socket.socket | None = None
         self._tcp: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: dict[int, dict[asyncio.StreamWriter, None]] = {}
         self._waiting: Counter[str] = Counter()
         self._connected: Counter[str] = Counter()
 
@@ -98,7 +98,7 @@ class NameServer:
         if self._tcp is not None:
             self._tcp.close()
             self._tcp = None
-        for writer in self._open:
+        for writer in [writer for crowd in self._open.values() for writer in crowd]:
             writer.transport.abort()
         for task in self._tasks:
             task.cancel()
@@ -192,20 +192,36 @@ class NameServer:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One TCP connection: questions one after the other, until it is idle for too long (RFC 7766)."""
         asker = writer.get_extra_info("peername")[0]
-        is_welcome = self._connected.total() < MOST_CONNECTIONS and self._connected[asker] < MOST_CONNECTIONS_OF_ONE
+        lane = self._lane_of(asker)
         self._connected[asker] += 1
         try:
-            if is_welcome:
-                self._open.add(writer)
+            if self._connected[asker] <= MOST_CONNECTIONS_OF_ONE:
+                self._make_room()
+                self._open.setdefault(lane, {})[writer] = None
                 await self._converse(reader, writer, asker)
         except (TimeoutError, asyncio.IncompleteReadError, OSError):
             pass
         finally:
-            self._open.discard(writer)
+            self._leave(writer, lane)
             self._connected[asker] -= 1
             if not self._connected[asker]:
                 del self._connected[asker]
             writer.close()
+
+    def _make_room(self) -> None:
+        """With too many connections the lane that has the most loses its oldest."""
+        if sum(map(len, self._open.values())) < MOST_CONNECTIONS:
+            return
+        lane = max(self._open, key=lambda one: len(self._open[one]))
+        oldest = next(iter(self._open[lane]))
+        self._leave(oldest, lane)
+        oldest.transport.abort()
+
+    def _leave(self, writer: asyncio.StreamWriter, lane: int) -> None:
+        crowd = self._open.get(lane, {})
+        crowd.pop(writer, None)
+        if not crowd:
+            self._open.pop(lane, None)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asker: str) -> None:
         while True:

@@ -25,7 +25,7 @@ from nameserver import forwarder
 from nameserver.directory import Directory
 from nameserver.forwarder import Forwarder
 from nameserver.names import STRANGER
-from nameserver.server import NameServer
+from nameserver.server import MOST_CONNECTIONS, NameServer
 from nameserver.upstreams import Upstream
 from reconcile.errors import NotReady
 from tests.unit.nameserver.made import endpoint, names, service, slice_of
@@ -388,6 +388,19 @@ async def test_a_flood_of_one_asker_leaves_room_for_others(answering: Answering)
             silent.answer = says("192.0.2.1")
             assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
             assert len(silent.asked) == 101
+
+
+async def test_a_crowd_of_one_lane_leaves_room_for_others_by_tcp(answering: Answering) -> None:
+    server, port = await answering()
+    server.show(names(directory()), lambda who: LANES["127.0.0.1"] if who == HERE else LANES[POD])
+    held = [
+        await asyncio.open_connection(HERE, port, local_addr=(f"127.0.1.{number % 9}", 0))
+        for number in range(MOST_CONNECTIONS + 20)
+    ]
+    query = dns.message.make_query(WEB, "A")
+    assert rows(await dns.asyncquery.tcp(query, HERE, 5, port)) == ["172.30.0.5"]
+    for _, writer in held:
+        writer.close()
 
 
 async def test_an_address_that_is_taken_is_told(answering: Answering) -> None:
