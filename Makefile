@@ -46,10 +46,10 @@ soak: install ## many clients against the master: EVENTS= writes that are watche
 		tests/contract/test_watch_history.py tests/contract/test_master_killed.py tests/contract/test_store_killed.py
 
 KERNEL := .vm/boot
-VM_PACKAGES := qemu-system-x86 qemu-system-common dbus busybox-static
+VM_PACKAGES := qemu-system-x86 qemu-system-common dbus busybox-static kmod
 
 .PHONY: vm
-vm: install $(KERNEL) ## test control groups of both versions and drivers in machines with a kernel of their own (minutes)
+vm: install $(KERNEL) ## test control groups and the kernel datapath in machines with a kernel of their own (minutes)
 	@PODLANE_VM=1 $(BIN)/pytest -v -s tests/vm
 
 $(KERNEL):

@@ -46,10 +46,12 @@ def _plug(site: Site, namespace: str, cable: str) -> None:
 def connect(node: LabNode, deadline: float) -> None:
     """Give a node its address, once its switch runs; again after each start of the switch. Raises LabError.
 
+    With the kernel's datapath it has one; the database gets its first row, as by Open vSwitch's own start script.
     In user space the network card belongs to the bridge PHYSICAL, which carries the address: tunnels find their route
     only through a bridge.
     """
     if kernel_has_datapath():
+        run("ovs-vsctl", f"--db=unix:{node.ovs}/db.sock", "--no-wait", "init")
         return
     mac = run("ip", "netns", "exec", node.namespace, "cat", "/sys/class/net/eth0/address").strip()
     run(

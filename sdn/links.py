@@ -120,7 +120,7 @@ def _wishes(port: Port | None) -> Port | None:
 
 
 def desired_zones(datapath_type: str) -> frozenset[Zone]:
-    """The zones of services forget TCP connections soon after their end; by default it takes 45 s and more.
+    """The zones of services forget TCP connections soon after their end; by default it takes 45 s.
 
     Meanwhile a caller that uses its port again for a call to the backend's own address would be answered in the name
     of the service, and not understand it.

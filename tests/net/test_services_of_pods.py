@@ -71,7 +71,7 @@ def test_a_pod_reaches_itself_by_its_service(serving: NetCluster) -> None:
 
 
 def test_a_port_from_which_a_service_was_called_may_soon_call_its_backend(serving: NetCluster) -> None:
-    """Open vSwitch would know the call that has ended for 45 s, and the kernel for two minutes."""
+    """By itself Open vSwitch would know the call that has ended for 45 s."""
     service = expose(serving, "left", "red", {"app": "red-c"})
     caller, backend = serving.pod_namespace("red-a"), serving.pods["red-c"].address
     serves(caller, service.spec.cluster_ip, 80)

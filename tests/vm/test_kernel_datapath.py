@@ -1,0 +1,50 @@
+"""Services on Open vSwitch's datapath in the kernel, by real packets, in a machine whose kernel has it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import pytest
+
+from tests.vm import machine
+
+INSIDE = ("tests/net/test_services_of_pods.py", "tests/net/test_services.py")
+"""Cluster IPs and node ports by TCP and UDP on both nodes, other projects, a pod that calls itself, refusals."""
+LEFT_OUT = "may_soon_call_its_backend"
+"""The kernel remembers calls that have ended for longer: docs/adr/0019-services-in-the-switch.md."""
+
+PATIENCE = 3
+SECONDS = 1200
+WHY_NOT = machine.missing() or ("" if "PODLANE_VM" in os.environ else "takes minutes: `make vm` runs it")
+
+SCRIPT = """\
+ip link set lo up
+mkdir -p /lib/modules
+ln -s {kernels}/lib/modules/$(uname -r) /lib/modules/
+depmod
+modprobe openvswitch || exit 1
+cd {source}
+export PYTHONDONTWRITEBYTECODE=1 PODLANE_PATIENCE={patience}
+exec {python} -m pytest -v --color=no -p no:cacheprovider -k 'not {left_out}' {tests}
+"""
+"""Where the module is, labs and daemons take the kernel's datapath."""
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_services_work_in_the_kernel() -> None:
+    """The tests that this host runs with the switch in user space pass there, too."""
+    script = SCRIPT.format(
+        kernels=machine.KERNELS,
+        source=machine.ROOT,
+        patience=PATIENCE,
+        python=sys.executable,
+        left_out=LEFT_OUT,
+        tests=" ".join(INSIDE),
+    )
+    code, said = machine.run(script, 2, SECONDS)
+    summary = re.findall(r"=+ (.*passed.*) in ", said)
+    assert code == 0, said
+    assert len(summary) == 1
+    assert "skipped" not in summary[0]
