@@ -73,6 +73,18 @@ def test_pods_of_the_lane_reach_a_service_and_are_seen_as_themselves(
     assert seen == str(serving.pods[caller].address) or name == caller
 
 
+@pytest.mark.parametrize("caller", ["blue-a", "admin-b"])
+def test_pods_reach_an_endpoint_outside_of_the_cluster_network(serving: NetCluster, caller: str) -> None:
+    """The master itself, by way of tun0 and the node's masquerade."""
+    service = serving.ask(lambda client: client.get(Service, "kubernetes", "default"))
+    with inside(serving.pod_namespace(caller)):
+        made = socket.socket()
+    with made:
+        made.settimeout(3)
+        made.connect((service.spec.cluster_ip, 443))
+        assert made.getpeername() == (service.spec.cluster_ip, 443)
+
+
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
 def test_calls_of_one_pod_are_dealt_out_to_all_endpoints(serving: NetCluster, everyone: Service, protocol: str) -> None:
     pod, address = serving.pod_namespace("red-a"), everyone.spec.cluster_ip
