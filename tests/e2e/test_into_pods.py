@@ -193,14 +193,20 @@ class Terminal:
     def resize(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def types(self, line: str) -> None:
+    def types(self, line: str, until: str = "") -> None:
+        """Once; or again and again until that comes."""
         os.write(self._master, line.encode())
+        if until:
+            self.sees(until, again=line)
 
-    def sees(self, pattern: str) -> None:
-        """Wait until it has come."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
+    def sees(self, pattern: str, again: str = "") -> None:
+        """Wait until it has come; what is to be typed again is, each second."""
+        begin = typed = time.monotonic()
         while not (found := re.search(pattern.encode(), self._said)):
-            assert time.monotonic() < deadline, self._said
+            assert time.monotonic() < begin + DEADLINE_SECONDS, self._said
+            if again and time.monotonic() > typed + 1:
+                os.write(self._master, again.encode())
+                typed = time.monotonic()
             if select.select([self._master], [], [], 0.1)[0]:
                 self._said += os.read(self._master, 4096)
         self._said = self._said[found.end() :]
@@ -219,14 +225,11 @@ def _resized(kubectl: Kubectl, pod: str) -> None:
     terminal = Terminal(kubectl, "exec", "-it", pod, "-c", "main", "--", "sh")
     try:
         terminal.sees("# ")
-        # Docker gives a terminal its size when the program has begun.
-        terminal.types("until stty size 2>/dev/null; do sleep 0.1; done\n")
-        terminal.sees(r"\n30 100\r\n")
+        # Docker gives a terminal its size when the program has begun, and a shell that learns of it may drop a line.
+        terminal.types("stty size\n", until=r"\n30 100\r\n")
         terminal.resize(40, 120)
         terminal.process.send_signal(signal.SIGWINCH)
-
-        terminal.types("until test $(stty size | cut -d' ' -f2) = 120; do sleep 0.1; done; stty size\n")
-        terminal.sees(r"\n40 120\r\n")
+        terminal.types("stty size\n", until=r"\n40 120\r\n")
         terminal.types("exit 4\n")
         assert terminal.process.wait(DEADLINE_SECONDS) == 4
     finally:
