@@ -18,15 +18,7 @@ from bench.bare import inside, wait_until
 from lab.command import run
 from tests.command import podlane_network
 from tests.net.cluster import NetCluster
-from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
-
-
-@pytest.fixture(scope="module")
-def serving(world: NetCluster) -> Iterator[NetCluster]:
-    names = tuple(world.pods)
-    register(world, *names)
-    with answering(world, *names):
-        yield world
+from tests.net.serving import TARGET_PORT, call, expose, serves
 
 
 @pytest.fixture(scope="module")

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from api.services import ClientIPConfig, Service, ServicePort, SessionAffinityConfig
 from bench.bare import inside, wait_until
 from tests.net.cluster import NetCluster
-from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves
+from tests.net.serving import TARGET_PORT, call, expose, serves
 
 SILENCE_SECONDS = 0.5
 SOON_SECONDS = 20.0
 ITSELF = "169.254.0.252"
 OWN_PORT = 20001
 UDP_PORTS = (ServicePort(port=80, target_port=TARGET_PORT, protocol="UDP"),)
-
-
-@pytest.fixture(scope="module")
-def serving(world: NetCluster) -> Iterator[NetCluster]:
-    names = tuple(world.pods)
-    register(world, *names)
-    with answering(world, *names):
-        yield world
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +62,7 @@ def test_a_pod_reaches_itself_by_its_service(serving: NetCluster) -> None:
 
 
 def test_a_port_from_which_a_service_was_called_may_soon_call_its_backend(serving: NetCluster) -> None:
-    """By itself Open vSwitch would know the call that has ended for 45 s."""
+    """By itself Open vSwitch would know the call that has ended for 45 s. Each try makes it remember anew."""
     service = expose(serving, "left", "red", {"app": "red-c"})
     caller, backend = serving.pod_namespace("red-a"), serving.pods["red-c"].address
     serves(caller, service.spec.cluster_ip, 80)
@@ -82,7 +73,7 @@ def test_a_port_from_which_a_service_was_called_may_soon_call_its_backend(servin
             return call(caller, backend, TARGET_PORT, seconds=SILENCE_SECONDS, own_port=OWN_PORT)
         return None
 
-    seen = wait_until(direct, f"an answer of {backend} itself", SOON_SECONDS)
+    seen = wait_until(direct, f"an answer of {backend} itself", SOON_SECONDS, pause=2.0)
     assert seen == ("red-c", str(serving.pods["red-a"].address))
 
 
