@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from api import quantity
 from api.objects import Container, Pod, PodSpec
+from api.objects import Container as Wish
 
 Amount = Callable[[Container], int]
 COMPUTING = ("cpu", "memory")
@@ -77,3 +78,13 @@ def _computing(amounts: Mapping[str, str | int | float]) -> dict[str, int]:
 def containers_of(pod: Pod) -> tuple[Container, ...]:
     """Every container of a pod, in the order in which they start."""
     return (*pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers)
+
+
+def sidecars(pod: Pod) -> tuple[Wish, ...]:
+    """The init containers that keep running."""
+    return tuple(one for one in pod.spec.init_containers if is_sidecar(one))
+
+
+def is_regular_init_container(pod: Pod, wish: Wish) -> bool:
+    """Whether it is an init container that is no sidecar."""
+    return not is_sidecar(wish) and any(one.name == wish.name for one in pod.spec.init_containers)

@@ -18,7 +18,7 @@ from api.attach import CNI, AttachRequest
 from bench.bare import BareCluster, bench_lab, inside
 from bench.figures import Figure
 from lab.topology import LabNode
-from node_agent.drivers.network import PodNetwork
+from node_agent.network.sdn import SdnNetwork
 from sdn.drivers.ovsdb import Ovsdb, PutBridge, RemovePort
 from sdn.observed import Bridge, Port
 
@@ -53,7 +53,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
 async def _measure(
     ours: LabNode, bare: LabNode, spaces: list[str], crowd: list[str], say: Callable[[str], None]
 ) -> list[Figure]:
-    async with PodNetwork(f"{ours.root}/sdn.sock") as network, _floor(bare) as floor:
+    async with SdnNetwork(f"{ours.root}/sdn.sock") as network, _floor(bare) as floor:
         pods = Pods(network)
         target = await pods.attach(crowd[0])
         await floor.attach([crowd[0]])
@@ -70,7 +70,7 @@ async def _measure(
 class Pods:
     """Network namespaces as sandboxes of one node."""
 
-    def __init__(self, network: PodNetwork) -> None:
+    def __init__(self, network: SdnNetwork) -> None:
         self._network = network
 
     async def attach(self, space: str) -> IPv4Address:
@@ -87,7 +87,7 @@ class Pods:
         """The addresses of these namespaces on a node."""
 
         async def attaching() -> list[IPv4Address]:
-            async with PodNetwork(f"{node.root}/sdn.sock") as network:
+            async with SdnNetwork(f"{node.root}/sdn.sock") as network:
                 return [await Pods(network).attach(space) for space in spaces]
 
         return asyncio.run(attaching())

@@ -39,7 +39,7 @@ from lab.topology import (
     master_process,
     switch_processes,
 )
-from node_agent.drivers.network import PodNetwork
+from node_agent.network.sdn import SdnNetwork
 from reconcile.errors import NotReady
 
 T = TypeVar("T")
@@ -231,11 +231,11 @@ class BareCluster:
             status = NodeStatus(addresses=(NodeAddress(type="InternalIP", address=str(node.address)),))
             await client.create(Node(metadata=ObjectMeta(name=node.name), status=status))
 
-    def on_socket(self, node: str, act: Callable[[PodNetwork], Awaitable[T]]) -> T:
+    def on_socket(self, node: str, act: Callable[[SdnNetwork], Awaitable[T]]) -> T:
         """Ask a node's sdn daemon something."""
 
         async def asking() -> T:
-            async with PodNetwork(str(self.nodes[node].sdn_socket)) as network:
+            async with SdnNetwork(str(self.nodes[node].sdn_socket)) as network:
                 return await act(network)
 
         return asyncio.run(asking())

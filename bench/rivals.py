@@ -17,7 +17,7 @@ from bench.attach import ROUNDS, device_in
 from bench.bare import BareCluster, bench_lab
 from bench.figures import Figure
 from lab.topology import LabNode
-from node_agent.drivers.network import PodNetwork
+from node_agent.network.sdn import SdnNetwork
 
 OURS = "podlane"
 PLUGINS = Path("/usr/lib/cni")
@@ -53,7 +53,7 @@ def _attach(node: LabNode, space: str) -> None:
     request = AttachRequest(sandbox=space, netns=f"/run/netns/{space}", namespace="default", name=space, runtime=CNI)
 
     async def asking() -> None:
-        async with PodNetwork(f"{node.root}/sdn.sock") as network:
+        async with SdnNetwork(f"{node.root}/sdn.sock") as network:
             await network.attach(request)
 
     asyncio.run(asking())
@@ -61,7 +61,7 @@ def _attach(node: LabNode, space: str) -> None:
 
 def _detach(node: LabNode, space: str) -> None:
     async def asking() -> None:
-        async with PodNetwork(f"{node.root}/sdn.sock") as network:
+        async with SdnNetwork(f"{node.root}/sdn.sock") as network:
             await network.detach(space)
 
     asyncio.run(asking())

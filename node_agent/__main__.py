@@ -1,4 +1,4 @@
-"""`podlane-node-agent`: wiring only."""
+"""Entry point: reads settings, opens the clients and the network, builds the agent, runs it until it is stopped."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ from pathlib import Path
 from api import quantity
 from api.client import Client
 from api.kubeconfig import BadKubeconfig, Kubeconfig
-from node_agent import measures
+from node_agent import metrics as measures
 from node_agent.agent import Agent
-from node_agent.certificates.joining import ClientCertificate, joined
+from node_agent.certificates.client import ClientCertificate, load_kubeconfig
 from node_agent.certificates.serving import ServingCertificate
-from node_agent.containers import LogLimits
-from node_agent.drivers import mounts
-from node_agent.drivers.cni_network import CniNetwork
-from node_agent.drivers.docker import Docker
-from node_agent.drivers.docker_streams import end_left
-from node_agent.drivers.network import PodNetwork
-from node_agent.drivers.no_network import NoNetwork
-from node_agent.drivers.probe import Prober
-from node_agent.drivers.started import Started
-from node_agent.pod_network import SandboxNetwork
-from node_agent.pull_limits import PullLimits
-from node_agent.server.callers import Callers
-from node_agent.server.commands import Commands
-from node_agent.server.documents import Documents
-from node_agent.server.forwards import Forwards
-from node_agent.server.logs import Logs
-from node_agent.server.server import Server, guarded_by
+from node_agent.docker.client import DockerClient, LogLimits
+from node_agent.docker.exec import ExecJournal, kill_orphaned_execs
+from node_agent.images.pull_backoff import PullLimits
+from node_agent.network.cni import CniNetwork
+from node_agent.network.plugin import NoNetwork
+from node_agent.network.plugin import PodNetwork as SandboxNetwork
+from node_agent.network.sdn import SdnNetwork
+from node_agent.probes.prober import Prober
+from node_agent.server.auth import RequestAuth
+from node_agent.server.endpoints import StatusHandlers
+from node_agent.server.exec import ExecHandlers
+from node_agent.server.logs import LogHandler
+from node_agent.server.portforward import PortForwardHandler
+from node_agent.server.server import Server, require_client_certificates
 from node_agent.settings import Settings
+from node_agent.volumes import mounts
 from reconcile.daemon import notify, run
 from reconcile.errors import NotReady, Refused
 from reconcile.health import Health
@@ -50,7 +48,7 @@ async def _network(settings: Settings) -> AsyncIterator[SandboxNetwork]:
     elif settings.network == "cni":
         yield CniNetwork(Path(settings.cni_conf_dir), settings.cni_bin_dirs, Path(settings.state_dir) / "cni")
     else:
-        async with PodNetwork(settings.sdn_socket) as network:
+        async with SdnNetwork(settings.sdn_socket) as network:
             yield network
 
 
@@ -64,19 +62,19 @@ async def serve(settings: Settings) -> None:
         settings.registry_burst,
         settings.image_pull_progress_deadline_seconds,
     )
-    started = Started(Path(settings.state_dir) / "programs")
-    docker = Docker(settings.docker_socket, limits, settings.runtime_request_timeout_seconds, pulls)
+    started = ExecJournal(Path(settings.state_dir) / "programs")
+    docker = DockerClient(settings.docker_socket, limits, settings.runtime_request_timeout_seconds, pulls)
     if settings.bootstrap_kubeconfig:
         notify("READY=1")  # Somebody may have to approve: a service manager is not to wait for that.
     async with (
-        Client(await joined(settings), measures.answered) as client,
+        Client(await load_kubeconfig(settings), measures.count_request) as client,
         _network(settings) as network,
         Prober(docker) as prober,
     ):
         identity, certificate = ClientCertificate(settings, client), ServingCertificate(settings, client)
         if settings.tls_cert_file:
             await _given(certificate)
-        guarded_by(await asyncio.to_thread(_callers_authority, settings), certificate.context())
+        require_client_certificates(await asyncio.to_thread(_callers_authority, settings), certificate.context())
         async with asyncio.TaskGroup() as tasks:
             agent = Agent(settings, client, docker, network, prober, tasks.create_task)
             server = _server(settings, agent, client, certificate, started)
@@ -86,7 +84,7 @@ async def serve(settings: Settings) -> None:
             try:
                 for loop in (agent.ports, identity.loop, certificate.loop):
                     tasks.create_task(loop.run())
-                tasks.create_task(end_left(settings.docker_socket, started))
+                tasks.create_task(kill_orphaned_execs(settings.docker_socket, started))
                 tasks.create_task(_open(server, certificate))
                 for work in agent.work():
                     tasks.create_task(work)
@@ -122,21 +120,21 @@ def _callers_authority(settings: Settings) -> bytes:
 
 
 def _server(
-    settings: Settings, agent: Agent, client: Client, certificate: ServingCertificate, started: Started
+    settings: Settings, agent: Agent, client: Client, certificate: ServingCertificate, started: ExecJournal
 ) -> Server:
     """What others see of the agent."""
     pods, docker = agent.known, settings.docker_socket
     parts = (
-        Documents(settings, pods, agent.reports, agent.stuck),
-        Logs(pods, docker),
-        Commands(pods, docker, started),
-        Forwards(pods),
+        StatusHandlers(settings, pods, agent.reports, agent.stuck),
+        LogHandler(pods, docker),
+        ExecHandlers(pods, docker, started),
+        PortForwardHandler(pods),
     )
     return Server(
         settings.address,
         settings.port,
         certificate.context(),
-        Callers(client, settings.node_name),
+        RequestAuth(client, settings.node_name),
         tuple(route for part in parts for route in part.routes()),
     )
 
@@ -145,7 +143,7 @@ def _share(pods: Path) -> None:
     """Without it pods run as well, but those whose mounts others are to see; Docker refuses these, and says why."""
     pods.mkdir(exist_ok=True)
     try:
-        mounts.share(pods)
+        mounts.make_shared(pods)
     except NotReady as error:
         log.warning("mounts of containers do not reach the host", extra={"error": error})
 

@@ -1,4 +1,4 @@
-"""The node agent: merges the sources of pods, keeps one worker for each, and tells the master how they are."""
+"""Builds every component of the agent once, in order, and lists its loops. No behaviour of its own."""
 
 from __future__ import annotations
 
@@ -18,58 +18,55 @@ from api.mirror import Mirror
 from api.objects import FINAL_PHASES, ObjectMeta, Pod, PodSpec, PodStatus
 from api.references import references
 from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
-from node_agent import cgroups, host_ports, reserved
-from node_agent import observed as label
-from node_agent.admission import Rejection
-from node_agent.cgroups import Room
-from node_agent.claims import places, storage_of
-from node_agent.clock import steady
-from node_agent.conditions import others
-from node_agent.containers import Host, pod_dir
-from node_agent.disk_scan import DiskScan
-from node_agent.door import Door, Verdict
-from node_agent.drivers import host as directories
-from node_agent.drivers import nft
-from node_agent.drivers.cgroup_files import CgroupFiles
-from node_agent.drivers.cgroups import Cgroups
-from node_agent.drivers.docker import Docker
-from node_agent.drivers.figures import Look
-from node_agent.drivers.probe import Prober
-from node_agent.drivers.slices import Slices
-from node_agent.eviction import Pressure
-from node_agent.evictor import Evictor
-from node_agent.heart import Heart
-from node_agent.housekeeping import Housekeeping
-from node_agent.known_pods import KnownPods
-from node_agent.lost_sandboxes import detach_lost
-from node_agent.mirror_pods import Shown
-from node_agent.mirroring import Mirroring
-from node_agent.pod_cgroups import PodCgroups
-from node_agent.pod_network import SandboxNetwork
-from node_agent.pod_worker import PodWorker
-from node_agent.prober import Probing
-from node_agent.recollection import Recollection
-from node_agent.recorder import Recorder
-from node_agent.references import References
-from node_agent.relist import Relist
-from node_agent.services import Services
+from node_agent.cgroups import hierarchy as cgroups
+from node_agent.cgroups.cgroupfs import CgroupfsDriver
+from node_agent.cgroups.hierarchy import PodsCapacity
+from node_agent.cgroups.manager import CgroupManager
+from node_agent.cgroups.systemd import SystemdDriver
+from node_agent.clock import steady_clock
+from node_agent.docker.client import DockerClient
+from node_agent.event_recorder import EventRecorder
+from node_agent.eviction.manager import EvictionManager
+from node_agent.eviction.thresholds import Pressure
+from node_agent.host import HostInfo, pod_dir
+from node_agent.images.gc import Housekeeping
+from node_agent.network import host_ports
+from node_agent.network import host_ports as nft
+from node_agent.network.plugin import PodNetwork
+from node_agent.node import host_facts
+from node_agent.node import node_status as reserved
+from node_agent.node.status_loop import NodeStatusLoop
+from node_agent.object_cache import ObjectCache, ServiceLister
+from node_agent.pods.admission import Rejection
+from node_agent.pods.admitter import AdmitResult, PodAdmitter
+from node_agent.pods.conditions import foreign_conditions
+from node_agent.pods.manager import Pleg, PodLister
+from node_agent.pods.mirror_pods import MirrorPodController, MirrorStatusRestore, StaticPods
+from node_agent.pods.status import rejected_status
+from node_agent.pods.status_manager import StatusManager
+from node_agent.pods.worker import PodWorker
+from node_agent.probes.manager import ProbeDependencies
+from node_agent.probes.prober import Prober
+from node_agent.runtime import container as label
+from node_agent.runtime import pod_dir as runtime_pod_dir
+from node_agent.runtime.container_gc import detach_lost
+from node_agent.runtime.sandbox import WorkerDependencies
 from node_agent.settings import Settings
-from node_agent.sources.merge import Double, Offer, merge
-from node_agent.sources.reading import name_of
-from node_agent.sources.static import StaticSources
-from node_agent.stats.probes import ProbeCounts
-from node_agent.stats.reports import Reports
-from node_agent.status import rejected
-from node_agent.status_writer import StatusWriter
-from node_agent.tokens import Tokens
-from node_agent.tools import Tools
+from node_agent.sources.pod_config import PodConfig
+from node_agent.sources.static_pods import DuplicatePod, SourcePods, merge_sources, namespaced_name
+from node_agent.stats.collector import CgroupReader, StatsCollector
+from node_agent.stats.disk import DiskUsageScanner
+from node_agent.stats.metrics import ProbeMetrics
+from node_agent.stats.provider import StatsProvider
+from node_agent.volumes.paths import claim_paths, claimed_volumes
+from node_agent.volumes.tokens import TokenCache
 from reconcile.errors import NotReady
 from reconcile.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 60.0
-NO_PORTS = host_ports.table(())
+NO_PORTS = host_ports.hostport_ruleset(())
 
 
 class Agent:
@@ -79,8 +76,8 @@ class Agent:
         self,
         settings: Settings,
         client: Client,
-        docker: Docker,
-        network: SandboxNetwork,
+        docker: DockerClient,
+        network: PodNetwork,
         prober: Prober,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
@@ -92,42 +89,45 @@ class Agent:
         self._workers: dict[str, PodWorker] = {}
         self._ports_written = ""
         self._complete = False
-        self._recollection = Recollection()
-        self.recorder = Recorder(client, settings.node_name)
+        self._recollection = MirrorStatusRestore()
+        self.recorder = EventRecorder(client, settings.node_name)
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
-        self._services = Services(client, self._wake_everyone)
+        self._services = ServiceLister(client, self._wake_everyone)
         sysctls = settings.allowed_unsafe_sysctls
-        self.heart = Heart(
+        self.heart = NodeStatusLoop(
             settings, client, docker, network, self.recorder, self._pressure, self._node_changed, self._reattach
         )
-        self._door = Door(self.heart.known, self.heart.fresh, self._pressure, _host(settings), sysctls)
+        self._door = PodAdmitter(self.heart.known, self.heart.fresh, self._pressure, _host(settings), sysctls)
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
-        self.statuses = StatusWriter(client, self._on_master)
+        self.statuses = StatusManager(client, self._on_master)
         self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
         self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
-        self.relist = Relist(docker, self._workers)
+        self.relist = Pleg(docker, self._workers)
         here, tell, wake = (lambda: frozenset(self._workers)), self.recorder.about_node, self.heart.loop.wake
         self.housekeeping = Housekeeping(settings, docker, network, here, tell)
         reclaim = self.housekeeping.reclaim
-        disks = DiskScan(docker, self._tools.host)
-        self.evictor = Evictor(settings, docker, disks, self._evictable, reclaim, wake, tell)
+        disks = DiskUsageScanner(docker, self._tools.host)
+        self.evictor = EvictionManager(settings, docker, disks, self._evictable, reclaim, wake, tell)
         self._sweep_due = 0.0
-        self.static = StaticSources(settings, self.loop.wake, self.recorder.about_node)
+        self.static = PodConfig(settings, self.loop.wake, self.recorder.about_node)
         self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
-        self.mirroring = Mirroring(client, self.mirror, lambda: self.heart.report.current, self._shown)
-        self.known = KnownPods(self._workers, self._on_master)
-        look, counts = Look(cgroups.top(settings.cgroup_root), CgroupFiles()), self._tools.probing.counts
+        self.mirroring = MirrorPodController(client, self.mirror, lambda: self.heart.report.current, self._shown)
+        self.known = PodLister(self._workers, self._on_master)
+        look, counts = (
+            StatsCollector(cgroups.pods_cgroup(settings.cgroup_root), CgroupReader()),
+            self._tools.probing.counts,
+        )
         node, pods, state = settings.node_name, self.known.everything, settings.state_dir
-        self.reports = Reports(node, state, docker, look, disks, counts, pods, self._claims, spawn)
+        self.reports = StatsProvider(node, state, docker, look, disks, counts, pods, self._claims, spawn)
 
-    def _make_tools(self, prober: Prober) -> Tools:
+    def _make_tools(self, prober: Prober) -> WorkerDependencies:
         settings, host = self._settings, _host(self._settings)
-        kept, files = reserved.parse(settings.kube_reserved, settings.system_reserved), Cgroups()
-        room = Room(host.cpus, host.memory - kept.memory, settings.pod_pids_limit, settings.cpu_cfs_quota)
-        return Tools(
+        kept, files = reserved.parse_reserved(settings.kube_reserved, settings.system_reserved), CgroupfsDriver()
+        room = PodsCapacity(host.cpus, host.memory - kept.memory, settings.pod_pids_limit, settings.cpu_cfs_quota)
+        return WorkerDependencies(
             docker=self._docker,
             network=self._network,
             host=host,
@@ -136,11 +136,11 @@ class Agent:
             report=self._report,
             gone=self._pod_gone,
             event=self.recorder.about_pod,
-            references=References(self._client, self._spawn, self._wake_worker),
-            probing=Probing(prober, random.random, steady(), ProbeCounts()),
-            tokens=Tokens(self._client),
+            references=ObjectCache(self._client, self._spawn, self._wake_worker),
+            probing=ProbeDependencies(prober, random.random, steady_clock(), ProbeMetrics()),
+            tokens=TokenCache(self._client),
             services=self._services.known,
-            cgroups=PodCgroups(self._docker, files, Slices(files), settings.cgroup_root, room, self._here),
+            cgroups=CgroupManager(self._docker, files, SystemdDriver(files), settings.cgroup_root, room, self._here),
         )
 
     def work(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -198,7 +198,7 @@ class Agent:
         A source may speak while this waits for something: what it said then is not yet among what is wanted here.
         """
         all_spoke = self.mirror.synced and self.static.seen
-        wanted, doubles = merge((*self.static.offers, Offer("the master", self._from_master())))
+        wanted, doubles = merge_sources((*self.static.offers, SourcePods("the master", self._from_master())))
         self._tell_of(doubles)
         undecided, began = 0, await self._began(wanted.keys())
         for uid, pod in sorted(wanted.items(), key=lambda row: row[0] not in began):
@@ -234,7 +234,7 @@ class Agent:
         """Pods that an earlier agent let in, as their directories tell: they come first, and are not asked again."""
         if self._workers.keys() >= set(wanted):
             return set()
-        return await asyncio.to_thread(directories.known_pods, self._tools.host)
+        return await asyncio.to_thread(runtime_pod_dir.list_pod_dirs, self._tools.host)
 
     def _on_master(self) -> dict[str, Pod]:
         """What the master shows, by the UIDs that pods have here: a mirror pod stands for the static one."""
@@ -244,21 +244,21 @@ class Agent:
     def _from_master(self) -> tuple[Pod, ...]:
         """Oldest first; mirror pods only show what comes from elsewhere."""
         pods = (from_master(pod) for pod in self.mirror.items.values() if not is_mirror(pod))
-        return tuple(sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", name_of(pod))))
+        return tuple(sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", namespaced_name(pod))))
 
-    def _tell_of(self, doubles: tuple[Double, ...]) -> None:
+    def _tell_of(self, doubles: tuple[DuplicatePod, ...]) -> None:
         for double in doubles:
             if double.pod.metadata.uid not in self._doubles:
-                places = {"pod": "/".join(name_of(double.pod)), "place": double.place, "first": double.first}
+                places = {"pod": "/".join(namespaced_name(double.pod)), "place": double.place, "first": double.first}
                 log.warning("a second pod of this name is left out", extra=places)
                 words = f"Duplicate pod name, ignoring that from {double.place}: {double.first} has it"
                 self.recorder.about_pod(double.pod, "FailedValidation", words)
         self._doubles = frozenset(double.pod.metadata.uid for double in doubles)
 
-    def _shown(self) -> Shown:
+    def _shown(self) -> StaticPods:
         """Static pods: what a pod that goes was is shown until it is gone."""
         running = {uid: worker.pod for uid, worker in self._workers.items() if is_static(worker.pod)}
-        return Shown(running, frozenset(self._waiting), complete=self._complete)
+        return StaticPods(running, frozenset(self._waiting), complete=self._complete)
 
     async def _take_up(self, pod: Pod, wanted: Collection[str], *, admitted: bool) -> bool:
         """Give the pod a worker, unless it has to wait. Returns whether only the master can say if it may run."""
@@ -267,11 +267,11 @@ class Agent:
             return False
         verdict = await (self._door.earlier(pod) if admitted else self._door.decide(pod, self._workers))
         if isinstance(verdict, Rejection):
-            pod = replace(pod, status=rejected(pod, verdict.reason, verdict.message))
+            pod = replace(pod, status=rejected_status(pod, verdict.reason, verdict.message))
             if not admitted:
                 self._tools.event(pod, verdict.reason, verdict.message, "")
-        elif verdict is not Verdict.ADMITTED:
-            return verdict is Verdict.UNDECIDED
+        elif verdict is not AdmitResult.ADMITTED:
+            return verdict is AdmitResult.UNDECIDED
         worker = PodWorker(pod, self._tools)
         self._workers[uid] = worker
         self._spawn(worker.run())
@@ -284,10 +284,10 @@ class Agent:
 
         The other one goes at once, even if the master is away: it may be what the master runs in.
         """
-        name = name_of(pod)
+        name = namespaced_name(pod)
         found = await self._docker.pods()
         left = {uid for uid, row in found.items() if (row.get(label.POD_NAMESPACE), row.get(label.POD_NAME)) == name}
-        others = left | {uid for uid, worker in self._workers.items() if name_of(worker.pod) == name}
+        others = left | {uid for uid, worker in self._workers.items() if namespaced_name(worker.pod) == name}
         others -= {pod.metadata.uid}
         for uid in others - set(wanted):
             if uid not in self._workers:
@@ -299,7 +299,7 @@ class Agent:
     async def _sweep(self, wanted: set[str]) -> None:
         """What a pod left behind that was deleted while this agent was away."""
         found = await self._docker.pods()
-        on_disk = await asyncio.to_thread(directories.known_pods, self._tools.host)
+        on_disk = await asyncio.to_thread(runtime_pod_dir.list_pod_dirs, self._tools.host)
         for uid in on_disk | await self._tools.cgroups.known() | found.keys():
             if uid not in wanted and uid not in self._workers:
                 self._clear_away(uid, found.get(uid, {}))
@@ -325,7 +325,7 @@ class Agent:
     def _claims(self, pod: Pod) -> dict[str, str]:
         known = self._tools.references.known
         named = known(references(pod))
-        return places(pod, {**named, **known(storage_of(named))}, pod_dir(self._tools.host, pod.metadata.uid))
+        return claim_paths(pod, {**named, **known(claimed_volumes(named))}, pod_dir(self._tools.host, pod.metadata.uid))
 
     async def _detach_lost(self) -> None:
         await detach_lost(self._docker, self._network)
@@ -345,9 +345,9 @@ class Agent:
         """The ports of this host that lead to pods; not before it is known which pods there are."""
         if not (self.mirror.synced and self.static.seen):
             return
-        wish = host_ports.table(self._here())
+        wish = host_ports.hostport_ruleset(self._here())
         if wish != self._ports_written or wish != NO_PORTS:
-            await nft.apply(wish)
+            await nft.apply_ruleset(wish)
             self._ports_written = wish
 
     def _report(self, uid: str, status: PodStatus) -> None:
@@ -370,8 +370,8 @@ class Agent:
             worker.reattach()
 
 
-def _host(settings: Settings) -> Host:
-    found = directories.host(Path(settings.state_dir))
+def _host(settings: Settings) -> HostInfo:
+    found = host_facts.read_host_info(Path(settings.state_dir))
     return dataclasses.replace(
         found,
         cluster_domain=settings.cluster_domain,
@@ -385,7 +385,7 @@ def _host(settings: Settings) -> Host:
 
 def _wish(pod: Pod) -> Pod:
     """What counts as a change: everything but that part of the status which this agent writes itself."""
-    theirs = PodStatus(conditions=others(pod.status.conditions))
+    theirs = PodStatus(conditions=foreign_conditions(pod.status.conditions))
     return replace(pod, status=theirs, metadata=replace(pod.metadata, resource_version="", managed_fields=None))
 
 
@@ -394,4 +394,4 @@ def _remains(uid: str, labels: dict[str, str]) -> Pod:
     meta = ObjectMeta(
         name=labels.get(label.POD_NAME, "unknown"), namespace=labels.get(label.POD_NAMESPACE, ""), uid=uid
     )
-    return Pod(metadata=meta, spec=PodSpec(termination_grace_period_seconds=label.number_in(labels, label.GRACE, 2)))
+    return Pod(metadata=meta, spec=PodSpec(termination_grace_period_seconds=label.int_label(labels, label.GRACE, 2)))

@@ -1,4 +1,4 @@
-"""The node agent's Events: which reasons are warnings, what repeats, how much is told of one object. Pure."""
+"""Events: which reasons are warnings, aggregation, rate limit per object. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WARNINGS = frozenset(
 )  # fmt: skip
 """Reasons that somebody should look at; all others are Normal."""
 
-PULLED_LATER = "Back-off pulling image"
+IMAGE_BACKOFF_MESSAGE = "Back-off pulling image"
 """What waits for an image is no trouble of its own: the failure before it has been told."""
 
-FRESH = timedelta(hours=1)
+RECENT = timedelta(hours=1)
 """An event that was told longer ago is not counted up but told anew: the master has forgotten it."""
 
 BURST, REFILL = 25.0, timedelta(minutes=5)
@@ -42,7 +42,7 @@ COMBINED = "(combined from similar events): "
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class EventKey:
     """What makes two events the same."""
 
     uid: str
@@ -54,7 +54,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Similar:
+class AggregateRecord:
     """The sentences with which one thing was told of one object, in a window of time that began at `since`."""
 
     since: datetime
@@ -62,14 +62,14 @@ class Similar:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class TokenBucket:
     """How many more events of an object may be told; what has come back since `at` is not in it."""
 
     tokens: float
     at: datetime
 
 
-def about_pod(pod: Pod, container: str) -> ObjectReference:
+def pod_reference(pod: Pod, container: str) -> ObjectReference:
     """The pod, or one of its containers."""
     if not container:
         return reference(pod)
@@ -78,52 +78,52 @@ def about_pod(pod: Pod, container: str) -> ObjectReference:
     return reference(pod, f"spec.{place}{{{container}}}")
 
 
-def held_back(pod: Pod, container: str) -> str:
+def backoff_message(pod: Pod, container: str) -> str:
     """What is told of a container that waits before it is started again."""
     meta = pod.metadata
     return f"Back-off restarting failed container {container} in pod {meta.name}_{meta.namespace}({meta.uid})"
 
 
-def about_node(name: str) -> ObjectReference:
+def node_reference(name: str) -> ObjectReference:
     """The node; kubectl describe looks for its events by the name in place of the UID."""
     return ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
 
 
-def key_of(about: ObjectReference, reason: str, message: str) -> Key:
+def event_key(about: ObjectReference, reason: str, message: str) -> EventKey:
     """The key of an event; all that are combined have the same."""
     text = COMBINED if message.startswith(COMBINED) else message
-    return Key(about.uid, about.kind, about.name, about.field_path, reason, text)
+    return EventKey(about.uid, about.kind, about.name, about.field_path, reason, text)
 
 
-def first(about: ObjectReference, reason: str, message: str, node: str, now: datetime) -> Event:
+def new_event(about: ObjectReference, reason: str, message: str, node: str, now: datetime) -> Event:
     """An event that was not told before."""
-    kind = WARNING if reason in WARNINGS and not message.startswith(PULLED_LATER) else NORMAL
+    kind = WARNING if reason in WARNINGS and not message.startswith(IMAGE_BACKOFF_MESSAGE) else NORMAL
     return event(about, kind, reason, message, EventSource(component=COMPONENT, host=node), now)
 
 
-def again(known: Event, message: str, now: datetime) -> Event:
+def repeated_event(known: Event, message: str, now: datetime) -> Event:
     """The same event once more."""
     return replace(known, count=known.count + 1, last_timestamp=times.text(now), message=message)
 
 
-def is_fresh(known: Event, now: datetime) -> bool:
+def is_recent(known: Event, now: datetime) -> bool:
     """Whether the master still has it."""
-    return known.last_timestamp is not None and now - times.parse(known.last_timestamp) < FRESH
+    return known.last_timestamp is not None and now - times.parse(known.last_timestamp) < RECENT
 
 
-def combine(before: Similar | None, message: str, now: datetime) -> tuple[Similar, str]:
+def aggregate(before: AggregateRecord | None, message: str, now: datetime) -> tuple[AggregateRecord, str]:
     """The message as it is told: when the same thing is told in ever other words, they become one event."""
     if before is None or now - before.since > SIMILAR_WINDOW:
-        before = Similar(now)
-    after = Similar(before.since, before.messages | {message})
+        before = AggregateRecord(now)
+    after = AggregateRecord(before.since, before.messages | {message})
     if len(after.messages) <= MOST_SIMILAR:
         return after, message
     return before, COMBINED + message
 
 
-def spend(before: Allowance | None, now: datetime) -> tuple[Allowance, bool]:
+def take_token(before: TokenBucket | None, now: datetime) -> tuple[TokenBucket, bool]:
     """What is left after one more event, and whether it may be told."""
-    known = before or Allowance(BURST, now)
+    known = before or TokenBucket(BURST, now)
     back = max((now - known.at) / REFILL, 0.0)
     tokens = min(known.tokens + back, BURST)
-    return (Allowance(tokens - 1, now), True) if tokens >= 1 else (Allowance(tokens, now), False)
+    return (TokenBucket(tokens - 1, now), True) if tokens >= 1 else (TokenBucket(tokens, now), False)

@@ -1,4 +1,4 @@
-"""What an operator may say to the node agent."""
+"""The settings of the agent. Names are those of KubeletConfiguration."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from node_agent import reserved
-from node_agent.eviction import HARD, BadThreshold, thresholds
-from node_agent.node import AGENT_PORT
-from node_agent.thresholds import soft
+from node_agent.eviction.thresholds import HARD, BadThreshold, parse_soft_thresholds, parse_thresholds
+from node_agent.node import node_status as reserved
+from node_agent.node.node_status import AGENT_PORT
 
 BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
 """A quantity of bytes, as in Pods."""
@@ -173,14 +172,14 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
             found = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
             raise ValueError(f"imageGcLowThresholdPercent: found {found}; no more than the high threshold is accepted")
         try:
-            reserved.parse(self.kube_reserved, self.system_reserved)
+            reserved.parse_reserved(self.kube_reserved, self.system_reserved)
         except reserved.BadReservation as error:
             raise ValueError(f"kubeReserved, systemReserved: {error}") from None
         try:
-            thresholds(self.eviction_hard)
+            parse_thresholds(self.eviction_hard)
         except BadThreshold as error:
             raise ValueError(f"evictionHard: {error}") from None
         try:
-            soft(self.eviction_soft, self.eviction_soft_grace_period)
+            parse_soft_thresholds(self.eviction_soft, self.eviction_soft_grace_period)
         except BadThreshold as error:
             raise ValueError(f"evictionSoft, evictionSoftGracePeriod: {error}") from None

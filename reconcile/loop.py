@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from reconcile.errors import DriverError
+from reconcile.errors import DriverError, NotReady
 
 log = logging.getLogger(__name__)
 
@@ -82,3 +83,22 @@ class Loop:
             return delay
         self.failures = 0
         return self._pace.resync
+
+
+Pass = Callable[[], Awaitable[None]]
+
+
+def containing_bugs(what: str, work: Pass) -> Pass:
+    """The same work; an exception that is none of a driver's is logged in full, and the work tried again later."""
+
+    @functools.wraps(work)
+    async def careful() -> None:
+        try:
+            await work()
+        except DriverError:
+            raise
+        except Exception as error:
+            log.exception("a bug", extra={"at": what})
+            raise NotReady(f"{what}: {type(error).__name__}: {error}; the log says more") from error
+
+    return careful

@@ -19,13 +19,12 @@ from secrets import token_hex
 from typing import TypeVar
 
 from api.objects import ContainerImage
-from node_agent.containers import ContainerSpec
-from node_agent.credentials import Credential
-from node_agent.drivers.docker import Docker
-from node_agent.drivers.docker_exec import MOST_OUTPUT, NOT_STARTED, Executed
-from node_agent.garbage import Image
-from node_agent.observed import ATTEMPT, CRASHES, POD_UID, Container
-from node_agent.pull_limits import Pulled
+from node_agent.docker.client import DockerClient, StoredImage
+from node_agent.docker.exec import MAX_OUTPUT, NOT_STARTED, ExecResult
+from node_agent.images.credentials import Credential
+from node_agent.images.pull_backoff import PullResult
+from node_agent.runtime.container import ATTEMPT, CRASHES, POD_UID, RuntimeContainer
+from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
 T = TypeVar("T")
@@ -44,15 +43,15 @@ class AgentKilled(BaseException):
 
 @dataclass(slots=True)
 class _Held:
-    spec: ContainerSpec
-    seen: Container
+    spec: ContainerConfig
+    seen: RuntimeContainer
 
     @property
     def program(self) -> str:
         return " ".join((*(self.spec.entrypoint or ()), *(self.spec.command or ())))
 
 
-class FakeDocker(Docker):
+class FakeDocker(DockerClient):
     """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
 
     `trouble`: while it is set every call raises it; while it is `quiet` no event is told.
@@ -92,7 +91,7 @@ class FakeDocker(Docker):
     async def cgroup_driver(self) -> str:
         return self._called(self.cgroups)
 
-    async def pod_containers(self, uid: str) -> list[Container]:
+    async def pod_containers(self, uid: str) -> list[RuntimeContainer]:
         return self._called([one.seen for one in self.held.values() if one.seen.uid == uid])
 
     async def pods(self) -> dict[str, dict[str, str]]:
@@ -102,22 +101,22 @@ class FakeDocker(Docker):
     async def sandboxes(self) -> frozenset[str]:
         return self._called(frozenset(one.seen.id for one in self.held.values() if one.seen.is_sandbox))
 
-    async def all_containers(self) -> list[Container]:
+    async def all_containers(self) -> list[RuntimeContainer]:
         ours = [one.seen for one in self.held.values() if one.seen.labels.keys() & {ATTEMPT, CRASHES}]
-        brief = [Container(id=one.id, labels=one.labels, state=one.state, image_id=one.image_id) for one in ours]
+        brief = [RuntimeContainer(id=one.id, labels=one.labels, state=one.state, image_id=one.image_id) for one in ours]
         return self._called([short if short.running else one for one, short in zip(ours, brief, strict=True)])
 
     async def root_dir(self) -> str:
         return self._called("/")
 
-    async def stored_images(self) -> list[Image]:
+    async def stored_images(self) -> list[StoredImage]:
         tags = [(_image_id(name), name if ":" in name else f"{name}:latest") for name in sorted(self.images)]
-        return self._called([Image(identity, (tag,)) for identity, tag in tags])
+        return self._called([StoredImage(identity, (tag,)) for identity, tag in tags])
 
     async def images_in_use(self) -> frozenset[str]:
         return self._called(frozenset(one.seen.image_id for one in self.held.values()))
 
-    async def remove_image(self, image: Image) -> None:
+    async def remove_image(self, image: StoredImage) -> None:
         self._ready()
         if image.id in {one.seen.image_id for one in self.held.values()}:
             raise Refused(f"Docker: conflict: unable to remove {image.id}: container is using it")
@@ -142,7 +141,7 @@ class FakeDocker(Docker):
     async def image_user(self, image: str) -> str:
         return self._called("")
 
-    async def pull(self, name: str, credential: Credential | None = None) -> Pulled:
+    async def pull(self, name: str, credential: Credential | None = None) -> PullResult:
         self._ready()
         self.asked.append(credential.username if credential is not None else "")
         if name in self.silent:
@@ -154,9 +153,9 @@ class FakeDocker(Docker):
         if error is not None:
             raise error
         self.images.add(name)
-        return self._called(Pulled(0.0, 1 << 20))
+        return self._called(PullResult(0.0, 1 << 20))
 
-    async def create(self, spec: ContainerSpec) -> str:
+    async def create(self, spec: ContainerConfig) -> str:
         self._ready()
         holder = next((one for one in self.held.values() if one.spec.name == spec.name), None)
         if holder is not None and holder.seen.running:
@@ -170,7 +169,7 @@ class FakeDocker(Docker):
         elif holder is not None:
             self._drop(holder.seen.id)
         identity = f"{next(self._numbers):064x}"
-        seen = Container(
+        seen = RuntimeContainer(
             id=identity,
             labels=dict(spec.labels),
             created_at=self._now(),
@@ -198,7 +197,7 @@ class FakeDocker(Docker):
             self.end(container, int(ends.group(1)))
         self._called(None)
 
-    async def inspect(self, container: str) -> Container:
+    async def inspect(self, container: str) -> RuntimeContainer:
         self._ready()
         return self._called(self._held(container).seen)
 
@@ -214,22 +213,22 @@ class FakeDocker(Docker):
                 self.end(container, int(handled.group(1)))
         self._called(None)
 
-    async def execute(self, container: str, command: tuple[str, ...], seconds: float) -> Executed:
+    async def execute(self, container: str, command: tuple[str, ...], seconds: float) -> ExecResult:
         self._ready()
         held, program = self._held(container), " ".join(command)
         if not held.seen.running:
             raise Refused(f"Docker: Container {container} is not running")
         self.executed.append((held.seen.name, program))
         if program.startswith("/nowhere"):
-            return self._called(Executed(NOT_STARTED, f'exec: "{program}": no such file or directory'))
+            return self._called(ExecResult(NOT_STARTED, f'exec: "{program}": no such file or directory'))
         said = re.fullmatch(r"echo (.*)", program)
         if said is not None:
-            return self._called(Executed(0, f"{said[1]}\n"[:MOST_OUTPUT]))
+            return self._called(ExecResult(0, f"{said[1]}\n"[:MAX_OUTPUT]))
         ends = re.fullmatch(r"(?:sh -c )?exit (\d+)", program)
         if ends is None and program not in self.programs:
             await asyncio.sleep(seconds)
-            return self._called(Executed(None))
-        return self._called(Executed(int(ends[1]) if ends is not None else self.programs[program]))
+            return self._called(ExecResult(None))
+        return self._called(ExecResult(int(ends[1]) if ends is not None else self.programs[program]))
 
     async def remove(self, container: str) -> None:
         self._ready()
@@ -291,15 +290,15 @@ class FakeDocker(Docker):
             }
             held.seen = changed(held.seen, **times)  # type: ignore[arg-type]
 
-    def find(self, container: str) -> list[Container]:
+    def find(self, container: str) -> list[RuntimeContainer]:
         """Containers of this name in their pod (POD is the sandbox), oldest first."""
         return [one.seen for one in self.held.values() if one.seen.name == container]
 
-    def running(self, container: str) -> Container | None:
+    def running(self, container: str) -> RuntimeContainer | None:
         """The running container of this name, if there is one."""
         return next((one for one in self.find(container) if one.running), None)
 
-    def spec_of(self, container: Container) -> ContainerSpec:
+    def spec_of(self, container: RuntimeContainer) -> ContainerConfig:
         """With what it was created."""
         return self.held[container.id].spec
 
@@ -332,7 +331,7 @@ class FakeDocker(Docker):
         del self.held[container]
         self._tell(held.seen)
 
-    def _tell(self, seen: Container) -> None:
+    def _tell(self, seen: RuntimeContainer) -> None:
         for listener in () if self.quiet else self._listeners:
             listener(seen.labels.get(POD_UID, ""))
 

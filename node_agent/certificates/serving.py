@@ -1,4 +1,4 @@
-"""The certificate of the node's own HTTPS server: given in files, asked for, or signed by nobody but itself."""
+"""The server certificate: from files, requested, or self-signed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from api import pem
 from api.client import Client
 from api.pem import BadPem, Subject
 from api.signing_requests import NODE_PREFIX, NODE_SERVING, NODES, SERVER_USAGES
-from node_agent.certificates import key_files, rotation, tasks
-from node_agent.certificates.asking import Wish, ask
-from node_agent.certificates.tasks import Identity
+from node_agent.certificates import crypto as tasks
+from node_agent.certificates import csr as key_files
+from node_agent.certificates import csr as rotation
+from node_agent.certificates.crypto import KeyPair
+from node_agent.certificates.csr import CertificateSpec, request_certificate
 from node_agent.settings import Settings
 from reconcile.errors import Refused
 from reconcile.loop import Loop, Pace
@@ -47,7 +49,7 @@ class ServingCertificate:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._given: tuple[bytes, bytes] | None = None
-        self._held: Identity | None = None
+        self._held: KeyPair | None = None
         self._loaded = asyncio.Event()
         self.loop = Loop("serving certificate", self.passed, Pace(resync=LOOK_SECONDS, last_retry=LAST_RETRY_SECONDS))
 
@@ -86,7 +88,7 @@ class ServingCertificate:
 
     async def _load_files(self) -> None:
         certificate, key = Path(self._settings.tls_cert_file), Path(self._settings.tls_private_key_file)
-        found = await asyncio.to_thread(lambda: (key_files.read(key), key_files.read(certificate)))
+        found = await asyncio.to_thread(lambda: (key_files.read_file(key), key_files.read_file(certificate)))
         if found == self._given:
             return
         try:
@@ -100,18 +102,18 @@ class ServingCertificate:
         if self._held is not None and self._serves(self._held) and not self._is_due():
             return
         pending = self._folder / "serving-request.key"
-        wish = Wish(NODE_SERVING, SERVER_USAGES, self._subject)
-        fresh = await ask(self._client, wish, pending)
-        await asyncio.to_thread(key_files.write, self._folder / "serving.pem", fresh.together)
-        await asyncio.to_thread(key_files.remove, pending)
+        wish = CertificateSpec(NODE_SERVING, SERVER_USAGES, self._subject)
+        fresh = await request_certificate(self._client, wish, pending)
+        await asyncio.to_thread(key_files.write_file, self._folder / "serving.pem", fresh.together)
+        await asyncio.to_thread(key_files.remove_file, pending)
         self._use(fresh)
 
     async def _sign_ourselves(self) -> None:
         name, address, now = self._settings.node_name, self._settings.node_ip, self._clock()
         held = await self._kept(SELF_SIGNED)
-        if held is None or rotation.is_due(held.says, now):
-            held = await tasks.self_signed(Subject(f"{name}@{int(now.timestamp())}", (), (name,), (address,)), now)
-            await asyncio.to_thread(key_files.write, self._folder / SELF_SIGNED, held.together)
+        if held is None or rotation.is_renewal_due(held.says, now):
+            held = await tasks.self_signed_pair(Subject(f"{name}@{int(now.timestamp())}", (), (name,), (address,)), now)
+            await asyncio.to_thread(key_files.write_file, self._folder / SELF_SIGNED, held.together)
         self._use(held)
 
     # --- the one there is ------------------------------------------------------------------------------------------
@@ -121,25 +123,27 @@ class ServingCertificate:
         name = self._settings.node_name
         return Subject(f"{NODE_PREFIX}{name}", (NODES,), (name,), (self._settings.node_ip,))
 
-    async def _kept(self, name: str) -> Identity | None:
+    async def _kept(self, name: str) -> KeyPair | None:
         """What is in the file, if it is good for anything."""
-        data = await asyncio.to_thread(key_files.read, self._folder / name)
+        data = await asyncio.to_thread(key_files.read_file, self._folder / name)
         try:
             return (
-                await tasks.identity(pem.blocks(data, "PRIVATE KEY"), pem.blocks(data, "CERTIFICATE")) if data else None
+                await tasks.load_key_pair(pem.blocks(data, "PRIVATE KEY"), pem.blocks(data, "CERTIFICATE"))
+                if data
+                else None
             )
         except BadPem as error:
             log.warning("a certificate cannot be read", extra={"file": str(self._folder / name), "error": str(error)})
             return None
 
-    def _serves(self, held: Identity) -> bool:
+    def _serves(self, held: KeyPair) -> bool:
         """Whether it is one that was asked for, is still good, and names this node as it is now."""
         return held.says.subject == self._subject and held.says.ends > self._clock()
 
     def _is_due(self) -> bool:
-        return self._held is None or rotation.is_due(self._held.says, self._clock())
+        return self._held is None or rotation.is_renewal_due(self._held.says, self._clock())
 
-    def _use(self, fresh: Identity) -> None:
+    def _use(self, fresh: KeyPair) -> None:
         self._take(fresh.together)
         self._held = fresh
         says = fresh.says

@@ -1,1 +1,1 @@
-"""The agent's HTTPS server: what a kubelet answers on port 10250."""
+"""The HTTPS server on port 10250."""

@@ -1,27 +1,79 @@
-"""What a container has written, as it was written: GET /containerLogs/NAMESPACE/POD/CONTAINER."""
+"""/containerLogs."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 from aiohttp import web
 
-from node_agent import log_wish
-from node_agent.drivers.docker_logs import logs
-from node_agent.known_pods import KnownPods
-from node_agent.server.log_source import NoLog, log_source, spec_of
+from api import log_options as log_wish
+from api.objects import Container, ContainerState, ContainerStatus, Pod
+from node_agent.docker.logs import stream_logs
+from node_agent.pods.manager import PodLister
 from node_agent.server.server import Route
 from reconcile.errors import DriverError, Gone, NotReady
+
+PREFIX = "docker://"
+WAITS = {
+    "ErrImagePull": "image can't be pulled",
+    "ImagePullBackOff": "trying and failing to pull image",
+}
+
+
+class LogUnavailable(Exception):
+    """There is none; `str(error)` says why, in the words of a kubelet."""
+
+
+def spec_containers(pod: Pod) -> Iterator[Container]:
+    """All containers of its spec."""
+    yield from (*pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers)
+
+
+def find_container_spec(pod: Pod, name: str) -> Container | None:
+    """The container of this name."""
+    return next((one for one in spec_containers(pod) if one.name == name), None)
+
+
+def log_container_id(pod: Pod, name: str, *, previous: bool) -> str:
+    """The id of the container whose log is asked for: the newest that has begun, or the one before. Raises NoLog."""
+    row = _row(pod, name)
+    if row is None:
+        raise LogUnavailable(f'container "{name}" in pod "{pod.metadata.name}" is not available')
+    before = _ended(row.last_state)
+    if previous:
+        if not before:
+            raise LogUnavailable(f'previous terminated container "{name}" in pod "{pod.metadata.name}" not found')
+        return before
+    found = row.container_id.removeprefix(PREFIX) if row.state.running is not None else _ended(row.state) or before
+    if found:
+        return found
+    if row.state.terminated is not None or row.state.waiting is None:
+        raise LogUnavailable(f'container "{name}" in pod "{pod.metadata.name}" is terminated')
+    reason = row.state.waiting.reason
+    raise LogUnavailable(
+        f'container "{name}" in pod "{pod.metadata.name}" is waiting to start: {WAITS.get(reason, reason)}'
+    )
+
+
+def _row(pod: Pod, name: str) -> ContainerStatus | None:
+    status = pod.status
+    rows = (*status.init_container_statuses, *status.container_statuses, *status.ephemeral_container_statuses)
+    return next((row for row in rows if row.name == name), None)
+
+
+def _ended(state: ContainerState) -> str:
+    return state.terminated.container_id.removeprefix(PREFIX) if state.terminated is not None else ""
+
 
 log = logging.getLogger(__name__)
 
 
-class Logs:
+class LogHandler:
     """Follows a log until the container ends or the caller goes. `socket` is Docker's."""
 
-    def __init__(self, pods: KnownPods, socket: str) -> None:
+    def __init__(self, pods: PodLister, socket: str) -> None:
         self._pods = pods
         self._socket = socket
 
@@ -32,20 +84,20 @@ class Logs:
     async def _answer(self, http: web.Request) -> web.StreamResponse:
         name = http.match_info["container"]
         try:
-            wish = log_wish.read({key: http.query.getall(key) for key in http.query})
-        except log_wish.UnwelcomeWish as error:
+            wish = log_wish.parse_log_options({key: http.query.getall(key) for key in http.query})
+        except log_wish.InvalidLogOptions as error:
             return web.Response(status=error.status, body=msgspec.json.encode({"message": str(error)}))
         pod = self._pods.one(http.match_info["namespace"], http.match_info["pod"])
-        if spec_of(pod, name) is None:
+        if find_container_spec(pod, name) is None:
             raise Gone(f'container "{name}" not found in pod "{pod.metadata.name}"')
         try:
-            async with logs(self._socket, log_source(pod, name, previous=wish.previous), wish) as pieces:
-                return await _told(http, pieces)
-        except (NoLog, DriverError) as error:
+            async with stream_logs(self._socket, log_container_id(pod, name, previous=wish.previous), wish) as pieces:
+                return await _stream_response(http, pieces)
+        except (LogUnavailable, DriverError) as error:
             return web.Response(status=400, text=f"{error}\n")
 
 
-async def _told(http: web.Request, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
+async def _stream_response(http: web.Request, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
     """A log that breaks off, because Docker goes, breaks the connection: it must not look like the end."""
     answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
     answer.enable_chunked_encoding()

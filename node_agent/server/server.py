@@ -1,4 +1,4 @@
-"""The door on port 10250: who calls, whether they may, and which part of the agent answers."""
+"""The HTTPS server on port 10250: routes, TLS, errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from node_agent.server.access import Wish, wish
-from node_agent.server.callers import Callers
+from node_agent.server.auth import RequestAttributes, RequestAuth, request_attributes
 from reconcile.errors import Gone, NotReady, Refused
 from reconcile.listener import Limits, Listener
 from reconcile.loop import Loop, Pace
@@ -19,7 +18,7 @@ from reconcile.loop import Loop, Pace
 log = logging.getLogger(__name__)
 
 LIMITS = Limits(connections=2000)
-AGAIN_SECONDS = 3600.0
+RELISTEN_SECONDS = 3600.0
 
 SYSTEM_LOGS = Path("/var/log")
 """Shown to those who may read the node's logs; links in it are not followed."""
@@ -40,9 +39,9 @@ class Server:
     """`loop` begins to listen; the port may be taken for a while by an agent that ends."""
 
     def __init__(
-        self, address: str, port: int, tls: ssl.SSLContext, callers: Callers, routes: tuple[Route, ...]
+        self, address: str, port: int, tls: ssl.SSLContext, callers: RequestAuth, routes: tuple[Route, ...]
     ) -> None:
-        self.loop = Loop("server", self.listen, Pace(resync=AGAIN_SECONDS, last_retry=2.0))
+        self.loop = Loop("server", self.listen, Pace(resync=RELISTEN_SECONDS, last_retry=2.0))
         self._address, self._port = address, port
         self._tls = tls
         self._callers = callers
@@ -78,7 +77,7 @@ class Server:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Nobody gets further who is not known and allowed; what goes wrong behind is answered in plain text."""
-        refusal = await self._refusal(request, wish(request.method, request.path))
+        refusal = await self._refusal(request, request_attributes(request.method, request.path))
         if refusal is not None:
             return refusal
         try:
@@ -88,7 +87,7 @@ class Server:
         except (Refused, NotReady) as error:
             return web.Response(status=500, text=f"{error}\n")
 
-    async def _refusal(self, http: web.Request, needed: Wish) -> web.Response | None:
+    async def _refusal(self, http: web.Request, needed: RequestAttributes) -> web.Response | None:
         certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
         try:
             caller = await self._callers.who(certificate, http.headers.get("Authorization", ""))
@@ -103,7 +102,7 @@ class Server:
         return None if allowed else web.Response(status=403, text=f"Forbidden ({needed.asked_by(caller)})")
 
 
-def guarded_by(client_authority: bytes, tls: ssl.SSLContext) -> ssl.SSLContext:
+def require_client_certificates(client_authority: bytes, tls: ssl.SSLContext) -> ssl.SSLContext:
     """Asks callers for a certificate; one that the authority (PEM) did not sign ends the connection. Raises Refused.
 
     Without an authority nobody is known by a certificate, only by a token.

@@ -1,4 +1,4 @@
-"""A URL that has the manifests of this node, asked every 20 s."""
+"""Static pods from a URL."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from datetime import UTC, datetime
 
 import aiohttp
 
-from node_agent.sources.merge import Offer
-from node_agent.sources.reading import LARGEST_TEXT, REFUSED, Origin, Reading, read, told
+from node_agent.sources.static_pods import (
+    MAX_MANIFEST_BYTES,
+    REJECTED_REASON,
+    ManifestOrigin,
+    ParsedManifest,
+    SourcePods,
+    parse_manifest,
+    rejection_message,
+)
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +30,11 @@ class _Answer:
     """The last good answer, with what the server gave us to ask whether there is a newer one."""
 
     text: str
-    reading: Reading
+    reading: ParsedManifest
     validators: Mapping[str, str]
 
 
-class ManifestUrl:
+class UrlSource:
     """A Pod, a PodList or several documents; nothing at all means no pods.
 
     Whatever goes wrong, the pods of the last good answer stay. `seen` is True after the first good answer. Redirects
@@ -46,16 +53,16 @@ class ManifestUrl:
         self.seen = False
         self._url = url
         self._headers = headers
-        self._origin = Origin(node, "http", url)
+        self._origin = ManifestOrigin(node, "http", url)
         self._on_change = on_change
         self._tell = tell
-        self._last = _Answer("", Reading(), {})
+        self._last = _Answer("", ParsedManifest(), {})
         self._trouble = ""
 
     @property
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[SourcePods, ...]:
         """What the last good answer said."""
-        return (Offer(self._url, self._last.reading.pods),)
+        return (SourcePods(self._url, self._last.reading.pods),)
 
     async def run(self) -> None:
         """Ask, and ask again, until cancelled."""
@@ -73,7 +80,7 @@ class ManifestUrl:
             trouble = str(error) or "no answer in time"
         if trouble and trouble != self._trouble:
             log.warning("the manifest URL has no pods for us", extra={"url": self._url, "error": trouble})
-            self._tell(REFUSED, f"{self._url} has no pods for us: {trouble}")
+            self._tell(REJECTED_REASON, f"{self._url} has no pods for us: {trouble}")
         self._trouble = trouble
 
     async def _ask(self, http: aiohttp.ClientSession) -> str:
@@ -86,20 +93,22 @@ class ManifestUrl:
             content = bytearray()
             async for chunk in answer.content.iter_any():
                 content += chunk
-                if len(content) > LARGEST_TEXT:
-                    return f"its answer is larger than {LARGEST_TEXT >> 20} MB"
+                if len(content) > MAX_MANIFEST_BYTES:
+                    return f"its answer is larger than {MAX_MANIFEST_BYTES >> 20} MB"
             validators = _validators(answer.headers)
         return await self._take(content.decode(), validators)
 
     async def _take(self, text: str, validators: Mapping[str, str]) -> str:
         if self.seen and text == self._last.text:
             return ""
-        reading = await asyncio.to_thread(read, text, self._origin, self._last.reading.pods, datetime.now(UTC))
+        reading = await asyncio.to_thread(
+            parse_manifest, text, self._origin, self._last.reading.pods, datetime.now(UTC)
+        )
         for refusal in reading.refusals if text != self._last.text else ():
             log.warning(f"{self._url} {refusal}")
-            self._tell(REFUSED, told(self._url, refusal))
+            self._tell(REJECTED_REASON, rejection_message(self._url, refusal))
         if reading.refusals and not reading.pods and not self.seen:
-            self._last = _Answer(text, Reading(), {})
+            self._last = _Answer(text, ParsedManifest(), {})
             return "it has no good document yet"
         self._last = _Answer(text, reading, validators)
         self.seen = True

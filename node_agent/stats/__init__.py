@@ -1,1 +1,1 @@
-"""What the node, its pods and their containers use, and the documents that tell it: pure but for `reports`."""
+"""Usage of node, pods and containers."""

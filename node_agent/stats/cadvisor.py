@@ -1,4 +1,4 @@
-"""What /metrics/cadvisor of a kubelet tells: everything that is known of control groups. Pure.
+"""/metrics/cadvisor. Pure.
 
 Names, types and labels are cAdvisor's. Rows are those of the machine (`/`), of all pods, of each pod, of its sandbox
 and of its containers; the network of a pod is that of its sandbox.
@@ -9,24 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from node_agent.stats.exposition import COUNTER, GAUGE, Family, Row, labelled
-from node_agent.stats.figures import ContainerFigures, Figures, PodFigures
-from node_agent.stats.machine import Link
-from node_agent.stats.resource import NANO
-from node_agent.stats.uses import Use
+from node_agent.stats.cgroup_stats import CgroupUsage
+from node_agent.stats.machine import NetworkInterface
+from node_agent.stats.metrics import COUNTER, GAUGE, NANO, MetricFamily, Sample, format_labels
+from node_agent.stats.model import ContainerStats, NodeStats, PodStats
 
 
 class _Group(NamedTuple):
     """A control group of which rows tell."""
 
     labels: dict[str, str]
-    use: Use
+    use: CgroupUsage
     at: float
     started: float = 0.0
     oom_killed: bool = False
 
 
-Value = Callable[[Use], float | None]
+Value = Callable[[CgroupUsage], float | None]
 
 USES: tuple[tuple[str, str, str, Value], ...] = (
     ("container_cpu_user_seconds_total", COUNTER, "Cumulative user cpu time in seconds.", lambda use: use.user / NANO),
@@ -81,7 +80,7 @@ USES: tuple[tuple[str, str, str, Value], ...] = (
     ("container_spec_cpu_shares", GAUGE, "CPU share of the container.", lambda use: use.shares or None),
     ("container_spec_memory_limit_bytes", GAUGE, "Memory limit for the container.", lambda use: use.memory_limit),
 )
-LINKS: tuple[tuple[str, str, Callable[[Link], int]], ...] = (
+LINKS: tuple[tuple[str, str, Callable[[NetworkInterface], int]], ...] = (
     ("receive_bytes", "bytes received", lambda link: link.rx_bytes),
     ("receive_packets", "packets received", lambda link: link.rx_packets),
     ("receive_errors", "errors encountered while receiving", lambda link: link.rx_errors),
@@ -93,60 +92,62 @@ LINKS: tuple[tuple[str, str, Callable[[Link], int]], ...] = (
 )
 
 
-def families(figures: Figures, cpus: int, machine_labels: dict[str, str]) -> Iterator[Family]:
+def cadvisor_families(figures: NodeStats, cpus: int, machine_labels: dict[str, str]) -> Iterator[MetricFamily]:
     """Every family of the page; `machine_labels` tell which machine it is."""
     groups = tuple(_groups(figures))
-    labels = [labelled(**one.labels) for one in groups]
-    total = [labelled(cpu="total", **one.labels) for one in groups]
+    labels = [format_labels(**one.labels) for one in groups]
+    total = [format_labels(cpu="total", **one.labels) for one in groups]
     rows = list(zip(labels, groups, strict=True))
-    yield Family(
+    yield MetricFamily(
         "container_cpu_usage_seconds_total",
         COUNTER,
         "Cumulative cpu time consumed in seconds.",
-        [Row(one.use.cpu / NANO, text, one.at) for text, one in zip(total, groups, strict=True)],
+        [Sample(one.use.cpu / NANO, text, one.at) for text, one in zip(total, groups, strict=True)],
     )
     for name, kind, words, value in USES:
         found = ((text, one, value(one.use)) for text, one in rows)
-        yield Family(name, kind, words, [Row(seen, text, one.at) for text, one, seen in found if seen is not None])
-    yield Family(
+        yield MetricFamily(
+            name, kind, words, [Sample(seen, text, one.at) for text, one, seen in found if seen is not None]
+        )
+    yield MetricFamily(
         "container_memory_failures_total",
         COUNTER,
         "Cumulative count of memory allocation failures.",
         [
-            Row(number, labelled(failure_type=failure, scope="hierarchy", **one.labels), one.at)
+            Sample(number, format_labels(failure_type=failure, scope="hierarchy", **one.labels), one.at)
             for one in groups
             for failure, number in (("pgfault", one.use.page_faults), ("pgmajfault", one.use.major_faults))
         ],
     )
-    yield Family(
+    yield MetricFamily(
         "container_oom_events_total",
         COUNTER,
         "Count of out of memory events observed for the container",
-        [Row(int(one.oom_killed), text, one.at) for text, one in rows],
+        [Sample(int(one.oom_killed), text, one.at) for text, one in rows],
     )
-    yield Family(
+    yield MetricFamily(
         "container_start_time_seconds",
         GAUGE,
         "Start time of the container since unix epoch in seconds.",
-        [Row(one.started, text) for text, one in rows if one.started],
+        [Sample(one.started, text) for text, one in rows if one.started],
     )
-    yield Family(
+    yield MetricFamily(
         "container_last_seen",
         GAUGE,
         "Last time a container was seen by the exporter",
-        [Row(int(one.at), text, one.at) for text, one in rows],
+        [Sample(int(one.at), text, one.at) for text, one in rows],
     )
     yield from _networks(figures)
     yield from _disks(figures)
-    yield from _machine(figures, cpus, labelled(**machine_labels))
+    yield from _machine(figures, cpus, format_labels(**machine_labels))
 
 
-def _held(use: Use, number: float) -> float | None:
+def _held(use: CgroupUsage, number: float) -> float | None:
     """Of a container that has a limit of CPU."""
     return number if use.quota else None
 
 
-def _labels(group: str, pod: PodFigures | None = None, one: ContainerFigures | None = None) -> dict[str, str]:
+def _labels(group: str, pod: PodStats | None = None, one: ContainerStats | None = None) -> dict[str, str]:
     labels = dict.fromkeys(("container", "image", "name", "namespace", "pod"), "")
     labels["id"] = group
     if pod is not None:
@@ -157,7 +158,7 @@ def _labels(group: str, pod: PodFigures | None = None, one: ContainerFigures | N
     return labels
 
 
-def _groups(figures: Figures) -> Iterator[_Group]:
+def _groups(figures: NodeStats) -> Iterator[_Group]:
     yield _Group(_labels("/"), _whole(figures), figures.at, figures.machine.booted)
     if figures.everyone is not None:
         yield _Group(_labels(figures.everyone[0]), figures.everyone[1], figures.at)
@@ -175,53 +176,53 @@ def _groups(figures: Figures) -> Iterator[_Group]:
             )
 
 
-def _whole(figures: Figures) -> Use:
+def _whole(figures: NodeStats) -> CgroupUsage:
     """The machine as if it were a group."""
     machine = figures.machine
     same = ("cpu", "user", "system", "memory", "working_set", "rss", "cache", "mapped", "active_file", "inactive_file")
     more = ("swap", "page_faults", "major_faults", "tasks", "tasks_limit")
-    return Use(**{name: getattr(machine, name) for name in (*same, *more)}, memory_limit=machine.total)
+    return CgroupUsage(**{name: getattr(machine, name) for name in (*same, *more)}, memory_limit=machine.total)
 
 
-def _networks(figures: Figures) -> Iterator[Family]:
+def _networks(figures: NodeStats) -> Iterator[MetricFamily]:
     of_pods = [
         (_labels(pod.sandbox.group, pod, pod.sandbox), pod.links, pod.at)
         for pod in figures.pods
         if pod.links is not None and pod.sandbox is not None
     ]
     carried = [(_labels("/"), figures.machine.links, figures.at), *of_pods]
-    labels = [(labelled(interface=link.name, **names), link, at) for names, links, at in carried for link in links]
+    labels = [(format_labels(interface=link.name, **names), link, at) for names, links, at in carried for link in links]
     for name, words, number in LINKS:
-        rows = [Row(number(link), text, at) for text, link, at in labels]
-        yield Family(f"container_network_{name}_total", COUNTER, f"Cumulative count of {words}", rows)
+        rows = [Sample(number(link), text, at) for text, link, at in labels]
+        yield MetricFamily(f"container_network_{name}_total", COUNTER, f"Cumulative count of {words}", rows)
 
 
-def _disks(figures: Figures) -> Iterator[Family]:
+def _disks(figures: NodeStats) -> Iterator[MetricFamily]:
     used, limits, at = [], [], figures.at
     if figures.node_disk is not None:
-        disk, labels = figures.node_disk, labelled(device="", **_labels("/"))
-        used.append(Row(disk.used, labels, at))
-        limits.append(Row(disk.capacity, labels, at))
+        disk, labels = figures.node_disk, format_labels(device="", **_labels("/"))
+        used.append(Sample(disk.used, labels, at))
+        limits.append(Sample(disk.capacity, labels, at))
     for pod in figures.pods:
         for one in pod.containers:
             if pod.disk is not None and one.container.id in pod.disk.written:
-                labels = labelled(device="", **_labels(one.group, pod, one))
-                used.append(Row(pod.disk.written[one.container.id].size, labels, pod.disk.at))
-    yield Family("container_fs_usage_bytes", GAUGE, "Number of bytes that are consumed on this filesystem.", used)
-    yield Family("container_fs_limit_bytes", GAUGE, "Number of bytes that can be consumed.", limits)
+                labels = format_labels(device="", **_labels(one.group, pod, one))
+                used.append(Sample(pod.disk.written[one.container.id].size, labels, pod.disk.at))
+    yield MetricFamily("container_fs_usage_bytes", GAUGE, "Number of bytes that are consumed on this filesystem.", used)
+    yield MetricFamily("container_fs_limit_bytes", GAUGE, "Number of bytes that can be consumed.", limits)
 
 
-def _machine(figures: Figures, cpus: int, labels: str) -> Iterator[Family]:
+def _machine(figures: NodeStats, cpus: int, labels: str) -> Iterator[MetricFamily]:
     machine = figures.machine
-    yield Family("machine_cpu_cores", GAUGE, "Number of logical CPU cores.", [Row(cpus, labels)])
-    yield Family(
-        "machine_memory_bytes", GAUGE, "Amount of memory installed on the machine.", [Row(machine.total, labels)]
+    yield MetricFamily("machine_cpu_cores", GAUGE, "Number of logical CPU cores.", [Sample(cpus, labels)])
+    yield MetricFamily(
+        "machine_memory_bytes", GAUGE, "Amount of memory installed on the machine.", [Sample(machine.total, labels)]
     )
-    yield Family(
+    yield MetricFamily(
         "machine_swap_bytes",
         GAUGE,
         "Amount of swap memory available on the machine.",
-        [Row(machine.total_swap, labels)],
+        [Sample(machine.total_swap, labels)],
     )
     for name in ("container_scrape_error", "machine_scrape_error"):
-        yield Family(name, GAUGE, "1 if there was an error while getting metrics, 0 otherwise", [Row(0)])
+        yield MetricFamily(name, GAUGE, "1 if there was an error while getting metrics, 0 otherwise", [Sample(0)])

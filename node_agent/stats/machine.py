@@ -1,4 +1,4 @@
-"""What the whole machine uses, and what network interfaces have carried, from the texts of /proc (proc(5)). Pure."""
+"""/proc files to machine usage. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from node_agent.stats.uses import TICK
+from node_agent.stats.cgroup_stats import TICK
 
 FILES = ("stat", "meminfo", "vmstat", "net/dev", "net/route", "loadavg", "sys/kernel/pid_max", "sys/kernel/threads-max")
 KIB = 1024
@@ -14,7 +14,7 @@ IGNORED = ("lo", "veth", "docker", "nerdctl")
 """Interfaces that say nothing of the machine: cAdvisor leaves out those whose names begin so."""
 
 
-class Link(NamedTuple):
+class NetworkInterface(NamedTuple):
     """A network interface, and what it has carried since it was made."""
 
     name: str
@@ -29,7 +29,7 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineStats:
     """CPU times in nanoseconds since it was started (at `booted`, seconds since 1970), memory in bytes.
 
     `main_link` is the name of the interface of the default route, empty if there is none.
@@ -53,7 +53,7 @@ class Machine:
     major_faults: int = 0
     tasks: int = 0
     tasks_limit: int = 0
-    links: tuple[Link, ...] = ()
+    links: tuple[NetworkInterface, ...] = ()
     main_link: str = ""
 
     @property
@@ -62,7 +62,7 @@ class Machine:
         return max(self.total - self.working_set, 0)
 
 
-def machine(texts: Mapping[str, str]) -> Machine:
+def parse_machine(texts: Mapping[str, str]) -> MachineStats:
     """The machine whose files of `FILES` have these texts; what a missing one tells is 0."""
     stat = {line.split()[0]: line.split()[1:] for line in texts.get("stat", "").splitlines() if line}
     user, nice, system, _, _, irq, softirq = [int(one) * TICK for one in [*stat.get("cpu", ()), *"0000000"][:7]]
@@ -70,7 +70,7 @@ def machine(texts: Mapping[str, str]) -> Machine:
     faults = _rows(texts.get("vmstat", ""))
     total, used = memory.get("MemTotal", 0), memory.get("MemTotal", 0) - memory.get("MemFree", 0)
     limits = [int(texts[name]) for name in FILES[-2:] if texts.get(name)]
-    return Machine(
+    return MachineStats(
         cpu=user + nice + system + irq + softirq,
         user=user + nice,
         system=system + irq + softirq,
@@ -89,19 +89,19 @@ def machine(texts: Mapping[str, str]) -> Machine:
         major_faults=faults.get("pgmajfault", 0),
         tasks=_tasks(texts.get("loadavg", "")),
         tasks_limit=min(limits, default=0),
-        links=links(texts.get("net/dev", ""), IGNORED),
+        links=parse_interfaces(texts.get("net/dev", ""), IGNORED),
         main_link=_main_link(texts.get("net/route", "")),
     )
 
 
-def links(text: str, ignored: Iterable[str] = ("lo",)) -> tuple[Link, ...]:
+def parse_interfaces(text: str, ignored: Iterable[str] = ("lo",)) -> tuple[NetworkInterface, ...]:
     """The interfaces of /proc/PID/net/dev, but for those whose names begin with one of `ignored`."""
     found = []
     for line in text.splitlines()[2:]:
         name, _, rest = line.strip().partition(":")
         numbers = [int(number) for number in rest.split()]
         if len(numbers) >= 12 and not name.startswith(tuple(ignored)):
-            found.append(Link(name, *numbers[:4], *numbers[8:12]))
+            found.append(NetworkInterface(name, *numbers[:4], *numbers[8:12]))
     return tuple(found)
 
 

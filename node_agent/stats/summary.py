@@ -1,6 +1,4 @@
-"""The summary of a kubelet (k8s.io/kubelet/pkg/apis/stats/v1alpha1): what node, pods and containers use, as one
-document. Pure.
-"""
+"""/stats/summary. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +7,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from api import times
-from node_agent.garbage import Space
-from node_agent.stats.figures import ContainerFigures, Figures, PodFigures, Taken
-from node_agent.stats.machine import Link, Machine
-from node_agent.stats.uses import Use
+from node_agent.stats.cgroup_stats import CgroupUsage
+from node_agent.stats.machine import MachineStats, NetworkInterface
+from node_agent.stats.model import ContainerStats, DiskUsage, FilesystemStats, NodeStats, PodStats
 
 Document = dict[str, Any]
 Rates = Mapping[str, int]
 """Billionths of a core: of the machine by the empty name, of pods by their uid, of containers by their id."""
 
 
-def summary(node: str, figures: Figures, rates: Rates, *, brief: bool) -> Document:
+def summary_document(node: str, figures: NodeStats, rates: Rates, *, brief: bool) -> Document:
     """The whole document. `brief`: CPU and memory only."""
     return {
         "node": _node(node, figures, rates, brief=brief),
@@ -27,7 +24,7 @@ def summary(node: str, figures: Figures, rates: Rates, *, brief: bool) -> Docume
     }
 
 
-def _node(name: str, figures: Figures, rates: Rates, *, brief: bool) -> Document:
+def _node(name: str, figures: NodeStats, rates: Rates, *, brief: bool) -> Document:
     now, machine = _time(figures.at), figures.machine
     document: Document = {
         "nodeName": name,
@@ -50,14 +47,14 @@ def _node(name: str, figures: Figures, rates: Rates, *, brief: bool) -> Document
     return document
 
 
-def _everyone(figures: Figures, rates: Rates) -> list[Document]:
+def _everyone(figures: NodeStats, rates: Rates) -> list[Document]:
     if figures.everyone is None:
         return []
     now, (path, use) = _time(figures.at), figures.everyone
     return [{"name": "pods", "cpu": _cpu(now, rates.get(path, 0), use.cpu), "memory": _memory(now, use)}]
 
 
-def _pod(one: PodFigures, figures: Figures, rates: Rates, *, brief: bool) -> Document:
+def _pod(one: PodStats, figures: NodeStats, rates: Rates, *, brief: bool) -> Document:
     meta, now = one.pod.metadata, _time(one.at)
     document: Document = {
         "podRef": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
@@ -85,7 +82,7 @@ def _pod(one: PodFigures, figures: Figures, rates: Rates, *, brief: bool) -> Doc
     return document
 
 
-def _claims(one: PodFigures) -> list[Document]:
+def _claims(one: PodStats) -> list[Document]:
     """A claim takes what is taken of its file system: others may be in there with it."""
     named = {row.name: row.persistent_volume_claim for row in one.pod.spec.volumes}
     rows = []
@@ -97,7 +94,7 @@ def _claims(one: PodFigures) -> list[Document]:
     return rows
 
 
-def _container(one: ContainerFigures, pod: PodFigures, figures: Figures, rates: Rates, *, brief: bool) -> Document:
+def _container(one: ContainerStats, pod: PodStats, figures: NodeStats, rates: Rates, *, brief: bool) -> Document:
     now, identity = _time(one.at), one.container.id
     document: Document = {
         "name": one.container.name,
@@ -125,12 +122,12 @@ def _cpu(now: str, rate: int, used: int) -> Document:
     return {"time": now, "usageNanoCores": rate, "usageCoreNanoSeconds": used}
 
 
-def _memory(now: str, use: Use) -> Document:
+def _memory(now: str, use: CgroupUsage) -> Document:
     available = {} if use.available is None else {"availableBytes": use.available}
     return {"time": now, **available, **_memory_of(use)}
 
 
-def _memory_of(use: Use | Machine) -> Document:
+def _memory_of(use: CgroupUsage | MachineStats) -> Document:
     return {
         "usageBytes": use.memory,
         "workingSetBytes": use.working_set,
@@ -140,7 +137,7 @@ def _memory_of(use: Use | Machine) -> Document:
     }
 
 
-def _network(now: str, links: tuple[Link, ...], main: str) -> Document:
+def _network(now: str, links: tuple[NetworkInterface, ...], main: str) -> Document:
     rows = [
         {
             "name": one.name,
@@ -155,9 +152,9 @@ def _network(now: str, links: tuple[Link, ...], main: str) -> Document:
     return {"time": now, **first, "interfaces": rows}
 
 
-def _disk(now: str, space: Space, taken: Taken | None = None) -> Document:
+def _disk(now: str, space: FilesystemStats, taken: DiskUsage | None = None) -> Document:
     """Of a file system, what is taken of it by one, or by all."""
-    whole = Taken(space.used, space.inodes - space.inodes_free)
+    whole = DiskUsage(space.used, space.inodes - space.inodes_free)
     size, inodes = taken or whole
     return {
         "time": now,
@@ -170,9 +167,9 @@ def _disk(now: str, space: Space, taken: Taken | None = None) -> Document:
     }
 
 
-def _sum(rows: Iterable[Taken]) -> Taken:
+def _sum(rows: Iterable[DiskUsage]) -> DiskUsage:
     found = list(rows)
-    return Taken(sum(one.size for one in found), sum(one.inodes for one in found))
+    return DiskUsage(sum(one.size for one in found), sum(one.inodes for one in found))
 
 
 def _time(seconds: float) -> str:

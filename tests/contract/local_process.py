@@ -13,10 +13,11 @@ import termios
 from collections.abc import AsyncIterator
 from typing import Self
 
-from node_agent.drivers.docker_streams import STDERR, STDOUT, Process, Size
+from node_agent.docker.exec import StreamSession, TerminalSize
+from node_agent.docker.wire_format import STDERR, STDOUT
 
 
-class LocalProcess(Process):
+class LocalProcess(StreamSession):
     """Leaving it kills what has not ended, with its group."""
 
     def __init__(self, program: asyncio.subprocess.Process, terminal: int | None) -> None:
@@ -89,7 +90,7 @@ class LocalProcess(Process):
         if self.program.stdin is not None:
             self.program.stdin.close()
 
-    async def resize(self, size: Size) -> None:
+    async def resize(self, size: TerminalSize) -> None:
         if self._terminal is not None:
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.height, size.width, 0, 0))
 

@@ -10,15 +10,20 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from multidict import MultiDict
 
-from node_agent.server.conversation import converse
-from node_agent.server.outcomes import Outcome
-from node_agent.server.port_forward import serve_port_forward
-from node_agent.server.remote_command import Asked, RemoteCommand, asked, serve_remote_command
+from node_agent.server.exec import copy_streams
+from node_agent.server.portforward import serve_port_forward
+from node_agent.server.streaming.remotecommand import (
+    Outcome,
+    RemoteCommand,
+    StreamOptions,
+    parse_stream_options,
+    serve_remote_command,
+)
 from streams.connection import Connection
 from streams.stream import Stream
 from tests.contract.local_process import LocalProcess
 
-Work = Callable[[Asked, RemoteCommand], Awaitable[Outcome]]
+Work = Callable[[StreamOptions, RemoteCommand], Awaitable[Outcome]]
 
 POD = {
     "kind": "Pod",
@@ -50,16 +55,16 @@ class PodServer:
     dial: Callable[[int], Awaitable[Stream]] = field(default_factory=lambda: dial)
     idle_seconds: float = 3600.0
 
-    async def run(self, wanted: Asked, command: RemoteCommand) -> Outcome:
+    async def run(self, wanted: StreamOptions, command: RemoteCommand) -> Outcome:
         if self.work is not None:
             return await self.work(wanted, command)
         process = await LocalProcess.start(wanted.command, stdin=wanted.stdin, tty=wanted.tty)
         self.processes.append(process)
-        return await converse(process, command)
+        return await copy_streams(process, command)
 
     async def exec(self, request: web.Request) -> web.StreamResponse:
         request = _as_for_a_node(request)
-        wanted = asked(request.query)
+        wanted = parse_stream_options(request.query)
         answer = await serve_remote_command(
             request, wanted, lambda command: self.run(wanted, command), self.idle_seconds
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab import images
 from lab.command import run
-from node_agent.drivers.docker_streams import Process
+from node_agent.docker.exec import StreamSession
 from tests.contract.test_docker_driver import DEADLINE_SECONDS, DEAF, Dockerd
 
 _NAMES = count()
@@ -27,7 +27,7 @@ def docker(dockerd: Dockerd, *words: str) -> str:
     return run("docker", "-H", f"unix://{dockerd.socket}", *words)
 
 
-async def told(process: Process) -> tuple[bytes, bytes]:
+async def told(process: StreamSession) -> tuple[bytes, bytes]:
     """All that it says on stdout and on stderr."""
     said = {1: b"", 2: b""}
     async with asyncio.timeout(DEADLINE_SECONDS):

@@ -19,8 +19,8 @@ from api.certificates import node_kubeconfig
 from api.client import Client
 from api.kubeconfig import Kubeconfig
 from master.access import pki
-from node_agent.server.callers import ALLOWED_SECONDS, REFUSED_SECONDS, TOKEN_SECONDS, Callers
-from node_agent.server.server import Route, Server, guarded_by
+from node_agent.server.auth import ALLOWED_SECONDS, REFUSED_SECONDS, TOKEN_SECONDS, RequestAuth
+from node_agent.server.server import Route, Server, require_client_certificates
 from reconcile.errors import Refused
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
@@ -78,7 +78,9 @@ async def agent(server: ApiServer, tmp_path: Path) -> AsyncIterator[Agent]:
         (tmp_path / "node").write_text(await node_kubeconfig(client, admin, NODE))
     async with Client(Kubeconfig.load(tmp_path / "node")) as client:
         routes = tuple(Route(path, _named, ("GET", "POST")) for path in PATHS)
-        door = Server("127.0.0.1", 0, guarded_by(ca.pem, context), Callers(client, NODE, clock), routes)
+        door = Server(
+            "127.0.0.1", 0, require_client_certificates(ca.pem, context), RequestAuth(client, NODE, clock), routes
+        )
         await door.listen()
         yield Agent(f"https://127.0.0.1:{door.port}", ca, tmp_path, clock)
         await door.stop()
@@ -195,6 +197,6 @@ async def test_a_certificate_of_another_authority_ends_the_connection(agent: Age
 
 def test_an_authority_is_a_certificate_or_there_is_none() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    assert guarded_by(b"", context).verify_mode is ssl.CERT_NONE
+    assert require_client_certificates(b"", context).verify_mode is ssl.CERT_NONE
     with pytest.raises(Refused, match="no certificate in PEM"):
-        guarded_by(b"nonsense", context)
+        require_client_certificates(b"nonsense", context)

@@ -10,55 +10,69 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.cgroups import Group, Limits, Room, group, groups, limits, path, top, values
-from node_agent.drivers.cgroup_files import CgroupFiles
-from node_agent.drivers.cgroups import MOUNT, Cgroups
-from node_agent.stats.uses import FULL
+from node_agent.cgroups.cgroupfs import MOUNT, CgroupfsDriver
+from node_agent.cgroups.hierarchy import (
+    CgroupLimits,
+    CgroupPath,
+    PodsCapacity,
+    candidate_cgroups,
+    cgroupfs_path,
+    limit_files,
+    pod_cgroup,
+    pod_limits,
+    pods_cgroup,
+)
+from node_agent.stats.cgroup_stats import FULL
+from node_agent.stats.collector import CgroupReader
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import UID, pod
 
 ROOT = f"/podlane-test-{os.getpid()}"
 WISH = pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
-HERE = group(WISH, ROOT)
-LIMITS = limits(WISH, Room(1, 1 << 30, pids=50))
+HERE = pod_cgroup(WISH, ROOT)
+LIMITS = pod_limits(WISH, PodsCapacity(1, 1 << 30, pids=50))
 
 
 @pytest.fixture
-def driver() -> Iterator[Cgroups]:
-    one = Cgroups()
+def driver() -> Iterator[CgroupfsDriver]:
+    one = CgroupfsDriver()
     try:
-        one.make(top(ROOT), Limits())
+        one.make(pods_cgroup(ROOT), CgroupLimits())
     except NotReady as error:
         pytest.skip(f"no control groups can be made here: {error}")
     yield one
-    one.remove(Group((ROOT.strip("/"),)))
+    one.remove(CgroupPath((ROOT.strip("/"),)))
 
 
-def test_a_group_is_made_with_its_values_and_goes_without_a_trace(driver: Cgroups) -> None:
+def test_a_group_is_made_with_its_values_and_goes_without_a_trace(driver: CgroupfsDriver) -> None:
     for _ in range(2):
-        assert driver.make(HERE, LIMITS) == path(HERE)
-    for value in values(LIMITS, driver.version):
-        assert (MOUNT / value.controller / path(HERE).lstrip("/") / value.file).read_text().strip() == value.text
-    assert driver.below(top(ROOT)) == {f"pod{UID}"}
-    for where in groups(UID, ROOT):
+        assert driver.make(HERE, LIMITS) == cgroupfs_path(HERE)
+    for value in limit_files(LIMITS, driver.version):
+        assert (
+            MOUNT / value.controller / cgroupfs_path(HERE).lstrip("/") / value.file
+        ).read_text().strip() == value.text
+    assert driver.below(pods_cgroup(ROOT)) == {f"pod{UID}"}
+    for where in candidate_cgroups(UID, ROOT):
         driver.remove(where)
         driver.remove(where)
-    assert not [*MOUNT.glob(f"*{path(HERE)}"), *MOUNT.glob(path(HERE).lstrip("/"))]
-    assert driver.below(top(ROOT)) == driver.below(HERE) == set()
+    assert not [*MOUNT.glob(f"*{cgroupfs_path(HERE)}"), *MOUNT.glob(cgroupfs_path(HERE).lstrip("/"))]
+    assert driver.below(pods_cgroup(ROOT)) == driver.below(HERE) == set()
 
 
-def test_limits_change_and_end(driver: Cgroups) -> None:
-    for wish in (LIMITS, Limits(shares=4096, memory=128 << 20), Limits()):
+def test_limits_change_and_end(driver: CgroupfsDriver) -> None:
+    for wish in (LIMITS, CgroupLimits(shares=4096, memory=128 << 20), CgroupLimits()):
         driver.make(HERE, wish)
-        for value in values(wish, driver.version):
-            text = (MOUNT / value.controller / path(HERE).lstrip("/") / value.file).read_text().strip()
+        for value in limit_files(wish, driver.version):
+            text = (MOUNT / value.controller / cgroupfs_path(HERE).lstrip("/") / value.file).read_text().strip()
             endless = value.file == "memory.limit_in_bytes" and value.text == "-1"
             assert int(text) > 1 << 60 if endless else text == value.text
 
 
-def test_a_process_can_run_in_a_group(driver: Cgroups) -> None:
+def test_a_process_can_run_in_a_group(driver: CgroupfsDriver) -> None:
     driver.make(HERE, LIMITS)
-    found = [*MOUNT.glob(f"*{path(HERE)}")] if driver.version == 1 else [MOUNT / path(HERE).lstrip("/")]
+    found = (
+        [*MOUNT.glob(f"*{cgroupfs_path(HERE)}")] if driver.version == 1 else [MOUNT / cgroupfs_path(HERE).lstrip("/")]
+    )
     assert found
     child = os.fork()
     if child == 0:
@@ -72,9 +86,9 @@ def test_a_process_can_run_in_a_group(driver: Cgroups) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_value_that_the_kernel_refuses_is_told(driver: Cgroups) -> None:
+def test_a_value_that_the_kernel_refuses_is_told(driver: CgroupfsDriver) -> None:
     with pytest.raises(NotReady, match=r"pids\.max does not take '-5'"):
-        driver.make(HERE, Limits(pids=-5))
+        driver.make(HERE, CgroupLimits(pids=-5))
 
 
 WORK = """
@@ -87,16 +101,18 @@ sys.stdin.read()
 """
 
 
-def test_what_a_program_in_a_group_uses_is_read(driver: Cgroups) -> None:
+def test_what_a_program_in_a_group_uses_is_read(driver: CgroupfsDriver) -> None:
     driver.make(HERE, LIMITS)
-    found = [*MOUNT.glob(f"*{path(HERE)}")] if driver.version == 1 else [MOUNT / path(HERE).lstrip("/")]
+    found = (
+        [*MOUNT.glob(f"*{cgroupfs_path(HERE)}")] if driver.version == 1 else [MOUNT / cgroupfs_path(HERE).lstrip("/")]
+    )
     enter = "".join(f"echo $$ > {one}/cgroup.procs; " for one in found)
     command = ["sh", "-c", f'{enter}exec "$0" -c "$1"', sys.executable, WORK]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdin is not None
         assert program.stdout is not None
         pid, took = map(int, program.stdout.readline().split())
-        files = CgroupFiles()
+        files = CgroupReader()
         groups_of_it = files.groups_of(pid)
         seen = files.use(groups_of_it, FULL)
         program.stdin.close()

@@ -9,7 +9,7 @@ import pytest
 
 from api.attach import NODE_AGENT, AttachRequest
 from lab.command import run
-from node_agent.drivers.cni_network import CniNetwork
+from node_agent.network.cni import CniNetwork
 from reconcile.errors import Gone
 
 PLUGINS = "/usr/lib/cni"

@@ -26,14 +26,15 @@ from aiohttp import web
 
 from lab import images
 from lab.command import run
-from node_agent import observed as label
-from node_agent.containers import ContainerSpec, LogLimits
-from node_agent.credentials import Credential
-from node_agent.drivers import mounts, usage
-from node_agent.drivers.docker import Docker
-from node_agent.drivers.docker_exec import MOST_OUTPUT, Executed
-from node_agent.observed import Container
-from node_agent.security import Rights
+from node_agent.docker.client import DockerClient, LogLimits
+from node_agent.docker.exec import MAX_OUTPUT, ExecResult
+from node_agent.images.credentials import Credential
+from node_agent.runtime import container as label
+from node_agent.runtime.container import RuntimeContainer
+from node_agent.runtime.security import SecurityOptions
+from node_agent.runtime.spec import ContainerConfig
+from node_agent.stats import collector, disk
+from node_agent.volumes import mounts
 from reconcile.errors import Gone, NotReady, Refused
 from tests.contract import registry as registry_of_debian
 from tests.fakes import FakeDocker
@@ -120,12 +121,12 @@ def dockerd() -> Iterator[Dockerd]:
 
 
 @pytest.fixture(params=["fake", "dockerd"])
-def driver(request: pytest.FixtureRequest) -> Iterator[Docker]:
+def driver(request: pytest.FixtureRequest) -> Iterator[DockerClient]:
     if request.param == "fake":
         yield FakeDocker(images.PAUSE, images.TOOLBOX)
         return
     daemon: Dockerd = request.getfixturevalue("dockerd")
-    real = Docker(str(daemon.socket), LOGS)
+    real = DockerClient(str(daemon.socket), LOGS)
     yield real
     real.close()
 
@@ -135,18 +136,18 @@ def uid() -> str:
     return f"uid-{next(UID)}"
 
 
-def sandbox(uid: str, attempt: int = 0) -> ContainerSpec:
+def sandbox(uid: str, attempt: int = 0) -> ContainerConfig:
     own = {label.TYPE: label.SANDBOX_TYPE, label.ATTEMPT: str(attempt), label.CONTAINER_NAME: "POD"}
     pod = {label.POD_UID: uid, label.POD_NAME: "web", label.POD_NAMESPACE: "red"}
-    return ContainerSpec(
+    return ContainerConfig(
         name=f"k8s_POD_web_red_{uid}_{attempt}", image=images.PAUSE, labels={**own, **pod}, hostname="web"
     )
 
 
-def container(uid: str, image: str, network: str, command: tuple[str, ...], restarts: int = 0) -> ContainerSpec:
+def container(uid: str, image: str, network: str, command: tuple[str, ...], restarts: int = 0) -> ContainerConfig:
     own = {label.TYPE: label.CONTAINER_TYPE, label.CRASHES: "0", label.CONTAINER_NAME: "main"}
     counted = {label.RESTARTS: str(restarts), label.POD_UID: uid}
-    return ContainerSpec(
+    return ContainerConfig(
         name=f"k8s_main_web_red_{uid}_{restarts}",
         image=image,
         labels={**own, **counted},
@@ -157,27 +158,27 @@ def container(uid: str, image: str, network: str, command: tuple[str, ...], rest
     )
 
 
-async def running_sandbox(driver: Docker, uid: str) -> str:
+async def running_sandbox(driver: DockerClient, uid: str) -> str:
     identity = await driver.create(sandbox(uid))
     await driver.start(identity)
     return identity
 
 
-async def started(driver: Docker, uid: str, command: tuple[str, ...]) -> str:
+async def started(driver: DockerClient, uid: str, command: tuple[str, ...]) -> str:
     network = await running_sandbox(driver, uid)
     identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, command))
     await driver.start(identity)
     return identity
 
 
-async def until(driver: Docker, identity: str, holds: Callable[[Container], bool]) -> Container:
+async def until(driver: DockerClient, identity: str, holds: Callable[[RuntimeContainer], bool]) -> RuntimeContainer:
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not holds(seen := await driver.inspect(identity)):
             await asyncio.sleep(0.02)
     return seen
 
 
-async def test_a_container_goes_from_created_to_running_to_gone(driver: Docker, uid: str) -> None:
+async def test_a_container_goes_from_created_to_running_to_gone(driver: DockerClient, uid: str) -> None:
     identity = await driver.create(sandbox(uid))
     made = await driver.inspect(identity)
     assert (made.state, made.unborn, made.running, made.pid, made.started_at) == ("created", True, False, 0, None)
@@ -197,7 +198,7 @@ async def test_a_container_goes_from_created_to_running_to_gone(driver: Docker, 
     assert identity not in await driver.sandboxes()
 
 
-async def test_sandboxes_are_listed_without_the_containers_in_them(driver: Docker, uid: str) -> None:
+async def test_sandboxes_are_listed_without_the_containers_in_them(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     [network] = [one.id for one in await driver.pod_containers(uid) if one.is_sandbox]
     await driver.signal(network, "SIGKILL")
@@ -206,7 +207,7 @@ async def test_sandboxes_are_listed_without_the_containers_in_them(driver: Docke
     assert identity not in await driver.sandboxes()
 
 
-async def test_a_container_that_ends_says_how_and_when(driver: Docker, uid: str) -> None:
+async def test_a_container_that_ends_says_how_and_when(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 3"))
     seen = await until(driver, identity, lambda one: not one.running)
     assert (seen.state, seen.exit_code, seen.oom_killed, seen.error, seen.ended) == ("exited", 3, False, "", True)
@@ -217,7 +218,7 @@ async def test_a_container_that_ends_says_how_and_when(driver: Docker, uid: str)
 
 
 async def test_a_program_that_is_not_there_is_refused_and_leaves_a_container_that_failed(
-    driver: Docker, uid: str
+    driver: DockerClient, uid: str
 ) -> None:
     with pytest.raises(Refused, match="/nowhere"):
         await started(driver, uid, ("/nowhere",))
@@ -227,7 +228,7 @@ async def test_a_program_that_is_not_there_is_refused_and_leaves_a_container_tha
     assert "/nowhere" in seen.error
 
 
-async def test_a_polite_program_ends_when_asked_to(driver: Docker, uid: str) -> None:
+async def test_a_polite_program_ends_when_asked_to(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, POLITE)
 
     async with asyncio.timeout(DEADLINE_SECONDS):
@@ -236,7 +237,7 @@ async def test_a_polite_program_ends_when_asked_to(driver: Docker, uid: str) -> 
     assert (await driver.inspect(identity)).exit_code == 5
 
 
-async def test_a_container_keeps_the_signal_with_which_it_wishes_to_be_stopped(driver: Docker, uid: str) -> None:
+async def test_a_container_keeps_the_signal_with_which_it_wishes_to_be_stopped(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
     spec = container(uid, await driver.image_id(images.TOOLBOX), network, DEAF)
     for wish, kept in (("SIGUSR1", "SIGUSR1"), ("SIGRTMIN+3", "SIGRTMIN+3"), ("", "SIGTERM")):
@@ -244,7 +245,7 @@ async def test_a_container_keeps_the_signal_with_which_it_wishes_to_be_stopped(d
         assert (await driver.inspect(identity)).stop_signal == kept
 
 
-async def test_a_deaf_program_ends_when_killed(driver: Docker, uid: str) -> None:
+async def test_a_deaf_program_ends_when_killed(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     await driver.signal(identity, "SIGTERM")
     assert (await driver.inspect(identity)).running
@@ -252,7 +253,7 @@ async def test_a_deaf_program_ends_when_killed(driver: Docker, uid: str) -> None
     assert (await until(driver, identity, lambda one: not one.running)).exit_code == 137
 
 
-async def test_what_has_ended_or_gone_takes_signals_and_removals_without_error(driver: Docker, uid: str) -> None:
+async def test_what_has_ended_or_gone_takes_signals_and_removals_without_error(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 0"))
     await until(driver, identity, lambda one: not one.running)
     await driver.signal(identity, "SIGTERM")
@@ -265,13 +266,13 @@ async def test_what_has_ended_or_gone_takes_signals_and_removals_without_error(d
         await driver.start(identity)
 
 
-async def test_a_running_container_is_removed_with_its_program(driver: Docker, uid: str) -> None:
+async def test_a_running_container_is_removed_with_its_program(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     await driver.remove(identity)
     assert [one.name for one in await driver.pod_containers(uid)] == ["POD"]
 
 
-async def test_what_nobody_has_started_is_discarded_and_what_runs_is_not(driver: Docker, uid: str) -> None:
+async def test_what_nobody_has_started_is_discarded_and_what_runs_is_not(driver: DockerClient, uid: str) -> None:
     identity = await driver.create(sandbox(uid))
     await driver.discard(identity)
     await driver.discard(identity)
@@ -283,7 +284,7 @@ async def test_what_nobody_has_started_is_discarded_and_what_runs_is_not(driver:
 
 
 async def test_the_name_of_a_dead_container_may_be_taken_but_not_that_of_a_running_one(
-    driver: Docker, uid: str
+    driver: DockerClient, uid: str
 ) -> None:
     first = await driver.create(sandbox(uid))
     second = await driver.create(sandbox(uid))
@@ -294,7 +295,7 @@ async def test_the_name_of_a_dead_container_may_be_taken_but_not_that_of_a_runni
     assert (await driver.inspect(second)).running
 
 
-def stick(driver: Docker, identity: str) -> Path:
+def stick(driver: DockerClient, identity: str) -> Path:
     """From now on a dead container cannot be removed; the file is what holds it, on a real host."""
     if isinstance(driver, FakeDocker):
         driver.stuck.add(identity)
@@ -305,7 +306,7 @@ def stick(driver: Docker, identity: str) -> Path:
     return held
 
 
-async def test_a_name_whose_dead_holder_cannot_be_removed_gets_a_suffix(driver: Docker, uid: str) -> None:
+async def test_a_name_whose_dead_holder_cannot_be_removed_gets_a_suffix(driver: DockerClient, uid: str) -> None:
     first = await driver.create(sandbox(uid))
     held = stick(driver, first)
     try:
@@ -322,11 +323,11 @@ async def test_a_name_whose_dead_holder_cannot_be_removed_gets_a_suffix(driver: 
             run("chattr", "-i", str(held))
 
 
-def name_of(driver: Docker, identity: str) -> str:
+def name_of(driver: DockerClient, identity: str) -> str:
     return str(driver._connected().inspect_container(identity)["Name"]).removeprefix("/")
 
 
-async def test_a_container_cannot_join_a_sandbox_that_does_not_run(driver: Docker, uid: str) -> None:
+async def test_a_container_cannot_join_a_sandbox_that_does_not_run(driver: DockerClient, uid: str) -> None:
     network = await driver.create(sandbox(uid))
     identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))
     with pytest.raises(Refused, match="non running"):
@@ -334,7 +335,7 @@ async def test_a_container_cannot_join_a_sandbox_that_does_not_run(driver: Docke
     assert (await driver.inspect(identity)).ended
 
 
-async def test_too_little_memory_is_refused_when_the_container_is_made(driver: Docker, uid: str) -> None:
+async def test_too_little_memory_is_refused_when_the_container_is_made(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
     spec = container(uid, await driver.image_id(images.TOOLBOX), network, DEAF)
     with pytest.raises(Refused, match="6MB"):
@@ -342,7 +343,7 @@ async def test_too_little_memory_is_refused_when_the_container_is_made(driver: D
     await driver.create(replace(spec, memory=8 << 20))
 
 
-async def test_images_are_here_or_not_or_have_no_possible_name(driver: Docker) -> None:
+async def test_images_are_here_or_not_or_have_no_possible_name(driver: DockerClient) -> None:
     assert (await driver.image_id(images.TOOLBOX)).startswith("sha256:")
     with pytest.raises(Gone):
         await driver.image_id("nobody/nothing:1")
@@ -352,7 +353,7 @@ async def test_images_are_here_or_not_or_have_no_possible_name(driver: Docker) -
         await driver.create(replace(sandbox("uid-0"), image="nobody/nothing:1"))
 
 
-async def add_image(driver: Docker, *names: str) -> None:
+async def add_image(driver: DockerClient, *names: str) -> None:
     """An image of its own, with all these names."""
     if isinstance(driver, FakeDocker):
         driver.images |= set(names)
@@ -367,7 +368,7 @@ async def add_image(driver: Docker, *names: str) -> None:
     client.close()
 
 
-async def test_images_are_listed_and_removed_unless_a_container_has_them(driver: Docker, uid: str) -> None:
+async def test_images_are_listed_and_removed_unless_a_container_has_them(driver: DockerClient, uid: str) -> None:
     await add_image(driver, "podlane/extra:1")
     extra = await driver.image_id("podlane/extra:1")
     [image] = [one for one in await driver.stored_images() if one.id == extra]
@@ -386,7 +387,7 @@ async def test_images_are_listed_and_removed_unless_a_container_has_them(driver:
         await driver.image_id("podlane/extra:1")
 
 
-async def test_all_containers_tell_of_the_dead_how_they_ended(driver: Docker, uid: str) -> None:
+async def test_all_containers_tell_of_the_dead_how_they_ended(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 3"))
     dead = await until(driver, identity, lambda one: not one.running)
     found = {one.id: one for one in await driver.all_containers() if one.uid == uid}
@@ -396,7 +397,7 @@ async def test_all_containers_tell_of_the_dead_how_they_ended(driver: Docker, ui
     assert network.image_id == await driver.image_id(images.PAUSE)
 
 
-async def test_a_container_has_a_log_as_soon_as_it_has_been_started(driver: Docker, uid: str) -> None:
+async def test_a_container_has_a_log_as_soon_as_it_has_been_started(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
     identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))
     assert (await driver.inspect(identity)).log_path == ""
@@ -404,18 +405,18 @@ async def test_a_container_has_a_log_as_soon_as_it_has_been_started(driver: Dock
     assert identity in Path((await driver.inspect(identity)).log_path).name
 
 
-async def test_images_are_listed_with_their_names_and_sizes(driver: Docker) -> None:
+async def test_images_are_listed_with_their_names_and_sizes(driver: DockerClient) -> None:
     found = {name: image.size_bytes for image in await driver.image_sizes() for name in image.names}
     assert {name if ":" in name else f"{name}:latest" for name in (images.PAUSE, images.TOOLBOX)} <= found.keys()
     assert all(size > 0 for size in found.values())
 
 
-async def test_a_registry_that_is_away_may_be_asked_again(driver: Docker) -> None:
+async def test_a_registry_that_is_away_may_be_asked_again(driver: DockerClient) -> None:
     with pytest.raises(NotReady, match="refused"):
         await driver.pull(ABSENT)
 
 
-async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: Docker, uid: str) -> None:
+async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: DockerClient, uid: str) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
     connected = asyncio.Event()
 
@@ -434,9 +435,9 @@ async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: D
     following.cancel()
 
 
-async def test_a_program_run_inside_says_what_it_has_to_say_and_how_it_ended(driver: Docker, uid: str) -> None:
+async def test_a_program_run_inside_says_what_it_has_to_say_and_how_it_ended(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
-    assert await driver.execute(identity, ("echo", "all", "is well"), 10) == Executed(0, "all is well\n")
+    assert await driver.execute(identity, ("echo", "all", "is well"), 10) == ExecResult(0, "all is well\n")
     assert (await driver.execute(identity, ("sh", "-c", "exit 3"), 10)).code == 3
     absent = await driver.execute(identity, ("/nowhere",), 10)
     assert absent.code in {126, 127}
@@ -444,13 +445,13 @@ async def test_a_program_run_inside_says_what_it_has_to_say_and_how_it_ended(dri
     assert (await driver.inspect(identity)).running
 
 
-async def test_a_program_run_inside_that_does_not_end_is_left_alone_in_time(driver: Docker, uid: str) -> None:
+async def test_a_program_run_inside_that_does_not_end_is_left_alone_in_time(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     assert (await driver.execute(identity, DEAF, 0.3)).code is None
     assert (await driver.inspect(identity)).running
 
 
-async def test_nothing_is_run_inside_what_does_not_run(driver: Docker, uid: str) -> None:
+async def test_nothing_is_run_inside_what_does_not_run(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 0"))
     await until(driver, identity, lambda one: not one.running)
     with pytest.raises(Refused, match="not running"):
@@ -460,7 +461,7 @@ async def test_nothing_is_run_inside_what_does_not_run(driver: Docker, uid: str)
         await driver.execute(identity, ("echo",), 10)
 
 
-async def test_the_end_of_what_was_written(driver: Docker, uid: str) -> None:
+async def test_the_end_of_what_was_written(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "echo one; echo two; echo three; exit 1"))
     await until(driver, identity, lambda one: not one.running)
     assert await driver.log_end(identity, 80, 2048) == "one\ntwo\nthree\n"
@@ -501,7 +502,7 @@ async def registry() -> AsyncIterator[tuple[str, dict[str, int]]]:
 
 async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tuple[str, dict[str, int]]) -> None:
     address, answers = registry
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     answers["secret"] = 403
     with pytest.raises((Refused, Gone), match=r"manifest|not found"):
         await real.pull(f"{address}/unknown:1")
@@ -511,19 +512,19 @@ async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tupl
 
 
 async def test_of_a_program_that_talks_too_much_the_beginning_is_kept(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     identity = await started(real, uid, DEAF)
     chatty = await real.execute(identity, ("sh", "-c", "yes | head -c 1000000; echo end >&2; exit 4"), 20)
-    assert (chatty.code, len(chatty.output), chatty.output[:4]) == (4, MOST_OUTPUT, "y\ny\n")
+    assert (chatty.code, len(chatty.output), chatty.output[:4]) == (4, MAX_OUTPUT, "y\ny\n")
     both = await real.execute(identity, ("sh", "-c", "echo out; echo err >&2; printf '\\377'"), 10)
     assert sorted(both.output) == sorted("out\nerr\n\ufffd")
     partly = await real.execute(identity, ("sh", "-c", "echo begun; sleep 60"), 1)
-    assert partly == Executed(None, "begun\n")
+    assert partly == ExecResult(None, "begun\n")
     real.close()
 
 
 async def test_a_registry_with_a_password_gives_to_who_knows_it(dockerd: Dockerd, tmp_path: Path) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     right = Credential(registry_of_debian.USER, registry_of_debian.PASSWORD)
     with registry_of_debian.serving(tmp_path) as address:
         name = f"{address}/private/toolbox:1"
@@ -544,7 +545,7 @@ async def test_a_registry_with_a_password_gives_to_who_knows_it(dockerd: Dockerd
 
 
 async def test_an_unknown_runtime_is_refused_by_name(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     with pytest.raises(Refused, match="gvisor"):
         await real.create(replace(sandbox(uid), runtime="gvisor"))
     identity = await real.create(replace(sandbox(uid), runtime="runc"))
@@ -595,7 +596,7 @@ def read_process(pid: int) -> Process:
 
 
 async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid: str, tmp_path: Path) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     (tmp_path / "said").write_text("hello")
     spec = replace(
@@ -626,12 +627,12 @@ async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid
 
 
 async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     image = await real.image_id(images.TOOLBOX)
     assert await real.image_user(image) == ""
     box = await real.create(replace(sandbox(uid), sysctls=(("net.ipv4.ip_unprivileged_port_start", "80"),)))
     await real.start(box)
-    rights = Rights(
+    rights = SecurityOptions(
         user="1000:1001",
         groups=(7, 8),
         cap_add=("NET_ADMIN",),
@@ -659,10 +660,10 @@ async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
 
 
 async def test_a_privileged_container_runs_or_tells_why_not(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     box = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), box, DEAF)
-    identity = await real.create(replace(spec, rights=Rights(privileged=True)))
+    identity = await real.create(replace(spec, rights=SecurityOptions(privileged=True)))
     assert inspected(dockerd, identity)["HostConfig"]["Privileged"]
     try:
         await real.start(identity)
@@ -674,7 +675,7 @@ async def test_a_privileged_container_runs_or_tells_why_not(dockerd: Dockerd, ui
 
 
 async def test_a_container_may_see_the_processes_of_another(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     image = await real.image_id(images.TOOLBOX)
     first = await real.create(container(uid, image, network, DEAF))
@@ -688,7 +689,7 @@ async def test_a_container_may_see_the_processes_of_another(dockerd: Dockerd, ui
 
 
 async def test_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     identity = await started(real, uid, ("sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done"))
     log = Path((await until(real, identity, lambda one: not one.running)).log_path)
     kept = sorted(log.parent.glob(f"{log.name}*"))
@@ -698,7 +699,7 @@ async def test_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
 
 
 async def test_an_image_with_two_names_goes_with_both(dockerd: Dockerd) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     await add_image(real, "podlane/first:1", "podlane/second:1")
     identity = await real.image_id("podlane/first:1")
     [image] = [one for one in await real.stored_images() if one.id == identity]
@@ -710,26 +711,26 @@ async def test_an_image_with_two_names_goes_with_both(dockerd: Dockerd) -> None:
 
 
 async def test_what_a_container_takes_is_seen_from_outside(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     work = "head -c 3000000 /dev/zero > /tmp/written; echo done; exec tail -f /dev/null"
     identity = await started(real, uid, ("sh", "-c", work))
-    seen = await until(real, identity, lambda one: bool(one.log_path) and usage.log_taken(one.log_path)[0] > 0)
+    seen = await until(real, identity, lambda one: bool(one.log_path) and disk.log_usage(one.log_path)[0] > 0)
     written = await real.written_bytes(uid)
     assert written[identity] >= 3_000_000
     assert sorted(written) == sorted(one.id for one in await real.pod_containers(uid))
-    size, inodes = usage.taken(Path(seen.layer))
+    size, inodes = disk.directory_usage(Path(seen.layer))
     assert size >= 3_000_000
     assert inodes > 1
-    assert 0 < usage.memory_of(seen.pid) < 1 << 30
-    assert usage.processes_of(seen.pid) == 1
+    assert 0 < collector.working_set_bytes(seen.pid) < 1 << 30
+    assert collector.task_count(seen.pid) == 1
     await real.remove(identity)
-    assert usage.memory_of(seen.pid) == usage.processes_of(seen.pid) == 0
+    assert collector.working_set_bytes(seen.pid) == collector.task_count(seen.pid) == 0
     real.close()
 
 
 async def test_a_program_that_takes_too_much_memory_is_told_from_one_that_fails(dockerd: Dockerd, uid: str) -> None:
     """Once in a while a busy containerd loses the kernel's notice: the group is gone before it is read."""
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     greedy = ("sh", "-c", "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done")
     told = []
@@ -747,7 +748,7 @@ async def test_a_program_that_takes_too_much_memory_is_told_from_one_that_fails(
 
 
 async def test_containers_of_another_agent_are_not_ours(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     spec = sandbox(uid)
     foreign = {key: value for key, value in spec.labels.items() if key != label.ATTEMPT}
     identity = await real.create(replace(spec, labels=foreign))
@@ -760,7 +761,7 @@ async def test_the_network_of_a_sandbox_and_its_resolver_are_left_to_us(
     dockerd: Dockerd, uid: str, tmp_path: Path
 ) -> None:
     """Only then Docker does not execute itself inside of the namespace, longer than the sandbox takes to start."""
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
     resolver = tmp_path / "resolv.conf"
@@ -798,7 +799,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
 async def test_a_container_follows_the_mounts_of_the_host_if_it_asks_to(
     dockerd: Dockerd, uid: str, shared: Path
 ) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
     identity = await real.create(replace(spec, binds=(f"{shared}:/follows:ro,rslave", f"{shared}:/stays")))
@@ -815,16 +816,16 @@ async def test_a_container_follows_the_mounts_of_the_host_if_it_asks_to(
 
 
 async def test_what_a_container_mounts_reaches_the_host_if_it_asks_to(dockerd: Dockerd, uid: str, shared: Path) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
-    may_mount = replace(spec, rights=Rights(cap_add=("SYS_ADMIN",), options=("seccomp=unconfined",)))
+    may_mount = replace(spec, rights=SecurityOptions(cap_add=("SYS_ADMIN",), options=("seccomp=unconfined",)))
     identity = await real.create(replace(may_mount, binds=(f"{shared}:/both:rshared", f"{shared}:/own")))
     await real.start(identity)
     for place in ("/both/later", "/own/later"):
         made = await real.execute(identity, ("mount", "-t", "tmpfs", "tmpfs", place), DEADLINE_SECONDS)
         assert made.code == 0, made
-    assert [point for point in mounts.points(shared) if point != shared] == [shared / "later"]
+    assert [point for point in mounts.mount_points(shared) if point != shared] == [shared / "later"]
     private = shared.parent
     with pytest.raises(Refused, match="not a shared mount"):
         await real.start(await real.create(replace(spec, name=f"{spec.name}9", binds=(f"{private}:/m:rshared",))))
@@ -837,7 +838,7 @@ async def test_docker_may_go_and_come_back() -> None:
     daemon = Dockerd(Path(f"/tmp/podlane-dockerd-{os.getpid()}-2"))
     daemon.root.mkdir()
     process = daemon.start()
-    real = Docker(str(daemon.socket), LOGS)
+    real = DockerClient(str(daemon.socket), LOGS)
     connected: asyncio.Queue[None] = asyncio.Queue()
     following = asyncio.create_task(real.follow(lambda _: None, lambda: connected.put_nowait(None)))
     try:
@@ -860,7 +861,7 @@ async def test_docker_may_go_and_come_back() -> None:
 
 
 async def test_a_docker_that_hangs_is_not_ready_and_no_program_is_blamed(dockerd: Dockerd, uid: str) -> None:
-    real = Docker(str(dockerd.socket), LOGS, answer_seconds=1)
+    real = DockerClient(str(dockerd.socket), LOGS, answer_seconds=1)
     identity = await started(real, uid, DEAF)
     daemon = psutil.Process(int((dockerd.root / "pid").read_text()))
     daemon.suspend()
@@ -874,13 +875,13 @@ async def test_a_docker_that_hangs_is_not_ready_and_no_program_is_blamed(dockerd
             await asyncio.wait_for(asyncio.shield(begun), 1.0)
     finally:
         daemon.resume()
-    assert await begun == Executed(0), "its time began when Docker came back"
-    assert await real.execute(identity, ("true",), DEADLINE_SECONDS) == Executed(0)
+    assert await begun == ExecResult(0), "its time began when Docker came back"
+    assert await real.execute(identity, ("true",), DEADLINE_SECONDS) == ExecResult(0)
     real.close()
 
 
 async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
-    real = Docker(str(tmp_path / "docker.sock"), LOGS)
+    real = DockerClient(str(tmp_path / "docker.sock"), LOGS)
     with pytest.raises(NotReady, match="does not answer"):
         await real.version()
     with pytest.raises(NotReady, match="does not answer"):
@@ -889,7 +890,7 @@ async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
 
 
 async def test_the_newest_api_that_docker_offers_is_spoken(dockerd: Dockerd) -> None:
-    real = Docker(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS)
     assert await real.version()
     offered = run("docker", "-H", f"unix://{dockerd.socket}", "version", "--format", "{{.Server.APIVersion}}").strip()
     assert real._connected().api_version == offered
@@ -905,7 +906,7 @@ async def test_a_docker_that_is_too_old_is_told(tmp_path: Path) -> None:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "docker.sock")).start()
-    old = Docker(str(tmp_path / "docker.sock"), LOGS)
+    old = DockerClient(str(tmp_path / "docker.sock"), LOGS)
     with pytest.raises(NotReady, match=r"Docker's API is 1.40; 1.41 \(Docker 20.10\) or newer is needed"):
         await old.version()
     old.close()

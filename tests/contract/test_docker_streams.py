@@ -20,10 +20,10 @@ import pytest
 
 from lab import images
 from lab.command import run
-from node_agent.drivers import docker_streams, process
-from node_agent.drivers.docker_calls import ask, session
-from node_agent.drivers.docker_streams import Process, Size, attach, end_left, start_exec
-from node_agent.drivers.started import Started
+from node_agent.docker import exec as docker_streams
+from node_agent.docker import process
+from node_agent.docker.exec import ExecJournal, StreamSession, TerminalSize, attach, kill_orphaned_execs, start_exec
+from node_agent.docker.http import docker_request, session
 from reconcile.errors import Gone, NotReady, Refused
 from tests.contract.talking import docker, programs, sockets, start, told, until
 from tests.contract.test_docker_driver import DEADLINE_SECONDS, Dockerd, dockerd
@@ -56,14 +56,14 @@ async def execute(
     *command: str,
     stdin: bool = False,
     tty: bool = False,
-    size: Size | None = None,
-) -> Process:
+    size: TerminalSize | None = None,
+) -> StreamSession:
     started = noted(dockerd)
     return await start_exec(str(dockerd.socket), box, command, stdin=stdin, tty=tty, size=size, started=started)
 
 
-def noted(dockerd: Dockerd) -> Started:
-    return Started(dockerd.socket.parent / "programs")
+def noted(dockerd: Dockerd) -> ExecJournal:
+    return ExecJournal(dockerd.socket.parent / "programs")
 
 
 async def test_both_outputs_and_the_exit_code_come_back(dockerd: Dockerd, box: str) -> None:
@@ -92,16 +92,18 @@ async def test_a_terminal_has_its_size_and_gets_another(dockerd: Dockerd, box: s
     script = (
         "until [ \"$(stty size 2>/dev/null)\" = '30 100' ]; do usleep 10000; done; echo first; read line; stty size"
     )
-    async with await execute(dockerd, box, "sh", "-c", script, stdin=True, tty=True, size=Size(100, 30)) as program:
+    async with await execute(
+        dockerd, box, "sh", "-c", script, stdin=True, tty=True, size=TerminalSize(100, 30)
+    ) as program:
         output = program.output()
         assert await anext(output) == (1, b"first\r\n")
-        await program.resize(Size(width=132, height=43))
+        await program.resize(TerminalSize(width=132, height=43))
         await program.write_stdin(b"\n")
         await program.end_stdin()  # A terminal goes on all the same.
         rest = b"".join([data async for _, data in output])
         assert rest.replace(b"\r\n", b" ").split() == [b"43", b"132"]
         assert await program.exit_code() == 0
-        await program.resize(Size(1, 1))
+        await program.resize(TerminalSize(1, 1))
 
 
 async def test_what_people_type_to_a_terminal_gets_there_at_once(dockerd: Dockerd, box: str) -> None:
@@ -117,7 +119,7 @@ async def test_what_people_type_to_a_terminal_gets_there_at_once(dockerd: Docker
 async def test_much_goes_through_whole_and_little_of_it_is_kept(dockerd: Dockerd, box: str) -> None:
     sent, came, count = hashlib.sha256(), hashlib.sha256(), 0
 
-    async def feed(program: Process) -> None:
+    async def feed(program: StreamSession) -> None:
         for _ in range(MUCH // len(BLOCK)):
             sent.update(BLOCK)
             await program.write_stdin(BLOCK)
@@ -138,7 +140,7 @@ async def test_much_goes_through_whole_and_little_of_it_is_kept(dockerd: Dockerd
 async def test_a_program_that_does_not_read_holds_up_who_writes(dockerd: Dockerd, box: str) -> None:
     taken = 0
 
-    async def feed(program: Process) -> None:
+    async def feed(program: StreamSession) -> None:
         nonlocal taken
         while True:
             await program.write_stdin(BLOCK)
@@ -221,15 +223,15 @@ async def test_what_is_left_twice_or_after_its_end_is_left_in_peace(dockerd: Doc
         await (await execute_and_leave(dockerd, box)).write_stdin(b"?")
 
 
-async def execute_and_leave(dockerd: Dockerd, box: str) -> Process:
+async def execute_and_leave(dockerd: Dockerd, box: str) -> StreamSession:
     program = await execute(dockerd, box, "cat", stdin=True)
     await program.leave()
     return program
 
 
-@pytest.mark.parametrize("size", [None, Size(80, 24)], ids=["plain", "terminal"])
+@pytest.mark.parametrize("size", [None, TerminalSize(80, 24)], ids=["plain", "terminal"])
 async def test_who_is_cancelled_while_it_starts_leaves_no_program(
-    dockerd: Dockerd, box: str, size: Size | None
+    dockerd: Dockerd, box: str, size: TerminalSize | None
 ) -> None:
     for number in range(12):
         starting = asyncio.create_task(
@@ -240,7 +242,7 @@ async def test_who_is_cancelled_while_it_starts_leaves_no_program(
         [result] = await asyncio.gather(starting, return_exceptions=True)
         if not isinstance(result, BaseException):
             await result.leave()
-    await until(lambda: not docker_streams._LEAVING, "all is let go of")
+    await until(lambda: not docker_streams._BACKGROUND, "all is let go of")
     assert not programs(dockerd, box)
 
 
@@ -261,7 +263,7 @@ async def test_a_program_whose_beginning_is_not_learnt_of_is_ended(
     monkeypatch.setattr(docker_streams, "taken", lost)
     with pytest.raises(NotReady, match="the server has gone"):
         await execute(dockerd, box, "sleep", "1000")
-    await until(lambda: not docker_streams._LEAVING, "all is let go of")
+    await until(lambda: not docker_streams._BACKGROUND, "all is let go of")
     assert len(hung_up) == 1
     assert not programs(dockerd, box)
 
@@ -307,7 +309,7 @@ async def test_what_does_not_run_and_what_is_not_there_is_told(dockerd: Dockerd,
         with pytest.raises(kind, match=r"not running|No such container"):
             await attach(str(dockerd.socket), container, stdin=False, stdout=True, stderr=True)
     for act in (
-        start_exec(str(tmp_path / "none"), box, ("true",), stdin=False, tty=False, started=Started(tmp_path)),
+        start_exec(str(tmp_path / "none"), box, ("true",), stdin=False, tty=False, started=ExecJournal(tmp_path)),
         attach(str(tmp_path / "none"), box, stdin=False, stdout=True, stderr=True),
     ):
         with pytest.raises(NotReady, match="does not answer"):
@@ -355,7 +357,7 @@ async def test_a_container_without_input_hears_nothing(dockerd: Dockerd) -> None
 async def test_the_terminal_of_a_container_gets_its_size(dockerd: Dockerd) -> None:
     container = start(dockerd, "sh", "-c", "while read line; do stty size; done", flags=("-it",))
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=False) as process:
-        await process.resize(Size(width=99, height=33))
+        await process.resize(TerminalSize(width=99, height=33))
         await process.write_stdin(b"\n")
         output, said = process.output(), b""
         while b"33 99\r\n" not in said:
@@ -450,7 +452,7 @@ async def test_what_a_killed_agent_left_behind_is_ended_by_the_next_and_nothing_
         assert len(started.left) == 3
         assert runs() == {*ours, "sleep 7003"}
         async with asyncio.timeout(DEADLINE_SECONDS):
-            await end_left(str(dockerd.socket), started)
+            await kill_orphaned_execs(str(dockerd.socket), started)
         assert runs() == {"sleep 7003"}
         assert noted(dockerd).left == ()
         assert administrator.poll() is None
@@ -462,12 +464,12 @@ async def test_what_was_noted_and_is_no_longer_or_never_began_is_crossed_off(
 ) -> None:
     monkeypatch.setattr(docker_streams, "START_SECONDS", 0.1)
     async with session(str(dockerd.socket)) as docker:
-        made = await ask(docker, "POST", f"/containers/{box}/exec", {"Cmd": ["sleep", "7004"]})
+        made = await docker_request(docker, "POST", f"/containers/{box}/exec", {"Cmd": ["sleep", "7004"]})
     for identity in (made["Id"], "0" * 64):
-        Started(tmp_path).write_down(identity)
+        ExecJournal(tmp_path).write_down(identity)
     async with asyncio.timeout(DEADLINE_SECONDS):
-        await end_left(str(dockerd.socket), Started(tmp_path))
-    assert Started(tmp_path).left == ()
+        await kill_orphaned_execs(str(dockerd.socket), ExecJournal(tmp_path))
+    assert ExecJournal(tmp_path).left == ()
 
 
 async def test_without_docker_nothing_is_crossed_off_and_it_is_asked_again(
@@ -475,15 +477,15 @@ async def test_without_docker_nothing_is_crossed_off_and_it_is_asked_again(
 ) -> None:
     monkeypatch.setattr(docker_streams, "AGAIN_SECONDS", 0.01)
     away = tmp_path / "docker.sock"
-    Started(tmp_path / "programs").write_down("0" * 64)
-    ending = asyncio.create_task(end_left(str(away), Started(tmp_path / "programs")))
+    ExecJournal(tmp_path / "programs").write_down("0" * 64)
+    ending = asyncio.create_task(kill_orphaned_execs(str(away), ExecJournal(tmp_path / "programs")))
     done, _ = await asyncio.wait({ending}, timeout=0.2)
     assert not done
-    assert Started(tmp_path / "programs").left == ("0" * 64,)
+    assert ExecJournal(tmp_path / "programs").left == ("0" * 64,)
     away.symlink_to(dockerd.socket)
     async with asyncio.timeout(DEADLINE_SECONDS):
         await ending
-    assert Started(tmp_path / "programs").left == ()
+    assert ExecJournal(tmp_path / "programs").left == ()
 
 
 @contextlib.contextmanager
@@ -510,16 +512,16 @@ async def test_a_program_that_docker_gave_up_is_ended_and_another_of_its_number_
     later: float, ended: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Docker says 126 of a program whose words nobody took, and it runs."""
-    started, noted_at = Started(tmp_path), time.time() + later
+    started, noted_at = ExecJournal(tmp_path), time.time() + later
     with spawned("sleep", "1000") as program:
 
         async def ask(*_: object) -> object:
             return {"Running": False, "ExitCode": 126, "Pid": program.pid, "ContainerID": ""}
 
-        monkeypatch.setattr(docker_streams, "ask", ask)
+        monkeypatch.setattr(docker_streams, "ask", docker_request)
         started.write_down("0" * 64)
         os.utime(tmp_path / ("0" * 64), (noted_at, noted_at))
-        await end_left("", Started(tmp_path))
+        await kill_orphaned_execs("", ExecJournal(tmp_path))
         assert started.since("0" * 64) == 0
         assert (program.poll() == -signal.SIGHUP) == ended
 

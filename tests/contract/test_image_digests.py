@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from lab import images
-from node_agent.containers import LogLimits
-from node_agent.drivers.docker import Docker
+from node_agent.docker.client import DockerClient, LogLimits
 from tests.contract.test_docker_driver import Dockerd, container, dockerd, running_sandbox
 
 __all__ = ["dockerd"]
@@ -76,7 +75,7 @@ async def registry(blobs: dict[str, bytes], manifest: bytes) -> AsyncIterator[st
 
 async def test_the_image_of_a_container_is_named_as_it_can_be_pulled(dockerd: Dockerd) -> None:
     blobs, manifest = packed(dockerd, images.TOOLBOX)
-    driver = Docker(str(dockerd.socket), LogLimits(20_000, 2))
+    driver = DockerClient(str(dockerd.socket), LogLimits(20_000, 2))
     network = await running_sandbox(driver, "uid-digest")
     spec = container("uid-digest", await driver.image_id(images.TOOLBOX), network, ("tail", "-f", "/dev/null"))
     await driver.create(spec)

@@ -11,10 +11,9 @@ from itertools import count
 import pytest
 from aiohttp import web
 
-from node_agent.containers import LogLimits
-from node_agent.drivers.docker import Docker
-from node_agent.drivers.docker_pull import RegistryUnavailable
-from node_agent.pull_limits import DEFAULT_LIMITS, PullLimits
+from node_agent.docker.client import DockerClient, LogLimits
+from node_agent.docker.pull import RegistryUnavailable
+from node_agent.images.pull_backoff import DEFAULT_LIMITS, PullLimits
 from reconcile.errors import NotReady
 from tests.contract.test_docker_driver import DEADLINE_SECONDS, Dockerd, add_image, dockerd
 from tests.contract.test_image_digests import SCHEMA, digest, packed
@@ -86,8 +85,8 @@ async def serving(dockerd: Dockerd) -> AsyncIterator[Desk]:
         await runner.cleanup()
 
 
-def driver(dockerd: Dockerd, limits: PullLimits) -> Docker:
-    return Docker(str(dockerd.socket), LogLimits(20_000, 2), pulls=limits)
+def driver(dockerd: Dockerd, limits: PullLimits) -> DockerClient:
+    return DockerClient(str(dockerd.socket), LogLimits(20_000, 2), pulls=limits)
 
 
 async def until(holds: Callable[[], object]) -> None:

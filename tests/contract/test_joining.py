@@ -33,8 +33,8 @@ from api.signing_requests import (
     CertificateSigningRequestSpec,
     condition,
 )
-from node_agent.certificates.asking import Wish, ask
-from node_agent.certificates.joining import ClientCertificate, joined
+from node_agent.certificates.client import ClientCertificate, load_kubeconfig
+from node_agent.certificates.csr import CertificateSpec, request_certificate
 from node_agent.certificates.serving import ServingCertificate
 from node_agent.settings import Settings
 from reconcile.errors import NotReady
@@ -79,7 +79,7 @@ async def test_a_machine_joins_by_a_token_and_keeps_its_certificate(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
     here = await place(tmp_path, administrator, server, "joins")
-    config = await joined(here.settings)
+    config = await load_kubeconfig(here.settings)
     assert keys.read(config.certificate).subject == Subject("system:node:joins", ("system:nodes",))
     assert (tmp_path / "kubeconfig").stat().st_mode & 0o777 == 0o600
     assert list((tmp_path / "state" / "pki").iterdir()) == []
@@ -90,7 +90,7 @@ async def test_a_machine_joins_by_a_token_and_keeps_its_certificate(
     assert approved.reason == "AutoApproved"
     # The token is needed no more: the next start is by the certificate.
     (tmp_path / "bootstrap").unlink()
-    again = await joined(here.settings)
+    again = await load_kubeconfig(here.settings)
     assert again.certificate == config.certificate
     async with Client(again) as node:
         await node.create(Node(metadata=ObjectMeta(name="joins"), status=NodeStatus()))
@@ -126,13 +126,13 @@ async def test_an_agent_that_starts_again_finds_its_request(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
     """Of a signer for whom nothing is approved by itself."""
-    what = Wish("example.org/slow", CLIENT_USAGES, Subject("x"))
+    what = CertificateSpec("example.org/slow", CLIENT_USAGES, Subject("x"))
     async with asyncio.timeout(30):
-        first = asyncio.create_task(ask(administrator, what, tmp_path / "key"))
+        first = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
         while not (found := await _asked_of(administrator, "example.org/slow")):
             await asyncio.sleep(0.02)
         first.cancel()
-        second = asyncio.create_task(ask(administrator, what, tmp_path / "key"))
+        second = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
         (item,) = found
         key = (tmp_path / "key").read_bytes()
         signed = keys.self_signed(key, Subject("x"), datetime.datetime.now(datetime.UTC))
@@ -155,8 +155,8 @@ async def _asked_of(client: Client, signer: str) -> tuple[CertificateSigningRequ
 async def test_who_is_denied_is_told_so_and_asks_again_when_the_request_is_gone(
     server: ApiServer, administrator: Client, tmp_path: Path, door: Door
 ) -> None:
-    what = Wish("example.org/strict", CLIENT_USAGES, Subject("x"))
-    waiting = asyncio.create_task(ask(administrator, what, tmp_path / "key"))
+    what = CertificateSpec("example.org/strict", CLIENT_USAGES, Subject("x"))
+    waiting = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
     async with asyncio.timeout(30):
         while not (found := await _asked_of(administrator, "example.org/strict")):
             await asyncio.sleep(0.02)
@@ -166,9 +166,9 @@ async def test_who_is_denied_is_told_so_and_asks_again_when_the_request_is_gone(
         with pytest.raises(NotReady, match=r"was denied \(NotKnown: who is that\?\)"):
             await waiting
         with pytest.raises(NotReady, match="was denied"):
-            await ask(administrator, what, tmp_path / "key")
+            await request_certificate(administrator, what, tmp_path / "key")
         await administrator.delete(CertificateSigningRequest, item.metadata.name)
-        again = asyncio.create_task(ask(administrator, what, tmp_path / "key"))
+        again = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
         while not (found := await _asked_of(administrator, "example.org/strict")):
             await asyncio.sleep(0.02)
         assert found[0].metadata.uid != item.metadata.uid
@@ -207,7 +207,7 @@ async def test_the_certificate_of_a_nodes_server_names_that_node_alone(
     """What names its address waits: it is not the one by which the node speaks to the master."""
     here = await place(tmp_path, administrator, server, "serves")
     address = NodeAddress(type="InternalIP", address="10.245.9.9")
-    async with Client(await joined(here.settings)) as client:
+    async with Client(await load_kubeconfig(here.settings)) as client:
         await client.create(Node(metadata=ObjectMeta(name="serves"), status=NodeStatus(addresses=(address,))))
         one = ServingCertificate(here.settings, client)
         await one.load()
@@ -295,7 +295,7 @@ async def test_a_token_gets_no_certificate_of_a_node_that_is_there(
 ) -> None:
     """But one of a node of which nothing is heard: it was off for longer than its certificate held."""
     here = await place(tmp_path, administrator, server, "lives")
-    async with Client(await joined(here.settings)) as client:
+    async with Client(await load_kubeconfig(here.settings)) as client:
         ready = Condition(type="Ready", status="True")
         made = await client.create(Node(metadata=ObjectMeta(name="lives"), status=NodeStatus(conditions=(ready,))))
     async with Client(Kubeconfig.load(here.settings.bootstrap_kubeconfig)) as machine, asyncio.timeout(30):

@@ -20,14 +20,14 @@ from api.kubeconfig import Kubeconfig
 from api.leases import NODE_LEASES, Lease
 from api.objects import Condition, Node, Taint
 from api.value import ObjectReference
-from node_agent.eviction import Pressure
-from node_agent.node import Health, Identity
-from node_agent.node_report import NodeReport
+from node_agent.eviction.thresholds import Pressure
+from node_agent.node.node_status import NodeHealth, NodeIdentity
+from node_agent.node.status_loop import NodeReporter
 from tests.contract.apiserver import ApiServer
 from tests.unit.node_agent.test_node import HOST
 
 SECONDS = 20.0
-SELF = Identity(name="n1", address="10.245.2.3", max_pods=110, taints=(Taint(key="new", effect="NoSchedule"),))
+SELF = NodeIdentity(name="n1", address="10.245.2.3", max_pods=110, taints=(Taint(key="new", effect="NoSchedule"),))
 THEIRS = Condition(type="NetworkUnavailable", status="False", reason="Routes", message="made")
 
 
@@ -38,12 +38,12 @@ class World:
     node: Client
     told: list[tuple[str, str]] = field(default_factory=list)
 
-    def report(self, renew_seconds: float = 10.0) -> NodeReport:
+    def report(self, renew_seconds: float = 10.0) -> NodeReporter:
         def tell(about: ObjectReference, reason: str, message: str) -> None:
             assert (about.kind, about.uid) == ("Node", "n1")
             self.told.append((reason, message))
 
-        return NodeReport(self.node, SELF, renew_seconds, tell, lambda: None)
+        return NodeReporter(self.node, SELF, renew_seconds, tell, lambda: None)
 
     async def shown(self) -> Node:
         return await self.admin.get(Node, "n1")
@@ -106,16 +106,16 @@ def ready(node: Node) -> str:
 async def test_a_host_registers_and_writes_only_what_has_changed(world: World) -> None:
     report = world.report()
     async with running(report.mirror.run()):
-        await report.write(HOST, Health("starting"), now())
+        await report.write(HOST, NodeHealth("starting"), now())
         first = await world.shown()
         assert (ready(first), first.spec.taints[:1]) == ("False", SELF.taints)
-        await report.write(HOST, Health(""), now())
+        await report.write(HOST, NodeHealth(""), now())
         await until(world.is_well)
         second = await world.shown()
         assert ready(second) == "True"
-        await report.write(HOST, Health(""), now())
+        await report.write(HOST, NodeHealth(""), now())
         assert await world.shown() == second
-        await report.write(HOST, Health("", Pressure(disk=True)), now())
+        await report.write(HOST, NodeHealth("", Pressure(disk=True)), now())
         assert await world.shown() != second
     begun = ["Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
     assert [reason for reason, _ in world.told] == [*begun, "NodeReady", "NodeHasDiskPressure"]
@@ -124,13 +124,13 @@ async def test_a_host_registers_and_writes_only_what_has_changed(world: World) -
 async def test_what_others_say_of_the_node_stays_and_what_is_ours_is_put_right(world: World) -> None:
     report = world.report()
     async with running(report.mirror.run()):
-        await report.write(HOST, Health(""), now())
+        await report.write(HOST, NodeHealth(""), now())
         node = await world.shown()
         others = replace(node.status, conditions=(THEIRS,), addresses=())
         await world.admin.update_status(replace(node, status=others))
 
         async def mended() -> bool:
-            await report.write(HOST, Health(""), now())
+            await report.write(HOST, NodeHealth(""), now())
             found = await world.shown()
             return {row.type for row in found.status.conditions} >= {"Ready", THEIRS.type} and bool(
                 found.status.addresses
@@ -141,10 +141,10 @@ async def test_what_others_say_of_the_node_stays_and_what_is_ours_is_put_right(w
 
 
 async def test_an_agent_that_starts_again_finds_its_node_and_tells_of_a_reboot(world: World) -> None:
-    await world.report().write(HOST, Health(""), now())
+    await world.report().write(HOST, NodeHealth(""), now())
     before = await world.shown()
     await world.admin.patch(Node, "n1", "", {"metadata": {"labels": {"kubernetes.io/arch": "vax", "disk": "ssd"}}})
-    await world.report().write(changed(HOST, boot_id="b2"), Health(""), now())
+    await world.report().write(changed(HOST, boot_id="b2"), NodeHealth(""), now())
     after = await world.shown()
     assert after.metadata.uid == before.metadata.uid
     assert (after.metadata.labels["kubernetes.io/arch"], after.metadata.labels["disk"]) == ("amd64", "ssd")
@@ -156,12 +156,12 @@ async def test_an_agent_that_starts_again_finds_its_node_and_tells_of_a_reboot(w
 async def test_a_node_that_was_deleted_registers_again(world: World) -> None:
     report = world.report()
     async with running(report.mirror.run()):
-        await report.write(HOST, Health(""), now())
+        await report.write(HOST, NodeHealth(""), now())
         first = (await world.shown()).metadata.uid
         await until(lambda: _holds(bool(report.mirror.items)))
         await world.admin.delete(Node, "n1")
         await until(lambda: _holds(not report.mirror.items))
-        await report.write(HOST, Health(""), now())
+        await report.write(HOST, NodeHealth(""), now())
         assert (await world.shown()).metadata.uid != first
 
 
@@ -173,7 +173,7 @@ async def test_a_node_lives_as_long_as_it_renews_its_lease(world: World) -> None
     report = world.report(renew_seconds=0.2)
     async with running(report.mirror.run()):
         async with running(report.heart.run()):
-            await report.write(HOST, Health(""), now())
+            await report.write(HOST, NodeHealth(""), now())
             uid = (await world.shown()).metadata.uid
 
             async def renewed_often() -> bool:
@@ -187,7 +187,7 @@ async def test_a_node_lives_as_long_as_it_renews_its_lease(world: World) -> None
             assert found is not None
             assert [owner.uid for owner in found.metadata.owner_references] == [uid]
         await until(lambda: _is("Unknown", world))
-        await report.write(HOST, Health(""), now())
+        await report.write(HOST, NodeHealth(""), now())
         await until(lambda: _is("True", world))
     await world.admin.delete(Node, "n1")
 

@@ -15,8 +15,8 @@ import pytest
 
 from bench.bare import inside
 from lab.command import run
-from node_agent.drivers import pod_dial
-from node_agent.drivers.pod_dial import dial
+from node_agent.network import dial as pod_dial
+from node_agent.network.dial import dial_in_namespace
 from reconcile.errors import Gone, Refused
 from streams.connection import Connection
 from tests.contract.talking import sockets, until
@@ -66,7 +66,7 @@ async def test_a_server_on_either_loopback_is_reached(
     before = sockets()
     with listening(pod, family, address) as server:
         said = asyncio.create_task(asyncio.to_thread(answer, server))
-        connection = await dial(inhabitant, server.getsockname()[1])
+        connection = await dial_in_namespace(inhabitant, server.getsockname()[1])
         await connection.write(b"hello" * 100_000)
         await connection.end()
         assert await connection.read() == b"goodbye"
@@ -81,7 +81,7 @@ async def test_of_two_servers_that_of_ipv4_is_reached(pod: str, inhabitant: int)
         port = first.getsockname()[1]
         with listening(pod, socket.AF_INET6, "::1", port) as second:
             second.setblocking(False)
-            connection = await dial(inhabitant, port)
+            connection = await dial_in_namespace(inhabitant, port)
             first.accept()[0].close()
             connection.abort()
             with pytest.raises(BlockingIOError):
@@ -92,7 +92,7 @@ async def test_where_nobody_listens_the_words_are_those_of_the_reference(inhabit
     with socket.create_server(("127.0.0.1", 0)) as outside:
         port = outside.getsockname()[1]
         with pytest.raises(Refused) as caught:
-            await dial(inhabitant, port)
+            await dial_in_namespace(inhabitant, port)
     assert str(caught.value) == (
         f'failed to connect to localhost:{port} inside namespace "/proc/{inhabitant}/ns/net", '
         f"IPv4: dial tcp4 127.0.0.1:{port}: connect: connection refused "
@@ -103,7 +103,7 @@ async def test_where_nobody_listens_the_words_are_those_of_the_reference(inhabit
 async def test_without_ipv6_the_words_say_so(pod: str, inhabitant: int) -> None:
     run("ip", "netns", "exec", Path(pod).name, "sysctl", "-qw", "net.ipv6.conf.lo.disable_ipv6=1")
     with pytest.raises(Refused, match=r"IPv6 dial tcp6 \[::1\]:9: connect: cannot assign requested address$"):
-        await dial(inhabitant, 9)
+        await dial_in_namespace(inhabitant, 9)
 
 
 async def test_a_server_that_does_not_answer_is_not_waited_for(
@@ -121,7 +121,7 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(
 
 async def stand_in_line(queue: list[Connection], inhabitant: int, port: int) -> None:
     while True:
-        queue.append(await dial(inhabitant, port))
+        queue.append(await dial_in_namespace(inhabitant, port))
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def nobody() -> int:
 
 async def test_a_process_that_is_gone_takes_its_namespace_along(nobody: int) -> None:
     with pytest.raises(Gone, match=f"/proc/{nobody}/ns/net: No such file or directory; the sandbox is gone"):
-        await dial(nobody, 80)
+        await dial_in_namespace(nobody, 80)
 
 
 async def test_no_thread_stays_there_and_nothing_else_does(pod: str, inhabitant: int) -> None:
@@ -142,12 +142,12 @@ async def test_no_thread_stays_there_and_nothing_else_does(pod: str, inhabitant:
     with listening(pod, socket.AF_INET, "127.0.0.1") as server:
         server.listen(200)
         port = server.getsockname()[1]
-        connections = await asyncio.gather(*(dial(inhabitant, port) for _ in range(100)))
+        connections = await asyncio.gather(*(dial_in_namespace(inhabitant, port) for _ in range(100)))
         await until(lambda: namespaces() == {os.readlink("/proc/self/ns/net")}, "every thread has ended there")
         for connection in connections:
             connection.abort()
     for number in range(20):
-        dialling = asyncio.create_task(dial(inhabitant, 9))
+        dialling = asyncio.create_task(dial_in_namespace(inhabitant, 9))
         for _ in range(number):
             await asyncio.sleep(0)
         dialling.cancel()

@@ -17,7 +17,7 @@ from api.client import Client
 from api.events import Event
 from api.kubeconfig import Kubeconfig
 from api.objects import Container, Namespace, ObjectMeta, Pod, PodSpec
-from node_agent.recorder import MOST_WAITING, Recorder
+from node_agent.event_recorder import MAX_PENDING, EventRecorder
 from tests.contract.apiserver import ApiServer
 
 SECONDS = 20.0
@@ -62,7 +62,7 @@ async def node(server: ApiServer, admin: Client, tmp_path: Path) -> AsyncIterato
 
 
 @asynccontextmanager
-async def running(recorder: Recorder) -> AsyncIterator[None]:
+async def running(recorder: EventRecorder) -> AsyncIterator[None]:
     task = asyncio.create_task(recorder.loop.run())
     try:
         yield
@@ -85,7 +85,7 @@ async def events(admin: Client, holds: Callable[[list[Event]], bool], namespace:
 
 
 async def test_repeats_become_one_event_whenever_they_come(admin: Client, node: Client) -> None:
-    recorder = Recorder(node, "n1", Clock())
+    recorder = EventRecorder(node, "n1", Clock())
     recorder.about_pod(POD, "BackOff", "waits", "main")
     recorder.about_pod(POD, "BackOff", "waits", "main")
     async with running(recorder):
@@ -102,7 +102,7 @@ async def test_repeats_become_one_event_whenever_they_come(admin: Client, node: 
 
 
 async def test_an_event_that_somebody_deleted_is_told_anew(admin: Client, node: Client) -> None:
-    recorder = Recorder(node, "n1", Clock())
+    recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
         recorder.about_pod(POD, "Killing", "stops", "main")
         (first,) = await events(admin, lambda found: len(found) == 1)
@@ -115,22 +115,22 @@ async def test_an_event_that_somebody_deleted_is_told_anew(admin: Client, node: 
 async def test_events_wait_for_a_master_that_is_away_and_the_newest_come_through(
     server: ApiServer, admin: Client, node: Client
 ) -> None:
-    recorder = Recorder(node, "n1", Clock())
+    recorder = EventRecorder(node, "n1", Clock())
     server.stop()
     async with running(recorder):
-        for number in range(MOST_WAITING + 5):
+        for number in range(MAX_PENDING + 5):
             pod = replace(POD, metadata=replace(POD.metadata, uid=f"u-{number}", name=f"p-{number}"))
             recorder.about_pod(pod, "Started", "runs", "main")
         assert recorder.dropped == 5
         server.start()
-        found = await events(admin, lambda found: len(found) == MOST_WAITING)
+        found = await events(admin, lambda found: len(found) == MAX_PENDING)
     names = {one.involved_object.name for one in found}
     assert "p-4" not in names
-    assert {"p-5", f"p-{MOST_WAITING + 4}"} <= names
+    assert {"p-5", f"p-{MAX_PENDING + 4}"} <= names
 
 
 async def test_what_the_master_does_not_want_holds_nothing_up(admin: Client, node: Client) -> None:
-    recorder = Recorder(node, "n1", Clock())
+    recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
         lost = replace(POD, metadata=replace(POD.metadata, namespace="nowhere", uid="u-2"))
         recorder.about_pod(lost, "Started", "runs", "main")
@@ -139,7 +139,7 @@ async def test_what_the_master_does_not_want_holds_nothing_up(admin: Client, nod
 
 
 async def test_one_object_does_not_flood_the_master(admin: Client, node: Client) -> None:
-    recorder = Recorder(node, "n1", Clock())
+    recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
         for number in range(100):
             recorder.about_pod(POD, "Failed", f"for another reason {number}", "main")

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from node_agent.drivers.space import space
+from node_agent.stats.disk import filesystem_stats
 
 
 def test_what_is_kept_for_root_is_not_taken() -> None:
-    mine, theirs = space("/"), shutil.disk_usage("/")
+    mine, theirs = filesystem_stats("/"), shutil.disk_usage("/")
     assert mine.capacity == theirs.total
     assert mine.used == pytest.approx(theirs.used, rel=0.05)
     assert mine.available == pytest.approx(theirs.free, rel=0.05)

@@ -29,7 +29,7 @@ from api.objects import (
     PodSpec,
     PodStatus,
 )
-from node_agent.status_writer import StatusWriter
+from node_agent.pods.status_manager import StatusManager
 from tests.contract.apiserver import ApiServer
 
 SECONDS = 20.0
@@ -64,8 +64,8 @@ class World:
     node: Client
     shown: dict[str, Pod] = field(default_factory=dict)
 
-    def writer(self) -> StatusWriter:
-        return StatusWriter(self.node, lambda: self.shown)
+    def writer(self) -> StatusManager:
+        return StatusManager(self.node, lambda: self.shown)
 
     async def make(self) -> Pod:
         return await self.admin.create(Pod(metadata=ObjectMeta(name="web", namespace="default"), spec=SPEC))
@@ -107,7 +107,7 @@ async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def running(writer: StatusWriter) -> AsyncIterator[None]:
+async def running(writer: StatusManager) -> AsyncIterator[None]:
     task = asyncio.create_task(writer.loop.run())
     try:
         yield

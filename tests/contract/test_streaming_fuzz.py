@@ -20,10 +20,9 @@ from typing import Any, Self
 import pytest
 from aiohttp.http_exceptions import HttpProcessingError
 
-from node_agent.server import forwarding
-from node_agent.server.conversation import converse
-from node_agent.server.outcomes import Exited, Outcome
-from node_agent.server.remote_command import Asked, RemoteCommand
+from node_agent.server import portforward as forwarding
+from node_agent.server.exec import copy_streams
+from node_agent.server.streaming.remotecommand import Exited, Outcome, RemoteCommand, StreamOptions
 from reconcile.errors import Refused
 from streams.stream import Stream
 from tests.contract import mutations, streaming_server
@@ -53,12 +52,12 @@ class Pod:
     refuses: bool = True
     """Whether its programs and ports are not there, now and then."""
 
-    async def run(self, wanted: Asked, command: RemoteCommand) -> Outcome:
+    async def run(self, wanted: StreamOptions, command: RemoteCommand) -> Outcome:
         self.commands += 1
         if self.dice.random() < 0.05:
             process = await LocalProcess.start(("cat",), stdin=wanted.stdin, tty=False)
             self.server.processes.append(process)
-            return await converse(process, command)
+            return await copy_streams(process, command)
         if self.refuses and self.dice.random() < 0.05:
             raise Refused("this container does not run")
         return await self._speak(command)

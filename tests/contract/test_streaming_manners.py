@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from node_agent.server import conversation, remote_command, wire
-from node_agent.server.outcomes import Exited, Failed, Outcome
-from node_agent.server.remote_command import Asked, RemoteCommand
+from node_agent.server import exec as conversation
+from node_agent.server.streaming import remotecommand as remote_command
+from node_agent.server.streaming import websocket as wire
+from node_agent.server.streaming.remotecommand import Exited, Failed, Outcome, RemoteCommand, StreamOptions
 from reconcile.errors import Refused
 from streams.spdy.session import Session
 from streams.takeover import taken
@@ -103,7 +104,7 @@ class RemoteCommandWitness:
         self.over = asyncio.Event()
         pod.work = self._work
 
-    async def _work(self, _: Asked, command: RemoteCommand) -> Outcome:
+    async def _work(self, _: StreamOptions, command: RemoteCommand) -> Outcome:
         self.commands.append(command)
         try:
             await command.left()
@@ -121,7 +122,7 @@ async def test_input_that_nobody_reads_waits_with_the_client(
         piece = masked(BINARY, b"\x00" + b"x" * 65536)
         for _ in range(800):
             client.writer.write(piece)
-        await until(lambda: deaf.commands and waiting(deaf.commands[0]) > wire.ROOM)
+        await until(lambda: deaf.commands and waiting(deaf.commands[0]) > wire.BUFFER_BYTES)
         unsent = -1
         while unsent != client.writer.transport.get_write_buffer_size():
             unsent = client.writer.transport.get_write_buffer_size()
@@ -149,11 +150,11 @@ async def test_of_a_message_without_end_no_more_waits_here_than_of_short_ones(
             await asyncio.sleep(0.2)
         sizes = [waiting(command) for command in deaf.commands]
         assert max(sizes) < 2 << 20
-        assert sum(sizes) < (4 << 20) + 30 * 3 * wire.ROOM
-        assert wire.Wire.held == sum(sizes)
+        assert sum(sizes) < (4 << 20) + 30 * 3 * wire.BUFFER_BYTES
+        assert wire.WebSocket.held == sum(sizes)
         for command in deaf.commands:
             command.stdin.abort()  # type: ignore[union-attr]
-        assert wire.Wire.held == 0
+        assert wire.WebSocket.held == 0
 
 
 async def test_much_that_waits_is_no_longer_counted_when_its_client_has_gone(
@@ -162,10 +163,10 @@ async def test_much_that_waits_is_no_longer_counted_when_its_client_has_gone(
     async with Raw.to(one_pod.url) as client:
         client.send(BINARY, b"\x00" + b"x" * 1000)
         await until(lambda: deaf.commands and waiting(deaf.commands[0]))
-        assert wire.Wire.held == 1000
+        assert wire.WebSocket.held == 1000
         linger(client.writer)
     await until(deaf.over.is_set)
-    await until(lambda: wire.Wire.held == 0)
+    await until(lambda: wire.WebSocket.held == 0)
 
 
 def waiting(command: RemoteCommand) -> int:
@@ -203,7 +204,7 @@ async def test_output_that_nobody_reads_waits_with_the_program(one_pod: PodServe
     said = 0
     gone = asyncio.Event()
 
-    async def talk(_: Asked, command: RemoteCommand) -> Outcome:
+    async def talk(_: StreamOptions, command: RemoteCommand) -> Outcome:
         nonlocal said
         assert command.stdout is not None
         with contextlib.suppress(ConnectionError):
@@ -230,7 +231,7 @@ async def test_who_reads_late_misses_nothing_of_the_end(one_pod: PodServer, monk
     monkeypatch.setattr(wire, "LINGER_SECONDS", 0.05)
     ended = asyncio.Event()
 
-    async def talk(_: Asked, command: RemoteCommand) -> Outcome:
+    async def talk(_: StreamOptions, command: RemoteCommand) -> Outcome:
         assert command.stdout is not None
         await command.stdout.write(b"x" * 300_000)
         ended.set()
@@ -269,7 +270,7 @@ async def test_the_close_signal_of_a_channel_that_is_none_ends_it(
 
 
 async def test_channels_that_are_none_are_passed_over(one_pod: PodServer) -> None:
-    async def talk(_: Asked, command: RemoteCommand) -> Outcome:
+    async def talk(_: StreamOptions, command: RemoteCommand) -> Outcome:
         assert command.stdin is not None
         assert await command.stdin.read() == b"right"
         assert await command.stdin.read() == b""
@@ -331,7 +332,7 @@ async def test_the_first_message_is_empty_before_v5(
 async def test_what_is_said_is_the_first_message_of_v5(one_pod: PodServer) -> None:
     """kubectl complains of an empty message that comes together with the answer to its handshake."""
 
-    async def talk(_: Asked, command: RemoteCommand) -> Outcome:
+    async def talk(_: StreamOptions, command: RemoteCommand) -> Outcome:
         assert command.stderr is not None
         await command.stderr.write(b"said")
         return Exited(0)
@@ -381,7 +382,7 @@ async def test_a_stream_that_is_not_expected_is_reset(one_pod: PodServer, deaf: 
 
 
 async def test_what_a_driver_says_is_told(one_pod: PodServer) -> None:
-    async def fail(_: Asked, __: RemoteCommand) -> Outcome:
+    async def fail(_: StreamOptions, __: RemoteCommand) -> Outcome:
         raise Refused("container c does not run")
 
     one_pod.work = fail
@@ -390,7 +391,7 @@ async def test_what_a_driver_says_is_told(one_pod: PodServer) -> None:
     assert b'"message":"Internal error occurred: container c does not run","reason":"InternalError"' in status
     assert b'"code":500' in status
 
-    async def say(_: Asked, __: RemoteCommand) -> Outcome:
+    async def say(_: StreamOptions, __: RemoteCommand) -> Outcome:
         return Failed("no such program")
 
     one_pod.work = say

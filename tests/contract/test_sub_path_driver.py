@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.drivers import atomic, mounts, volumes
-from node_agent.drivers.sub_paths import prepare
-from node_agent.payload import File
-from node_agent.volume_paths import SubPath
+from node_agent.volumes import atomic_writer as atomic
+from node_agent.volumes import mounts
+from node_agent.volumes import setup as volumes
+from node_agent.volumes.mounts import mount_sub_paths
+from node_agent.volumes.paths import SubPath
+from node_agent.volumes.payload import File
 from reconcile.errors import Refused
 
 
@@ -22,8 +24,8 @@ def pod_dir(tmp_path: Path) -> Iterator[Path]:
     (place / "volume").mkdir(parents=True)
     (place / "volume").chmod(0o2770)
     yield place
-    volumes.forget(place)
-    assert mounts.points(place) == []
+    volumes.remove_directory(place)
+    assert mounts.mount_points(place) == []
     assert not place.exists()
 
 
@@ -35,30 +37,30 @@ def test_a_directory_is_made_with_the_mode_of_its_volume(pod_dir: Path) -> None:
     one = part(pod_dir, "a/b")
     before = os.umask(0o077)
     try:
-        prepare((one,))
+        mount_sub_paths((one,))
     finally:
         os.umask(before)
     assert stat.S_IMODE((pod_dir / "volume" / "a" / "b").stat().st_mode) == 0o2770
     (pod_dir / "volume" / "a" / "b" / "file").write_text("seen")
     assert Path(one.target, "file").read_text() == "seen"
-    prepare((one,))
-    assert len(mounts.points(pod_dir)) == 1
+    mount_sub_paths((one,))
+    assert len(mounts.mount_points(pod_dir)) == 1
 
 
 def test_a_file_stays_what_it_was_until_its_container_is_made_anew(pod_dir: Path) -> None:
     one = part(pod_dir, "key", may_make=False)
-    atomic.write(pod_dir / "volume", {"key": File(b"1", 0o644)})
-    prepare((one,))
-    atomic.write(pod_dir / "volume", {"key": File(b"2", 0o644)})
+    atomic.write_payload(pod_dir / "volume", {"key": File(b"1", 0o644)})
+    mount_sub_paths((one,))
+    atomic.write_payload(pod_dir / "volume", {"key": File(b"2", 0o644)})
     assert Path(one.target).read_bytes() == b"1"
-    prepare((one,))
+    mount_sub_paths((one,))
     assert Path(one.target).read_bytes() == b"2"
-    assert len(mounts.points(pod_dir)) == 1
+    assert len(mounts.mount_points(pod_dir)) == 1
 
 
 def test_what_is_not_in_a_volume_of_files_is_refused(pod_dir: Path) -> None:
     with pytest.raises(Refused, match="subPath 'none': No such file"):
-        prepare((part(pod_dir, "none", may_make=False),))
+        mount_sub_paths((part(pod_dir, "none", may_make=False),))
     assert not (pod_dir / "volume" / "none").exists()
 
 
@@ -69,15 +71,15 @@ def test_no_link_leads_out_of_the_volume(pod_dir: Path, path: str) -> None:
     (pod_dir / "volume" / "deep").mkdir()
     (pod_dir / "outside").mkdir()
     with pytest.raises(Refused, match="leads out of the volume"):
-        prepare((part(pod_dir, path),))
-    assert mounts.points(pod_dir) == []
+        mount_sub_paths((part(pod_dir, path),))
+    assert mounts.mount_points(pod_dir) == []
 
 
 def test_a_link_within_the_volume_is_followed(pod_dir: Path) -> None:
     (pod_dir / "volume" / "real").mkdir()
     (pod_dir / "volume" / "link").symlink_to("real")
     one = part(pod_dir, "link")
-    prepare((one,))
+    mount_sub_paths((one,))
     assert os.path.samefile(one.target, pod_dir / "volume" / "real")
 
 
@@ -95,5 +97,5 @@ def test_a_link_put_in_the_way_meanwhile_is_not_followed(pod_dir: Path, monkeypa
 
     monkeypatch.setattr(Path, "resolve", resolved_too_early)
     with pytest.raises(Refused, match="was changed while it was opened"):
-        prepare((part(pod_dir, "a"),))
+        mount_sub_paths((part(pod_dir, "a"),))
     assert place.is_symlink(), "the test has put the link in the way"

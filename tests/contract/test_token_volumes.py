@@ -13,11 +13,11 @@ import pytest
 
 from api.configuration import ConfigMap
 from api.objects import ObjectMeta
-from node_agent.containers import Host, pod_dir
-from node_agent.drivers import mounts
-from node_agent.pod_volumes import PodVolumes
-from node_agent.references import ROOT_CA, References
-from node_agent.volume_paths import volume_dir
+from node_agent.host import HostInfo, pod_dir
+from node_agent.object_cache import ROOT_CA, ObjectCache
+from node_agent.volumes import mounts
+from node_agent.volumes.manager import VolumeManager
+from node_agent.volumes.paths import volume_dir
 from tests.unit.node_agent.make import NOW, UID, pod
 from tests.unit.node_agent.object_server import ObjectServer
 from tests.unit.node_agent.test_tokens import Issuer
@@ -50,7 +50,7 @@ async def _tasks() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asynci
 
 
 async def test_a_token_is_written_once_and_again_when_it_was_renewed(tmp_path: Path) -> None:
-    host, issuer, server = Host(str(tmp_path / "pods"), 8 << 30, -1000), Issuer(), ObjectServer()
+    host, issuer, server = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000), Issuer(), ObjectServer()
     place, told = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), list[str]()
     server.put(ROOT)
 
@@ -58,8 +58,8 @@ async def test_a_token_is_written_once_and_again_when_it_was_renewed(tmp_path: P
         return (place / "token").read_text(), (place / "ca.crt").read_text(), (place / "..data").readlink().name
 
     async with issuer.tokens() as tokens, server.client() as client, _tasks() as spawn:
-        references = References(client, spawn, lambda _: None)
-        volumes = PodVolumes(UID, references, tokens, host, lambda _, words: told.append(words))
+        references = ObjectCache(client, spawn, lambda _: None)
+        volumes = VolumeManager(UID, references, tokens, host, lambda _, words: told.append(words))
         await volumes.look_anew(WISH)
         assert await volumes.set_up(WISH, NOW, but_tokens=True) == ("", None)
         assert not issuer.asked, "a token is all that is lacking"

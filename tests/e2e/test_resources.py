@@ -16,10 +16,11 @@ import docker
 import psutil
 import pytest
 
-from node_agent import cgroups, slices
-from node_agent.cgroups import Group
-from node_agent.drivers.cgroups import MOUNT, Cgroups
-from node_agent.drivers.host import least_oom_score
+from node_agent.cgroups import hierarchy as cgroups
+from node_agent.cgroups import hierarchy as slices
+from node_agent.cgroups.cgroupfs import MOUNT, CgroupfsDriver
+from node_agent.cgroups.hierarchy import CgroupPath
+from node_agent.node.host_facts import min_oom_score
 from tests.e2e.cluster import DEADLINE_SECONDS, wait_until
 from tests.e2e.single import NODE, SingleNode
 
@@ -72,7 +73,7 @@ class Node:
         self.single = single
         self._client = client
         self.driver = client.info()["CgroupDriver"]
-        self.version = Cgroups().version
+        self.version = CgroupfsDriver().version
         self.root = f"/{single.root.name}"
         found = json.loads(single.kubectl("get", "pods", "-o", "json"))["items"]
         self.pods: dict[str, dict[str, Any]] = {pod["metadata"]["name"]: pod for pod in found}
@@ -85,13 +86,13 @@ class Node:
         found: dict[str, Any] = self._client.inspect_container(self.docker_name(pod, container))
         return found
 
-    def directory(self, group: Group) -> str:
-        return slices.path(group) if self.driver == "systemd" else cgroups.path(group)
+    def directory(self, group: CgroupPath) -> str:
+        return slices.slice_path(group) if self.driver == "systemd" else cgroups.cgroupfs_path(group)
 
-    def group(self, pod: str) -> Group:
+    def group(self, pod: str) -> CgroupPath:
         meta = self.pods[pod]["metadata"]
         middle = cgroups.MIDDLE.get(CLASSES[pod], ())
-        return cgroups.top(self.root).below(*middle, f"pod{meta['uid']}")
+        return cgroups.pods_cgroup(self.root).below(*middle, f"pod{meta['uid']}")
 
     def of_container(self, pod: str, container: str = "main") -> str:
         """The directory in which its first process is, in every hierarchy that limits it."""
@@ -122,10 +123,10 @@ class Node:
         return Kernel(int(shares), max(int(quota), 0), 0 if endless else int(memory))
 
     def wanted(self, shares: int, quota: int, memory: int) -> Kernel:
-        return Kernel(shares if self.version == 1 else cgroups.weight(shares), quota, memory)
+        return Kernel(shares if self.version == 1 else cgroups.cpu_weight(shares), quota, memory)
 
     def exists(self, directory: str) -> bool:
-        return Cgroups().has_directory(directory)
+        return CgroupfsDriver().has_directory(directory)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +216,7 @@ def test_a_pod_has_what_its_most_demanding_init_step_needs(node: Node) -> None:
 
 def test_the_kernel_takes_those_first_that_asked_for_least(node: Node) -> None:
     """No score is below what this machine lets the agent set, which may be its own."""
-    least, memory = least_oom_score(), psutil.virtual_memory().total
+    least, memory = min_oom_score(), psutil.virtual_memory().total
     asked = 1000 - 1000 * 32 * MEGABYTE // memory
     scores = {
         ("guaranteed", "main"): max(-997, least),
@@ -231,11 +232,11 @@ def test_the_kernel_takes_those_first_that_asked_for_least(node: Node) -> None:
 
 
 def test_a_node_critical_pod_is_taken_late(node: Node) -> None:
-    assert node.told("critical")["HostConfig"]["OomScoreAdj"] == max(-997, least_oom_score())
+    assert node.told("critical")["HostConfig"]["OomScoreAdj"] == max(-997, min_oom_score())
 
 
 def test_all_pods_together_have_the_node_and_each_class_its_share(node: Node) -> None:
-    top = cgroups.top(node.root)
+    top = cgroups.pods_cgroup(node.root)
     everyone, burstable, best_effort = (node.directory(top.below(*names)) for names in ((), *cgroups.MIDDLE.values()))
     memory = psutil.virtual_memory().total
     cpus = psutil.cpu_count() or 1
@@ -265,17 +266,20 @@ def test_what_is_left_for_pods_is_the_capacity_without_what_evicts(node: Node) -
 
 
 def test_a_group_goes_with_its_pod_and_one_that_nobody_knows_goes_too(node: Node) -> None:
-    directory, share = node.directory(node.group("limited")), node.directory(cgroups.top(node.root).below("burstable"))
+    directory, share = (
+        node.directory(node.group("limited")),
+        node.directory(cgroups.pods_cgroup(node.root).below("burstable")),
+    )
     before = node.kernel(share)
-    stranger = Group((*cgroups.top(node.root).below("burstable").names, "pod0123-4567"))
-    Cgroups().make(stranger, cgroups.Limits())
+    stranger = CgroupPath((*cgroups.pods_cgroup(node.root).below("burstable").names, "pod0123-4567"))
+    CgroupfsDriver().make(stranger, cgroups.CgroupLimits())
     assert node.exists(directory)
-    assert node.exists(cgroups.path(stranger))
+    assert node.exists(cgroups.cgroupfs_path(stranger))
     node.single.kubectl("delete", "pod", "limited", f"--timeout={DEADLINE_SECONDS:.0f}s")
     wait_until(lambda: not node.exists(directory), "the group of the pod is gone")
     with node.single.without_agent():  # What nobody knows is looked for once a minute, and by a new agent.
         pass
-    wait_until(lambda: not node.exists(cgroups.path(stranger)), "the group of no pod is gone")
+    wait_until(lambda: not node.exists(cgroups.cgroupfs_path(stranger)), "the group of no pod is gone")
     wait_until(lambda: node.kernel(share).weight < before.weight, "others of its class have the smaller share")
     assert node.exists(node.directory(node.group("burstable")))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node_agent.security import HIDDEN
+from node_agent.runtime.security import MASKED_PATHS
 from tests import runtime
 from tests.e2e.cluster import wait_until
 from tests.e2e.made_images import add_image
@@ -191,10 +191,10 @@ def test_capabilities_and_privileges_are_those_that_are_asked_for(node: SingleNo
 def test_what_of_proc_is_hidden(node: SingleNode) -> None:
     shown = {name: said(node, name, "cat", "/proc/mounts").splitlines() for name in MASKED}
     points = {name: {line.split()[1] for line in lines} for name, lines in shown.items()}
-    hidden = {path for path in HIDDEN if Path(path).exists()}
+    hidden = {path for path in MASKED_PATHS if Path(path).exists()}
     assert hidden
     wanted = {"plain": hidden | {"/proc/sys"}, "unmasked": set(), "mighty": set()}
-    assert {name: {*HIDDEN, "/proc/sys"} & found for name, found in points.items()} == wanted
+    assert {name: {*MASKED_PATHS, "/proc/sys"} & found for name, found in points.items()} == wanted
     host = inspected(node, "unmasked")["HostConfig"]
     assert (host["MaskedPaths"], host["ReadonlyPaths"]) == ([], [])
     host = inspected(node, "plain", SANDBOX)["HostConfig"]

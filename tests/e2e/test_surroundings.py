@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from node_agent.drivers.host import host
+from node_agent.node.host_facts import read_host_info
 from tests.e2e.cluster import wait_until
 from tests.e2e.made_images import add_image
 from tests.e2e.seen import (
@@ -213,7 +213,7 @@ def test_an_environment_comes_from_objects_fields_and_resources(node: SingleNode
     )
     assert not found.keys() & {"NO_KEY", "NO_OBJECT"}
     assert said(node, "about", "sh", "-c", "echo $USES").strip() == "sesame blue from env"
-    of_host = host(node.state).allocatable
+    of_host = read_host_info(node.state).allocatable
     assert (found["OTHERS_CORES"], found["OTHERS_BYTES"]) == (of_host["cpu"], of_host["memory"])
     assert int(found["OTHERS_CORES"]) == os.cpu_count()
     of_host_pod = variables(node, "of-the-host")

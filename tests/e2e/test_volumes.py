@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.drivers import mounts
+from node_agent.volumes import mounts
 from tests.e2e.cluster import Cluster, wait_until
 from tests.e2e.test_pods import namespace
 
@@ -117,7 +117,7 @@ class Reader:
 
 
 def mounted(cluster: Cluster) -> list[Path]:
-    return mounts.points(cluster.nodes["node-1"].root / "node-agent" / "pods")
+    return mounts.mount_points(cluster.nodes["node-1"].root / "node-agent" / "pods")
 
 
 def test_a_pod_sees_its_volumes_and_leaves_nothing(cluster: Cluster, project: str, tmp_path: Path) -> None:

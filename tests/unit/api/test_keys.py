@@ -8,7 +8,7 @@ import pytest
 
 from api import keys
 from api.pem import BadPem, Request, Subject, blocks
-from node_agent.certificates import rotation
+from node_agent.certificates import csr as rotation
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 SUBJECT = Subject("system:node:n1", ("system:nodes",), ("n1",), ("10.0.0.1", "fd00::1"))
@@ -53,9 +53,9 @@ def test_a_certificate_is_renewed_late_in_its_life_at_a_moment_of_its_own() -> N
     moments = set()
     for _ in range(20):
         one = keys.read(keys.self_signed(keys.new_key(), SUBJECT, NOW))
-        part = (rotation.due(one) - one.begins) / (one.ends - one.begins)
+        part = (rotation.renewal_time(one) - one.begins) / (one.ends - one.begins)
         assert 0.7 <= part <= 0.9
-        assert not rotation.is_due(one, rotation.due(one) - datetime.timedelta(seconds=1))
-        assert rotation.is_due(one, rotation.due(one))
+        assert not rotation.is_renewal_due(one, rotation.renewal_time(one) - datetime.timedelta(seconds=1))
+        assert rotation.is_renewal_due(one, rotation.renewal_time(one))
         moments.add(part)
     assert len(moments) > 10

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.__main__ import main
-from node_agent.sources.submitted import Submitted
+from node_agent.sources.local_api import LocalApiSource
 
 WEB = """\
 apiVersion: v1
@@ -22,8 +22,8 @@ WRONG = WEB.replace("image:", "imagine:").replace("main", "Main")
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Submitted]:
-    one = Submitted(tmp_path / "socket", tmp_path / "kept", "node-1", lambda: None, lambda *_: None)
+async def node(tmp_path: Path) -> AsyncIterator[LocalApiSource]:
+    one = LocalApiSource(tmp_path / "socket", tmp_path / "kept", "node-1", lambda: None, lambda *_: None)
     task = asyncio.create_task(one.run())
     while not (tmp_path / "socket").exists():
         await asyncio.sleep(0.001)
@@ -37,12 +37,12 @@ async def podlane(root: Path, *words: str) -> int:
     return await asyncio.to_thread(main, ["pod", *words, f"--socket={root / 'socket'}"])
 
 
-def held(node: Submitted) -> list[str]:
+def held(node: LocalApiSource) -> list[str]:
     return [pod.metadata.name for offer in node.offers for pod in offer.pods]
 
 
 async def test_a_pod_is_submitted_replaced_and_ended(
-    node: Submitted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    node: LocalApiSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "web.yaml"
     file.write_text(WEB + "---\n" + WEB.replace("web", "db").replace(", namespace: red", ""))
@@ -61,7 +61,7 @@ async def test_a_pod_is_submitted_replaced_and_ended(
 
 
 async def test_what_is_wrong_is_told_by_path_and_stops_nothing_else(
-    node: Submitted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    node: LocalApiSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: red}\n"
     secretive = WEB.replace("web", "other").replace("spec: {", "spec: {volumes: [{name: v, secret: {secretName: s}}], ")

@@ -10,9 +10,9 @@ from api import manifest
 from api.objects import Pod, PodStatus
 from api.resources import containers_of
 from api.validate import default
-from node_agent import observed as label
-from node_agent.containers import spec_hash
-from node_agent.observed import Container, PodContainers, group
+from node_agent.runtime import container as label
+from node_agent.runtime.container import RuntimeContainer, RuntimePod, group_containers
+from node_agent.runtime.spec import container_hash
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
 UID = "0b7c"
@@ -35,10 +35,10 @@ spec:
     return default(document.obj)
 
 
-def sandbox(attempt: int = 0, state: str = "running", identity: str = SANDBOX) -> Container:
+def sandbox(attempt: int = 0, state: str = "running", identity: str = SANDBOX) -> RuntimeContainer:
     """The sandbox of that pod."""
     marks = {label.TYPE: label.SANDBOX_TYPE, label.CONTAINER_NAME: "POD", label.ATTEMPT: str(attempt)}
-    return Container(id=identity, labels=marks | {label.POD_UID: UID}, state=state, pid=7, created_at=NOW)
+    return RuntimeContainer(id=identity, labels=marks | {label.POD_UID: UID}, state=state, pid=7, created_at=NOW)
 
 
 def container(
@@ -53,7 +53,7 @@ def container(
     ran: float = 1.0,
     error: str = "",
     inside: str = SANDBOX,
-) -> Container:
+) -> RuntimeContainer:
     """A container of that pod; it ended so many seconds ago and had run for so many."""
     wish = next(one for one in containers_of(of) if one.name == name)
     marks = {
@@ -61,13 +61,13 @@ def container(
         label.CONTAINER_NAME: name,
         label.POD_UID: UID,
         label.SANDBOX_ID: inside,
-        label.HASH: spec_hash(wish),
+        label.HASH: container_hash(wish),
         label.RESTARTS: str(restarts),
         label.CRASHES: str(crashes),
     }
     end = NOW - timedelta(seconds=ended) if state == "exited" else None
     begin = (end or NOW) - timedelta(seconds=ran)
-    return Container(
+    return RuntimeContainer(
         id=f"{name}-{restarts}",
         labels=marks,
         state=state,
@@ -79,9 +79,9 @@ def container(
     )
 
 
-def held(*containers: Container, box: Container | None = None) -> PodContainers:
+def held(*containers: RuntimeContainer, box: RuntimeContainer | None = None) -> RuntimePod:
     """What Docker holds of the pod: these, in a sandbox that runs unless another one is given."""
-    return group([box or sandbox(), *containers])
+    return group_containers([box or sandbox(), *containers])
 
 
 def with_status(of: Pod, status: PodStatus) -> Pod:

@@ -16,10 +16,10 @@ from api.objects import Node, Pod
 from master.daemon import running
 from master.settings import Settings as MasterSettings
 from node_agent.agent import Agent
-from node_agent.drivers import mounts
-from node_agent.drivers.network import PodNetwork
-from node_agent.drivers.probe import Prober
+from node_agent.network.sdn import SdnNetwork
+from node_agent.probes.prober import Prober
 from node_agent.settings import Settings
+from node_agent.volumes import mounts
 from tests.fakes import FakeDocker
 from tests.unit.node_agent.test_pod_worker import Switch
 
@@ -37,7 +37,7 @@ spec:
 class OneNode:
     """`admin` speaks to the master; manifests are files in `manifests`."""
 
-    def __init__(self, root: Path, admin: Client, network: PodNetwork) -> None:
+    def __init__(self, root: Path, admin: Client, network: SdnNetwork) -> None:
         self.root = root
         self.admin = admin
         self.docker = FakeDocker("podlane/pause", "toolbox", "toolbox:2")
@@ -145,5 +145,5 @@ async def one_node(root: Path) -> AsyncIterator[OneNode]:
         admin = await stack.enter_async_context(Client(administrator))
         (root / "kubeconfig").write_text(await node_kubeconfig(admin, administrator, "node-1"))
         await stack.enter_async_context(switch.serving(root / "sdn.sock"))
-        network = await stack.enter_async_context(PodNetwork(str(root / "sdn.sock")))
+        network = await stack.enter_async_context(SdnNetwork(str(root / "sdn.sock")))
         yield OneNode(root, admin, network)

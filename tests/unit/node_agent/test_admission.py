@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from api.capacity import allocatable, requests, total
 from api.objects import ContainerPort, Node, NodeSpec, NodeStatus, ObjectMeta, Pod, Taint
 from api.static_pods import CONFIG_SOURCE
-from node_agent.admission import admit, refused_by_pressure, victims
-from node_agent.deadline import active_until
-from node_agent.eviction import Pressure
-from node_agent.observed import PodContainers
+from node_agent.eviction.thresholds import Pressure
+from node_agent.pods.admission import admit, pressure_rejection, select_victims
+from node_agent.runtime.container import RuntimePod
+from node_agent.runtime.termination import active_deadline
 from tests.unit.node_agent.make import NOW, container, held, pod
 
 NODE = Node(
@@ -112,7 +112,7 @@ def test_affinity_to_nodes(term: str, matches: bool) -> None:
 
 
 def test_nobody_ends_for_a_pod_that_will_not_fit() -> None:
-    assert victims(wish(cpu="3", static=True), NODE, [wish(cpu="1", uid="a")]) == ()
+    assert select_victims(wish(cpu="3", static=True), NODE, [wish(cpu="1", uid="a")]) == ()
 
 
 def test_the_least_protected_ends_and_no_more_than_needed() -> None:
@@ -122,11 +122,11 @@ def test_the_least_protected_ends_and_no_more_than_needed() -> None:
         for one, kind in zip(others, ("Guaranteed", "Burstable", "BestEffort"), strict=True)
     ]
     node = replace(NODE, status=NodeStatus(allocatable={"cpu": "2", "memory": "1Gi", "pods": "9"}))
-    assert [one.metadata.uid for one in victims(wish(cpu="1", static=True), node, others)] == ["b"]
-    assert [one.metadata.uid for one in victims(wish(cpu="1500m", static=True), node, others)] == ["a"]
-    assert {one.metadata.uid for one in victims(wish(cpu="2", static=True), node, others)} == {"a", "b"}
+    assert [one.metadata.uid for one in select_victims(wish(cpu="1", static=True), node, others)] == ["b"]
+    assert [one.metadata.uid for one in select_victims(wish(cpu="1500m", static=True), node, others)] == ["a"]
+    assert {one.metadata.uid for one in select_victims(wish(cpu="2", static=True), node, others)} == {"a", "b"}
     full = replace(NODE, status=NodeStatus(allocatable={"pods": "3"}))
-    assert [one.metadata.uid for one in victims(wish(static=True), full, others)] == ["c"]
+    assert [one.metadata.uid for one in select_victims(wish(static=True), full, others)] == ["c"]
 
 
 SIZES = st.lists(
@@ -140,7 +140,7 @@ def test_who_ends_is_enough_needed_and_never_critical(rows: list[tuple[int, bool
     others = [replace(one, status=replace(one.status, qos_class=row[2])) for one, row in zip(others, rows, strict=True)]
     node = replace(NODE, status=NodeStatus(allocatable={"cpu": "10", "pods": "6"}))
     critical = wish(cpu=f"{cpu}", uid="critical", static=True)
-    chosen = victims(critical, node, others)
+    chosen = select_victims(critical, node, others)
     staying = [one for one in others if one not in chosen]
     assert not any(one.metadata.annotations[CONFIG_SOURCE] == "file" for one in chosen)
     if chosen:
@@ -167,12 +167,12 @@ def test_amounts() -> None:
 def test_the_deadline_counts_from_the_start_whoever_knows_it() -> None:
     active = wish("  activeDeadlineSeconds: 60")
     later = timedelta(seconds=60)
-    assert active_until(wish(), PodContainers(), NOW) is None
-    assert active_until(active, PodContainers(), NOW) == NOW + later
+    assert active_deadline(wish(), RuntimePod(), NOW) is None
+    assert active_deadline(active, RuntimePod(), NOW) == NOW + later
     old = container(active, ran=500.0)
-    assert active_until(active, held(old), NOW) == NOW - timedelta(seconds=500) + later
+    assert active_deadline(active, held(old), NOW) == NOW - timedelta(seconds=500) + later
     told = replace(active, status=replace(active.status, start_time="2026-01-01T00:00:00Z"))
-    found = active_until(told, held(old), NOW)
+    found = active_deadline(told, held(old), NOW)
     assert found is not None
     assert found.isoformat() == "2026-01-01T00:01:00+00:00"
 
@@ -198,7 +198,7 @@ TOLERANT = "  tolerations: [{key: node.kubernetes.io/memory-pressure, operator: 
     ],
 )
 def test_a_node_that_runs_short_takes_only_what_it_must(one: Pod, pressure: Pressure, named: str) -> None:
-    refused = refused_by_pressure(one, pressure)
+    refused = pressure_rejection(one, pressure)
     assert (refused is None) == (not named)
     if refused is not None:
         assert (refused.reason, refused.message) == ("Evicted", f"The node had condition: [{named}]. ")

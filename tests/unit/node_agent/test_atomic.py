@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.drivers.atomic import write
-from node_agent.payload import File
+from node_agent.volumes.atomic_writer import write_payload
+from node_agent.volumes.payload import File
 from tests.fakes import AgentKilled
 from tests.killer import KILLER
 
@@ -39,7 +39,7 @@ NEW = made(a="2", c="2", d__x="2")
 
 
 def test_the_links_are_those_of_the_kubelet(tmp_path: Path) -> None:
-    assert write(tmp_path, OLD)
+    assert write_payload(tmp_path, OLD)
     current = os.readlink(tmp_path / "..data")
     assert re.fullmatch(r"\.\.\d{4}(_\d\d){5}\.\d+", current)
     assert sorted(os.listdir(tmp_path)) == sorted(["..data", current, "a", "b", "d"])
@@ -51,52 +51,52 @@ def test_the_links_are_those_of_the_kubelet(tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
-    write(tmp_path, OLD)
+    write_payload(tmp_path, OLD)
     before = os.readlink(tmp_path / "..data")
-    assert not write(tmp_path, dict(OLD))
+    assert not write_payload(tmp_path, dict(OLD))
     assert os.readlink(tmp_path / "..data") == before
-    assert write(tmp_path, {**OLD, "a": File(b"1", 0o600)}), "a mode counts"
-    assert not write(tmp_path, {**OLD, "a": File(b"1", 0o600)})
+    assert write_payload(tmp_path, {**OLD, "a": File(b"1", 0o600)}), "a mode counts"
+    assert not write_payload(tmp_path, {**OLD, "a": File(b"1", 0o600)})
     (tmp_path / "..data" / "a").write_text("by hand")
-    assert write(tmp_path, OLD)
+    assert write_payload(tmp_path, OLD)
     assert seen(tmp_path) == texts(OLD)
     assert len([name for name in os.listdir(tmp_path) if name.startswith("..")]) == 2
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="giving a file to a group needs root")
 def test_a_group_owns_files_and_directories(tmp_path: Path) -> None:
-    write(tmp_path, OLD, group=2000)
+    write_payload(tmp_path, OLD, group=2000)
     for path in (tmp_path / "a", tmp_path / "..data" / "d", tmp_path / "d" / "deep" / "y", tmp_path / "..data"):
         assert path.stat().st_gid == 2000
     assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o2755
-    assert not write(tmp_path, OLD, group=2000)
-    assert write(tmp_path, OLD, group=2001)
+    assert not write_payload(tmp_path, OLD, group=2000)
+    assert write_payload(tmp_path, OLD, group=2001)
 
 
 def test_an_empty_volume_is_a_volume(tmp_path: Path) -> None:
-    assert write(tmp_path, {})
-    assert not write(tmp_path, {})
-    assert write(tmp_path, OLD)
-    assert write(tmp_path, {})
+    assert write_payload(tmp_path, {})
+    assert not write_payload(tmp_path, {})
+    assert write_payload(tmp_path, OLD)
+    assert write_payload(tmp_path, {})
     assert seen(tmp_path) == {}
 
 
 def test_killed_anywhere_it_shows_all_of_the_old_or_all_of_the_new(tmp_path: Path) -> None:
     (tmp_path / "count").mkdir()
-    write(tmp_path / "count", OLD)
+    write_payload(tmp_path / "count", OLD)
     with KILLER.after(10_000):
-        write(tmp_path / "count", NEW)
+        write_payload(tmp_path / "count", NEW)
     acts = KILLER.acts
     assert acts > 10
     for number in range(acts):
         root = tmp_path / str(number)
         root.mkdir()
-        write(root, OLD)
+        write_payload(root, OLD)
         with pytest.raises(AgentKilled), KILLER.after(number):
-            write(root, NEW)
+            write_payload(root, NEW)
         behind = {str(path.relative_to(root / "..data")): path.read_text() for path in _files(root / "..data")}
         assert behind in (texts(OLD), texts(NEW)), f"killed after {number} of {acts}"
-        write(root, NEW)
+        write_payload(root, NEW)
         assert seen(root) == texts(NEW)
         assert len([name for name in os.listdir(root) if name.startswith("..")]) == 2
 
@@ -113,7 +113,7 @@ CONTENTS = st.dictionaries(NAMES, st.builds(File, st.binary(max_size=4), st.samp
 def test_only_the_last_state_counts(tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, File]]) -> None:
     root = tmp_path_factory.mktemp("volume")
     for state in states:
-        write(root, state)
+        write_payload(root, state)
     found = {str(path.relative_to(root / "..data")): path.read_bytes() for path in _files(root / "..data")}
     assert found == {path: file.content for path, file in states[-1].items()}
     shown = {name for name in os.listdir(root) if not name.startswith("..")}

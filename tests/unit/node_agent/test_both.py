@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from node_agent.both import both
+from node_agent.pods.worker import gather_both
 
 
 async def test_each_may_wait_for_the_other() -> None:
@@ -22,7 +22,7 @@ async def test_each_may_wait_for_the_other() -> None:
         other.set()
         return "2"
 
-    assert await both(first(), second()) == (1, "2")
+    assert await gather_both(first(), second()) == (1, "2")
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -37,7 +37,7 @@ async def test_an_error_is_raised_when_the_other_has_ended(is_first: bool) -> No
         ended.append(True)
 
     with pytest.raises(LookupError):
-        await (both(fails(), works()) if is_first else both(works(), fails()))
+        await (gather_both(fails(), works()) if is_first else gather_both(works(), fails()))
     assert ended
 
 
@@ -50,7 +50,7 @@ async def test_who_gives_up_ends_both() -> None:
         finally:
             ended.append(True)
 
-    task = asyncio.create_task(both(waits(), waits()))
+    task = asyncio.create_task(gather_both(waits(), waits()))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()

@@ -12,57 +12,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import MultiDict
 
-from node_agent.drivers.docker_streams import Size
-from node_agent.server import outcomes
-from node_agent.server.channel_messages import (
-    COMMAND_DIALECTS,
-    PORT_DIALECTS,
-    Decoder,
-    Dialect,
-    Piece,
-    choose,
-    encode,
+from node_agent.docker.exec import TerminalSize
+from node_agent.server.portforward import ports_of
+from node_agent.server.streaming import remotecommand as outcomes
+from node_agent.server.streaming.channels import (
+    EXEC_PROTOCOLS,
+    PORT_FORWARD_PROTOCOLS,
+    ChannelData,
+    ChannelDecoder,
+    ChannelProtocol,
+    encode_channel_message,
+    negotiate,
 )
-from node_agent.server.inbox import Inbox
-from node_agent.server.outcomes import Exited, Failed, Outcome
-from node_agent.server.port_forward import ports_of
-from node_agent.server.remote_command import Asked, asked
-from node_agent.server.sizes import MOST_PENDING, Resizes, SizeReader
+from node_agent.server.streaming.remotecommand import Exited, Failed, Outcome, StreamOptions, parse_stream_options
+from node_agent.server.streaming.terminal_size import MOST_PENDING, SizeParser, TerminalSizeQueue
+from node_agent.server.streaming.websocket import ReceiveBuffer
 
-V5 = COMMAND_DIALECTS[-1]
-BASE64 = COMMAND_DIALECTS[2]
+V5 = EXEC_PROTOCOLS[-1]
+BASE64 = EXEC_PROTOCOLS[2]
 
 
-def decode(dialect: Dialect, message: bytes) -> Piece | None:
-    return Decoder(dialect).feed(message, last=True)
+def decode(dialect: ChannelProtocol, message: bytes) -> ChannelData | None:
+    return ChannelDecoder(dialect).feed(message, last=True)
 
 
 @pytest.mark.parametrize(
     ("lines", "known", "name"),
     [
-        ([], COMMAND_DIALECTS, ""),
-        (["", " , "], COMMAND_DIALECTS, ""),
-        (["v5.channel.k8s.io,v4.channel.k8s.io"], COMMAND_DIALECTS, "v5.channel.k8s.io"),
-        (["v5.channel.k8s.io,v4.channel.k8s.io"], PORT_DIALECTS, "v4.channel.k8s.io"),
-        (["v9", "base64.channel.k8s.io, channel.k8s.io"], COMMAND_DIALECTS, "base64.channel.k8s.io"),
-        (["v5.base64.channel.k8s.io"], COMMAND_DIALECTS, None),
-        (["v3.channel.k8s.io"], COMMAND_DIALECTS, None),
+        ([], EXEC_PROTOCOLS, ""),
+        (["", " , "], EXEC_PROTOCOLS, ""),
+        (["v5.channel.k8s.io,v4.channel.k8s.io"], EXEC_PROTOCOLS, "v5.channel.k8s.io"),
+        (["v5.channel.k8s.io,v4.channel.k8s.io"], PORT_FORWARD_PROTOCOLS, "v4.channel.k8s.io"),
+        (["v9", "base64.channel.k8s.io, channel.k8s.io"], EXEC_PROTOCOLS, "base64.channel.k8s.io"),
+        (["v5.base64.channel.k8s.io"], EXEC_PROTOCOLS, None),
+        (["v3.channel.k8s.io"], EXEC_PROTOCOLS, None),
     ],
 )
 def test_the_first_protocol_of_the_client_that_is_known(
-    lines: list[str], known: tuple[Dialect, ...], name: str | None
+    lines: list[str], known: tuple[ChannelProtocol, ...], name: str | None
 ) -> None:
-    chosen = choose(lines, known)
+    chosen = negotiate(lines, known)
     assert (chosen and chosen.name) == name
 
 
-@given(st.sampled_from(COMMAND_DIALECTS), st.integers(0, 9), st.binary())
-def test_what_is_encoded_is_decoded(dialect: Dialect, channel: int, data: bytes) -> None:
-    assert decode(dialect, encode(dialect, channel, data)) == Piece(channel, data)
+@given(st.sampled_from(EXEC_PROTOCOLS), st.integers(0, 9), st.binary())
+def test_what_is_encoded_is_decoded(dialect: ChannelProtocol, channel: int, data: bytes) -> None:
+    assert decode(dialect, encode_channel_message(dialect, channel, data)) == ChannelData(channel, data)
 
 
-@given(st.sampled_from(COMMAND_DIALECTS), st.binary(max_size=40))
-def test_no_message_breaks_the_decoder(dialect: Dialect, message: bytes) -> None:
+@given(st.sampled_from(EXEC_PROTOCOLS), st.binary(max_size=40))
+def test_no_message_breaks_the_decoder(dialect: ChannelProtocol, message: bytes) -> None:
     try:
         piece = decode(dialect, message)
     except ValueError:
@@ -72,24 +71,26 @@ def test_no_message_breaks_the_decoder(dialect: Dialect, message: bytes) -> None
 
 
 def test_only_v5_has_a_close_signal() -> None:
-    assert decode(V5, b"\xff\x00") == Piece(0, b"", last=True)
-    assert decode(COMMAND_DIALECTS[3], b"\xff\x00") == Piece(255, b"\x00")
+    assert decode(V5, b"\xff\x00") == ChannelData(0, b"", last=True)
+    assert decode(EXEC_PROTOCOLS[3], b"\xff\x00") == ChannelData(255, b"\x00")
     for wrong in (b"\xff", b"\xff\x00\x00"):
         with pytest.raises(ValueError, match="which channel ends"):
             decode(V5, wrong)
 
 
 def test_what_is_not_base64_is_passed_over() -> None:
-    assert decode(BASE64, b"0Zm9v") == Piece(0, b"foo")
+    assert decode(BASE64, b"0Zm9v") == ChannelData(0, b"foo")
     assert decode(BASE64, b"0Zm9") is None
     assert decode(BASE64, b"0\x80\x80") is None
 
 
-@given(st.sampled_from(COMMAND_DIALECTS), st.integers(0, 9), st.binary(min_size=1), st.lists(st.integers(0, 60)))
-def test_a_message_means_the_same_in_any_cuts(dialect: Dialect, channel: int, data: bytes, cuts: list[int]) -> None:
-    decoder, found = Decoder(dialect), b""
+@given(st.sampled_from(EXEC_PROTOCOLS), st.integers(0, 9), st.binary(min_size=1), st.lists(st.integers(0, 60)))
+def test_a_message_means_the_same_in_any_cuts(
+    dialect: ChannelProtocol, channel: int, data: bytes, cuts: list[int]
+) -> None:
+    decoder, found = ChannelDecoder(dialect), b""
     for _ in range(2):
-        for piece, last in cut(encode(dialect, channel, data), cuts):
+        for piece, last in cut(encode_channel_message(dialect, channel, data), cuts):
             said = decoder.feed(piece, last=last)
             assert said is None or (said.channel, said.last) == (channel, False)
             found += said.data if said else b""
@@ -103,62 +104,62 @@ def cut(message: bytes, cuts: list[int]) -> list[tuple[bytes, bool]]:
 
 
 def test_the_close_signal_and_what_is_no_base64_in_cuts() -> None:
-    decoder = Decoder(V5)
+    decoder = ChannelDecoder(V5)
     assert [decoder.feed(b"\xff", last=False), decoder.feed(b"\x00", last=False)] == [None, None]
-    assert decoder.feed(b"", last=True) == Piece(0, b"", last=True)
+    assert decoder.feed(b"", last=True) == ChannelData(0, b"", last=True)
     decoder.feed(b"\xff\x00", last=False)
     with pytest.raises(ValueError, match="which channel ends"):
         decoder.feed(b"\x00", last=False)
-    decoder = Decoder(BASE64)
-    assert decoder.feed(b"0Zg==", last=False) == Piece(0, b"f")
+    decoder = ChannelDecoder(BASE64)
+    assert decoder.feed(b"0Zg==", last=False) == ChannelData(0, b"f")
     assert decoder.feed(b"Zm9v", last=True) is None
     assert decoder.feed(b"1\x80\x80\x80\x80", last=False) is None
     assert decoder.feed(b"Zm9v", last=True) is None
-    assert decoder.feed(b"2Zm9v", last=True) == Piece(2, b"foo")
+    assert decoder.feed(b"2Zm9v", last=True) == ChannelData(2, b"foo")
 
 
 @pytest.mark.parametrize(
     ("pieces", "sizes"),
     [
-        ([b'{"Width":80,"Height":24}'], [Size(80, 24)]),
-        ([b'{"Wid', b'th":80,"Height":24}{"width":1,', b'"height":2}\n\n'], [Size(80, 24), Size(1, 2)]),
-        ([b'{"Width":80}'], [Size(80, 0)]),
+        ([b'{"Width":80,"Height":24}'], [TerminalSize(80, 24)]),
+        ([b'{"Wid', b'th":80,"Height":24}{"width":1,', b'"height":2}\n\n'], [TerminalSize(80, 24), TerminalSize(1, 2)]),
+        ([b'{"Width":80}'], [TerminalSize(80, 0)]),
         ([b'{"Width":70000,"Height":1}', b'{"Width":1,"Height":1}'], []),
         ([b'{"Width":-1,"Height":1}', b'{"Width":1,"Height":1}'], []),
         ([b'{"Width":true,"Height":1}'], []),
         ([b"[1]", b'{"Width":1,"Height":1}'], []),
         ([b"\xff\xff", b'{"Width":1,"Height":1}'], []),
-        ([b'{"Width":1,"Height":1}', b"[" * 5000, b'{"Width":2,"Height":2}'], [Size(1, 1)]),
+        ([b'{"Width":1,"Height":1}', b"[" * 5000, b'{"Width":2,"Height":2}'], [TerminalSize(1, 1)]),
     ],
 )
-def test_sizes_in_any_cuts_until_something_is_none(pieces: list[bytes], sizes: list[Size]) -> None:
-    reader = SizeReader()
+def test_sizes_in_any_cuts_until_something_is_none(pieces: list[bytes], sizes: list[TerminalSize]) -> None:
+    reader = SizeParser()
     assert [size for piece in pieces for size in reader.feed(piece)] == sizes
 
 
 def test_a_size_without_an_end_is_not_kept() -> None:
-    reader = SizeReader()
+    reader = SizeParser()
     assert reader.feed(b'{"Width":' + b" " * MOST_PENDING) == []
     assert reader.feed(b'1,"Height":1}{"Width":1,"Height":1}') == []
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8))
 def test_nothing_breaks_the_reader_of_sizes(pieces: list[bytes]) -> None:
-    reader = SizeReader()
+    reader = SizeParser()
     for piece in pieces:
         reader.feed(piece)
 
 
 async def test_of_sizes_not_fetched_in_time_only_the_last_is_given() -> None:
-    resizes = Resizes()
+    resizes = TerminalSizeQueue()
     resizes.feed(b'{"Width":1,"Height":1}{"Width":2,"Height":2}')
     resizes.feed(b'{"Width":3,"Height":3}')
     resizes.end()
-    assert [size async for size in resizes] == [Size(3, 3)]
+    assert [size async for size in resizes] == [TerminalSize(3, 3)]
 
 
 async def test_an_inbox_gives_what_came_before_it_tells_of_the_loss() -> None:
-    inbox = Inbox(lambda: None)
+    inbox = ReceiveBuffer(lambda: None)
     reading = asyncio.create_task(inbox.read())
     await asyncio.sleep(0)
     inbox.feed(b"one")
@@ -171,7 +172,7 @@ async def test_an_inbox_gives_what_came_before_it_tells_of_the_loss() -> None:
 
 
 async def test_the_end_of_an_inbox_is_no_loss_afterwards() -> None:
-    inbox = Inbox(lambda: None)
+    inbox = ReceiveBuffer(lambda: None)
     inbox.end()
     inbox.lose("gone")
     assert await inbox.read() == b""
@@ -207,16 +208,18 @@ async def test_the_end_of_an_inbox_is_no_loss_afterwards() -> None:
     ],
 )
 def test_how_the_end_is_told(outcome: Outcome, status: dict[str, object], text: str) -> None:
-    assert json.loads(outcomes.status(outcome)) == status
-    assert outcomes.text(outcome).decode() == text
+    assert json.loads(outcomes.status_body(outcome)) == status
+    assert outcomes.status_text(outcome).decode() == text
 
 
 def test_a_terminal_has_one_output() -> None:
     query = MultiDict(
         [("input", "1"), ("output", "1"), ("error", "1"), ("tty", "1"), ("command", "a"), ("command", "b c")]
     )
-    assert asked(query) == Asked(stdin=True, stdout=True, stderr=False, tty=True, command=("a", "b c"))
-    assert asked(MultiDict([("error", "1"), ("input", "true")])) == Asked(
+    assert parse_stream_options(query) == StreamOptions(
+        stdin=True, stdout=True, stderr=False, tty=True, command=("a", "b c")
+    )
+    assert parse_stream_options(MultiDict([("error", "1"), ("input", "true")])) == StreamOptions(
         stdin=False, stdout=False, stderr=True, tty=False
     )
 
@@ -224,7 +227,7 @@ def test_a_terminal_has_one_output() -> None:
 @pytest.mark.parametrize("query", [{}, {"tty": "1"}, {"tty": "1", "error": "1"}, {"stdin": "1"}, {"input": "true"}])
 def test_something_has_to_be_carried(query: dict[str, str]) -> None:
     with pytest.raises(web.HTTPBadRequest) as refusal:
-        asked(MultiDict(query))
+        parse_stream_options(MultiDict(query))
     assert refusal.value.text == "you must specify at least 1 of stdin, stdout, stderr\n"
 
 

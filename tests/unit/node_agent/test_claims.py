@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from api.objects import Object, ObjectMeta
 from api.references import Reference, references
 from api.storage import PersistentVolume, PersistentVolumeClaim
-from node_agent.claims import resolved, storage_of
-from node_agent.volume_paths import binds
+from node_agent.volumes.paths import binds, claimed_volumes, resolve_claim
 from reconcile.errors import DriverError
 from tests.unit.node_agent.make import pod
 
@@ -36,8 +35,8 @@ NFS = {"nfs": {"server": "files", "path": "/srv"}, "mountOptions": ["nolock"]}
 def test_a_claim_stands_for_the_storage_that_it_has() -> None:
     assert references(WISH) == {CLAIM}
     held = objects(NFS)
-    assert list(storage_of({CLAIM: held[CLAIM]})) == [DISK]
-    volume, options = resolved(WISH.spec.volumes[0], "red", held)
+    assert list(claimed_volumes({CLAIM: held[CLAIM]})) == [DISK]
+    volume, options = resolve_claim(WISH.spec.volumes[0], "red", held)
     assert volume.nfs is not None
     assert (volume.nfs.server, volume.nfs.read_only, options) == ("files", False, ("nolock",))
     one = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
@@ -48,7 +47,7 @@ def test_a_claim_stands_for_the_storage_that_it_has() -> None:
 def test_a_claim_that_is_only_read_is_only_read(source: dict[str, Any]) -> None:
     wish = WISH.spec.volumes[0]
     claim = replace(wish.persistent_volume_claim, read_only=True)  # type: ignore[type-var]
-    volume, _ = resolved(replace(wish, persistent_volume_claim=claim), "red", objects(source))
+    volume, _ = resolve_claim(replace(wish, persistent_volume_claim=claim), "red", objects(source))
     one = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
     (bind,) = binds(one, one.spec.containers[0], "/pods/u")
     assert bind.endswith(":/v:ro")
@@ -66,5 +65,5 @@ def test_a_claim_that_is_only_read_is_only_read(source: dict[str, Any]) -> None:
 )
 def test_a_claim_without_storage_says_why(held: dict[Reference, Object], words: str) -> None:
     with pytest.raises(DriverError) as told:
-        resolved(WISH.spec.volumes[0], "red", held)
+        resolve_claim(WISH.spec.volumes[0], "red", held)
     assert str(told.value) == words

@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from node_agent.clock import EvenClock
+from node_agent.clock import SteadyClock
 from tests.unit.node_agent.make import NOW
 
 
 @pytest.mark.parametrize("step", [timedelta(hours=3), timedelta(hours=-3), timedelta(0)])
 def test_an_even_clock_is_not_set(step: timedelta) -> None:
     seconds, shown = [100.0], [NOW]
-    even = EvenClock(lambda: shown[0], lambda: seconds[0])
+    even = SteadyClock(lambda: shown[0], lambda: seconds[0])
     assert even() == NOW
     seconds[0] += 7
     shown[0] += timedelta(seconds=7) + step

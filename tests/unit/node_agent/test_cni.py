@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from api.attach import NODE_AGENT, AttachRequest
-from node_agent.cni import BadConflist, Record, attachment, call, conflist
-from node_agent.drivers.cni_network import CniNetwork
+from node_agent.network.cni import BadConflist, CniNetwork, CniRecord, attachment_of, parse_conflist, plugin_call
 from reconcile.errors import Gone, NotReady, Refused
 
 REQUEST = AttachRequest(
@@ -29,12 +28,12 @@ LIST: dict[str, Any] = {
 }
 
 
-def record(result: dict[str, Any] | None = None) -> Record:
-    return Record(conflist(json.dumps(LIST).encode()), REQUEST, 1, result)
+def record(result: dict[str, Any] | None = None) -> CniRecord:
+    return CniRecord(parse_conflist(json.dumps(LIST).encode()), REQUEST, 1, result)
 
 
 def test_a_plugin_is_told_what_the_specification_says() -> None:
-    first = call("ADD", record(), 0, "/bin", None)
+    first = plugin_call("ADD", record(), 0, "/bin", None)
     assert (first.plugin, json.loads(first.text)) == (
         "first",
         {"type": "first", "a": 1, "name": "net", "cniVersion": "1.0.0"},
@@ -48,11 +47,11 @@ def test_a_plugin_is_told_what_the_specification_says() -> None:
         "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=red;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=5a;"
         "K8S_POD_UID=u1",
     }
-    second = json.loads(call("DEL", record(), 1, "/bin", {"ips": []}, "").text)
+    second = json.loads(plugin_call("DEL", record(), 1, "/bin", {"ips": []}, "").text)
     assert second["prevResult"] == {"ips": []}
     assert second["runtimeConfig"] == {"bandwidth": {"ingressRate": 1_000_000, "ingressBurst": 2_147_483_647}}
     assert "capabilities" not in second
-    assert call("DEL", record(), 1, "/bin", None, "").environment["CNI_NETNS"] == ""
+    assert plugin_call("DEL", record(), 1, "/bin", None, "").environment["CNI_NETNS"] == ""
 
 
 @pytest.mark.parametrize(
@@ -67,15 +66,15 @@ def test_a_plugin_is_told_what_the_specification_says() -> None:
 )
 def test_a_bad_list_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadConflist, match=words):
-        conflist(json.dumps({**LIST, **change}).encode())
+        parse_conflist(json.dumps({**LIST, **change}).encode())
 
 
 def test_the_address_is_that_of_the_pods_end() -> None:
     ends = [{"name": "veth1"}, {"name": "eth0", "mac": "0a:58:00:00:00:01", "sandbox": "/x"}]
-    told = attachment({"interfaces": ends, "ips": [{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}]})
+    told = attachment_of({"interfaces": ends, "ips": [{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}]})
     assert (told.ip, told.gateway) == ("10.9.0.2/24", "10.9.0.1")
     assert (told.mac, told.host_interface) == ("0a:58:00:00:00:01", "veth1")
-    assert attachment({}).ip == ""
+    assert attachment_of({}).ip == ""
 
 
 PLUGIN = """#!/bin/sh

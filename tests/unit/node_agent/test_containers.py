@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from api.objects import PodStatus
 from api.static_pods import from_master
-from node_agent.containers import Host, container_spec, cpu_quota, cpu_shares, oom_score, sandbox_spec
-from node_agent.environment import Sources, environment, expand
-from node_agent.security import Rights
+from node_agent.cgroups.hierarchy import cpu_quota, cpu_shares
+from node_agent.host import HostInfo
+from node_agent.runtime.environment import EnvSources, container_env, expand
+from node_agent.runtime.security import SecurityOptions
+from node_agent.runtime.spec import container_config, oom_score, sandbox_config
 from tests.unit.node_agent.make import SANDBOX, UID, pod, with_status
 
-HOST = Host("/pods", 8 << 30, -1000)
+HOST = HostInfo("/pods", 8 << 30, -1000)
 
 FULL = """\
 [{
@@ -33,7 +35,7 @@ POD = with_status(
 
 
 def test_a_container_is_asked_for_as_its_manifest_says() -> None:
-    spec = container_spec(
+    spec = container_config(
         POD,
         POD.spec.containers[0],
         "sha256:1",
@@ -41,8 +43,8 @@ def test_a_container_is_asked_for_as_its_manifest_says() -> None:
         2,
         1,
         HOST,
-        Rights(),
-        environment(POD, POD.spec.containers[0], Sources()),
+        SecurityOptions(),
+        container_env(POD, POD.spec.containers[0], EnvSources()),
     )
     assert spec.name == f"k8s_main_web_red_{UID}_2"
     assert (spec.entrypoint, spec.command) == (("sh", "-c"), ("echo web $(WHO) $(NOBODY)",))
@@ -87,18 +89,18 @@ def test_the_score_says_how_early_the_kernel_takes_a_container(resources: str, m
 
 def test_args_alone_keep_the_image_entrypoint() -> None:
     wish = pod("[{name: main, image: a, args: [x]}]")
-    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights(), {})
+    spec = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
     assert (spec.entrypoint, spec.command) == (None, ("x",))
 
 
 def test_a_command_alone_drops_the_image_arguments() -> None:
     wish = pod("[{name: main, image: a, command: [x]}]")
-    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights(), {})
+    spec = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
     assert (spec.entrypoint, spec.command) == (("x",), ())
 
 
 def test_the_sandbox_bears_the_marks_of_its_pod() -> None:
-    spec = sandbox_spec(POD, "pause", 3, HOST)
+    spec = sandbox_config(POD, "pause", 3, HOST)
     assert spec.name == f"k8s_POD_web_red_{UID}_3"
     assert spec.labels["app.io/name"] == "shop"
     assert spec.labels["annotation.note"] == "kept"
@@ -108,7 +110,7 @@ def test_the_sandbox_bears_the_marks_of_its_pod() -> None:
 
 def test_a_label_cannot_take_the_place_of_a_mark() -> None:
     wish = pod(meta=', labels: {io.kubernetes.docker.type: container, io.kubernetes.pod.uid: "other"}')
-    labels = sandbox_spec(wish, "pause", 0, HOST).labels
+    labels = sandbox_config(wish, "pause", 0, HOST).labels
     assert (labels["io.kubernetes.docker.type"], labels["io.kubernetes.pod.uid"]) == ("podsandbox", UID)
 
 
@@ -131,7 +133,7 @@ def test_every_field_that_is_accepted_has_a_value() -> None:
     )
     wish = pod(f"[{{name: main, image: a, env: [{rows}]}}]", meta=", annotations: {note: kept}")
     known = with_status(wish, POD.status)
-    assert list(environment(known, known.spec.containers[0], Sources()).values()) == list(wishes.values())
+    assert list(container_env(known, known.spec.containers[0], EnvSources()).values()) == list(wishes.values())
 
 
 @pytest.mark.parametrize(
@@ -161,5 +163,5 @@ def test_files_of_ours_give_way_to_mounts() -> None:
     paths = ("/etc/hosts/", "/etc/resolv.conf", "/dev/termination-log")
     mounts = f"[{', '.join(f'{{name: v, mountPath: {path}}}' for path in paths)}]"
     wish = pod(f"[{{name: main, image: a, volumeMounts: {mounts}}}]", "  volumes: [{name: v, emptyDir: {}}]")
-    spec = container_spec(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, Rights(), {})
+    spec = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
     assert not [bind for bind in spec.binds if "emptyDir" not in bind and "/v:" not in bind]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from api.configuration import Secret
-from node_agent.credentials import Credential, fitting, location
+from node_agent.images.credentials import Credential, credentials_for_image, split_registry
 
 HIM = Credential("him", "his")
 
@@ -35,19 +35,21 @@ def secret(place: str, key: str = ".dockerconfigjson", **auth: str) -> Secret:
     ],
 )
 def test_a_credential_fits_by_registry_and_path(place: str, image: str, fits: bool) -> None:
-    assert fitting(image, [secret(place)]) == ((HIM,) if fits else ())
+    assert credentials_for_image(image, [secret(place)]) == ((HIM,) if fits else ())
 
 
 def test_the_old_form_and_the_encoded_one_are_read() -> None:
     encoded = base64.b64encode(b"him:his").decode()
-    assert fitting("r.io/a", [secret("r.io", ".dockercfg")]) == (HIM,)
-    assert fitting("r.io/a", [secret("r.io", auth=encoded)]) == (HIM,)
-    assert fitting("r.io/a", [secret("r.io", auth="%"), Secret(data={".dockercfg": b"{"}), Secret()]) == ()
+    assert credentials_for_image("r.io/a", [secret("r.io", ".dockercfg")]) == (HIM,)
+    assert credentials_for_image("r.io/a", [secret("r.io", auth=encoded)]) == (HIM,)
+    assert (
+        credentials_for_image("r.io/a", [secret("r.io", auth="%"), Secret(data={".dockercfg": b"{"}), Secret()]) == ()
+    )
 
 
 def test_the_longest_path_comes_first_and_nothing_twice() -> None:
     near = secret("r.io/red", username="near", password="x")
-    assert fitting("r.io/red/a", [secret("r.io"), near, secret("r.io")]) == (Credential("near", "x"), HIM)
+    assert credentials_for_image("r.io/red/a", [secret("r.io"), near, secret("r.io")]) == (Credential("near", "x"), HIM)
 
 
 def test_a_password_is_not_shown() -> None:
@@ -63,4 +65,4 @@ def test_a_password_is_not_shown() -> None:
     ],
 )
 def test_where_an_image_lies(image: str, where: tuple[str, str]) -> None:
-    assert location(image) == where
+    assert split_registry(image) == where

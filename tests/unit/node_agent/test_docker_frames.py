@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.docker_frames import STDERR, STDOUT, TROUBLE, Frames, Piece
-from node_agent.docker_log_entries import ENTRY_BYTES, LONGEST_ENTRY, RECENT, Entries, Trouble
+from node_agent.docker.wire_format import (
+    ENTRY_BYTES,
+    LONGEST_ENTRY,
+    RECENT,
+    STDERR,
+    STDOUT,
+    SYSTEM_ERROR,
+    DockerFrameParser,
+    FramePart,
+    LogEntryReader,
+    LogStreamError,
+)
 
 TIME = "2026-01-31T12:00:{:02}.123456789Z"
 
@@ -30,14 +40,14 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:stop] for start, stop in pairwise(edges)]
 
 
-def read(entries: Entries, *parts: bytes) -> bytes:
+def read(entries: LogEntryReader, *parts: bytes) -> bytes:
     return b"".join(map(entries.read, parts))
 
 
 @given(WRITTEN, CUTS)
 def test_frames_are_taken_apart_wherever_they_are_cut(written: list[tuple[int, bytes]], places: list[int]) -> None:
-    frames = Frames()
-    pieces: list[Piece] = []
+    frames = DockerFrameParser()
+    pieces: list[FramePart] = []
     for part in cut(b"".join(frame(*one) for one in written), places):
         pieces += frames.cut(part)
     assert frames.whole
@@ -54,14 +64,14 @@ def test_frames_are_taken_apart_wherever_they_are_cut(written: list[tuple[int, b
 
 @pytest.mark.parametrize("kept", [3, 8, 10])
 def test_a_frame_that_breaks_off_is_known(kept: int) -> None:
-    frames = Frames()
+    frames = DockerFrameParser()
     list(frames.cut(frame(STDOUT, b"hello")[:kept]))
     assert not frames.whole
 
 
 @given(WRITTEN, CUTS)
 def test_without_times_a_log_is_what_was_written(written: list[tuple[int, bytes]], places: list[int]) -> None:
-    entries = Entries(tty=False, timed=False, wanted=False)
+    entries = LogEntryReader(tty=False, timed=False, wanted=False)
     parts = cut(b"".join(frame(*one) for one in written), places)
     assert read(entries, *parts) == b"".join(payload for _, payload in written)
 
@@ -71,7 +81,7 @@ LINES = st.lists(st.binary(max_size=50).map(lambda text: text.replace(b"\n", b""
 
 @given(LINES, CUTS, st.booleans())
 def test_with_times_every_line_has_its_own(lines: list[bytes], places: list[int], wanted: bool) -> None:
-    entries = Entries(tty=False, timed=True, wanted=wanted)
+    entries = LogEntryReader(tty=False, timed=True, wanted=wanted)
     parts = cut(b"".join(stamped(number, line) for number, line in enumerate(lines)), places)
     heads = [f"{TIME.format(number)} ".encode() if wanted else b"" for number in range(len(lines))]
     assert read(entries, *parts) == b"".join(head + line for head, line in zip(heads, lines, strict=True))
@@ -80,7 +90,7 @@ def test_with_times_every_line_has_its_own(lines: list[bytes], places: list[int]
 
 @given(LINES, CUTS, st.booleans())
 def test_a_terminal_has_no_frames_and_the_same_log(lines: list[bytes], places: list[int], wanted: bool) -> None:
-    entries = Entries(tty=True, timed=True, wanted=wanted)
+    entries = LogEntryReader(tty=True, timed=True, wanted=wanted)
     sent = [f"{TIME.format(number)} ".encode() + line for number, line in enumerate(lines)]
     assert read(entries, *cut(b"".join(sent), places)) == b"".join(sent if wanted else lines)
 
@@ -93,18 +103,18 @@ def test_a_line_that_docker_has_cut_has_one_time(tty: bool, long: int) -> None:
     time = f"{TIME.format(1)} ".encode()
     sent = b"".join(time + part if tty else frame(STDOUT, time + part) for part in parts)
     for places in ([], [17], list(range(0, len(sent), 1000))):
-        entries = Entries(tty=tty, timed=True, wanted=True)
+        entries = LogEntryReader(tty=tty, timed=True, wanted=True)
         assert read(entries, *cut(sent, places)) == time + line
 
 
 def test_lines_of_two_streams_that_are_cut_by_one_another_keep_their_times() -> None:
-    entries = Entries(tty=False, timed=True, wanted=True)
+    entries = LogEntryReader(tty=False, timed=True, wanted=True)
     sent = stamped(1, b"a") + stamped(2, b"b\n", STDERR) + stamped(1, b"c\n")
     assert read(entries, sent) == b"".join((TIME.format(1).encode(), b" a", TIME.format(2).encode(), b" b\nc\n"))
 
 
 def test_an_entry_without_end_is_passed_on_in_parts() -> None:
-    entries = Entries(tty=False, timed=True, wanted=False)
+    entries = LogEntryReader(tty=False, timed=True, wanted=False)
     whole = stamped(1, b"x" * (4 * LONGEST_ENTRY) + b"\n")
     first = entries.read(whole[: 2 * LONGEST_ENTRY])
     assert len(first) > LONGEST_ENTRY
@@ -112,7 +122,7 @@ def test_an_entry_without_end_is_passed_on_in_parts() -> None:
 
 
 def test_what_docker_sends_twice_is_read_once() -> None:
-    entries = Entries(tty=False, timed=True, wanted=False)
+    entries = LogEntryReader(tty=False, timed=True, wanted=False)
     lines = [stamped(number, b"line %d\n" % number) for number in range(9)]
     sent = [*lines, *lines[4:], stamped(9, b"line 8\n"), stamped(9, b"line 8\n", STDERR)]
     said = read(entries, b"".join(sent)).split()
@@ -120,14 +130,14 @@ def test_what_docker_sends_twice_is_read_once() -> None:
 
 
 def test_after_docker_gave_up_the_rest_is_read_from_the_last_time_on() -> None:
-    entries = Entries(tty=False, timed=True, wanted=False)
+    entries = LogEntryReader(tty=False, timed=True, wanted=False)
     assert read(entries, stamped(1, b"a\n") + stamped(2, b"b\n") + stamped(3, b"lost\n")[:20]) == b"a\nb\n"
     entries.resume()
     assert read(entries, stamped(2, b"b\n") + stamped(3, b"c\n")) == b"c\n"
 
 
 def test_only_the_last_entries_are_remembered() -> None:
-    entries = Entries(tty=False, timed=True, wanted=False)
+    entries = LogEntryReader(tty=False, timed=True, wanted=False)
     sent = [stamped(number % 60, b"%d\n" % number) for number in range(RECENT + 1)]
     read(entries, *sent)
     assert entries.read(sent[0]) == b"0\n"
@@ -135,16 +145,16 @@ def test_only_the_last_entries_are_remembered() -> None:
 
 
 def test_equal_parts_of_one_line_are_no_repetition() -> None:
-    entries = Entries(tty=False, timed=True, wanted=False)
+    entries = LogEntryReader(tty=False, timed=True, wanted=False)
     part = stamped(1, b"y" * ENTRY_BYTES)
     assert read(entries, part, part, part) == b"y" * (3 * ENTRY_BYTES)
 
 
 @pytest.mark.parametrize("tty", [False, True])
 def test_what_docker_itself_says_is_no_part_of_the_log(tty: bool) -> None:
-    entries = Entries(tty=tty, timed=True, wanted=False)
+    entries = LogEntryReader(tty=tty, timed=True, wanted=False)
     words = b"Error grabbing logs: no such file or directory\n"
     line = f"{TIME.format(1)} Error grabbing logs: by me\n".encode()
     assert read(entries, line if tty else frame(STDOUT, line)) == b"Error grabbing logs: by me\n"
-    with pytest.raises(Trouble, match=r"^Error grabbing logs: no such file or directory$"):
-        read(entries, words if tty else frame(TROUBLE, words))
+    with pytest.raises(LogStreamError, match=r"^Error grabbing logs: no such file or directory$"):
+        read(entries, words if tty else frame(SYSTEM_ERROR, words))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from node_agent.server.documents import Documents
+from node_agent.server.endpoints import StatusHandlers
 from node_agent.settings import Settings
 
 
@@ -25,7 +25,7 @@ from node_agent.settings import Settings
 )
 async def test_secrets_of_the_manifest_url_are_not_shown(url: str, shown: str) -> None:
     settings = Settings("n", "10.0.0.1", manifest_url=url, manifest_url_headers={"Authorization": "Bearer Secret"})
-    routes = {route.path: route for route in Documents(settings, Mock(), Mock(), Mock()).routes()}
+    routes = {route.path: route for route in StatusHandlers(settings, Mock(), Mock(), Mock()).routes()}
     answer = await routes["/configz"].handler(make_mocked_request("GET", "/configz"))
     body = bytes(answer.body or b"")  # type: ignore[attr-defined]
     assert b"Secret" not in body

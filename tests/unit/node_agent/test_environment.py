@@ -10,7 +10,7 @@ from api.configuration import ConfigMap, Secret
 from api.objects import Object, ObjectMeta, Pod
 from api.references import Reference, references
 from api.validate import decode
-from node_agent.environment import Sources, environment
+from node_agent.runtime.environment import EnvSources, container_env
 from reconcile.errors import Refused
 from tests.unit.node_agent.make import pod
 
@@ -19,12 +19,12 @@ CONFIG = ConfigMap(
 )
 SECRET = Secret(metadata=ObjectMeta(name="s"), data={"word": b"sesame", "color": b"blue"})
 OBJECTS: dict[Reference, Object] = {Reference(ConfigMap, "red", "c"): CONFIG, Reference(Secret, "red", "s"): SECRET}
-SOURCES = Sources(OBJECTS, {"cpu": "4", "memory": str(8 << 30)})
+SOURCES = EnvSources(OBJECTS, {"cpu": "4", "memory": str(8 << 30)})
 
 
 def given(env: str = "[]", env_from: str = "[]", extra: str = "") -> dict[str, str]:
     wish = pod(f"[{{name: main, image: a, env: {env}, envFrom: {env_from}{extra}}}]")
-    return environment(wish, wish.spec.containers[0], SOURCES)
+    return container_env(wish, wish.spec.containers[0], SOURCES)
 
 
 def test_whole_objects_come_first_and_later_ones_win() -> None:

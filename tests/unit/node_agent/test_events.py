@@ -10,13 +10,13 @@ from node_agent.events import (
     MOST_SIMILAR,
     REFILL,
     SIMILAR_WINDOW,
-    about_pod,
-    again,
-    combine,
-    first,
-    is_fresh,
-    key_of,
-    spend,
+    aggregate,
+    event_key,
+    is_recent,
+    new_event,
+    pod_reference,
+    repeated_event,
+    take_token,
 )
 from tests.unit.node_agent.make import NOW, UID, pod
 
@@ -24,59 +24,59 @@ WEB = pod()
 
 
 def test_an_event_names_the_pod_and_the_container() -> None:
-    whole, part = about_pod(WEB, ""), about_pod(WEB, "main")
+    whole, part = pod_reference(WEB, ""), pod_reference(WEB, "main")
     assert (whole.kind, whole.namespace, whole.name, whole.uid, whole.field_path) == ("Pod", "red", "web", UID, "")
     assert part.field_path == "spec.containers{main}"
     longer = pod(spec="  initContainers: [{name: before, image: toolbox}]")
-    assert about_pod(longer, "before").field_path == "spec.initContainers{before}"
+    assert pod_reference(longer, "before").field_path == "spec.initContainers{before}"
 
 
 @pytest.mark.parametrize(("reason", "kind"), [("Started", "Normal"), ("BackOff", "Warning"), ("Failed", "Warning")])
 def test_the_reason_decides_what_is_a_warning(reason: str, kind: str) -> None:
-    told = first(about_pod(WEB, "main"), reason, "words", "node-1", NOW)
+    told = new_event(pod_reference(WEB, "main"), reason, "words", "node-1", NOW)
     assert (told.type, told.count, told.source.host) == (kind, 1, "node-1")
 
 
 def test_the_wait_for_an_image_is_no_warning() -> None:
-    told = first(about_pod(WEB, "main"), "BackOff", 'Back-off pulling image "x"', "node-1", NOW)
+    told = new_event(pod_reference(WEB, "main"), "BackOff", 'Back-off pulling image "x"', "node-1", NOW)
     assert (told.type, told.reason) == ("Normal", "BackOff")
 
 
 def test_a_repeat_counts_and_keeps_the_first_time() -> None:
-    told = first(about_pod(WEB, ""), "BackOff", "words", "node-1", NOW)
-    twice = again(told, "words", NOW + timedelta(minutes=1))
+    told = new_event(pod_reference(WEB, ""), "BackOff", "words", "node-1", NOW)
+    twice = repeated_event(told, "words", NOW + timedelta(minutes=1))
     assert (twice.count, twice.first_timestamp, twice.last_timestamp) == (
         2,
         told.first_timestamp,
         "2026-01-31T12:01:00Z",
     )
     assert twice.metadata == told.metadata
-    assert is_fresh(twice, NOW + timedelta(minutes=60))
-    assert not is_fresh(twice, NOW + timedelta(minutes=61))
+    assert is_recent(twice, NOW + timedelta(minutes=60))
+    assert not is_recent(twice, NOW + timedelta(minutes=61))
 
 
 def test_what_is_told_in_ever_other_words_becomes_one_event() -> None:
     similar, told = None, []
     for number in range(MOST_SIMILAR + 3):
-        similar, message = combine(similar, f"try {number}", NOW)
+        similar, message = aggregate(similar, f"try {number}", NOW)
         told.append(message)
     assert told[:MOST_SIMILAR] == [f"try {number}" for number in range(MOST_SIMILAR)]
     assert told[MOST_SIMILAR:] == [f"{COMBINED}try {number}" for number in range(MOST_SIMILAR, MOST_SIMILAR + 3)]
-    keys = {key_of(about_pod(WEB, ""), "FailedMount", message) for message in told[MOST_SIMILAR:]}
+    keys = {event_key(pod_reference(WEB, ""), "FailedMount", message) for message in told[MOST_SIMILAR:]}
     assert len(keys) == 1
-    assert combine(similar, "try 0", NOW)[1] == "try 0", "what was told before goes on as it was"
-    assert combine(similar, "much later", NOW + SIMILAR_WINDOW * 2)[1] == "much later"
+    assert aggregate(similar, "try 0", NOW)[1] == "try 0", "what was told before goes on as it was"
+    assert aggregate(similar, "much later", NOW + SIMILAR_WINDOW * 2)[1] == "much later"
 
 
 def test_of_one_object_a_burst_is_told_and_then_one_now_and_then() -> None:
     allowance, told = None, 0
     for _ in range(100):
-        allowance, allowed = spend(allowance, NOW)
+        allowance, allowed = take_token(allowance, NOW)
         told += allowed
     assert told == BURST
-    allowance, allowed = spend(allowance, NOW + REFILL)
+    allowance, allowed = take_token(allowance, NOW + REFILL)
     assert allowed
-    allowance, allowed = spend(allowance, NOW + REFILL)
+    allowance, allowed = take_token(allowance, NOW + REFILL)
     assert not allowed
-    allowance, allowed = spend(allowance, NOW - REFILL)
+    allowance, allowed = take_token(allowance, NOW - REFILL)
     assert not allowed, "a clock that was set back gives nothing"

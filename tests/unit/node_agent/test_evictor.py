@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from node_agent.containers import pod_dir
-from node_agent.disk_scan import DiskScan
-from node_agent.drivers.usage import memory_of, observations, processes_of, taken
-from node_agent.eviction import SIGNALS, Pressure, evicted
-from node_agent.evictor import Evictor
-from node_agent.pod_worker import PodWorker
+from node_agent.eviction.manager import EvictionManager, observe_signals
+from node_agent.eviction.thresholds import SIGNALS, Pressure
+from node_agent.host import pod_dir
+from node_agent.pods.status import evicted_status
+from node_agent.pods.worker import PodWorker
 from node_agent.settings import Settings
-from node_agent.volume_paths import volume_dir
+from node_agent.stats.collector import task_count, working_set_bytes
+from node_agent.stats.disk import DiskUsageScanner, directory_usage
+from node_agent.volumes.paths import volume_dir
 from tests.fakes import AgentKilled
 from tests.unit.node_agent.make import NOW, UID, pod
 from tests.unit.node_agent.test_pod_worker import World, world
@@ -43,7 +44,7 @@ async def test_an_agent_killed_anywhere_while_it_evicts_leaves_nothing_of_the_po
         async with world(tmp_path / str(number)) as here:
             await here.live(PAIR, lambda: here.status.phase == "Running" and len(here.restarts()) == 2)
             before = here.docker.calls
-            here.status = evicted(here.status, "words", NOW)
+            here.status = evicted_status(here.status, "words", NOW)
             here.docker.die_after = before + number
             with contextlib.suppress(AgentKilled):
                 await here.live(PAIR, lambda: is_cleared(here))
@@ -60,7 +61,7 @@ async def test_an_agent_killed_anywhere_while_it_evicts_leaves_nothing_of_the_po
 
 
 @asynccontextmanager
-async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) -> AsyncIterator[Evictor]:
+async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) -> AsyncIterator[EvictionManager]:
     """A worker whose pod runs, and who may send it away; at the end an evicted pod is cleared away."""
 
     async def reclaim() -> None:
@@ -81,7 +82,9 @@ async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) 
             while here.status.phase != "Running":
                 await asyncio.sleep(0.001)
             pods = {UID: worker}
-            yield Evictor(settings, here.docker, DiskScan(here.docker, here.host), lambda: pods, reclaim, told, tell)
+            yield EvictionManager(
+                settings, here.docker, DiskUsageScanner(here.docker, here.host), lambda: pods, reclaim, told, tell
+            )
             while worker.pod.status.reason == "Evicted" and not (worker.cleared and is_cleared(here)):
                 await asyncio.sleep(0.001)
     finally:
@@ -154,20 +157,20 @@ async def test_without_pressure_nothing_happens(tmp_path: Path) -> None:
 
 
 def test_the_host_can_be_observed(tmp_path: Path) -> None:
-    seen = observations(str(tmp_path), "/")
+    seen = observe_signals(str(tmp_path), "/")
     assert seen.keys() == SIGNALS.keys()
     assert all(0 <= one.available <= one.capacity and one.capacity for one in seen.values())
-    assert memory_of(0) == processes_of(0) == 0
+    assert working_set_bytes(0) == task_count(0) == 0
 
 
 def test_directories_are_measured_as_du_does(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "data").write_bytes(b"x" * 100_000)
-    alone, inodes = taken(tmp_path)
+    alone, inodes = directory_usage(tmp_path)
     assert alone >= 100_000
     assert inodes == 3
     (tmp_path / "again").hardlink_to(tmp_path / "inner" / "data")
     (tmp_path / "elsewhere").symlink_to("/")
-    assert taken(tmp_path)[1] == 4
-    assert taken(tmp_path)[0] < alone + 50_000
-    assert taken(tmp_path / "gone") == (0, 0)
+    assert directory_usage(tmp_path)[1] == 4
+    assert directory_usage(tmp_path)[0] < alone + 50_000
+    assert directory_usage(tmp_path / "gone") == (0, 0)

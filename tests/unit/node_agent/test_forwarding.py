@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from node_agent.server import port_forward
-from node_agent.server.forwarding import Forwarding
+from node_agent.server import portforward as port_forward
+from node_agent.server.portforward import PortForwarder
 from reconcile.errors import Refused
 from streams.spdy.session import SpdyStream
 from streams.stream import Stream
@@ -50,14 +50,14 @@ class Half(Stream):
         self._woken.set()
 
 
-def forwarding(pod: Half) -> Forwarding:
+def forwarding(pod: Half) -> PortForwarder:
     async def dial(_: int) -> Stream:
         return pod
 
-    return Forwarding(dial, "pod p")
+    return PortForwarder(dial, "pod p")
 
 
-async def finished(one: Forwarding) -> None:
+async def finished(one: PortForwarder) -> None:
     async with asyncio.timeout(5):
         await one.done(asyncio.Event())
 
@@ -111,7 +111,7 @@ async def test_why_a_port_cannot_be_reached() -> None:
     async def dial(port: int) -> Stream:
         raise Refused(f"nobody listens on {port}")
 
-    data, error, one = Half(quiet=True), Half(), Forwarding(dial, "pod p, uid u")
+    data, error, one = Half(quiet=True), Half(), PortForwarder(dial, "pod p, uid u")
     one.begin(81, data, error, half_closes=True)
     await finished(one)
     assert error.written == b"error forwarding port 81 to pod p, uid u: nobody listens on 81"
@@ -152,7 +152,7 @@ async def test_only_a_connection_of_which_a_stream_is_missing_is_given_up(
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     one = forwarding(Half(b"answer"))
-    pairs = port_forward._Pairs(one)
+    pairs = port_forward._StreamPairs(one)
     streams = [Opened(kind) for kind in (("error", "data") if whole else ("error",))]
     for stream in streams:
         await pairs.add(cast("SpdyStream", stream))

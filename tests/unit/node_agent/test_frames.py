@@ -10,7 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.server.frames import BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, TEXT, Control, Frames, Part, frame
+from node_agent.server.streaming.websocket_frames import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    FIN,
+    PING,
+    PONG,
+    TEXT,
+    ControlFrame,
+    MessagePart,
+    WebSocketFrameParser,
+    encode_frame,
+)
 from tests.contract.mutations import masked
 
 MESSAGES = st.lists(
@@ -18,16 +30,16 @@ MESSAGES = st.lists(
 )
 
 
-def in_cuts(frames: Frames, data: bytes, cuts: list[int]) -> list[Part | Control]:
+def in_cuts(frames: WebSocketFrameParser, data: bytes, cuts: list[int]) -> list[MessagePart | ControlFrame]:
     places = [0, *sorted(min(place, len(data)) for place in cuts), len(data)]
     return [one for start, end in pairwise(places) for one in frames.feed(data[start:end])]
 
 
-def joined(found: list[Part | Control]) -> list[bytes]:
+def joined(found: list[MessagePart | ControlFrame]) -> list[bytes]:
     """The messages."""
     messages, message = [], b""
     for one in found:
-        if isinstance(one, Part):
+        if isinstance(one, MessagePart):
             message += one.data
             if one.last:
                 messages.append(message)
@@ -39,10 +51,10 @@ def joined(found: list[Part | Control]) -> list[bytes]:
 @given(MESSAGES, st.lists(st.integers(0, 400)))
 def test_what_was_sent_comes_in_any_cuts(sent: list[tuple[int, bytes]], cuts: list[int]) -> None:
     data = b"".join(masked(FIN | kind, payload) for kind, payload in sent)
-    found = in_cuts(Frames(), data, cuts)
+    found = in_cuts(WebSocketFrameParser(), data, cuts)
     assert joined(found) == [payload for kind, payload in sent if kind in (BINARY, TEXT)]
-    assert [one for one in found if isinstance(one, Control)] == [
-        Control(kind, payload) for kind, payload in sent if kind not in (BINARY, TEXT)
+    assert [one for one in found if isinstance(one, ControlFrame)] == [
+        ControlFrame(kind, payload) for kind, payload in sent if kind not in (BINARY, TEXT)
     ]
 
 
@@ -50,15 +62,15 @@ def test_what_was_sent_comes_in_any_cuts(sent: list[tuple[int, bytes]], cuts: li
 def test_every_form_of_a_size(size: int) -> None:
     data = (bytes(range(256)) * (size // 256 + 1))[:size]
     sent = masked(FIN | BINARY, data)
-    assert joined(Frames().feed(sent)) == [data]
+    assert joined(WebSocketFrameParser().feed(sent)) == [data]
     size_field = sent[2 : len(sent) - size - 4]
-    assert frame(BINARY, data) == bytes([sent[0], sent[1] & 0x7F]) + size_field + data, "a server does not mask"
+    assert encode_frame(BINARY, data) == bytes([sent[0], sent[1] & 0x7F]) + size_field + data, "a server does not mask"
 
 
 def test_other_frames_come_between_those_of_a_message() -> None:
     sent = masked(BINARY, b"one ") + masked(FIN | PING, b"?") + masked(CONTINUATION, b"") + masked(FIN, b"two")
-    found = Frames().feed(sent)
-    assert found == [Part(b"one ", last=False), Control(PING, b"?"), Part(b"two", last=True)]
+    found = WebSocketFrameParser().feed(sent)
+    assert found == [MessagePart(b"one ", last=False), ControlFrame(PING, b"?"), MessagePart(b"two", last=True)]
 
 
 @pytest.mark.parametrize(
@@ -71,22 +83,22 @@ def test_other_frames_come_between_those_of_a_message() -> None:
         masked(FIN | CONTINUATION, b"of nothing"),
         masked(BINARY, b"a") + masked(FIN | BINARY, b"within"),
         struct.pack(">BBQ", FIN | BINARY, 0x80 | 127, 1 << 63) + b"mask",
-        frame(BINARY, b"not masked"),
+        encode_frame(BINARY, b"not masked"),
     ],
 )
 def test_what_breaks_the_protocol(sent: bytes) -> None:
     with pytest.raises(ValueError, match=r"found|one frame|masked"):
-        Frames().feed(sent)
+        WebSocketFrameParser().feed(sent)
 
 
 def test_of_a_message_without_end_nothing_is_kept() -> None:
-    frames, piece = Frames(), b"x" * (64 << 10)
+    frames, piece = WebSocketFrameParser(), b"x" * (64 << 10)
     frames.feed(struct.pack(">BBQ", FIN | BINARY, 0x80 | 127, 1 << 40) + b"mask")
     tracemalloc.start()
     try:
         for _ in range(500):
             (part,) = frames.feed(piece)
-            assert isinstance(part, Part)
+            assert isinstance(part, MessagePart)
             assert (len(part.data), part.last) == (len(piece), False)
             del part
         assert tracemalloc.get_traced_memory()[0] < len(piece)

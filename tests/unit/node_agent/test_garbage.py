@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.garbage import (
-    ContainerPolicy,
-    Image,
-    ImagePolicy,
-    Space,
-    Use,
-    dead_containers,
-    removable_images,
-    uses,
-)
-from node_agent.observed import Container
+from node_agent.docker.client import StoredImage
+from node_agent.images.gc import ImagePolicy, ImageUse, removable_images, update_uses
+from node_agent.runtime.container import RuntimeContainer
+from node_agent.runtime.container_gc import ContainerPolicy, containers_to_remove
+from node_agent.stats.model import FilesystemStats
 from tests.unit.node_agent.make import NOW, UID, container, pod, sandbox
 
 WEB = pod()
@@ -27,8 +21,10 @@ DEAD = [container(WEB, state="exited", restarts=number, ended=90 - number) for n
 DEFAULT = ContainerPolicy()
 
 
-def going(found: list[Container], policy: ContainerPolicy = DEFAULT, pods: tuple[str, ...] = (UID,)) -> list[str]:
-    return [one.id for one in dead_containers(found, policy, NOW, pods)]
+def going(
+    found: list[RuntimeContainer], policy: ContainerPolicy = DEFAULT, pods: tuple[str, ...] = (UID,)
+) -> list[str]:
+    return [one.id for one in containers_to_remove(found, policy, NOW, pods)]
 
 
 def test_the_newest_dead_container_stays() -> None:
@@ -61,34 +57,37 @@ def test_an_older_sandbox_goes_when_it_has_no_container_any_more() -> None:
 
 
 MINUTE = timedelta(minutes=1)
-IMAGES = tuple(Image(name, (f"{name}:1",)) for name in ("never", "old", "lately", "inuse", "pinned", "new"))
+IMAGES = tuple(StoredImage(name, (f"{name}:1",)) for name in ("never", "old", "lately", "inuse", "pinned", "new"))
 
 
-def known(now: datetime = NOW) -> dict[str, Use]:
-    before = {image.id: Use(NOW - 60 * MINUTE) for image in IMAGES if image.id != "new"}
-    before |= {"old": Use(NOW - 60 * MINUTE, NOW - 30 * MINUTE), "lately": Use(NOW - 60 * MINUTE, NOW - MINUTE)}
-    return uses({**before, "gone": Use(NOW)}, IMAGES, {"inuse"}, now)
+def known(now: datetime = NOW) -> dict[str, ImageUse]:
+    before = {image.id: ImageUse(NOW - 60 * MINUTE) for image in IMAGES if image.id != "new"}
+    before |= {
+        "old": ImageUse(NOW - 60 * MINUTE, NOW - 30 * MINUTE),
+        "lately": ImageUse(NOW - 60 * MINUTE, NOW - MINUTE),
+    }
+    return update_uses({**before, "gone": ImageUse(NOW)}, IMAGES, {"inuse"}, now)
 
 
 def test_images_go_least_recently_used_first_but_neither_new_nor_used_nor_pinned_ones() -> None:
     order = removable_images(IMAGES, known(), {"pinned"}, ImagePolicy(), NOW)
     assert [image.id for image in order] == ["never", "old", "lately"]
     later = NOW + 3 * MINUTE
-    order = removable_images(IMAGES, uses(known(), IMAGES, set(), later), {"pinned"}, ImagePolicy(), later)
+    order = removable_images(IMAGES, update_uses(known(), IMAGES, set(), later), {"pinned"}, ImagePolicy(), later)
     assert [image.id for image in order] == ["never", "new", "old", "lately", "inuse"]
 
 
 def test_the_record_forgets_images_that_are_gone_and_remembers_the_last_use() -> None:
     assert "gone" not in known()
     assert known()["inuse"].used == NOW
-    assert uses(known(), IMAGES, set(), NOW + MINUTE)["inuse"] == Use(NOW - 60 * MINUTE, NOW)
-    assert known()["new"] == Use(NOW)
+    assert update_uses(known(), IMAGES, set(), NOW + MINUTE)["inuse"] == ImageUse(NOW - 60 * MINUTE, NOW)
+    assert known()["new"] == ImageUse(NOW)
 
 
 @given(st.sets(st.sampled_from([image.id for image in IMAGES])), st.integers(0, 600))
 def test_an_image_in_use_never_goes(in_use: set[str], minutes: int) -> None:
     now = NOW + minutes * MINUTE
-    record = uses(known(), IMAGES, in_use, now)
+    record = update_uses(known(), IMAGES, in_use, now)
     assert not in_use & {image.id for image in removable_images(IMAGES, record, (), ImagePolicy(), now)}
 
 
@@ -96,4 +95,4 @@ def test_an_image_in_use_never_goes(in_use: set[str], minutes: int) -> None:
     ("available", "capacity", "percent"), [(0, 100, 100), (1, 1000, 100), (15, 100, 85), (9, 9, 0)]
 )
 def test_fullness_is_what_is_not_available(available: int, capacity: int, percent: int) -> None:
-    assert Space(available, capacity, 0, 0).percent_used == percent
+    assert FilesystemStats(available, capacity, 0, 0).percent_used == percent

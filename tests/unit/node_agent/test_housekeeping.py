@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.containers import Host, container_spec, sandbox_spec
-from node_agent.drivers import image_record
-from node_agent.drivers.network import PodNetwork
-from node_agent.housekeeping import Housekeeping
-from node_agent.log_links import LogDirs, container_link
-from node_agent.security import Rights
+from node_agent.host import HostInfo
+from node_agent.images import gc as image_record
+from node_agent.images.gc import Housekeeping
+from node_agent.network.sdn import SdnNetwork
+from node_agent.runtime.log_links import LogDirs, container_link
+from node_agent.runtime.security import SecurityOptions
+from node_agent.runtime.spec import container_config, sandbox_config
 from node_agent.settings import Settings
 from reconcile.errors import NotReady
 from reconcile.settings import BadSettings, merge
@@ -24,13 +25,13 @@ from tests.unit.node_agent.make import UID, pod
 from tests.unit.node_agent.test_pod_worker import Switch
 
 WEB = pod()
-HOST = Host("/nowhere", 8 << 30, -1000)
+HOST = HostInfo("/nowhere", 8 << 30, -1000)
 
 
 class Place:
     """A host with its agent's housekeeping."""
 
-    def __init__(self, root: Path, network: PodNetwork) -> None:
+    def __init__(self, root: Path, network: SdnNetwork) -> None:
         self.root, self.network = root, network
         self.docker = FakeDocker("pause", "toolbox", "unused:1")
         self.pods = {UID}
@@ -58,10 +59,10 @@ class Place:
     async def run(self, restarts: int = 0) -> str:
         """Start a container, in a sandbox of its own if there is none."""
         if not self.docker.find("POD"):
-            await self.docker.start(await self.docker.create(sandbox_spec(WEB, "pause", 0, HOST)))
+            await self.docker.start(await self.docker.create(sandbox_config(WEB, "pause", 0, HOST)))
         [box] = self.docker.find("POD")
         image = await self.docker.image_id("toolbox")
-        spec = container_spec(WEB, WEB.spec.containers[0], image, box.id, restarts, 0, HOST, Rights(), {})
+        spec = container_config(WEB, WEB.spec.containers[0], image, box.id, restarts, 0, HOST, SecurityOptions(), {})
         identity = await self.docker.create(spec)
         await self.docker.start(identity)
         return identity
@@ -74,7 +75,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with Switch().serving(tmp_path / "s"), PodNetwork(str(tmp_path / "s")) as network:
+    async with Switch().serving(tmp_path / "s"), SdnNetwork(str(tmp_path / "s")) as network:
         yield Place(tmp_path, network)
 
 
@@ -157,12 +158,12 @@ async def test_the_last_use_outlives_the_agent(place: Place) -> None:
     await place.agent().remove_images()
     await place.docker.remove(identity)
     await place.agent().remove_images()
-    record = image_record.read(place.root / "images.json")
+    record = image_record.read_image_uses(place.root / "images.json")
     assert record[await place.docker.image_id("toolbox")].used is not None
     assert record[await place.docker.image_id("unused:1")].used is None
     (place.root / "images.json").write_text("{")
     await place.agent().remove_images()
-    assert image_record.read(place.root / "images.json")
+    assert image_record.read_image_uses(place.root / "images.json")
 
 
 async def test_logs_are_linked_by_pod_and_by_container_and_unlinked_with_them(place: Place) -> None:

@@ -14,7 +14,7 @@ from api.objects import (
     Pod,
     PodStatus,
 )
-from node_agent.server.log_source import NoLog, log_source, spec_of
+from node_agent.server.logs import LogUnavailable, find_container_spec, log_container_id
 from tests.unit.node_agent.make import pod
 
 RUNNING = ContainerState(running=ContainerStateRunning())
@@ -50,7 +50,7 @@ def told(state: ContainerState, last: ContainerState | None = None, identity: st
     ],
 )
 def test_the_container_whose_log_is_read(of: Pod, previous: bool, found: str) -> None:
-    assert log_source(of, "main", previous=previous) == found
+    assert log_container_id(of, "main", previous=previous) == found
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_the_container_whose_log_is_read(of: Pod, previous: bool, found: str) ->
     ],
 )
 def test_why_there_is_none(of: Pod, previous: bool, why: str) -> None:
-    with pytest.raises(NoLog) as caught:
-        log_source(of, "main", previous=previous)
+    with pytest.raises(LogUnavailable) as caught:
+        log_container_id(of, "main", previous=previous)
     before = "previous terminated container" if previous else "container"
     assert str(caught.value) == f'{before} "main" in pod "{of.metadata.name}" {why}'
 
 
 def test_containers_of_all_sorts_are_found_by_name() -> None:
     one = pod(spec="  initContainers: [{name: first, image: toolbox}]")
-    assert [spec_of(one, name) is not None for name in ("first", "main", "other")] == [True, True, False]
+    assert [find_container_spec(one, name) is not None for name in ("first", "main", "other")] == [True, True, False]

@@ -9,32 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.log_wish import NANOSECONDS, LogWish, UnwelcomeWish, read
+from api.log_options import NANOSECONDS, InvalidLogOptions, PodLogOptions, parse_log_options
 
 SECOND = 1_700_000_000
 """2023-11-14T22:13:20Z."""
 
 
-def wish(query: str) -> LogWish:
-    return read(parse_qs(query, keep_blank_values=True))
+def wish(query: str) -> PodLogOptions:
+    return parse_log_options(parse_qs(query, keep_blank_values=True))
 
 
 def refusal(query: str) -> tuple[int, str]:
-    with pytest.raises(UnwelcomeWish) as caught:
+    with pytest.raises(InvalidLogOptions) as caught:
         wish(query)
     return caught.value.status, str(caught.value)
 
 
 def test_nothing_asked_for_is_everything_that_there_is() -> None:
-    assert wish("") == wish("container=web&pretty=1") == LogWish()
+    assert wish("") == wish("container=web&pretty=1") == PodLogOptions()
 
 
 def test_every_parameter_is_read() -> None:
-    assert wish("follow=true&previous=1&timestamps=true&stream=Stderr&limitBytes=7&sinceSeconds=9") == LogWish(
+    assert wish("follow=true&previous=1&timestamps=true&stream=Stderr&limitBytes=7&sinceSeconds=9") == PodLogOptions(
         follow=True, previous=True, timestamps=True, stream="Stderr", limit_bytes=7, since_seconds=9
     )
     assert wish("tailLines=0").tail_lines == 0
-    assert wish("stream=All&tailLines=5") == LogWish(tail_lines=5)
+    assert wish("stream=All&tailLines=5") == PodLogOptions(tail_lines=5)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_an_empty_time_comes_before_everything(text: str) -> None:
 
 def test_the_beginning_is_counted_back_from_now_or_given() -> None:
     now = SECOND * NANOSECONDS + 5
-    assert LogWish(since_seconds=10).since(now) == (SECOND - 10) * NANOSECONDS + 5
-    assert LogWish(since_time=7).since(now) == 7
-    assert LogWish().since(now) is None
+    assert PodLogOptions(since_seconds=10).since(now) == (SECOND - 10) * NANOSECONDS + 5
+    assert PodLogOptions(since_time=7).since(now) == 7
+    assert PodLogOptions().since(now) is None
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     for name in ("tailLines", "limitBytes", "sinceSeconds", "sinceTime", "stream", "follow"):
         status = 200
         try:
-            read({name: [text]})
-        except UnwelcomeWish as error:
+            parse_log_options({name: [text]})
+        except InvalidLogOptions as error:
             status = error.status
         assert status in {200, 400, 422}

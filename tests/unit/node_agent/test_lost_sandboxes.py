@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from api.attach import NODE_AGENT, AttachRequest
-from node_agent.containers import sandbox_spec
-from node_agent.lost_sandboxes import detach_lost
+from node_agent.runtime.container_gc import detach_lost
+from node_agent.runtime.spec import sandbox_config
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import pod
 from tests.unit.node_agent.test_pod_worker import World, world
 
 
 async def attached_sandbox(here: World, attempt: int) -> str:
-    identity = await here.docker.create(sandbox_spec(pod(), "pause", attempt, here.host))
+    identity = await here.docker.create(sandbox_config(pod(), "pause", attempt, here.host))
     request = AttachRequest(sandbox=identity, netns="/proc/1/ns/net", namespace="red", name="web", runtime=NODE_AGENT)
     await here.network.attach(request)
     return identity
@@ -36,7 +36,7 @@ async def test_a_sandbox_that_is_made_meanwhile_stays(tmp_path: Path) -> None:
         made: list[str] = []
 
         async def make_another() -> None:
-            identity = await here.docker.create(sandbox_spec(pod(), "pause", 1, here.host))
+            identity = await here.docker.create(sandbox_config(pod(), "pause", 1, here.host))
             made.append(identity)
             here.switch.attached.add(identity)
 

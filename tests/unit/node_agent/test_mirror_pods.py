@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from api.objects import Node, ObjectMeta, Pod
 from api.static_pods import CONFIG_MIRROR, mirror_pod
-from node_agent.mirror_pods import Drop, Make, Shown, plan
-from node_agent.sources.reading import Origin, read
+from node_agent.pods.mirror_pods import CreateMirror, DeleteMirror, StaticPods, plan_mirror_pods
+from node_agent.sources.static_pods import ManifestOrigin, parse_manifest
 
 MANIFEST = "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: m, image: i}]}}"
-[STATIC] = read(MANIFEST, Origin("n1", "file", "/a"), (), datetime(2026, 1, 1, tzinfo=UTC)).pods
+[STATIC] = parse_manifest(MANIFEST, ManifestOrigin("n1", "file", "/a"), (), datetime(2026, 1, 1, tzinfo=UTC)).pods
 UID = STATIC.metadata.uid
 NODE = Node(metadata=ObjectMeta(name="n1", uid="u1"))
 MIRROR = mirror_pod(STATIC, NODE)
@@ -22,29 +22,31 @@ EARLIER = replace(MIRROR, metadata=replace(MIRROR.metadata, annotations={CONFIG_
 OTHER_NODE = mirror_pod(STATIC, Node(metadata=ObjectMeta(name="n1", uid="u0")))
 USERS = replace(MIRROR, metadata=replace(MIRROR.metadata, annotations={}))
 RUNS, WAITS, GONE = (
-    Shown({UID: STATIC}, frozenset(), True),
-    Shown({}, frozenset({UID}), True),
-    Shown({}, frozenset(), True),
+    StaticPods({UID: STATIC}, frozenset(), True),
+    StaticPods({}, frozenset({UID}), True),
+    StaticPods({}, frozenset(), True),
 )
-STARTING = Shown({}, frozenset(), False)
+STARTING = StaticPods({}, frozenset(), False)
 
 
 @pytest.mark.parametrize(
     ("here", "held", "steps"),
     [
-        (RUNS, [], [Make(MIRROR)]),
+        (RUNS, [], [CreateMirror(MIRROR)]),
         (RUNS, [MIRROR], []),
-        (RUNS, [GOING], [Drop(GOING)]),
-        (RUNS, [EARLIER], [Drop(EARLIER)]),
-        (RUNS, [OTHER_NODE], [Drop(OTHER_NODE)]),
+        (RUNS, [GOING], [DeleteMirror(GOING)]),
+        (RUNS, [EARLIER], [DeleteMirror(EARLIER)]),
+        (RUNS, [OTHER_NODE], [DeleteMirror(OTHER_NODE)]),
         (RUNS, [USERS], []),
         (WAITS, [MIRROR], []),
         (WAITS, [], []),
-        (WAITS, [GOING], [Drop(GOING)]),
-        (GONE, [MIRROR], [Drop(MIRROR)]),
+        (WAITS, [GOING], [DeleteMirror(GOING)]),
+        (GONE, [MIRROR], [DeleteMirror(MIRROR)]),
         (GONE, [USERS], []),
         (STARTING, [MIRROR], []),
     ],
 )
-def test_the_master_shows_what_runs_and_nothing_else(here: Shown, held: list[Pod], steps: list[Make | Drop]) -> None:
-    assert list(plan(here, held, NODE)) == steps
+def test_the_master_shows_what_runs_and_nothing_else(
+    here: StaticPods, held: list[Pod], steps: list[CreateMirror | DeleteMirror]
+) -> None:
+    assert list(plan_mirror_pods(here, held, NODE)) == steps

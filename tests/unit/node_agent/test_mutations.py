@@ -18,20 +18,20 @@ import yaml
 
 from api.objects import Node, NodeStatus, ObjectMeta, Pod
 from api.static_pods import mirror_pod
-from node_agent.admission import admit, victims
-from node_agent.containers import Host, sandbox_spec, spec_hash
-from node_agent.deadline import active_until
-from node_agent.observed import PodContainers
-from node_agent.plan import plan
-from node_agent.sources.manifests import Manifests
-from node_agent.sources.merge import merge
-from node_agent.sources.reading import Origin, Reading, read
-from node_agent.sources.submitted import Submitted
-from node_agent.status import Facts, summarise
+from node_agent.host import HostInfo
+from node_agent.pods.admission import admit, select_victims
+from node_agent.pods.status import StatusInputs, compute_pod_status
+from node_agent.runtime.actions import compute_pod_actions
+from node_agent.runtime.container import RuntimePod
+from node_agent.runtime.spec import container_hash, sandbox_config
+from node_agent.runtime.termination import active_deadline
+from node_agent.sources.file import FileSource
+from node_agent.sources.local_api import LocalApiSource
+from node_agent.sources.static_pods import ManifestOrigin, ParsedManifest, merge_sources, parse_manifest
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
-ORIGIN = Origin("node-1", "file", "/a.yaml")
-HOST = Host("/pods", 8 << 30, -1000)
+ORIGIN = ManifestOrigin("node-1", "file", "/a.yaml")
+HOST = HostInfo("/pods", 8 << 30, -1000)
 NODE = Node(metadata=ObjectMeta(name="node-1", uid="u"), status=NodeStatus(allocatable={"cpu": "4", "pods": "9"}))
 GOOD = "{apiVersion: v1, kind: Pod, metadata: {name: good}, spec: {containers: [{name: m, image: i}]}}"
 RICH = """\
@@ -128,7 +128,7 @@ def torn(text: str, dice: random.Random) -> str:
     return text
 
 
-def examine(reading: Reading) -> None:
+def examine(reading: ParsedManifest) -> None:
     """Refusals say where; what was accepted can be worked with by everything that decides."""
     for refusal in reading.refusals:
         assert refusal.problems
@@ -136,13 +136,15 @@ def examine(reading: Reading) -> None:
         assert str(refusal)
     for pod in reading.pods:
         assert pod.metadata.uid.isalnum()
-        sandbox_spec(pod, "pause", 0, HOST)
-        assert [spec_hash(container) for container in pod.spec.containers]
-        plan(pod, PodContainers(), NOW)
-        summarise(pod, PodContainers(), Facts(node_address="10.0.0.1", address="", now=NOW, started_at=NOW))
-        active_until(pod, PodContainers(), NOW)
+        sandbox_config(pod, "pause", 0, HOST)
+        assert [container_hash(container) for container in pod.spec.containers]
+        compute_pod_actions(pod, RuntimePod(), NOW)
+        compute_pod_status(
+            pod, RuntimePod(), StatusInputs(node_address="10.0.0.1", address="", now=NOW, started_at=NOW)
+        )
+        active_deadline(pod, RuntimePod(), NOW)
         admit(pod, NODE, [pod])
-        victims(pod, NODE, [pod])
+        select_victims(pod, NODE, [pod])
         shown = msgspec.json.encode(mirror_pod(pod, NODE))
         assert msgspec.json.decode(shown, type=Pod).spec == pod.spec
 
@@ -153,7 +155,7 @@ def test_spoiled_documents(seed: int) -> None:
     rich = yaml.safe_load(RICH)
     refused = 0
     for _ in range(1000):
-        reading = read(json.dumps(spoiled(rich, dice)), ORIGIN, (), NOW)
+        reading = parse_manifest(json.dumps(spoiled(rich, dice)), ORIGIN, (), NOW)
         assert len(reading.pods) + len(reading.refusals) == 1
         refused += len(reading.refusals)
         examine(reading)
@@ -165,14 +167,14 @@ def test_torn_texts_stop_no_other_document(seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(500):
         text = torn(RICH, dice)
-        reading = read(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
+        reading = parse_manifest(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
         assert "good-node-1" in {pod.metadata.name for pod in reading.pods}, text
         examine(reading)
-        merge([])
+        merge_sources([])
 
 
 def test_the_rich_pod_is_good() -> None:
-    reading = read(RICH, ORIGIN, (), NOW)
+    reading = parse_manifest(RICH, ORIGIN, (), NOW)
     assert not reading.refusals
     assert len(reading.pods) == 1
 
@@ -193,7 +195,7 @@ def test_the_rich_pod_is_good() -> None:
     ids=["laughs", "knot", "map-knot", "deep", "deeper", "deep-json", "key", "python"],
 )
 def test_texts_that_are_made_to_hurt(text: str) -> None:
-    reading = read(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
+    reading = parse_manifest(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
     assert [pod.metadata.name for pod in reading.pods] == ["good-node-1"]
     examine(reading)
 
@@ -203,16 +205,16 @@ async def test_a_folder_of_spoiled_files_disturbs_no_good_one(tmp_path: Path) ->
     (tmp_path / "good.yaml").write_text(GOOD)
     for number in range(200):
         (tmp_path / f"{number}.yaml").write_text(torn(RICH, dice), errors="surrogatepass")
-    source = Manifests(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
+    source = FileSource(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
     await source.read()
-    pods, _ = merge(source.offers)
+    pods, _ = merge_sources(source.offers)
     assert "good-node-1" in {pod.metadata.name for pod in pods.values()}
     assert source.seen
 
 
 async def test_the_socket_answers_every_spoiled_body(tmp_path: Path) -> None:
     dice = random.Random(7)
-    source = Submitted(tmp_path / "s", tmp_path / "submitted", "node-1", lambda: None, lambda *_: None)
+    source = LocalApiSource(tmp_path / "s", tmp_path / "submitted", "node-1", lambda: None, lambda *_: None)
     running = asyncio.create_task(source.run())
     try:
         async with (

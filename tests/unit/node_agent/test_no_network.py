@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from api.objects import Pod
-from node_agent.containers import hosts_file
-from node_agent.drivers.no_network import NoNetwork
-from node_agent.lost_sandboxes import detach_lost
-from node_agent.naming import hosts_text
+from node_agent.host import etc_hosts_path
+from node_agent.network.dns import hosts_file_content
+from node_agent.network.plugin import NoNetwork
+from node_agent.runtime.container_gc import detach_lost
 from tests.unit.node_agent.make import UID, pod
 from tests.unit.node_agent.test_pod_worker import World, world
 
@@ -22,7 +22,7 @@ def ready(here: World) -> bool:
 
 
 def hosts_of(here: World) -> str:
-    return Path(hosts_file(here.host, UID)).read_text()
+    return Path(etc_hosts_path(here.host, UID)).read_text()
 
 
 async def test_a_pod_that_needs_no_address_is_ready_without_one(tmp_path: Path) -> None:
@@ -52,5 +52,5 @@ async def test_a_pod_that_needs_one_says_why_it_is_not_ready(tmp_path: Path, wis
 
 
 def test_hosts_have_a_line_for_the_pod_only_with_an_address() -> None:
-    assert hosts_text(pod(), "10.1.2.3", "", "").endswith("10.1.2.3\tweb\n")
-    assert hosts_text(pod(), "", "", "").endswith("ip6-allrouters\n")
+    assert hosts_file_content(pod(), "10.1.2.3", "", "").endswith("10.1.2.3\tweb\n")
+    assert hosts_file_content(pod(), "", "", "").endswith("ip6-allrouters\n")

@@ -8,18 +8,18 @@ from msgspec.structs import replace
 
 from api.objects import Condition, ContainerImage, Node, NodeStatus, ObjectMeta, Taint
 from api.validate import check
-from node_agent.eviction import Pressure
-from node_agent.node import (
-    Health,
+from node_agent.eviction.thresholds import Pressure
+from node_agent.node.lease import node_lease
+from node_agent.node.node_status import (
     HostFacts,
-    Identity,
-    differs,
-    largest,
-    lease,
+    NodeHealth,
+    NodeIdentity,
+    condition_events,
+    largest_images,
     new_node,
     node_status,
     parse_taint,
-    transitions,
+    status_differs,
 )
 from tests.unit.node_agent.make import NOW
 
@@ -37,11 +37,11 @@ HOST = HostFacts(
     agent_version="0.1.0",
     huge_pages={"2Mi": 1 << 30, "1Gi": 0},
 )
-SELF = Identity(name="node-1", address="10.245.2.3", max_pods=20)
-WELL = Health("")
+SELF = NodeIdentity(name="node-1", address="10.245.2.3", max_pods=20)
+WELL = NodeHealth("")
 
 
-def status(health: Health = WELL, old: tuple[Condition, ...] = (), later: int = 0) -> NodeStatus:
+def status(health: NodeHealth = WELL, old: tuple[Condition, ...] = (), later: int = 0) -> NodeStatus:
     return node_status(SELF, HOST, health, NOW + timedelta(seconds=later), old)
 
 
@@ -76,14 +76,14 @@ def test_a_node_registers_with_its_labels_and_taints() -> None:
     ("health", "kind", "told"),
     [
         (WELL, "Ready", ("True", "KubeletReady")),
-        (Health("no Docker"), "Ready", ("False", "KubeletNotReady")),
+        (NodeHealth("no Docker"), "Ready", ("False", "KubeletNotReady")),
         (WELL, "MemoryPressure", ("False", "KubeletHasSufficientMemory")),
-        (Health("", Pressure(memory=True)), "MemoryPressure", ("True", "KubeletHasInsufficientMemory")),
-        (Health("", Pressure(disk=True)), "DiskPressure", ("True", "KubeletHasDiskPressure")),
-        (Health("", Pressure(processes=True)), "PIDPressure", ("True", "KubeletHasInsufficientPID")),
+        (NodeHealth("", Pressure(memory=True)), "MemoryPressure", ("True", "KubeletHasInsufficientMemory")),
+        (NodeHealth("", Pressure(disk=True)), "DiskPressure", ("True", "KubeletHasDiskPressure")),
+        (NodeHealth("", Pressure(processes=True)), "PIDPressure", ("True", "KubeletHasInsufficientPID")),
     ],
 )
-def test_conditions_have_the_reasons_of_the_reference(health: Health, kind: str, told: tuple[str, str]) -> None:
+def test_conditions_have_the_reasons_of_the_reference(health: NodeHealth, kind: str, told: tuple[str, str]) -> None:
     rows = {row.type: row for row in status(health).conditions}
     assert list(rows) == ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
     assert (rows[kind].status, rows[kind].reason) == told
@@ -91,7 +91,7 @@ def test_conditions_have_the_reasons_of_the_reference(health: Health, kind: str,
 
 def test_only_the_fifty_largest_images_are_named() -> None:
     many = tuple(ContainerImage(names=tuple(f"i{n}:{t}" for t in range(7)), size_bytes=n) for n in range(60))
-    found = largest((*many, ContainerImage(names=(), size_bytes=1 << 40)))
+    found = largest_images((*many, ContainerImage(names=(), size_bytes=1 << 40)))
     assert [image.size_bytes for image in found] == list(range(59, 9, -1))
     assert {len(image.names) for image in found} == {5}
 
@@ -100,32 +100,32 @@ def test_time_alone_is_no_difference_and_others_words_are_none() -> None:
     first = status()
     later = status(old=first.conditions, later=10)
     assert later != first
-    assert not differs(later, first)
+    assert not status_differs(later, first)
     theirs = Condition(type="NetworkUnavailable", status="False")
-    assert not differs(later, replace(first, conditions=(theirs, *first.conditions)))
-    assert differs(status(Health("no Docker"), first.conditions), first)
+    assert not status_differs(later, replace(first, conditions=(theirs, *first.conditions)))
+    assert status_differs(status(NodeHealth("no Docker"), first.conditions), first)
     lost = tuple(replace(row, status="Unknown", reason="NodeStatusUnknown") for row in first.conditions)
-    assert differs(later, replace(first, conditions=lost))
-    assert differs(later, replace(first, addresses=()))
+    assert status_differs(later, replace(first, conditions=lost))
+    assert status_differs(later, replace(first, addresses=()))
 
 
 def test_a_change_of_a_condition_is_an_event() -> None:
-    before = status(Health("starting")).conditions
+    before = status(NodeHealth("starting")).conditions
     after = status(old=before).conditions
-    assert list(transitions(before, after)) == [("NodeReady", "")]
-    assert list(transitions(after, before)) == [("NodeNotReady", " (starting)")]
-    short = status(Health("", Pressure(disk=True)), after).conditions
-    assert list(transitions(after, short)) == [("NodeHasDiskPressure", "")]
-    assert list(transitions(short, after)) == [("NodeHasNoDiskPressure", "")]
-    assert list(transitions((), after)) == [("NodeReady", "")]
+    assert list(condition_events(before, after)) == [("NodeReady", "")]
+    assert list(condition_events(after, before)) == [("NodeNotReady", " (starting)")]
+    short = status(NodeHealth("", Pressure(disk=True)), after).conditions
+    assert list(condition_events(after, short)) == [("NodeHasDiskPressure", "")]
+    assert list(condition_events(short, after)) == [("NodeHasNoDiskPressure", "")]
+    assert list(condition_events((), after)) == [("NodeReady", "")]
 
 
 def test_a_lease_belongs_to_the_node_and_lasts_four_renewals() -> None:
     owner = Node(metadata=ObjectMeta(name="node-1", uid="u-1"))
-    told = lease(SELF, owner, 10.0, NOW)
+    told = node_lease(SELF, owner, 10.0, NOW)
     assert (told.metadata.namespace, told.metadata.name) == ("kube-node-lease", "node-1")
     assert [row.uid for row in told.metadata.owner_references] == ["u-1"]
     assert (told.spec.holder_identity, told.spec.lease_duration_seconds) == ("node-1", 40)
     assert told.spec.renew_time == "2026-01-31T12:00:00.000000Z"
-    assert lease(SELF, None, 0.1, NOW).metadata.owner_references == ()
-    assert lease(SELF, None, 0.1, NOW).spec.lease_duration_seconds == 1
+    assert node_lease(SELF, None, 0.1, NOW).metadata.owner_references == ()
+    assert node_lease(SELF, None, 0.1, NOW).spec.lease_duration_seconds == 1

@@ -10,7 +10,7 @@ from api.configuration import ConfigMap, Secret
 from api.objects import ObjectMeta
 from api.references import Reference
 from api.volumes import ServiceAccountTokenProjection
-from node_agent.payload import Material, files, lines
+from node_agent.volumes.payload import PayloadSources, format_map, payload_files
 from reconcile.errors import DriverError, NotReady, Refused
 from tests.unit.node_agent.make import pod
 
@@ -21,7 +21,7 @@ OBJECTS = {
     Reference(Secret, "red", "s"): Secret(metadata=ObjectMeta(name="s", namespace="red"), data={"key": b"hidden"}),
 }
 TOKEN = ServiceAccountTokenProjection(path="token", expiration_seconds=3600)
-MATERIAL = Material(OBJECTS, {"cpu": "4", "memory": "1000"}, {TOKEN: "jwt"})
+MATERIAL = PayloadSources(OBJECTS, {"cpu": "4", "memory": "1000"}, {TOKEN: "jwt"})
 LIMITS = "{limits: {cpu: 1500m}, requests: {memory: 3Mi}}"
 
 
@@ -29,7 +29,7 @@ def made(source: str, spec: str = "", meta: str = "") -> dict[str, tuple[str, st
     """The text and the mode of each file of a volume, from YAML."""
     containers = f"[{{name: main, image: toolbox, resources: {LIMITS}}}]"
     one = pod(containers, f"  volumes: [{{name: v, {source}}}]\n{spec}", meta)
-    found = files(one.spec.volumes[0], one, MATERIAL)
+    found = payload_files(one.spec.volumes[0], one, MATERIAL)
     return {path: (file.content.decode(), f"{file.mode:o}") for path, file in found.items()}
 
 
@@ -103,7 +103,7 @@ def test_a_token_is_read_by_those_it_is_for(context: str, main: str, wanted: tup
     containers = f"[{{name: main, image: i, securityContext: {main}}}, {{name: side, image: i}}]"
     volume = "{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}"
     one = pod(containers, f"  volumes: [{volume}]\n  securityContext: {context}")
-    file = files(one.spec.volumes[0], one, MATERIAL)["token"]
+    file = payload_files(one.spec.volumes[0], one, MATERIAL)["token"]
     assert (file.content, file.mode, file.owner) == (b"jwt", *wanted)
 
 
@@ -113,12 +113,12 @@ def test_a_token_is_read_by_those_it_is_for(context: str, main: str, wanted: tup
      ("\x00\x7f", "\\x00\\x7f"), ("\u200b", "\\u200b"), ("\U000e0001", "\\U000e0001")],
 )  # fmt: skip
 def test_values_are_quoted_as_go_does(value: str, shown: str) -> None:
-    assert lines({"k": value}) == f'k="{shown}"'
+    assert format_map({"k": value}) == f'k="{shown}"'
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), st.text(max_size=10), max_size=5))
 def test_labels_are_one_line_each(labels: dict[str, str]) -> None:
-    text = lines(labels)
+    text = format_map(labels)
     assert [line.partition("=")[0] for line in text.split("\n") if line] == sorted(labels)
 
 
@@ -126,4 +126,4 @@ def test_files_of_another_namespace_are_not_taken() -> None:
     blue = {Reference(ConfigMap, "blue", "c"): OBJECTS[Reference(ConfigMap, "red", "c")]}
     one = pod(spec="  volumes: [{name: v, configMap: {name: c}}]")
     with pytest.raises(NotReady):
-        files(one.spec.volumes[0], one, Material(blue, {}))
+        payload_files(one.spec.volumes[0], one, PayloadSources(blue, {}))

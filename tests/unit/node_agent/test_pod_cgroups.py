@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.cgroups import Room
-from node_agent.drivers.cgroups import Cgroups
-from node_agent.drivers.slices import Slices
-from node_agent.pod_cgroups import PodCgroups
+from node_agent.cgroups.cgroupfs import CgroupfsDriver
+from node_agent.cgroups.hierarchy import PodsCapacity
+from node_agent.cgroups.manager import CgroupManager
+from node_agent.cgroups.systemd import SystemdDriver
 from reconcile.errors import NotReady, Refused
 from tests.fakes import FakeDocker
 from tests.unit.node_agent.make import UID, pod
@@ -31,13 +31,15 @@ def mount(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def groups(docker: FakeDocker, mount: Path) -> PodCgroups:
-    files = Cgroups(mount)
-    return PodCgroups(docker, files, Slices(files, mount / "bus"), "/", Room(2, 4 << 30), lambda: (WISH,))
+def groups(docker: FakeDocker, mount: Path) -> CgroupManager:
+    files = CgroupfsDriver(mount)
+    return CgroupManager(
+        docker, files, SystemdDriver(files, mount / "bus"), "/", PodsCapacity(2, 4 << 30), lambda: (WISH,)
+    )
 
 
 async def test_with_cgroupfs_the_pod_its_class_and_all_pods_have_a_group(
-    docker: FakeDocker, groups: PodCgroups, mount: Path
+    docker: FakeDocker, groups: CgroupManager, mount: Path
 ) -> None:
     docker.cgroups = "cgroupfs"
     assert await groups.make(WISH) == f"/kubepods/burstable/pod{UID}"
@@ -47,7 +49,7 @@ async def test_with_cgroupfs_the_pod_its_class_and_all_pods_have_a_group(
     assert await groups.known() == {UID}
 
 
-async def test_with_systemd_nothing_is_done_without_it(docker: FakeDocker, groups: PodCgroups) -> None:
+async def test_with_systemd_nothing_is_done_without_it(docker: FakeDocker, groups: CgroupManager) -> None:
     docker.cgroups = "systemd"
     for _ in range(2):
         with pytest.raises(NotReady, match=r"through systemd, but .*/bus: No such file"):
@@ -55,7 +57,7 @@ async def test_with_systemd_nothing_is_done_without_it(docker: FakeDocker, group
     assert await groups.known() == set()
 
 
-async def test_docker_may_come_back_with_another_driver(docker: FakeDocker, groups: PodCgroups) -> None:
+async def test_docker_may_come_back_with_another_driver(docker: FakeDocker, groups: CgroupManager) -> None:
     assert await groups.make(WISH) == ""
     docker.cgroups = "cgroupfs"
     assert await groups.make(WISH) == ""
@@ -64,7 +66,7 @@ async def test_docker_may_come_back_with_another_driver(docker: FakeDocker, grou
 
 
 async def test_pods_run_without_groups_where_the_machine_allows_none(
-    docker: FakeDocker, groups: PodCgroups, mount: Path, caplog: pytest.LogCaptureFixture
+    docker: FakeDocker, groups: CgroupManager, mount: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (mount / "pids").rmdir()
     (mount / "pids").write_text("")
@@ -75,7 +77,7 @@ async def test_pods_run_without_groups_where_the_machine_allows_none(
     assert "pids.max does not take" in record.__dict__["reason"]
 
 
-async def test_a_driver_that_nobody_knows_is_refused(docker: FakeDocker, groups: PodCgroups) -> None:
+async def test_a_driver_that_nobody_knows_is_refused(docker: FakeDocker, groups: CgroupManager) -> None:
     docker.cgroups = "magic"
     with pytest.raises(Refused, match="Docker's cgroup driver is magic; cgroupfs, systemd and none are accepted"):
         await groups.make(WISH)

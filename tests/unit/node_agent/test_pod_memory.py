@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from node_agent.pod_memory import PodMemory
+from node_agent.pods.worker import WorkerState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_a_sandbox_that_cannot_start_is_tried_again_less_and_less_often() -> None:
-    memory, now, waits = PodMemory(NOW), NOW, []
+    memory, now, waits = WorkerState(NOW), NOW, []
     assert not memory.holds_sandbox(now)
     for _ in range(11):
         due = memory.sandbox_failed(now)

@@ -21,9 +21,9 @@ from api.storage import (
 )
 from api.value import ObjectReference
 from api.volumes import HostPathVolumeSource
-from node_agent.containers import pod_dir
-from node_agent.pod_volumes import PodVolumes
-from node_agent.volume_paths import volume_dir
+from node_agent.host import pod_dir
+from node_agent.volumes.manager import VolumeManager
+from node_agent.volumes.paths import volume_dir
 from tests.fakes import AgentKilled
 from tests.unit.node_agent.make import NOW, UID, pod
 from tests.unit.node_agent.test_pod_worker import World, world
@@ -81,7 +81,7 @@ async def test_a_volume_that_cannot_be_had_is_tried_again_less_and_less_often(tm
     wish = pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
     waits, now, told = [], NOW, []
     async with world(tmp_path / "w") as here:
-        volumes = PodVolumes(UID, here.references, here.tokens, here.host, lambda reason, _: told.append(reason))
+        volumes = VolumeManager(UID, here.references, here.tokens, here.host, lambda reason, _: told.append(reason))
         for _ in range(11):
             lacking, due = await volumes.set_up(wish, now)
             assert "hostPath type check failed" in lacking
@@ -112,7 +112,7 @@ async def test_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> N
 async def test_what_has_not_changed_is_left_alone_until_something_starts(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.objects.put(SETTINGS)
-        volumes = PodVolumes(UID, here.references, here.tokens, here.host, lambda *_: None)
+        volumes = VolumeManager(UID, here.references, here.tokens, here.host, lambda *_: None)
         await volumes.look_anew(FILES)
         assert await volumes.set_up(FILES, NOW) == ("", None)
         written = Path(volume_dir(pod_dir(here.host, UID), FILES.spec.volumes[0]))

@@ -19,24 +19,24 @@ from api.configuration import Secret
 from api.objects import ObjectMeta, Pod, PodStatus
 from api.services import Service
 from api.static_pods import from_master
-from node_agent.cgroups import Room
-from node_agent.clock import steady
-from node_agent.containers import ContainerSpec, Host, hosts_file
-from node_agent.credentials import Credential
-from node_agent.drivers.cgroups import Cgroups
-from node_agent.drivers.network import PodNetwork
-from node_agent.drivers.probe import Prober
-from node_agent.drivers.slices import Slices
-from node_agent.observed import SANDBOX_ID
-from node_agent.pod_cgroups import PodCgroups
-from node_agent.pod_network import SandboxNetwork
-from node_agent.pod_worker import PodWorker
-from node_agent.prober import Probing
-from node_agent.references import References
+from node_agent.cgroups.cgroupfs import CgroupfsDriver
+from node_agent.cgroups.hierarchy import PodsCapacity
+from node_agent.cgroups.manager import CgroupManager
+from node_agent.cgroups.systemd import SystemdDriver
+from node_agent.clock import steady_clock
+from node_agent.host import HostInfo, etc_hosts_path
+from node_agent.images.credentials import Credential
+from node_agent.network.plugin import PodNetwork as SandboxNetwork
+from node_agent.network.sdn import SdnNetwork
+from node_agent.object_cache import ObjectCache
+from node_agent.pods.worker import PodWorker
+from node_agent.probes.manager import ProbeDependencies
+from node_agent.probes.prober import Prober
+from node_agent.runtime.container import SANDBOX_ID
+from node_agent.runtime.sandbox import WorkerDependencies, create_sandbox
+from node_agent.runtime.spec import ContainerConfig
 from node_agent.settings import MADE_HERE
-from node_agent.surroundings import created
-from node_agent.tokens import Tokens
-from node_agent.tools import Tools
+from node_agent.volumes.tokens import TokenCache
 from reconcile.errors import Gone, NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
@@ -117,20 +117,20 @@ class World:
         self.told: list[tuple[str, str, str]] = []
         self.taken: set[str] = set()
         root.mkdir(parents=True)
-        self.host = Host(str(root / "pods"), 8 << 30, -1000, cluster_dns=("10.0.0.10",))
+        self.host = HostInfo(str(root / "pods"), 8 << 30, -1000, cluster_dns=("10.0.0.10",))
         self.network: SandboxNetwork
         self.groups = root / "cgroup"
         (self.groups / "cpu").mkdir(parents=True)
         (self.groups / "memory").mkdir()
-        self.references: References
-        self.tokens: Tokens
+        self.references: ObjectCache
+        self.tokens: TokenCache
         self._worker: PodWorker | None = None
         self.prober: Prober
 
     def worker(self, wish: Pod) -> PodWorker:
         """As a fresh agent takes the pod up: with the status that the master has."""
-        files = Cgroups(self.groups)
-        tools = Tools(
+        files = CgroupfsDriver(self.groups)
+        tools = WorkerDependencies(
             docker=self.docker,
             network=self.network,
             host=self.host,
@@ -141,8 +141,8 @@ class World:
             event=self._event,
             references=self.references,
             tokens=self.tokens,
-            cgroups=PodCgroups(self.docker, files, Slices(files), "/", Room(1, 8 << 30), tuple),
-            probing=Probing(self.prober, lambda: 0.0, steady()),
+            cgroups=CgroupManager(self.docker, files, SystemdDriver(files), "/", PodsCapacity(1, 8 << 30), tuple),
+            probing=ProbeDependencies(self.prober, lambda: 0.0, steady_clock()),
             services=lambda _: self.services,
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
@@ -221,12 +221,12 @@ async def world(root: Path) -> AsyncIterator[World]:
     one = World(root)
     async with (
         one.switch.serving(root / "s"),
-        PodNetwork(str(root / "s")) as one.network,
+        SdnNetwork(str(root / "s")) as one.network,
         one.objects.client() as client,
         Prober(one.docker) as one.prober,
     ):
-        one.references = References(client, asyncio.create_task, lambda _: one.wake())
-        one.tokens = Tokens(client)
+        one.references = ObjectCache(client, asyncio.create_task, lambda _: one.wake())
+        one.tokens = TokenCache(client)
         yield one
 
 
@@ -378,7 +378,7 @@ def directory_for(file: str) -> Path:
 
 async def test_a_hosts_file_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
-        path, looks = directory_for(hosts_file(here.host, pod().metadata.uid)), count()
+        path, looks = directory_for(etc_hosts_path(here.host, pod().metadata.uid)), count()
 
         def runs() -> bool:
             if path.is_dir() and here.switch.attached and next(looks) > LOOKS:
@@ -573,7 +573,7 @@ async def test_the_image_that_is_made_on_the_node_is_asked_of_no_registry() -> N
     docker = FakeDocker()
     docker.pulls[MADE_HERE] = None
     with pytest.raises(Gone):
-        await created(docker, ContainerSpec(name="k8s_POD_web_red_0b7c_0", image=MADE_HERE, labels={}))
+        await create_sandbox(docker, ContainerConfig(name="k8s_POD_web_red_0b7c_0", image=MADE_HERE, labels={}))
     assert not docker.asked
 
 

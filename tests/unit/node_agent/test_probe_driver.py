@@ -28,8 +28,9 @@ from api.probes import (
     SleepAction,
     TCPSocketAction,
 )
-from node_agent.containers import ContainerSpec
-from node_agent.drivers.probe import MOST_BODY, Answer, Prober, Target
+from node_agent.probes.prober import MOST_BODY, Prober, ProbeTarget
+from node_agent.probes.state import ProbeAnswer
+from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady
 from tests.fakes import FakeDocker
 from tests.health_server import Health, Plain
@@ -40,7 +41,7 @@ HERE = "127.0.0.1"
 @pytest.fixture
 async def docker() -> FakeDocker:
     fake = FakeDocker("toolbox")
-    identity = await fake.create(ContainerSpec("one", "toolbox", {}))
+    identity = await fake.create(ContainerConfig("one", "toolbox", {}))
     await fake.start(identity)
     return fake
 
@@ -51,8 +52,8 @@ async def prober(docker: FakeDocker) -> AsyncIterator[Prober]:
         yield one
 
 
-def target(port: int = 0) -> Target:
-    return Target(f"{1:064x}", HERE, {"web": port})
+def target(port: int = 0) -> ProbeTarget:
+    return ProbeTarget(f"{1:064x}", HERE, {"web": port})
 
 
 def http(**fields: Any) -> Probe:
@@ -120,8 +121,8 @@ async def test_a_redirect_is_followed_on_the_same_host_only(prober: Prober) -> N
         there = await prober.ask(http(path="/there"), target(port))
         file = await prober.ask(http(path="/file"), target(port))
         rounds = await prober.ask(http(path="/round"), target(port))
-    assert here == Answer(False, "HTTP probe failed with statuscode: 500")
-    assert there == Answer(True, "Probe terminated redirects, Response body: over there")
+    assert here == ProbeAnswer(False, "HTTP probe failed with statuscode: 500")
+    assert there == ProbeAnswer(True, "Probe terminated redirects, Response body: over there")
     assert file.success
     assert rounds.success is False
     assert "stopped after 10 redirects" in rounds.words
@@ -150,12 +151,14 @@ async def test_a_body_without_an_end_is_cut_and_one_that_does_not_come_is_waited
         slow = Probe(http_get=http(path="/slow").http_get, timeout_seconds=1)
         answer = await prober.ask(slow, target(port))
         gone.set()
-    assert answer == Answer(False, f'Get "http://{HERE}:{port}/slow": no answer within 1s')
+    assert answer == ProbeAnswer(False, f'Get "http://{HERE}:{port}/slow": no answer within 1s')
 
 
 async def test_nobody_there_and_nonsense_there_are_failures(prober: Prober) -> None:
     port = free_port()
-    assert await prober.ask(http(), target(port)) == Answer(False, f'Get "http://{HERE}:{port}/": Connection refused')
+    assert await prober.ask(http(), target(port)) == ProbeAnswer(
+        False, f'Get "http://{HERE}:{port}/": Connection refused'
+    )
 
     async def nonsense(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-nonsense\r\n")
@@ -187,10 +190,10 @@ async def test_tcp_is_whether_one_can_connect(prober: Prober) -> None:
         port = server.getsockname()[1]
         assert (await prober.ask(probe, target(port))).success
         elsewhere = Probe(tcp_socket=TCPSocketAction(port=port, host=HERE), timeout_seconds=5)
-        assert (await prober.ask(elsewhere, Target("id", "127.0.0.2", {}))).success
+        assert (await prober.ask(elsewhere, ProbeTarget("id", "127.0.0.2", {}))).success
         nowhere = Probe(tcp_socket=TCPSocketAction(port=port), timeout_seconds=5)
-        assert (await prober.ask(nowhere, Target("id", "127.0.0.2", {}))).success is False
-    assert await prober.ask(probe, target(port)) == Answer(False, f"dial tcp {HERE}:{port}: Connection refused")
+        assert (await prober.ask(nowhere, ProbeTarget("id", "127.0.0.2", {}))).success is False
+    assert await prober.ask(probe, target(port)) == ProbeAnswer(False, f"dial tcp {HERE}:{port}: Connection refused")
 
 
 async def test_grpc_is_the_health_check_of_a_service(prober: Prober) -> None:
@@ -200,14 +203,14 @@ async def test_grpc_is_the_health_check_of_a_service(prober: Prober) -> None:
     )
     await server.start(HERE, port)
 
-    async def ask(service: str) -> Answer:
+    async def ask(service: str) -> ProbeAnswer:
         return await prober.ask(Probe(grpc=GRPCAction(port=port, service=service), timeout_seconds=5), target())
 
     assert (await ask("")).success
     assert (await ask("web")).success
     assert (await ask("n" * 200)).success
     assert (await ask("db")).success is False
-    assert await ask("nobody") == Answer(False, "error: health rpc failed: NOT_FOUND unknown service")
+    assert await ask("nobody") == ProbeAnswer(False, "error: health rpc failed: NOT_FOUND unknown service")
     server.close()
     await server.wait_closed()
     assert (await ask("")).success is False
@@ -221,15 +224,15 @@ async def test_a_grpc_server_that_says_nothing_is_waited_for(prober: Prober) -> 
 
 
 async def test_a_program_says_by_its_exit_code(prober: Prober, docker: FakeDocker) -> None:
-    async def ask(*command: str) -> Answer:
+    async def ask(*command: str) -> ProbeAnswer:
         return await prober.ask(Probe(exec=ExecAction(command=command), timeout_seconds=1), target())
 
     assert (await ask("exit 0")).success
-    assert await ask("exit 3") == Answer(False, "exit code 3")
-    assert await ask("echo all is well") == Answer(True)
-    assert await ask("sleep") == Answer(False, 'command "sleep" timed out after 1s')
+    assert await ask("exit 3") == ProbeAnswer(False, "exit code 3")
+    assert await ask("echo all is well") == ProbeAnswer(True)
+    assert await ask("sleep") == ProbeAnswer(False, 'command "sleep" timed out after 1s')
     docker.trouble = NotReady("Docker does not answer")
-    assert await ask("exit 0") == Answer(None, "Docker does not answer")
+    assert await ask("exit 0") == ProbeAnswer(None, "Docker does not answer")
 
 
 async def test_hooks_that_sleep_and_hooks_that_do_nothing(prober: Prober) -> None:

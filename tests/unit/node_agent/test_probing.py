@@ -10,11 +10,21 @@ from hypothesis import strategies as st
 
 from api.objects import Container
 from api.probes import ExecAction, Probe, TCPSocketAction
-from node_agent.probing import LIVENESS, READINESS, STARTUP, ProbeState, Verdict, answer, begin, needs_address, tick
+from node_agent.probes.state import (
+    LIVENESS,
+    READINESS,
+    STARTUP,
+    ProbeResults,
+    ProbeState,
+    due_probes,
+    initial_state,
+    needs_address,
+    record_answer,
+)
 from tests.unit.node_agent.make import NOW
 
 LONG_AGO = NOW - timedelta(days=1)
-UNKNOWN = Verdict(started=False, ready=False)
+UNKNOWN = ProbeResults(started=False, ready=False)
 
 
 def probe(period: int = 10, delay: int = 0, failures: int = 3, successes: int = 1) -> Probe:
@@ -34,35 +44,37 @@ def wish(probes: dict[str, Probe]) -> Container:
     )
 
 
-def fresh(probes: dict[str, Probe], share: float = 0.5, agent_age: float = 1e5, known: Verdict = UNKNOWN) -> ProbeState:
-    return begin(wish(probes), NOW, NOW, NOW - timedelta(seconds=agent_age), share, known)
+def fresh(
+    probes: dict[str, Probe], share: float = 0.5, agent_age: float = 1e5, known: ProbeResults = UNKNOWN
+) -> ProbeState:
+    return initial_state(wish(probes), NOW, NOW, NOW - timedelta(seconds=agent_age), share, known)
 
 
-def after(state: ProbeState, kind: str, *answers: bool | None) -> Verdict:
+def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
     verdict = state.verdict
     for one in answers:
-        state, verdict = answer(state, kind, one)
+        state, verdict = record_answer(state, kind, one)
     return verdict
 
 
 @pytest.mark.parametrize(
     ("probes", "verdict"),
     [
-        ({}, Verdict(True, True, "")),
-        ({LIVENESS: probe()}, Verdict(True, True, "")),
-        ({READINESS: probe()}, Verdict(True, False, "")),
-        ({STARTUP: probe()}, Verdict(False, False, "")),
+        ({}, ProbeResults(True, True, "")),
+        ({LIVENESS: probe()}, ProbeResults(True, True, "")),
+        ({READINESS: probe()}, ProbeResults(True, False, "")),
+        ({STARTUP: probe()}, ProbeResults(False, False, "")),
     ],
 )
-def test_before_any_answer(probes: dict[str, Probe], verdict: Verdict) -> None:
+def test_before_any_answer(probes: dict[str, Probe], verdict: ProbeResults) -> None:
     assert fresh(probes).verdict == verdict
 
 
 def test_a_restarted_agent_goes_on_from_what_was_told() -> None:
-    known = Verdict(started=True, ready=True)
+    known = ProbeResults(started=True, ready=True)
     state = fresh({STARTUP: probe(), READINESS: probe(), LIVENESS: probe()}, known=known)
-    assert state.verdict == Verdict(True, True, "")
-    assert tick(state, NOW)[1] == (LIVENESS, READINESS)
+    assert state.verdict == ProbeResults(True, True, "")
+    assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
 
 
 def test_programs_are_asked_without_an_address() -> None:
@@ -80,7 +92,7 @@ def test_a_verdict_changes_at_its_threshold() -> None:
     assert not after(ready, READINESS, True, True, True, False, False).ready
     assert after(fresh({LIVENESS: probe()}), LIVENESS, False, False, True, False, False).failed == ""
     assert after(fresh({LIVENESS: probe()}), LIVENESS, False, False, False).failed == LIVENESS
-    assert after(fresh({STARTUP: probe(failures=1)}), STARTUP, False) == Verdict(False, False, STARTUP)
+    assert after(fresh({STARTUP: probe(failures=1)}), STARTUP, False) == ProbeResults(False, False, STARTUP)
 
 
 def test_an_answer_that_says_nothing_does_not_count() -> None:
@@ -89,10 +101,10 @@ def test_an_answer_that_says_nothing_does_not_count() -> None:
 
 
 def test_a_container_is_not_asked_before_its_initial_delay() -> None:
-    state = begin(wish({LIVENESS: probe(delay=30)}), NOW, NOW + timedelta(seconds=10), LONG_AGO, 0.5, UNKNOWN)
+    state = initial_state(wish({LIVENESS: probe(delay=30)}), NOW, NOW + timedelta(seconds=10), LONG_AGO, 0.5, UNKNOWN)
     assert state.wake_at(going=False) == NOW + timedelta(seconds=30)
-    assert tick(state, NOW + timedelta(seconds=29.9))[1] == ()
-    assert tick(state, NOW + timedelta(seconds=30))[1] == (LIVENESS,)
+    assert due_probes(state, NOW + timedelta(seconds=29.9))[1] == ()
+    assert due_probes(state, NOW + timedelta(seconds=30))[1] == (LIVENESS,)
 
 
 @pytest.mark.parametrize(("agent_age", "delay"), [(0.0, 5.0), (9.9, 5.0), (10.0, 0.0)])
@@ -103,26 +115,26 @@ def test_only_an_agent_that_has_just_begun_spreads_its_first_questions(agent_age
 
 def test_a_start_holds_the_others_back_and_lets_them_go_at_once() -> None:
     state = fresh({STARTUP: probe(failures=30), LIVENESS: probe(), READINESS: probe()})
-    state, asked = tick(state, NOW)
+    state, asked = due_probes(state, NOW)
     assert asked == (STARTUP,)
     assert state.wake_at(going=False) is None
-    state, verdict = answer(state, STARTUP, True)
-    assert verdict == Verdict(True, False, "")
-    assert tick(state, NOW)[1] == (LIVENESS, READINESS)
+    state, verdict = record_answer(state, STARTUP, True)
+    assert verdict == ProbeResults(True, False, "")
+    assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
 
 
 @pytest.mark.parametrize("kind", [LIVENESS, STARTUP])
 def test_after_a_verdict_for_the_end_there_is_silence(kind: str) -> None:
-    state, verdict = answer(fresh({kind: probe(failures=1)}), kind, False)
+    state, verdict = record_answer(fresh({kind: probe(failures=1)}), kind, False)
     assert verdict.failed == kind
-    assert tick(state, NOW + timedelta(days=1)) == (state, ())
+    assert due_probes(state, NOW + timedelta(days=1)) == (state, ())
     assert state.wake_at(going=False) is None
 
 
 def test_of_a_pod_that_goes_only_readiness_is_asked() -> None:
     state = fresh({LIVENESS: probe(), READINESS: probe()})
-    assert tick(state, NOW, going=True)[1] == (READINESS,)
-    assert tick(fresh({STARTUP: probe(), READINESS: probe()}), NOW, going=True)[1] == ()
+    assert due_probes(state, NOW, going=True)[1] == (READINESS,)
+    assert due_probes(fresh({STARTUP: probe(), READINESS: probe()}), NOW, going=True)[1] == ()
 
 
 # --- for any sequence -------------------------------------------------------------------------------------------------
@@ -155,12 +167,12 @@ def test_a_life_of_questions(
     for one in answers:
         at = state.wake_at(going)
         if at is None:
-            assert tick(state, now + timedelta(days=1), going) == (state, ())
+            assert due_probes(state, now + timedelta(days=1), going) == (state, ())
             return
-        assert tick(state, at - timedelta(microseconds=1), going)[1] == ()
+        assert due_probes(state, at - timedelta(microseconds=1), going)[1] == ()
         now = max(now, at)
         started = state.verdict.started
-        state, asked = tick(state, now, going)
+        state, asked = due_probes(state, now, going)
         assert asked
         for kind in asked:
             elapsed = (now - NOW).total_seconds()
@@ -175,8 +187,10 @@ def test_a_life_of_questions(
             assert kind not in silent
             assert kind == READINESS or not going
             last[kind] = now
-            assert kind not in tick(state, now + timedelta(days=1), going)[1], "it is asked while an answer is due"
-            state, verdict = answer(state, kind, one)
+            assert kind not in due_probes(state, now + timedelta(days=1), going)[1], (
+                "it is asked while an answer is due"
+            )
+            state, verdict = record_answer(state, kind, one)
             silent |= {verdict.failed} if verdict.failed else set()
             silent |= {STARTUP} if verdict.started else set()
             assert not verdict.ready or verdict.started

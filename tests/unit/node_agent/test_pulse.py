@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from node_agent.pulse import Pulse
+from node_agent.node.status_loop import RuntimeHealthCheck
 from reconcile.errors import NotReady
 from tests.fakes import FakeDocker
 
@@ -27,19 +27,19 @@ class Hanging(FakeDocker):
 
 async def test_a_question_that_hangs_is_asked_once() -> None:
     docker = Hanging()
-    pulse = Pulse(docker, 0.01)
+    pulse = RuntimeHealthCheck(docker, 0.01)
     for _ in range(3):
         with pytest.raises(NotReady, match="Docker has not answered for 0 s"):
             await pulse.take()
     assert docker.questions == 1
     docker.goes_on.set()
-    assert (await Pulse(docker).take())[0] == "20.10.24"
+    assert (await RuntimeHealthCheck(docker).take())[0] == "20.10.24"
 
 
 async def test_what_docker_says_is_passed_on_and_asked_anew_each_time() -> None:
     docker = Hanging()
     docker.goes_on.set()
-    pulse = Pulse(docker)
+    pulse = RuntimeHealthCheck(docker)
     docker.trouble = NotReady("Docker does not answer: Connection refused")
     with pytest.raises(NotReady, match="refused"):
         await pulse.take()

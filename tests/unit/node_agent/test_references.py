@@ -13,9 +13,9 @@ import pytest
 from api.configuration import ConfigMap, Secret
 from api.objects import ObjectMeta
 from api.references import Reference
-from node_agent import references
-from node_agent.references import ROOT_CA, References
-from node_agent.sources.manifests import Manifests
+from node_agent import object_cache as references
+from node_agent.object_cache import ROOT_CA, ObjectCache
+from node_agent.sources.file import FileSource
 from reconcile.errors import NotReady
 from tests.unit.node_agent.object_server import ObjectServer
 
@@ -31,7 +31,7 @@ def config(text: str, *, immutable: bool | None = None) -> ConfigMap:
 @dataclass
 class Node:
     server: ObjectServer
-    references: References
+    references: ObjectCache
     woken: list[str] = field(default_factory=list)
 
     def seen(self) -> object:
@@ -59,7 +59,7 @@ async def node() -> AsyncIterator[Node]:
             tasks.append(asyncio.create_task(work))
             return tasks[-1]
 
-        one = Node(server, References(client, spawn, lambda uid: one.woken.append(uid)))
+        one = Node(server, ObjectCache(client, spawn, lambda uid: one.woken.append(uid)))
         yield one
         for task in tasks:
             task.cancel()
@@ -154,6 +154,6 @@ spec:
 )
 async def test_a_static_pod_refers_to_no_object(volumes: str, count: int, tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(f"{STATIC}  volumes: {volumes}\n")
-    manifests = Manifests(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
+    manifests = FileSource(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
     await manifests.read()
     assert len([pod for offer in manifests.offers for pod in offer.pods]) == count

@@ -12,7 +12,15 @@ from api.objects import Container, Pod
 from api.schema import Problem
 from api.security import check_container, check_pod
 from api.validate import decode
-from node_agent.security import HIDDEN, Grounds, Rights, container_rights, forbidden_sysctl, sandbox_rights, sysctls
+from node_agent.runtime.security import (
+    MASKED_PATHS,
+    SecurityInputs,
+    SecurityOptions,
+    container_security,
+    forbidden_sysctl,
+    sandbox_security,
+    sysctls,
+)
 from node_agent.settings import Settings
 from reconcile.errors import Refused
 from reconcile.settings import BadSettings, merge
@@ -31,9 +39,9 @@ def secured(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = N
     return pod
 
 
-def rights(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = None, **grounds: Any) -> Rights:
+def rights(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = None, **grounds: Any) -> SecurityOptions:
     pod = secured(own, shared)
-    return container_rights(pod, pod.spec.containers[0], Grounds(**grounds))
+    return container_security(pod, pod.spec.containers[0], SecurityInputs(**grounds))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,7 @@ def test_what_a_container_may_do() -> None:
     got = rights(own, {"supplementalGroups": [3, 4], "fsGroup": 4})
     assert (got.cap_add, got.cap_drop, got.read_only) == (("NET_ADMIN", "SYS_TIME"), ("ALL",), True)
     assert (got.hidden, got.groups, got.privileged) == ((), (3, 4), False)
-    assert rights().hidden == HIDDEN
+    assert rights().hidden == MASKED_PATHS
     assert rights({"privileged": True}).hidden is None, "Docker hides nothing from the privileged"
     assert got.options == ("no-new-privileges", "seccomp=unconfined", "label=type:t", "label=level:s0:c1")
     assert rights({"privileged": True}).privileged
@@ -148,7 +156,7 @@ def test_the_sandbox_is_the_pods_user_and_may_do_nothing() -> None:
     pod = secured(
         shared={"runAsUser": 5, "runAsGroup": 6, "sysctls": [{"name": "kernel/shm_rmid_forced", "value": "1"}]}
     )
-    assert sandbox_rights(pod) == Rights(user="5:6", options=("no-new-privileges",))
+    assert sandbox_security(pod) == SecurityOptions(user="5:6", options=("no-new-privileges",))
     assert sysctls(pod) == (("kernel.shm_rmid_forced", "1"),)
     assert forbidden_sysctl(pod) == ""
 
@@ -157,7 +165,7 @@ def test_a_pod_with_users_of_its_own_is_refused() -> None:
     assert wrong(hostUsers=False) == ["spec.hostUsers"]
     pod = secured()
     with pytest.raises(Refused, match="hostUsers false"):
-        sandbox_rights(replace(pod, spec=replace(pod.spec, host_users=False)))
+        sandbox_security(replace(pod, spec=replace(pod.spec, host_users=False)))
 
 
 @pytest.mark.parametrize(

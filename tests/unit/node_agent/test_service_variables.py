@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from api.objects import ObjectMeta
 from api.services import Service, ServicePort, ServiceSpec
-from node_agent.service_variables import service_variables
+from node_agent.runtime.environment import service_env
 from tests.unit.node_agent.make import pod
 
 POD = pod()
@@ -40,7 +40,7 @@ TOLD = {
 
 
 def test_of_a_service_every_port_is_told() -> None:
-    assert service_variables(POD, (WEB,)) == TOLD
+    assert service_env(POD, (WEB,)) == TOLD
 
 
 def test_only_services_of_the_namespace_with_an_address_are_told_and_the_api_server() -> None:
@@ -50,18 +50,18 @@ def test_only_services_of_the_namespace_with_an_address_are_told_and_the_api_ser
         service("new", "", ServicePort(port=1)),
         service("portless", "172.30.0.4"),
     )
-    told = service_variables(POD, (MASTER, *others))
+    told = service_env(POD, (MASTER, *others))
     assert {name.partition("_")[0] for name in told} == {"KUBERNETES"}
     own = service("kubernetes", "172.30.0.77", ServicePort(port=443))
     for order in ((own, MASTER), (MASTER, own)):
-        assert service_variables(POD, order)["KUBERNETES_SERVICE_HOST"] == "172.30.0.77"
+        assert service_env(POD, order)["KUBERNETES_SERVICE_HOST"] == "172.30.0.77"
 
 
 def test_a_pod_without_links_is_told_of_the_api_server_alone() -> None:
     alone = replace(POD, spec=replace(POD.spec, enable_service_links=False))
-    assert service_variables(alone, (WEB, MASTER)) == service_variables(POD, (MASTER,))
+    assert service_env(alone, (WEB, MASTER)) == service_env(POD, (MASTER,))
 
 
 def test_an_ipv6_address_stands_in_brackets_where_a_port_follows() -> None:
-    told = service_variables(POD, (service("six", "fd00::9", ServicePort(port=80)),))
+    told = service_env(POD, (service("six", "fd00::9", ServicePort(port=80)),))
     assert (told["SIX_PORT"], told["SIX_SERVICE_HOST"]) == ("tcp://[fd00::9]:80", "fd00::9")

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from api.static_pods import CONFIG_SOURCE
-from node_agent.references import Unread
-from node_agent.services import Services
+from node_agent.object_cache import NotSynced, ServiceLister
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import pod
 from tests.unit.node_agent.object_server import ObjectServer
@@ -19,13 +18,13 @@ STATIC = pod()
 POD = replace(STATIC, metadata=replace(STATIC.metadata, annotations={CONFIG_SOURCE: "api"}))
 
 
-async def follow(refusal: int, until: Callable[[Services], bool]) -> tuple[Services, int]:
+async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[ServiceLister, int]:
     """The services as far as an API server tells of them, and how often somebody was woken."""
     server, woken = ObjectServer(), list[None]()
     server.refusal = refusal
     async with server.client() as client:
-        services = Services(client, lambda: woken.append(None))
-        with pytest.raises(Unread):
+        services = ServiceLister(client, lambda: woken.append(None))
+        with pytest.raises(NotSynced):
             services.known(POD)
         task = asyncio.create_task(services.mirror.run())
         async with asyncio.timeout(10):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.containers import ContainerSpec
-from node_agent.observed import ATTEMPT, POD_UID, Container
-from node_agent.relist import Relist
-from node_agent.sight import Sight
+from node_agent.pods.manager import Pleg
+from node_agent.runtime.container import ATTEMPT, POD_UID, RuntimeContainer
+from node_agent.runtime.pleg import PodCache
+from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady
 from tests.fakes import FakeDocker
 from tests.unit.node_agent.make import UID, pod
@@ -19,14 +19,14 @@ from tests.unit.node_agent.test_pod_worker import world
 
 
 async def container(docker: FakeDocker) -> str:
-    identity = await docker.create(ContainerSpec("box", "pause", {POD_UID: UID, ATTEMPT: "0"}))
+    identity = await docker.create(ContainerConfig("box", "pause", {POD_UID: UID, ATTEMPT: "0"}))
     await docker.start(identity)
     return identity
 
 
 async def test_docker_is_asked_once_until_something_may_have_happened() -> None:
     docker = FakeDocker("pause")
-    sight = Sight(docker, UID)
+    sight = PodCache(docker, UID)
     identity = await container(docker)
     before = docker.calls
     first, second = await sight.look(), await sight.look()
@@ -40,7 +40,7 @@ async def test_docker_is_asked_once_until_something_may_have_happened() -> None:
 
 async def test_what_docker_did_not_answer_is_asked_again() -> None:
     docker = FakeDocker("pause")
-    sight = Sight(docker, UID)
+    sight = PodCache(docker, UID)
     await container(docker)
     docker.trouble = NotReady("away")
     with pytest.raises(NotReady):
@@ -51,7 +51,7 @@ async def test_what_docker_did_not_answer_is_asked_again() -> None:
 
 async def test_what_happens_while_docker_answers_is_not_missed() -> None:
     class Slow(FakeDocker):
-        async def pod_containers(self, uid: str) -> list[Container]:
+        async def pod_containers(self, uid: str) -> list[RuntimeContainer]:
             answer = await super().pod_containers(uid)
             answering.set()
             await go_on.wait()
@@ -59,7 +59,7 @@ async def test_what_happens_while_docker_answers_is_not_missed() -> None:
 
     answering, go_on = asyncio.Event(), asyncio.Event()
     docker = Slow("pause")
-    sight = Sight(docker, UID)
+    sight = PodCache(docker, UID)
     identity = await container(docker)
     looking = asyncio.create_task(sight.look())
     await answering.wait()
@@ -73,7 +73,7 @@ async def test_what_happens_while_docker_answers_is_not_missed() -> None:
 
 async def test_a_list_of_all_containers_tells_what_events_have_not() -> None:
     docker = FakeDocker("pause")
-    sight = Sight(docker, UID)
+    sight = PodCache(docker, UID)
     identity = await container(docker)
     assert sight.agrees({}), "nothing was seen yet: the next look sees all there is"
     await sight.look()
@@ -87,7 +87,7 @@ async def test_a_list_of_all_containers_tells_what_events_have_not() -> None:
 async def test_a_change_without_an_event_is_found_by_the_relist(tmp_path: Path) -> None:
     async with world(tmp_path / "host") as here:
         worker = here.worker(pod())
-        relist = Relist(here.docker, {UID: worker})
+        relist = Pleg(here.docker, {UID: worker})
         tasks = [
             asyncio.create_task(here.docker.follow(lambda _: worker.look(), worker.look)),
             asyncio.create_task(worker.run()),

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.cgroups import Limits, top
-from node_agent.drivers.cgroups import Cgroups
-from node_agent.drivers.slices import Slices
+from node_agent.cgroups.cgroupfs import CgroupfsDriver
+from node_agent.cgroups.hierarchy import CgroupLimits, pods_cgroup
+from node_agent.cgroups.systemd import SystemdDriver
 from reconcile.errors import NotReady
 
 
 def test_a_bus_that_is_not_there_is_named_with_what_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "cpu").mkdir()
     bus = tmp_path / "bus"
-    driver = Slices(Cgroups(tmp_path), bus)
+    driver = SystemdDriver(CgroupfsDriver(tmp_path), bus)
     with pytest.raises(NotReady) as caught:
-        driver.make(top("/"), Limits())
+        driver.make(pods_cgroup("/"), CgroupLimits())
     assert str(caught.value) == (
         f"Docker makes control groups through systemd, but {bus}: No such file or directory; systemd with dbus is"
         ' accepted, or Docker with "exec-opts": ["native.cgroupdriver=cgroupfs"] in its daemon.json'
@@ -26,7 +26,7 @@ def test_a_bus_that_is_not_there_is_named_with_what_is_accepted(tmp_path: Path) 
 
 def test_a_slice_that_is_not_there_is_removed_without_systemd(tmp_path: Path) -> None:
     (tmp_path / "cpu").mkdir()
-    Slices(Cgroups(tmp_path), tmp_path / "bus").remove(top("/"))
+    SystemdDriver(CgroupfsDriver(tmp_path), tmp_path / "bus").remove(pods_cgroup("/"))
 
 
 def test_a_slice_with_processes_is_not_touched(tmp_path: Path) -> None:
@@ -34,4 +34,4 @@ def test_a_slice_with_processes_is_not_touched(tmp_path: Path) -> None:
     scope.mkdir(parents=True)
     (scope / "cgroup.procs").write_text("1\n")
     with pytest.raises(NotReady, match=r"control group /kubepods\.slice still has processes"):
-        Slices(Cgroups(tmp_path), tmp_path / "bus").remove(top("/"))
+        SystemdDriver(CgroupfsDriver(tmp_path), tmp_path / "bus").remove(pods_cgroup("/"))

@@ -18,15 +18,14 @@ from aiohttp import web
 from api import static_pods
 from api.objects import Pod
 from api.placement import Toleration
-from node_agent.sources.manifests import Manifests
-from node_agent.sources.merge import Offer, merge
-from node_agent.sources.reading import Origin, Reading, read
-from node_agent.sources.submitted import Submitted
-from node_agent.sources.url import ManifestUrl
+from node_agent.sources.file import FileSource
+from node_agent.sources.local_api import LocalApiSource
+from node_agent.sources.static_pods import ManifestOrigin, ParsedManifest, SourcePods, merge_sources, parse_manifest
+from node_agent.sources.url import UrlSource
 
 SECONDS = 20.0
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
-ORIGIN = Origin("Node-1", "file", "/a.yaml")
+ORIGIN = ManifestOrigin("Node-1", "file", "/a.yaml")
 POD = """\
 apiVersion: v1
 kind: Pod
@@ -43,8 +42,8 @@ def images(pods: tuple[Pod, ...]) -> dict[str, str]:
     return {pod.metadata.name: pod.spec.containers[0].image for pod in pods}
 
 
-def reading(text: str, known: tuple[Pod, ...] = ()) -> Reading:
-    return read(text, ORIGIN, known, NOW)
+def reading(text: str, known: tuple[Pod, ...] = ()) -> ParsedManifest:
+    return parse_manifest(text, ORIGIN, known, NOW)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -73,12 +72,12 @@ def test_a_static_pod_is_marked_bound_and_told_apart_by_its_content() -> None:
     }
     assert pod.spec.tolerations == (Toleration(operator="Exists", effect="NoExecute"),)
     assert static_pods.is_static(pod)
-    [same] = read(manifest("web"), ORIGIN, (), datetime(2027, 1, 1, tzinfo=UTC)).pods
+    [same] = parse_manifest(manifest("web"), ORIGIN, (), datetime(2027, 1, 1, tzinfo=UTC)).pods
     assert same.metadata.uid == meta.uid, "when it is read does not matter"
     others = [
         reading(manifest("web", "toolbox:2")),
-        read(manifest("web"), Origin("node-2", "file", "/a.yaml"), (), NOW),
-        read(manifest("web"), Origin("Node-1", "file", "/b.yaml"), (), NOW),
+        parse_manifest(manifest("web"), ManifestOrigin("node-2", "file", "/a.yaml"), (), NOW),
+        parse_manifest(manifest("web"), ManifestOrigin("Node-1", "file", "/b.yaml"), (), NOW),
     ]
     assert len({meta.uid, *(other.pods[0].metadata.uid for other in others)}) == 4
 
@@ -95,7 +94,7 @@ def test_what_a_server_sets_is_dropped() -> None:
     }
     exported["spec"] = {"nodeName": "node-1", "containers": [{"name": "main", "image": "x"}]}
     exported["status"] = {"phase": "Failed"}
-    [pod] = read(json.dumps(exported), Origin("node-1", "file", "/a.yaml"), (), NOW).pods
+    [pod] = parse_manifest(json.dumps(exported), ManifestOrigin("node-1", "file", "/a.yaml"), (), NOW).pods
     assert pod.metadata.uid.isalnum()
     assert pod.metadata.deletion_timestamp is None
     assert not pod.metadata.finalizers
@@ -183,7 +182,9 @@ def test_a_pod_list_need_not_say_what_its_items_are() -> None:
 def test_the_first_of_equal_names_counts() -> None:
     [first], [second] = reading(manifest("web")).pods, reading(manifest("web", "second")).pods
     [other] = reading(manifest("db")).pods
-    pods, doubles = merge([Offer("a", (first, other)), Offer("b", (second,)), Offer("c", (first,))])
+    pods, doubles = merge_sources(
+        [SourcePods("a", (first, other)), SourcePods("b", (second,)), SourcePods("c", (first,))]
+    )
     assert images(tuple(pods.values())) == {"web-node-1": "toolbox", "db-node-1": "toolbox"}
     assert [(double.pod, double.place, double.first) for double in doubles] == [(second, "b", "a"), (first, "c", "a")]
 
@@ -198,7 +199,7 @@ class Folder:
         self.directory = directory
         self.changes = 0
         self.told: list[tuple[str, str]] = []
-        self.source = Manifests(directory, "Node-1", "file", self._count, self._heard)
+        self.source = FileSource(directory, "Node-1", "file", self._count, self._heard)
 
     def _count(self) -> None:
         self.changes += 1
@@ -211,10 +212,10 @@ class Folder:
 
     async def pods(self) -> dict[str, str]:
         await self.source.read()
-        return images(tuple(merge(self.source.offers)[0].values()))
+        return images(tuple(merge_sources(self.source.offers)[0].values()))
 
     def uids(self) -> set[str]:
-        return set(merge(self.source.offers)[0])
+        return set(merge_sources(self.source.offers)[0])
 
 
 @pytest.fixture
@@ -282,7 +283,7 @@ async def test_of_two_pods_with_one_name_the_first_counts(folder: Folder) -> Non
     folder.write("b.yaml", manifest("web", "second"))
     folder.write("a.yaml", manifest("web", "first") + "---\n" + manifest("web", "third"))
     assert await folder.pods() == {"web-node-1": "first"}
-    assert len(merge(folder.source.offers)[1]) == 2
+    assert len(merge_sources(folder.source.offers)[1]) == 2
     (folder.directory / "a.yaml").unlink()
     assert await folder.pods() == {"web-node-1": "second"}
 
@@ -323,7 +324,7 @@ class Site:
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[tuple[Site, ManifestUrl, aiohttp.ClientSession]]:
+async def site() -> AsyncIterator[tuple[Site, UrlSource, aiohttp.ClientSession]]:
     page = Site()
     app = web.Application()
     app.router.add_get("/pods", page.answer)
@@ -332,7 +333,7 @@ async def site() -> AsyncIterator[tuple[Site, ManifestUrl, aiohttp.ClientSession
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
     headers = {"X-Rack": "7"}
-    source = ManifestUrl(f"http://127.0.0.1:{port}/pods", headers, "Node-1", page.changed, page.heard)
+    source = UrlSource(f"http://127.0.0.1:{port}/pods", headers, "Node-1", page.changed, page.heard)
     try:
         async with aiohttp.ClientSession(headers=headers) as http:
             yield page, source, http
@@ -340,10 +341,10 @@ async def site() -> AsyncIterator[tuple[Site, ManifestUrl, aiohttp.ClientSession
         await runner.cleanup()
 
 
-Asked = tuple[Site, ManifestUrl, aiohttp.ClientSession]
+Asked = tuple[Site, UrlSource, aiohttp.ClientSession]
 
 
-def of(source: ManifestUrl) -> dict[str, str]:
+def of(source: UrlSource) -> dict[str, str]:
     return images(source.offers[0].pods)
 
 
@@ -396,7 +397,7 @@ async def test_a_bad_answer_ends_nothing_and_does_not_count_as_seen(site: Asked,
 
 
 async def test_a_url_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    source = ManifestUrl("http://127.0.0.1:1/pods", {}, "node-1", lambda: None, lambda *_: None)
+    source = UrlSource("http://127.0.0.1:1/pods", {}, "node-1", lambda: None, lambda *_: None)
     async with aiohttp.ClientSession() as http:
         await source.ask(http)
         await source.ask(http)
@@ -413,7 +414,7 @@ class Door:
     def __init__(self, root: Path, http: aiohttp.ClientSession) -> None:
         self.root = root
         self.http = http
-        self.source = Submitted(root / "s", root / "submitted", "Node-1", lambda: None, lambda *_: None)
+        self.source = LocalApiSource(root / "s", root / "submitted", "Node-1", lambda: None, lambda *_: None)
 
     async def ask(self, method: str, path: str, body: str = "") -> tuple[int, dict[str, object]]:
         async with self.http.request(

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace as changed
 
 from api.objects import EphemeralContainer, Pod, PodStatus
-from node_agent.observed import Container, PodContainers, group
-from node_agent.plan import PodActions, plan, terminate
-from node_agent.status import Facts, summarise
+from node_agent.pods.status import StatusInputs, compute_pod_status
+from node_agent.runtime.actions import PodActions, compute_pod_actions
+from node_agent.runtime.container import RuntimeContainer, RuntimePod, group_containers
+from node_agent.runtime.termination import plan_termination
 from tests.unit.node_agent.make import NOW, container, held, pod, sandbox, with_status
 
 INIT = """\
@@ -23,10 +24,10 @@ INIT = """\
 """
 WEB = pod(spec=INIT)
 NEVER = pod(spec=INIT + "  restartPolicy: Never")
-FACTS = Facts(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW)
+FACTS = StatusInputs(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW)
 
 
-def ended(of: Pod, name: str, code: int = 0, **other: float) -> Container:
+def ended(of: Pod, name: str, code: int = 0, **other: float) -> RuntimeContainer:
     return container(of, name, state="exited", code=code, **other)  # type: ignore[arg-type]
 
 
@@ -53,20 +54,22 @@ def starts(actions: PodActions) -> list[str]:
 def test_one_after_the_other(found: list[str], wanted: list[str]) -> None:
     """`name!` has ended with 0. Where one of the pod's own containers was tried, init is over."""
     seen = held(*(ended(WEB, one[:-1]) if one.endswith("!") else container(WEB, one) for one in found))
-    assert starts(plan(WEB, seen, NOW)) == wanted
+    assert starts(compute_pod_actions(WEB, seen, NOW)) == wanted
 
 
 def test_an_init_container_that_fails_is_tried_again_and_holds_up_the_rest() -> None:
-    actions = plan(WEB, held(ended(WEB, "first", 1, restarts=1, crashes=1, ended=4)), NOW)
+    actions = compute_pod_actions(WEB, held(ended(WEB, "first", 1, restarts=1, crashes=1, ended=4)), NOW)
     assert not actions.start
     assert actions.wake_at() == NOW + timedelta(seconds=6)
-    assert starts(plan(WEB, held(ended(WEB, "first", 1, restarts=1, crashes=1, ended=10)), NOW)) == ["first"]
+    assert starts(compute_pod_actions(WEB, held(ended(WEB, "first", 1, restarts=1, crashes=1, ended=10)), NOW)) == [
+        "first"
+    ]
 
 
 def test_an_init_container_that_fails_for_good_ends_the_pod() -> None:
     seen = held(ended(NEVER, "first", 2))
-    assert plan(NEVER, seen, NOW).finished
-    status = summarise(NEVER, seen, FACTS)
+    assert compute_pod_actions(NEVER, seen, NOW).finished
+    status = compute_pod_status(NEVER, seen, FACTS)
     assert status.phase == "Failed"
     conditions = {row.type: (row.status, row.reason, row.message) for row in status.conditions}
     wanted = ("False", "ContainersNotInitialized", "containers with incomplete status: [first proxy second late]")
@@ -75,18 +78,18 @@ def test_an_init_container_that_fails_for_good_ends_the_pod() -> None:
 
 def test_a_new_sandbox_begins_with_the_first_init_container() -> None:
     done = [ended(WEB, "first"), ended(WEB, "second"), container(WEB, "proxy"), container(WEB, "main")]
-    actions = plan(WEB, held(*done, box=sandbox(state="exited", attempt=1)), NOW)
+    actions = compute_pod_actions(WEB, held(*done, box=sandbox(state="exited", attempt=1)), NOW)
     assert actions.sandbox_attempt == 2
     assert [(one.wish.name, one.restarts) for one in actions.start] == [("first", 1)]
-    inside = group([*done, sandbox(2, identity="new"), replace(ended(WEB, "first", restarts=1), labels={
+    inside = group_containers([*done, sandbox(2, identity="new"), replace(ended(WEB, "first", restarts=1), labels={
         **container(WEB, "first", restarts=1, inside="new").labels})])  # fmt: skip
-    again = plan(WEB, inside, NOW)
+    again = compute_pod_actions(WEB, inside, NOW)
     assert [(one.wish.name, one.restarts) for one in again.start] == [("proxy", 1)]
     assert sorted(one.name for one in again.kill) == ["main", "proxy"]
 
 
 def test_while_init_runs_the_others_wait_for_it() -> None:
-    status = summarise(WEB, held(container(WEB, "first")), FACTS)
+    status = compute_pod_status(WEB, held(container(WEB, "first")), FACTS)
     assert status.phase == "Pending"
     (main,) = status.container_statuses
     assert main.state.waiting is not None
@@ -99,8 +102,8 @@ def test_while_init_runs_the_others_wait_for_it() -> None:
 
 def test_a_pod_whose_sandbox_was_replaced_waits_for_init_again() -> None:
     old = ended(WEB, "main", 137)
-    seen = group([old, sandbox(1, identity="new"), container(WEB, "first", restarts=1, inside="new")])
-    (main,) = summarise(WEB, seen, FACTS).container_statuses
+    seen = group_containers([old, sandbox(1, identity="new"), container(WEB, "first", restarts=1, inside="new")])
+    (main,) = compute_pod_status(WEB, seen, FACTS).container_statuses
     assert main.state.waiting is not None
     assert main.state.waiting.reason == "PodInitializing"
     assert main.last_state.terminated is not None
@@ -112,7 +115,7 @@ RUNNING = held(
 
 
 def test_an_initialized_pod_counts_its_sidecars() -> None:
-    status = summarise(WEB, RUNNING, FACTS)
+    status = compute_pod_status(WEB, RUNNING, FACTS)
     assert [(row.name, row.ready, row.started) for row in status.init_container_statuses] == [
         ("first", True, False),
         ("proxy", True, True),
@@ -121,7 +124,7 @@ def test_an_initialized_pod_counts_its_sidecars() -> None:
     ]
     assert {row.type: row.status for row in status.conditions}["Initialized"] == "True"
     broken = held(container(WEB), container(WEB, "late"), ended(WEB, "proxy"))
-    conditions = {row.type: (row.status, row.message) for row in summarise(WEB, broken, FACTS).conditions}
+    conditions = {row.type: (row.status, row.message) for row in compute_pod_status(WEB, broken, FACTS).conditions}
     assert conditions["Ready"] == ("False", "containers with unready status: [proxy]")
     assert conditions["Initialized"][0] == "True"
 
@@ -131,21 +134,21 @@ def test_sidecars_end_after_the_others_last_first() -> None:
 
     def asked(*names: str) -> list[str]:
         seen = held(*(container(WEB, name) for name in names))
-        return [one.name for one in terminate(WEB, seen, frozenset(), deadline, NOW).signal]
+        return [one.name for one in plan_termination(WEB, seen, frozenset(), deadline, NOW).signal]
 
     assert asked("main", "proxy", "late") == ["main"]
     assert asked("proxy", "late") == ["late"]
     assert asked("proxy") == ["proxy"]
-    late = terminate(WEB, held(container(WEB), container(WEB, "proxy")), frozenset(), deadline, deadline)
+    late = plan_termination(WEB, held(container(WEB), container(WEB, "proxy")), frozenset(), deadline, deadline)
     assert [one.name for one in late.kill] == ["main", "proxy"]
 
 
 def test_a_pod_is_over_when_its_sidecars_have_ended_too() -> None:
     wish = with_status(NEVER, PodStatus(phase="Running"))
     seen = held(ended(wish, "main"), container(wish, "proxy"))
-    assert plan(wish, seen, NOW).finished
-    assert summarise(wish, seen, FACTS).phase == "Running"
-    over = summarise(wish, held(ended(wish, "main"), ended(wish, "proxy", 143)), FACTS)
+    assert compute_pod_actions(wish, seen, NOW).finished
+    assert compute_pod_status(wish, seen, FACTS).phase == "Running"
+    over = compute_pod_status(wish, held(ended(wish, "main"), ended(wish, "proxy", 143)), FACTS)
     assert over.phase == "Succeeded"
     proxy = over.init_container_statuses[1]
     assert proxy.state.terminated is not None
@@ -156,24 +159,29 @@ def debugged(of: Pod) -> Pod:
     return changed(of, spec=changed(of.spec, ephemeral_containers=(extra,)))
 
 
-def with_extra(seen: PodContainers, wish: Pod, state: str) -> PodContainers:
-    return group([*seen.everything, container(wish, "debug", state=state)])
+def with_extra(seen: RuntimePod, wish: Pod, state: str) -> RuntimePod:
+    return group_containers([*seen.everything, container(wish, "debug", state=state)])
 
 
 def test_an_ephemeral_container_starts_at_once_and_never_again() -> None:
     wish = debugged(WEB)
-    assert starts(plan(wish, held(container(wish, "first")), NOW)) == ["debug"]
-    assert starts(plan(wish, RUNNING, NOW)) == ["debug"]
+    assert starts(compute_pod_actions(wish, held(container(wish, "first")), NOW)) == ["debug"]
+    assert starts(compute_pod_actions(wish, RUNNING, NOW)) == ["debug"]
     for state in ("running", "exited"):
-        assert not plan(wish, with_extra(RUNNING, wish, state), NOW).start
+        assert not compute_pod_actions(wish, with_extra(RUNNING, wish, state), NOW).start
     left = with_extra(RUNNING, wish, "created")
-    assert (starts(plan(wish, left, NOW)), len(plan(wish, left, NOW).remove)) == (["debug"], 1)
-    assert not plan(wish, group([sandbox(state="exited"), container(wish, "debug")]), NOW).finished
+    assert (starts(compute_pod_actions(wish, left, NOW)), len(compute_pod_actions(wish, left, NOW).remove)) == (
+        ["debug"],
+        1,
+    )
+    assert not compute_pod_actions(
+        wish, group_containers([sandbox(state="exited"), container(wish, "debug")]), NOW
+    ).finished
 
 
 def test_an_ephemeral_container_is_told_beside_the_others() -> None:
     wish = debugged(WEB)
-    status = summarise(wish, with_extra(RUNNING, wish, "exited"), FACTS)
+    status = compute_pod_status(wish, with_extra(RUNNING, wish, "exited"), FACTS)
     (row,) = status.ephemeral_container_statuses
     assert row.state.terminated is not None
     assert [one.name for one in status.container_statuses] == ["main"]

@@ -11,7 +11,7 @@ from aiohttp import web
 from api.client import Client
 from api.kubeconfig import Kubeconfig
 from api.objects import Pod, PodIP, PodStatus
-from node_agent.status_writer import StatusWriter, status_patch
+from node_agent.pods.status_manager import StatusManager, pod_status_patch
 from tests.unit.node_agent.make import pod
 
 POD = pod()
@@ -35,7 +35,7 @@ async def test_of_a_pod_that_is_another_by_now_nothing_more_is_said(code: int, r
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with Client(Kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", b"")) as client:
         shown: dict[str, Pod] = {POD.metadata.uid: POD}
-        writer = StatusWriter(client, lambda: shown)
+        writer = StatusManager(client, lambda: shown)
         writer.say(POD, PodStatus(phase="Running"))
         task = asyncio.create_task(writer.loop.run())
         async with asyncio.timeout(10):
@@ -58,5 +58,5 @@ LISTS = [
 def test_a_list_is_replaced_only_where_there_is_one(
     held: tuple[PodIP, ...], wish: tuple[PodIP, ...], said: object
 ) -> None:
-    patch = status_patch("u", PodStatus(pod_ips=wish), PodStatus(pod_ips=held))
+    patch = pod_status_patch("u", PodStatus(pod_ips=wish), PodStatus(pod_ips=held))
     assert msgspec.json.decode(msgspec.json.encode(patch))["status"]["podIPs"] == said

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.containers import Host, container_spec
-from node_agent.observed import Container
-from node_agent.security import Rights
-from node_agent.stopping import Step, Stop, next_step, pre_stop
+from node_agent.host import HostInfo
+from node_agent.runtime.container import RuntimeContainer, pre_stop_handler
+from node_agent.runtime.security import SecurityOptions
+from node_agent.runtime.spec import container_config
+from node_agent.runtime.termination import StopState, StopStep, next_stop_step
 from tests.unit.node_agent.make import NOW, pod
 
 SECOND = timedelta(seconds=1)
@@ -21,39 +22,41 @@ LATER = NOW + 30 * SECOND
 @pytest.mark.parametrize(
     ("has_hook", "stop", "seconds", "step", "again"),
     [
-        (False, Stop(), 0, Step.SIGNAL, 30),
-        (False, Stop(signalled=True), 29, Step.WAIT, 30),
-        (False, Stop(signalled=True), 30, Step.KILL, 30),
-        (False, Stop(), 30, Step.KILL, 30),
-        (True, Stop(), 0, Step.HOOK, 30),
-        (True, Stop(), 30, Step.KILL, 30),
-        (True, Stop(hooking=True), 29, Step.WAIT, 30),
-        (True, Stop(hooking=True), 30, Step.SIGNAL, 32),
-        (True, Stop(hooked_at=NOW + 5 * SECOND), 5, Step.SIGNAL, 30),
-        (True, Stop(hooked_at=NOW + 29 * SECOND), 29, Step.SIGNAL, 31),
-        (True, Stop(hooked_at=NOW + 29 * SECOND, signalled=True), 30, Step.WAIT, 31),
-        (True, Stop(hooked_at=NOW + 29 * SECOND, signalled=True), 31, Step.KILL, 31),
+        (False, StopState(), 0, StopStep.SIGNAL, 30),
+        (False, StopState(signalled=True), 29, StopStep.WAIT, 30),
+        (False, StopState(signalled=True), 30, StopStep.KILL, 30),
+        (False, StopState(), 30, StopStep.KILL, 30),
+        (True, StopState(), 0, StopStep.HOOK, 30),
+        (True, StopState(), 30, StopStep.KILL, 30),
+        (True, StopState(hooking=True), 29, StopStep.WAIT, 30),
+        (True, StopState(hooking=True), 30, StopStep.SIGNAL, 32),
+        (True, StopState(hooked_at=NOW + 5 * SECOND), 5, StopStep.SIGNAL, 30),
+        (True, StopState(hooked_at=NOW + 29 * SECOND), 29, StopStep.SIGNAL, 31),
+        (True, StopState(hooked_at=NOW + 29 * SECOND, signalled=True), 30, StopStep.WAIT, 31),
+        (True, StopState(hooked_at=NOW + 29 * SECOND, signalled=True), 31, StopStep.KILL, 31),
     ],
 )
-def test_hook_signal_and_kill_come_in_turn(has_hook: bool, stop: Stop, seconds: int, step: Step, again: int) -> None:
-    assert next_step(has_hook, stop, LATER, NOW + seconds * SECOND) == (step, NOW + again * SECOND)
+def test_hook_signal_and_kill_come_in_turn(
+    has_hook: bool, stop: StopState, seconds: int, step: StopStep, again: int
+) -> None:
+    assert next_stop_step(has_hook, stop, LATER, NOW + seconds * SECOND) == (step, NOW + again * SECOND)
 
 
 @given(st.booleans(), st.floats(0, 60), st.floats(0, 90), st.lists(st.floats(0.01, 20), min_size=40, max_size=40))
 def test_every_end_comes_to_an_end(has_hook: bool, grace: float, hook_takes: float, waits: list[float]) -> None:
     """Whenever one looks, the container is asked before it is killed (if there is time at all), and not much later."""
-    now, stop, deadline, hooking_since = NOW, Stop(), NOW + grace * SECOND, NOW
+    now, stop, deadline, hooking_since = NOW, StopState(), NOW + grace * SECOND, NOW
     for wait in waits:
         if stop.hooking and stop.hooked_at is None and now - hooking_since >= hook_takes * SECOND:
-            stop = Stop(hooked_at=now)
-        step, again = next_step(has_hook, stop, deadline, now)
-        if step is Step.HOOK:
+            stop = StopState(hooked_at=now)
+        step, again = next_stop_step(has_hook, stop, deadline, now)
+        if step is StopStep.HOOK:
             assert not stop.hooking
-            stop, hooking_since = Stop(hooking=True), now
-        elif step is Step.SIGNAL:
+            stop, hooking_since = StopState(hooking=True), now
+        elif step is StopStep.SIGNAL:
             assert not stop.signalled
-            stop = Stop(hooked_at=now if stop.hooking else stop.hooked_at, signalled=True)
-        elif step is Step.KILL:
+            stop = StopState(hooked_at=now if stop.hooking else stop.hooked_at, signalled=True)
+        elif step is StopStep.KILL:
             assert stop.signalled or now >= deadline
             assert stop.hooked_at is None or now - stop.hooked_at >= 2 * SECOND
             return
@@ -70,11 +73,13 @@ HOOKED = pod(
 
 
 def test_the_hook_is_written_on_the_container_with_a_port_that_needs_no_name() -> None:
-    spec = container_spec(HOOKED, HOOKED.spec.containers[0], "image", "box", 0, 0, Host("/p", 1, 0), Rights(), {})
+    spec = container_config(
+        HOOKED, HOOKED.spec.containers[0], "image", "box", 0, 0, HostInfo("/p", 1, 0), SecurityOptions(), {}
+    )
     text = spec.labels["annotation.io.kubernetes.container.preStopHandler"]
     assert text == '{"httpGet":{"port":8080,"path":"/bye","scheme":"HTTP"}}'
-    hook = pre_stop(Container("id", labels=spec.labels))
+    hook = pre_stop_handler(RuntimeContainer("id", labels=spec.labels))
     assert hook is not None
     assert hook.http_get is not None
     assert hook.http_get.port == 8080
-    assert pre_stop(Container("id")) is None
+    assert pre_stop_handler(RuntimeContainer("id")) is None

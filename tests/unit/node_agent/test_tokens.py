@@ -16,7 +16,7 @@ from api.client import Client
 from api.kubeconfig import Kubeconfig
 from api.tokens import TokenRequestStatus
 from api.volumes import ServiceAccountTokenProjection
-from node_agent.tokens import Tokens, life
+from node_agent.volumes.tokens import TokenCache, token_lifetime
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import NOW, UID, pod
 
@@ -34,14 +34,14 @@ class Issuer:
         self.away = False
 
     @asynccontextmanager
-    async def tokens(self) -> AsyncIterator[Tokens]:
+    async def tokens(self) -> AsyncIterator[TokenCache]:
         app = web.Application()
         app.router.add_post(PATH, self._issue)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         async with Client(Kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", b"")) as client:
-            yield Tokens(client, lambda: self.now, lambda: self.even)
+            yield TokenCache(client, lambda: self.now, lambda: self.even)
         await runner.cleanup()
 
     async def _issue(self, request: web.Request) -> web.Response:
@@ -120,4 +120,4 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_token_for_longer() -> No
 def test_a_token_is_renewed_at_four_fifths_of_its_life(seconds: int, renewed: timedelta) -> None:
     expires = NOW + timedelta(seconds=seconds)
     answer = TokenRequestStatus(token="t", expiration_timestamp=times.text(expires))
-    assert life(answer, NOW) == (expires, NOW + renewed)
+    assert token_lifetime(answer, NOW) == (expires, NOW + renewed)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from api.volumes import Volume
-from node_agent.volume_paths import SubPath, binds, memory_size, sub_paths, volume_dir
+from node_agent.volumes.paths import SubPath, binds, sub_paths, tmpfs_size, volume_dir
 from reconcile.errors import Refused
 from tests.unit.node_agent.make import pod
 
@@ -92,4 +92,4 @@ def test_a_part_that_its_variables_make_impossible(expression: str, words: str) 
 def test_memory_is_never_more_than_anybody_allows(limit: str, resources: str, wanted: int) -> None:
     volumes = f"  volumes: [{{name: e, emptyDir: {{{limit}medium: Memory}}}}]"
     one = pod(f"[{{name: main, image: i, resources: {resources}}}]", volumes)
-    assert memory_size(one.spec.volumes[0], one, 1000) == wanted
+    assert tmpfs_size(one.spec.volumes[0], one, 1000) == wanted

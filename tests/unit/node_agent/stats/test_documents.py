@@ -8,24 +8,25 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from node_agent.garbage import Space
-from node_agent.observed import group
-from node_agent.stats import cadvisor, kubelet, resource
-from node_agent.stats.exposition import COUNTER, GAUGE, Family, Row, labelled, written
-from node_agent.stats.figures import (
-    ContainerFigures,
-    Figures,
-    KnownPod,
-    PodDisk,
-    PodFigures,
-    Taken,
+from node_agent.runtime.container import group_containers
+from node_agent.stats import cadvisor
+from node_agent.stats import metrics as kubelet
+from node_agent.stats import metrics as resource
+from node_agent.stats.cgroup_stats import CgroupUsage
+from node_agent.stats.machine import MachineStats, NetworkInterface
+from node_agent.stats.metrics import COUNTER, GAUGE, MetricFamily, ProbeMetrics, Sample, format_families, format_labels
+from node_agent.stats.model import (
+    ContainerStats,
+    DiskUsage,
+    FilesystemStats,
+    NodeStats,
+    PodDiskUsage,
+    PodStats,
+    PodWithContainers,
     cpu_times,
     nano_cores,
 )
-from node_agent.stats.machine import Link, Machine
-from node_agent.stats.probes import ProbeCounts
-from node_agent.stats.summary import summary
-from node_agent.stats.uses import Use
+from node_agent.stats.summary import summary_document
 from tests.unit.node_agent.make import NOW, UID, container, pod, sandbox
 
 AT = 1_700_000_000.5
@@ -37,34 +38,36 @@ VOLUMES = """
 """
 POD = pod(spec=VOLUMES)
 MAIN = replace(container(POD), started_at=NOW)
-DISK = Space(available=500, capacity=1000, inodes_free=70, inodes=100, reserved=100)
-MEMORY = Space(available=40, capacity=50, inodes_free=4, inodes=5)
-SEEN = PodFigures(
+DISK = FilesystemStats(available=500, capacity=1000, inodes_free=70, inodes=100, reserved=100)
+MEMORY = FilesystemStats(available=40, capacity=50, inodes_free=4, inodes=5)
+SEEN = PodStats(
     pod=POD,
     group="/kubepods/podX",
-    use=Use(cpu=3_000_000_000, memory=900, working_set=800, tasks=5),
+    use=CgroupUsage(cpu=3_000_000_000, memory=900, working_set=800, tasks=5),
     at=AT,
     containers=(
-        ContainerFigures(
-            MAIN, "/kubepods/podX/m", Use(cpu=2_000_000_000, memory=700, working_set=600, memory_limit=1000), AT
+        ContainerStats(
+            MAIN, "/kubepods/podX/m", CgroupUsage(cpu=2_000_000_000, memory=700, working_set=600, memory_limit=1000), AT
         ),
     ),
-    sandbox=ContainerFigures(sandbox(), "/kubepods/podX/s", Use(cpu=1_000_000_000), AT),
-    links=(Link("eth0", 10, 1, 0, 0, 20, 2, 0, 0),),
-    disk=PodDisk(
+    sandbox=ContainerStats(sandbox(), "/kubepods/podX/s", CgroupUsage(cpu=1_000_000_000), AT),
+    links=(NetworkInterface("eth0", 10, 1, 0, 0, 20, 2, 0, 0),),
+    disk=PodDiskUsage(
         AT,
-        written={MAIN.id: Taken(30, 3)},
-        logs={MAIN.id: Taken(4, 1)},
-        volumes={"scratch": Taken(5, 2), "quick": Taken(6, 1)},
+        written={MAIN.id: DiskUsage(30, 3)},
+        logs={MAIN.id: DiskUsage(4, 1)},
+        volumes={"scratch": DiskUsage(5, 2), "quick": DiskUsage(6, 1)},
         memory={"quick": MEMORY},
     ),
     claims={"data": DISK},
 )
-FIGURES = Figures(
+FIGURES = NodeStats(
     AT,
-    Machine(cpu=9_000_000_000, total=5000, memory=3000, working_set=2000, booted=5, links=(Link("eth0", 1),)),
+    MachineStats(
+        cpu=9_000_000_000, total=5000, memory=3000, working_set=2000, booted=5, links=(NetworkInterface("eth0", 1),)
+    ),
     (SEEN,),
-    ("/kubepods", Use(cpu=4_000_000_000)),
+    ("/kubepods", CgroupUsage(cpu=4_000_000_000)),
     DISK,
     DISK,
 )
@@ -81,7 +84,7 @@ def values(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
 
 
 def test_the_summary_of_node_pod_and_container() -> None:
-    document = summary("node-1", FIGURES, RATES, brief=False)
+    document = summary_document("node-1", FIGURES, RATES, brief=False)
     node, [one] = document["node"], document["pods"]
     assert (node["nodeName"], node["startTime"]) == ("node-1", "1970-01-01T00:00:05Z")
     assert node["cpu"]["usageNanoCores"] == 250_000_000
@@ -100,7 +103,7 @@ def test_the_summary_of_node_pod_and_container() -> None:
 
 
 def test_volumes_of_the_pod_and_what_of_them_is_on_its_nodes_disk() -> None:
-    [one] = summary("node-1", FIGURES, RATES, brief=False)["pods"]
+    [one] = summary_document("node-1", FIGURES, RATES, brief=False)["pods"]
     volumes: dict[str, Any] = {row["name"]: row for row in one["volume"]}
     assert set(volumes) == {"scratch", "quick", "data"}
     assert (volumes["scratch"]["usedBytes"], volumes["scratch"]["capacityBytes"]) == (5, 1000)
@@ -111,7 +114,7 @@ def test_volumes_of_the_pod_and_what_of_them_is_on_its_nodes_disk() -> None:
 
 
 def test_a_brief_summary_has_cpu_and_memory_alone() -> None:
-    document = summary("node-1", FIGURES, RATES, brief=True)
+    document = summary_document("node-1", FIGURES, RATES, brief=True)
     assert set(document["node"]) == {"nodeName", "systemContainers", "startTime", "cpu", "memory"}
     [one] = document["pods"]
     assert set(one) == {"podRef", "startTime", "containers", "cpu", "memory"}
@@ -119,12 +122,12 @@ def test_a_brief_summary_has_cpu_and_memory_alone() -> None:
 
 
 def test_a_pod_in_the_nodes_network_has_none_of_its_own() -> None:
-    [one] = summary("n", replace(FIGURES, pods=(replace(SEEN, links=None),)), RATES, brief=False)["pods"]
+    [one] = summary_document("n", replace(FIGURES, pods=(replace(SEEN, links=None),)), RATES, brief=False)["pods"]
     assert "network" not in one
 
 
 def test_resource_metrics() -> None:
-    text = written(resource.families(FIGURES))
+    text = format_families(resource.resource_families(FIGURES))
     seen = values(text)
     labels = (("container", "main"), ("namespace", "red"), ("pod", "web"))
     assert seen["container_cpu_usage_seconds_total"] == {labels: 2.0}
@@ -137,7 +140,7 @@ def test_resource_metrics() -> None:
 
 
 def test_cadvisor_metrics() -> None:
-    seen = values(written(cadvisor.families(FIGURES, 4, {"machine_id": "m"})))
+    seen = values(format_families(cadvisor.cadvisor_families(FIGURES, 4, {"machine_id": "m"})))
     used = {dict(labels)["id"]: dict(labels) for labels in seen["container_cpu_usage_seconds_total"]}
     assert set(used) == {"/", "/kubepods", "/kubepods/podX", "/kubepods/podX/m", "/kubepods/podX/s"}
     main = used["/kubepods/podX/m"]
@@ -153,8 +156,10 @@ def test_cadvisor_metrics() -> None:
 
 def test_what_a_kubelet_tells_of_its_pods() -> None:
     ended = container(POD, state="exited", restarts=1, ended=1)
-    known = [KnownPod(POD, group([sandbox(), MAIN, ended]))]
-    seen = values(written(kubelet.families("node-1", known, {(UID, "data"): DISK, (UID, "scratch"): DISK})))
+    known = [PodWithContainers(POD, group_containers([sandbox(), MAIN, ended]))]
+    seen = values(
+        format_families(kubelet.kubelet_families("node-1", known, {(UID, "data"): DISK, (UID, "scratch"): DISK}))
+    )
     assert seen["kubelet_node_name"] == {(("node", "node-1"),): 1.0}
     assert seen["kubelet_running_pods"] == {(): 1.0}
     states = {dict(labels)["container_state"]: value for labels, value in seen["kubelet_running_containers"].items()}
@@ -165,10 +170,10 @@ def test_what_a_kubelet_tells_of_its_pods() -> None:
 
 
 def test_probes_are_counted_until_their_pod_goes() -> None:
-    counts = ProbeCounts()
+    counts = ProbeMetrics()
     for success, seconds in ((True, 0.003), (True, 0.2), (False, 20.0), (None, 0.01)):
         counts.count(MAIN, "Liveness", success, seconds)
-    seen = values(written(counts.families()))
+    seen = values(format_families(counts.families()))
     results = {dict(labels)["result"]: value for labels, value in seen["prober_probe_total"].items()}
     assert results == {"successful": 2, "failed": 1, "unknown": 1}
     buckets = {dict(labels)["le"]: value for labels, value in seen["prober_probe_duration_seconds_bucket"].items()}
@@ -177,13 +182,16 @@ def test_probes_are_counted_until_their_pod_goes() -> None:
     assert dict(labels)["probe_type"] == "Liveness"
     assert seen["prober_probe_duration_seconds_sum"][labels] == pytest.approx(20.213)
     counts.forget(UID)
-    assert written(counts.families()) == ""
+    assert format_families(counts.families()) == ""
 
 
 def test_labels_and_values_survive_the_way_to_the_reader() -> None:
     odd = 'a"b\\c\nd'
-    text = written(
-        (Family("x_total", COUNTER, "Words.", [Row(1e22, labelled(b=odd, a="1"))]), Family("y", GAUGE, "", []))
+    text = format_families(
+        (
+            MetricFamily("x_total", COUNTER, "Words.", [Sample(1e22, format_labels(b=odd, a="1"))]),
+            MetricFamily("y", GAUGE, "", []),
+        )
     )
     assert values(text) == {"x_total": {(("a", "1"), ("b", odd)): 1e22}}
     assert "# TYPE y" not in text

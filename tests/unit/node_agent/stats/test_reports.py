@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from api.objects import Pod
-from node_agent import disk_scan
-from node_agent.cgroups import Group
-from node_agent.containers import Host, pod_dir
-from node_agent.disk_scan import DiskScan
-from node_agent.drivers.cgroup_files import CgroupFiles
-from node_agent.drivers.figures import Look
-from node_agent.observed import group
-from node_agent.stats import reports
-from node_agent.stats.figures import KnownPod
-from node_agent.stats.probes import ProbeCounts
-from node_agent.stats.reports import Reports
+from node_agent.cgroups.hierarchy import CgroupPath
+from node_agent.host import HostInfo, pod_dir
+from node_agent.runtime.container import group_containers
+from node_agent.stats import disk as disk_scan
+from node_agent.stats import provider as reports
+from node_agent.stats.collector import CgroupReader, StatsCollector
+from node_agent.stats.disk import DiskUsageScanner
+from node_agent.stats.metrics import ProbeMetrics
+from node_agent.stats.model import PodWithContainers
+from node_agent.stats.provider import StatsProvider
 from tests.fakes import FakeDocker
 from tests.unit.node_agent.make import NOW, UID, container, pod, sandbox
 
@@ -69,17 +68,19 @@ class Asked:
 
     def __init__(self, tree: Tree) -> None:
         self.docker = FakeDocker()
-        self.host = Host(str(tree.root / "pods"), 1 << 30, -1000)
-        self.disks = DiskScan(self.docker, self.host)
-        self.pods = [KnownPod(POD, group([BOX, MAIN]))]
+        self.host = HostInfo(str(tree.root / "pods"), 1 << 30, -1000)
+        self.disks = DiskUsageScanner(self.docker, self.host)
+        self.pods = [PodWithContainers(POD, group_containers([BOX, MAIN]))]
         self.claims: dict[str, str] = {}
-        self.reports = Reports(
+        self.reports = StatsProvider(
             "node-1",
             str(tree.root),
             self.docker,
-            Look(Group(("kubepods",)), CgroupFiles(tree.root / "cgroup", tree.root / "proc"), tree.root / "proc"),
+            StatsCollector(
+                CgroupPath(("kubepods",)), CgroupReader(tree.root / "cgroup", tree.root / "proc"), tree.root / "proc"
+            ),
             self.disks,
-            ProbeCounts(),
+            ProbeMetrics(),
             lambda: self.pods,
             self._claims,
             asyncio.ensure_future,
@@ -123,7 +124,7 @@ async def test_a_process_that_has_the_number_of_a_container_that_ended_is_not_ta
     tree.use(f"{ABOVE}/somebody-else", 1)
     [one] = (await asked.summary(only=True))["pods"]
     assert one["containers"] == []
-    asked.pods = [KnownPod(POD, group([replace(MAIN, pid=0)]))]
+    asked.pods = [PodWithContainers(POD, group_containers([replace(MAIN, pid=0)]))]
     assert (await asked.summary(only=True))["pods"] == []
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.drivers.cgroup_files import CgroupFiles
-from node_agent.stats.machine import FILES, Link, links, machine
-from node_agent.stats.uses import BRIEF, FULL, TASKS, Use, above, memberships, total
+from node_agent.stats.cgroup_stats import BRIEF, FULL, TASKS, CgroupUsage, parent_groups, parse_memberships, sum_usage
+from node_agent.stats.collector import CgroupReader
+from node_agent.stats.machine import FILES, NetworkInterface, parse_interfaces, parse_machine
 
 SECOND = {
     "cpu.stat": "usage_usec 5000000\nuser_usec 3000000\nsystem_usec 2000000\nnr_periods 40\nnr_throttled 7\n"
@@ -42,7 +42,7 @@ FIRST = {
     "pids/pids.max": "max\n",
 }
 PLACE = "/kubepods/podx/c"
-EXPECTED = Use(
+EXPECTED = CgroupUsage(
     cpu=5_000_000_000,
     user=3_000_000_000,
     system=2_000_000_000,
@@ -70,7 +70,7 @@ EXPECTED = Use(
 
 
 @pytest.fixture(params=[1, 2])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupFiles:
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupReader:
     """The same group in both versions, of process 77."""
     mount, proc = tmp_path / "cgroup", tmp_path / "proc" / "77"
     proc.mkdir(parents=True)
@@ -83,23 +83,23 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupFiles:
     for path, text in rows.items():
         (mount / path).parent.mkdir(parents=True, exist_ok=True)
         (mount / path).write_text(text)
-    found = CgroupFiles(mount, proc.parent)
+    found = CgroupReader(mount, proc.parent)
     assert found.version == request.param
     return found
 
 
-def test_both_versions_tell_the_same(files: CgroupFiles) -> None:
+def test_both_versions_tell_the_same(files: CgroupReader) -> None:
     seen = files.use(files.groups_of(77), FULL)
     assert seen is not None
     # Shares of version 2 come from weights, which are coarser.
     assert (seen.shares, EXPECTED.shares) == pytest.approx((1024, 1024), rel=0.03)
-    assert {name: getattr(seen, name) for name in Use.__slots__ if name != "shares"} == {
-        name: getattr(EXPECTED, name) for name in Use.__slots__ if name != "shares"
+    assert {name: getattr(seen, name) for name in CgroupUsage.__slots__ if name != "shares"} == {
+        name: getattr(EXPECTED, name) for name in CgroupUsage.__slots__ if name != "shares"
     }
     assert seen.available == (64 << 20) - 7_500_000
 
 
-def test_a_brief_look_has_what_a_scheduler_of_load_needs(files: CgroupFiles) -> None:
+def test_a_brief_look_has_what_a_scheduler_of_load_needs(files: CgroupReader) -> None:
     seen = files.use(files.groups_of(77), BRIEF)
     assert seen is not None
     assert (seen.cpu, seen.working_set, seen.memory_limit, seen.swap) == (5_000_000_000, 7_500_000, 64 << 20, 4096)
@@ -109,24 +109,24 @@ def test_a_brief_look_has_what_a_scheduler_of_load_needs(files: CgroupFiles) -> 
     assert (only.tasks, only.cpu) == (4, 0)
 
 
-def test_what_has_gone_uses_nothing(files: CgroupFiles) -> None:
+def test_what_has_gone_uses_nothing(files: CgroupReader) -> None:
     assert files.use(files.groups_of(78), FULL) is None
     assert files.use(dict.fromkeys(files.groups_of(77), "/elsewhere"), FULL) is None
 
 
 def test_without_a_limit_nothing_is_said_of_what_is_left() -> None:
-    assert Use(working_set=5).available is None
-    assert Use(working_set=5, memory_limit=3).available == 0
+    assert CgroupUsage(working_set=5).available is None
+    assert CgroupUsage(working_set=5, memory_limit=3).available == 0
 
 
 def test_groups_that_are_above() -> None:
-    found = memberships("4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n")
+    found = parse_memberships("4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n")
     assert found == {"memory": "/a/b", "cpu": "/a", "cpuacct": "/a", "": "/"}
-    assert above(found) == {"memory": "/a", "cpu": "/", "cpuacct": "/", "": "/"}
+    assert parent_groups(found) == {"memory": "/a", "cpu": "/", "cpuacct": "/", "": "/"}
 
 
 def test_a_sum_has_no_limits() -> None:
-    summed = total([EXPECTED, EXPECTED])
+    summed = sum_usage([EXPECTED, EXPECTED])
     assert (summed.cpu, summed.working_set, summed.tasks) == (10_000_000_000, 15_000_000, 8)
     assert summed.memory_limit == summed.quota == 0
 
@@ -154,16 +154,19 @@ def test_the_machine() -> None:
         "sys/kernel/threads-max": "3000\n",
     }
     assert set(texts) == set(FILES)
-    seen = machine(texts)
+    seen = parse_machine(texts)
     assert (seen.cpu, seen.user, seen.system) == (1_800_000_000, 1_200_000_000, 600_000_000)
     assert (seen.booted, seen.tasks, seen.tasks_limit) == (1_700_000_000, 345, 3000)
     assert (seen.total, seen.memory, seen.working_set) == (1000 << 10, 700 << 10, 600 << 10)
     assert (seen.available, seen.swap, seen.rss, seen.cache) == (400 << 10, 30 << 10, 90 << 10, 210 << 10)
     assert (seen.main_link, [one.name for one in seen.links]) == ("eth0", ["eth0"])
     assert (seen.page_faults, seen.major_faults) == (12, 3)
-    assert machine({}).cpu == 0
+    assert parse_machine({}).cpu == 0
 
 
 def test_interfaces() -> None:
-    assert links(NET) == (Link("eth0", 1000, 20, 3, 4, 500, 6, 7, 8), Link("veth1a", 5, 5, 5, 5, 5, 5, 5, 5))
-    assert links("") == ()
+    assert parse_interfaces(NET) == (
+        NetworkInterface("eth0", 1000, 20, 3, 4, 500, 6, 7, 8),
+        NetworkInterface("veth1a", 5, 5, 5, 5, 5, 5, 5, 5),
+    )
+    assert parse_interfaces("") == ()

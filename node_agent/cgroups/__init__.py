@@ -1,0 +1,1 @@
+"""Cgroups of pods (kubelet: cm)."""

@@ -1,0 +1,1 @@
+"""The Docker Engine API (the CRI side)."""

@@ -1,0 +1,1 @@
+"""Eviction under pressure."""

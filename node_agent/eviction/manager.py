@@ -1,0 +1,194 @@
+"""Observes the signals, reclaims disk, evicts pods."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from api.objects import Pod
+from node_agent.clock import steady_clock
+from node_agent.docker.client import DockerClient
+from node_agent.eviction import ranking, thresholds
+from node_agent.eviction import thresholds as eviction_thresholds
+from node_agent.eviction.thresholds import SignalObservation
+from node_agent.pods.worker import PodWorker
+from node_agent.settings import Settings
+from node_agent.stats import collector
+from node_agent.stats.collector import _mapped
+from node_agent.stats.disk import DiskUsageScanner, filesystem_stats
+from node_agent.volumes.paths import is_in_memory
+from reconcile.loop import Loop, Pace, containing_bugs
+
+
+def observe_signals(state_dir: str, image_dir: str) -> dict[str, SignalObservation]:
+    """Every signal of `eviction.SIGNALS`. Raises NotReady."""
+    node, images = filesystem_stats(state_dir), filesystem_stats(image_dir)
+    return {
+        "memory.available": _memory_signal(),
+        "nodefs.available": SignalObservation(node.available, node.capacity),
+        "nodefs.inodesFree": SignalObservation(node.inodes_free, node.inodes),
+        "imagefs.available": SignalObservation(images.available, images.capacity),
+        "imagefs.inodesFree": SignalObservation(images.inodes_free, images.inodes),
+        "pid.available": _pid_signal(),
+    }
+
+
+def _memory_signal() -> SignalObservation:
+    """All but the working set: what is free, and what the page cache would give back first.
+
+    The root of cgroup v2 has no figures of its own, so that they come from /proc/meminfo, for both versions.
+    """
+    with _mapped("/proc/meminfo"):
+        rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        kib = {row[0].rstrip(":"): int(row[1]) for row in rows}
+    return SignalObservation((kib["MemFree"] + kib["Inactive(file)"]) * 1024, kib["MemTotal"] * 1024)
+
+
+def _pid_signal() -> SignalObservation:
+    with _mapped("/proc"):
+        most = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
+        running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    return SignalObservation(most - running, most)
+
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 10.0
+CLEANUP_CHECK_SECONDS = 1.0
+"""Time between two looks while a pod is being cleared away: what comes next waits for that, and not for longer."""
+
+CLEANUP_TIMEOUT = timedelta(seconds=30)
+"""How long the next pod is spared while the one before it is being cleared away."""
+
+
+class EvictionManager:
+    """`pods` are the workers of the pods that may be sent away; `reclaim` frees disk that no pod needs.
+
+    `tell` tells an event about the node (reason, message).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        docker: DockerClient,
+        disks: DiskUsageScanner,
+        pods: Callable[[], Mapping[str, PodWorker]],
+        reclaim: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
+        tell: Callable[[str, str], None],
+    ) -> None:
+        self.pressure = eviction_thresholds.Pressure()
+        self._docker = docker
+        self._disks = disks
+        self._pods = pods
+        self._reclaim = reclaim
+        self._on_change = on_change
+        self._tell = tell
+        self._state_dir = settings.state_dir
+        soft = thresholds.parse_soft_thresholds(settings.eviction_soft, settings.eviction_soft_grace_period)
+        self._limits = (*eviction_thresholds.parse_thresholds(settings.eviction_hard), *soft)
+        self._most_grace = settings.eviction_max_pod_grace_period
+        self._transition = timedelta(seconds=settings.eviction_pressure_transition_seconds)
+        self._last: dict[str, datetime] = {}
+        self._since: dict[eviction_thresholds.Threshold, datetime] = {}
+        self._going: tuple[PodWorker, datetime] | None = None
+        self.loops = (
+            Loop("pressure", containing_bugs("pressure", self.relieve), Pace(resync=CHECK_SECONDS)),
+            Loop("disk limits", containing_bugs("disk limits", self.enforce), Pace(resync=settings.disk_scan_seconds)),
+        )
+
+    async def relieve(self) -> None:
+        """Look at the node's resources; free what nobody needs, and send one pod away if that is not enough."""
+        if self._is_waiting():
+            self._look_again(CLEANUP_CHECK_SECONDS)
+            return
+        seen = await self._observe()
+        low = self._due(eviction_thresholds.thresholds_met(self._limits, seen))
+        if low:
+            self._tell("EvictionThresholdMet", f"Attempting to reclaim {eviction_thresholds.SIGNALS[low[0].signal][0]}")
+        if any(eviction_thresholds.SIGNALS[one.signal][1] == eviction_thresholds.DISK for one in low):
+            await self._reclaim()
+            seen = await self._observe()
+            low = eviction_thresholds.thresholds_met(low, seen)
+        if not low:
+            return
+        verdict = ranking.select_pod(low, seen, await self._usages(lambda _: True), self._most_grace)
+        if verdict is None:
+            log.warning("the node is short of something and no pod may be evicted", extra={"signal": low[0].signal})
+        else:
+            self._evict(verdict)
+            self._look_again(CLEANUP_CHECK_SECONDS)
+
+    async def enforce(self) -> None:
+        """Send every pod away that takes more disk than it may."""
+        for verdict in ranking.local_storage_evictions(await self._usages(ranking.has_disk_limits)):
+            self._evict(verdict)
+
+    def _due(self, low: tuple[eviction_thresholds.Threshold, ...]) -> tuple[eviction_thresholds.Threshold, ...]:
+        """Of what is too low that for which somebody has to go now; the next look is not later than needed."""
+        now = steady_clock()
+        self._note(low, now)
+        self._since = thresholds.thresholds_first_observed(self._since, low, now)
+        next_due = thresholds.next_threshold_due(self._since, now)
+        if next_due is not None:
+            self._look_again((next_due - now).total_seconds())
+        return thresholds.due_thresholds(self._since, now)
+
+    def _look_again(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.loops[0].wake)
+
+    def _note(self, low: tuple[eviction_thresholds.Threshold, ...], now: datetime) -> None:
+        self._last = eviction_thresholds.conditions_last_observed(self._last, low, now)
+        before, self.pressure = self.pressure, eviction_thresholds.node_pressure(self._last, now, self._transition)
+        if self.pressure != before:
+            signals = " ".join(one.signal for one in low)
+            log.warning("the node's pressure has changed", extra={"pressure": self.pressure, "signals": signals})
+            self._on_change()
+
+    def _is_waiting(self) -> bool:
+        """Whether the pod before has not given back yet what it had."""
+        if self._going is None:
+            return False
+        worker, since = self._going
+        return not worker.cleared and steady_clock() - since < CLEANUP_TIMEOUT
+
+    def _evict(self, verdict: ranking.Eviction) -> None:
+        worker = self._pods().get(verdict.uid)
+        if worker is not None:
+            log.warning("evicting", extra={"uid": verdict.uid, "why": verdict.message})
+            self._going = worker, steady_clock()
+            worker.evict(verdict.message, verdict.grace)
+
+    async def _observe(self) -> Mapping[str, eviction_thresholds.SignalObservation]:
+        images = await self._docker.root_dir()
+        return await asyncio.to_thread(observe_signals, self._state_dir, images)
+
+    async def _usages(self, matters: Callable[[Pod], bool]) -> list[ranking.PodUsage]:
+        return [await self._usage(worker.pod) for worker in self._pods().values() if matters(worker.pod)]
+
+    async def _usage(self, pod: Pod) -> ranking.PodUsage:
+        found = await self._docker.pod_containers(pod.metadata.uid)
+        taken = await self._disks.look(pod, found)
+        on_disk = {one.name for one in pod.spec.volumes if one.empty_dir is not None and not is_in_memory(one)}
+        volumes = {name: row for name, row in taken.volumes.items() if name in on_disk}
+
+        def look() -> ranking.PodUsage:
+            memory: dict[str, int] = {}
+            disk: dict[str, int] = {}
+            for one in found:
+                memory[one.name] = memory.get(one.name, 0) + (collector.working_set_bytes(one.pid) if one.pid else 0)
+                rows = (taken.written.get(one.id), taken.logs.get(one.id))
+                disk[one.name] = disk.get(one.name, 0) + sum(row.size for row in rows if row is not None)
+            return ranking.PodUsage(
+                pod,
+                processes=sum(collector.task_count(one.pid) for one in found if one.pid),
+                inodes=sum(row.inodes for row in (*volumes.values(), *taken.written.values())),
+                memory_of=memory,
+                disk_of=disk,
+                volumes={name: row.size for name, row in volumes.items()},
+            )
+
+        return await asyncio.to_thread(look)

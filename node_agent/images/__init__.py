@@ -1,0 +1,1 @@
+"""Images: presence, credentials, garbage collection."""

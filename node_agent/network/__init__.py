@@ -1,0 +1,1 @@
+"""Pod networks, DNS files, host ports."""

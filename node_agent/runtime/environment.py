@@ -1,0 +1,158 @@
+"""Environment variables of a container, expansion of $(NAME), service variables. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from api import fields, resource_fields
+from api.configuration import ConfigMap, Secret
+from api.objects import Container, Object, Pod
+from api.references import Reference
+from api.services import Service
+from api.value import ResourceFieldSelector
+from api.variables import EnvVar, KeySelector, is_name
+from reconcile.errors import Refused
+
+_VARIABLE = re.compile(r"\$(?:\$|\(([^()]*)\))")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSources:
+    """What variables come from besides the pod: the objects there are, and what the node can give, as quantities.
+
+    `services` are variables that stand before all others.
+    """
+
+    objects: Mapping[Reference, Object] = field(default_factory=lambda: MappingProxyType({}))
+    allocatable: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    services: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def container_env(pod: Pod, container: Container, sources: EnvSources) -> dict[str, str]:
+    """The variables in order; each may use those declared before it. The pod's status has its addresses.
+
+    Keys of whole objects that cannot be names of variables are left out. Raises Refused when an object or a key is
+    missing that is not optional.
+    """
+    known = dict(sources.services)
+    for source in container.env_from:
+        for kind, ref in ((ConfigMap, source.config_map_ref), (Secret, source.secret_ref)):
+            if ref is not None:
+                held = _held(Reference(kind, pod.metadata.namespace, ref.name), bool(ref.optional), sources)
+                known |= {f"{source.prefix}{key}": _text(value) for key, value in held.items() if is_name(key)}
+    for variable in container.env:
+        value = _value(pod, container, variable, known, sources)
+        if value is not None:
+            known[variable.name] = value
+    return known
+
+
+def _value(
+    pod: Pod, container: Container, variable: EnvVar, known: Mapping[str, str], sources: EnvSources
+) -> str | None:
+    """None when the variable is optional and there is nothing to take it from."""
+    source = variable.value_from
+    if source is None:
+        return expand(variable.value, known)
+    if source.field_ref is not None:
+        return fields.value_of(pod, source.field_ref.field_path)
+    if source.resource_field_ref is not None:
+        return _resource(pod, container, source.resource_field_ref, sources)
+    for kind, ref in ((ConfigMap, source.config_map_key_ref), (Secret, source.secret_key_ref)):
+        if ref is not None:
+            return _key(Reference(kind, pod.metadata.namespace, ref.name), ref, sources)
+    return None
+
+
+def _resource(pod: Pod, container: Container, ref: ResourceFieldSelector, sources: EnvSources) -> str:
+    try:
+        return resource_fields.value_of(pod, ref, container.name, sources.allocatable)
+    except KeyError as error:
+        raise Refused(f"container {error.args[0]!r} not found") from None
+
+
+def _key(wanted: Reference, ref: KeySelector, sources: EnvSources) -> str | None:
+    held = _held(wanted, bool(ref.optional), sources)
+    if ref.key in held:
+        return _text(held[ref.key])
+    if ref.optional:
+        return None
+    raise Refused(f"couldn't find key {ref.key} in {wanted.kind.KIND} {wanted.namespace}/{wanted.name}")
+
+
+def _held(wanted: Reference, optional: bool, sources: EnvSources) -> Mapping[str, bytes]:
+    found = sources.objects.get(wanted)
+    if isinstance(found, ConfigMap):
+        return {key: text.encode() for key, text in found.data.items()}  # variables are text: not its binary data
+    if isinstance(found, Secret):
+        return found.data
+    if optional:
+        return {}
+    raise Refused(f"{wanted} not found")
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")
+
+
+def undefined_variables(text: str, known: Mapping[str, str]) -> list[str]:
+    """The names in `$(NAME)` that are not known."""
+    return [found[1] for found in _VARIABLE.finditer(text) if found[1] is not None and found[1] not in known]
+
+
+def expand(text: str, known: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` where NAME is known; `$$` stands for `$`, everything else for itself."""
+
+    def value(found: re.Match[str]) -> str:
+        if found.group() == "$$":
+            return "$"
+        return known.get(found.group(1), found.group())
+
+    return _VARIABLE.sub(value, text)
+
+
+NO_ADDRESS = ("", "None")
+MASTER = ("default", "kubernetes")
+"""The service that every container is told of."""
+
+
+def service_env(pod: Pod, services: Iterable[Service]) -> dict[str, str]:
+    """Of the pod's namespace, unless it wants no links, and of the API server."""
+    links = pod.spec.enable_service_links is not False
+    chosen: dict[str, Service] = {}
+    for one in services:
+        place = (one.metadata.namespace, one.metadata.name)
+        if one.spec.cluster_ip in NO_ADDRESS or not one.spec.ports:
+            continue
+        if links and place[0] == pod.metadata.namespace:
+            chosen[place[1]] = one
+        elif place == MASTER:
+            chosen.setdefault(place[1], one)
+    return {name: value for key in sorted(chosen) for name, value in _variables(chosen[key])}
+
+
+def _variables(service: Service) -> Iterator[tuple[str, str]]:
+    name, address, ports = _name(service.metadata.name), service.spec.cluster_ip, service.spec.ports
+    host = f"[{address}]" if ":" in address else address
+    yield f"{name}_SERVICE_HOST", address
+    yield f"{name}_SERVICE_PORT", str(ports[0].port)
+    for port in ports:
+        if port.name:
+            yield f"{name}_SERVICE_PORT_{_name(port.name)}", str(port.port)
+    for number, port in enumerate(ports):
+        protocol = (port.protocol or "TCP").lower()
+        url = f"{protocol}://{host}:{port.port}"
+        prefix = f"{name}_PORT_{port.port}_{protocol.upper()}"
+        if number == 0:
+            yield f"{name}_PORT", url
+        yield prefix, url
+        yield f"{prefix}_PROTO", protocol
+        yield f"{prefix}_PORT", str(port.port)
+        yield f"{prefix}_ADDR", address
+
+
+def _name(text: str) -> str:
+    return text.upper().replace("-", "_")

@@ -1,0 +1,210 @@
+"""Pod to container configuration: names, labels, mounts, resources. Pure.
+
+Names and labels are dockershim's, so that tools written for it find our containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from posixpath import normpath
+
+import msgspec
+
+from api import quantity
+from api.objects import Container, Pod
+from api.static_pods import is_static
+from node_agent import host as log_links
+from node_agent.cgroups.hierarchy import MIN_SHARES, cpu_quota, cpu_shares
+from node_agent.host import HostInfo, etc_hosts_path, pod_dir, resolv_conf_path, termination_message_path
+from node_agent.network.dns import pod_domain, sandbox_hostname
+from node_agent.runtime import container as label
+from node_agent.runtime import container as stopping
+from node_agent.runtime.environment import expand
+from node_agent.runtime.security import SecurityOptions, sandbox_security, sysctls
+from node_agent.volumes.paths import binds
+
+HOSTS, RESOLVER = "/etc/hosts", "/etc/resolv.conf"
+NODE_CRITICAL, SYSTEM_PRIORITY = "system-node-critical", 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerConfig:
+    """One container to create.
+
+    `network`, `ipc`, `pid` and `uts` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms. With the network
+    `none` it has a namespace with loopback alone, in which Docker does nothing. Without a
+    `stop_signal` its image's holds.
+    """
+
+    name: str
+    image: str
+    labels: Mapping[str, str]
+    entrypoint: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = None
+    working_dir: str = ""
+    environment: tuple[str, ...] = ()
+    binds: tuple[str, ...] = ()
+    hostname: str = ""
+    domain: str = ""
+    network: str = "none"
+    ipc: str = "shareable"
+    pid: str = ""
+    uts: str = ""
+    cpu_shares: int = MIN_SHARES
+    cpu_quota: int = 0
+    memory: int = 0
+    oom_score_adj: int = 0
+    tty: bool = False
+    stdin: bool = False
+    stdin_once: bool = False
+    rights: SecurityOptions = field(default_factory=SecurityOptions)
+    sysctls: tuple[tuple[str, str], ...] = ()
+    runtime: str = ""
+    cgroup_parent: str = ""
+    stop_signal: str = ""
+
+
+def _pod_labels(pod: Pod) -> dict[str, str]:
+    return {
+        label.POD_NAME: pod.metadata.name,
+        label.POD_NAMESPACE: pod.metadata.namespace,
+        label.POD_UID: pod.metadata.uid,
+    }
+
+
+def _docker_name(container: str, pod: Pod, attempt: int) -> str:
+    meta = pod.metadata
+    return f"k8s_{container}_{meta.name}_{meta.namespace}_{meta.uid}_{attempt}"
+
+
+def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> ContainerConfig:
+    """The container that holds the pod's namespaces; its network is made by the sdn daemon. Raises Refused."""
+    annotations = {f"annotation.{key}": value for key, value in pod.metadata.annotations.items()}
+    theirs = {
+        key: value for key, value in (pod.metadata.labels | annotations).items() if key not in label.RESERVED_LABELS
+    }
+    own = {
+        label.TYPE: label.SANDBOX_TYPE,
+        label.CONTAINER_NAME: "POD",
+        label.ATTEMPT: str(attempt),
+        label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
+    }
+    return ContainerConfig(
+        name=_docker_name("POD", pod, attempt),
+        image=image,
+        labels={**theirs, **_pod_labels(pod), **own},
+        hostname=sandbox_hostname(pod, host.cluster_domain),
+        domain=pod_domain(pod, host.cluster_domain),
+        network="host" if pod.spec.host_network else "none",
+        ipc="host" if pod.spec.host_ipc else "shareable",
+        pid="host" if pod.spec.host_pid else "",
+        uts="host" if pod.spec.host_network else "",
+        oom_score_adj=max(-998, host.least_oom_score),
+        rights=sandbox_security(pod),
+        sysctls=sysctls(pod),
+        runtime=pod.spec.runtime_class_name or "",
+    )
+
+
+def container_config(
+    pod: Pod,
+    container: Container,
+    image: str,
+    sandbox: str,
+    restarts: int,
+    crashes: int,
+    host: HostInfo,
+    rights: SecurityOptions,
+    known: Mapping[str, str],
+    pid: str = "",
+) -> ContainerConfig:
+    """One container of a pod, inside the namespaces of its sandbox (`sandbox` and `image` are ids).
+
+    `known` is its environment; `pid` is another container whose processes it sees.
+    """
+    limits, requests = container.resources.limits, container.resources.requests
+    command = tuple(expand(word, known) for word in container.command)
+    args = tuple(expand(word, known) for word in container.args)
+    return ContainerConfig(
+        name=_docker_name(container.name, pod, restarts),
+        image=image,
+        labels=_labels(pod, container, sandbox, restarts, crashes, host),
+        entrypoint=command or None,
+        command=args or (() if command else None),
+        working_dir=container.working_dir,
+        environment=tuple(f"{name}={value}" for name, value in known.items()),
+        binds=_binds(pod, container, host, restarts),
+        network=f"container:{sandbox}",
+        ipc="host" if pod.spec.host_ipc else f"container:{sandbox}",
+        pid=_pid_mode(pod, sandbox, pid),
+        uts="host" if pod.spec.host_network else "",
+        cpu_shares=cpu_shares(quantity.milli(requests.get("cpu", 0))),
+        cpu_quota=cpu_quota(quantity.milli(limits.get("cpu", 0))) if host.cpu_cfs_quota else 0,
+        memory=quantity.whole(limits["memory"]) if "memory" in limits else 0,
+        oom_score_adj=max(oom_score(pod, container, host.memory), host.least_oom_score),
+        tty=container.tty,
+        stdin=container.stdin,
+        stdin_once=container.stdin_once,
+        rights=rights,
+        runtime=pod.spec.runtime_class_name or "",
+        stop_signal=stopping.stop_signal(container),
+    )
+
+
+def _labels(
+    pod: Pod, container: Container, sandbox: str, restarts: int, crashes: int, host: HostInfo
+) -> dict[str, str]:
+    folder = log_links.pod_log_dir_name(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+    own = {
+        label.TYPE: label.CONTAINER_TYPE,
+        label.CONTAINER_NAME: container.name,
+        label.SANDBOX_ID: sandbox,
+        label.HASH: container_hash(container),
+        label.RESTARTS: str(restarts),
+        label.CRASHES: str(crashes),
+        label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
+        label.LOG_PATH: f"{host.pod_logs_dir}/{folder}/{container.name}/{restarts}{log_links.LOG_SUFFIX}",
+        label.MESSAGE_PATH: container.termination_message_path,
+        label.MESSAGE_POLICY: container.termination_message_policy,
+    }
+    ports = {label.PORTS: msgspec.json.encode(container.ports).decode()} if container.ports else {}
+    return {**_pod_labels(pod), **own, **ports, **stopping.pre_stop_labels(container)}
+
+
+def _pid_mode(pod: Pod, sandbox: str, looks_into: str) -> str:
+    if pod.spec.host_pid:
+        return "host"
+    other = sandbox if pod.spec.share_process_namespace else looks_into
+    return f"container:{other}" if other else ""
+
+
+def container_hash(container: Container) -> str:
+    """Changes when the container has to be made anew: with its image."""
+    return sha256(f"{container.name}\0{container.image}".encode()).hexdigest()[:16]
+
+
+def is_node_critical(pod: Pod) -> bool:
+    """Whether the node is of no use without this pod."""
+    critical = is_static(pod) or (pod.spec.priority or 0) >= SYSTEM_PRIORITY
+    return critical and pod.spec.priority_class_name == NODE_CRITICAL
+
+
+def oom_score(pod: Pod, container: Container, memory: int) -> int:
+    """How early the kernel may take this container when memory runs out; `memory` is the host's, in bytes."""
+    if pod.status.qos_class == "Guaranteed" or is_node_critical(pod):
+        return -997
+    if pod.status.qos_class == "BestEffort":
+        return 1000
+    wish = quantity.whole(container.resources.requests.get("memory", 0))
+    return min(max(1000 - 1000 * wish // max(memory, 1), 3), 999)
+
+
+def _binds(pod: Pod, container: Container, host: HostInfo, restarts: int) -> tuple[str, ...]:
+    uid = pod.metadata.uid
+    ours = {container.termination_message_path: termination_message_path(host, uid, container.name, restarts)}
+    ours |= {HOSTS: etc_hosts_path(host, uid), RESOLVER: resolv_conf_path(host, uid)}
+    taken = {normpath(mount.mount_path) for mount in container.volume_mounts}
+    managed = (f"{source}:{path}" for path, source in ours.items() if path and normpath(path) not in taken)
+    return (*binds(pod, container, pod_dir(host, uid)), *managed)

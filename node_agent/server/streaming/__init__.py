@@ -1,0 +1,1 @@
+"""Protocols below exec, attach and port-forward."""

@@ -1,0 +1,137 @@
+"""Static pods from a directory of manifests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from watchfiles import watch
+
+from node_agent.sources.static_pods import (
+    MAX_MANIFEST_BYTES,
+    REJECTED_REASON,
+    ManifestOrigin,
+    ParsedManifest,
+    SourcePods,
+    parse_manifest,
+    rejection_message,
+)
+
+log = logging.getLogger(__name__)
+
+RELIST_SECONDS = 20.0
+NOTHING = ParsedManifest()
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as it was last read; `trouble` says why it could not be."""
+
+    text: str = ""
+    reading: ParsedManifest = NOTHING
+    trouble: str = ""
+
+
+class FileSource:
+    """The pods of every file that is not hidden, in the order of names; folders are left alone.
+
+    `source` is what the pods are told to be from (file or http). `seen` is True after the first look. `tell` tells an
+    event about the node (reason, message).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        node: str,
+        source: str,
+        on_change: Callable[[], None],
+        tell: Callable[[str, str], None],
+    ) -> None:
+        self.seen = False
+        self._directory = directory
+        self._node = node
+        self._source = source
+        self._on_change = on_change
+        self._tell = tell
+        self._files: dict[Path, _File] = {}
+
+    @property
+    def offers(self) -> tuple[SourcePods, ...]:
+        """One for each file."""
+        return tuple(SourcePods(str(path), file.reading.pods) for path, file in self._files.items())
+
+    async def run(self) -> None:
+        """Read, and read again, until cancelled."""
+        place = self._directory
+        if place.is_file():
+            place = place.parent
+        place.mkdir(parents=True, exist_ok=True)
+        await self.read()
+        stop = threading.Event()
+        changes = watch(place, stop_event=stop, recursive=False, debounce=100, step=100)
+        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix="manifests")
+        waiting = loop.run_in_executor(thread, next, changes, None)
+        try:
+            while True:
+                done, _ = await asyncio.wait({waiting}, timeout=RELIST_SECONDS)
+                if done:
+                    waiting.result()
+                    waiting = loop.run_in_executor(thread, next, changes, None)
+                await self.read()
+        finally:
+            stop.set()
+            waiting.cancel()
+            thread.shutdown(wait=False)
+
+    async def read(self) -> None:
+        """Take in every file as it is now; large ones take their time, in which the daemon goes on."""
+        before = self._files
+        after = await asyncio.to_thread(self._look, before)
+        for path, file in after.items():
+            if file != before.get(path):
+                self._report(path, file, before.get(path, _File()))
+        self._files = after
+        if after != before or not self.seen:
+            self.seen = True
+            self._on_change()
+
+    def _look(self, before: dict[Path, _File]) -> dict[Path, _File]:
+        try:
+            entries = [self._directory] if self._directory.is_file() else sorted(self._directory.iterdir())
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            log.warning("manifests cannot be listed", extra={"directory": self._directory, "error": error})
+            return before
+        paths = [entry for entry in entries if entry.is_file() and not entry.name.startswith(".")]
+        return {path: self._read_file(path, before.get(path, _File())) for path in paths}
+
+    def _read_file(self, path: Path, known: _File) -> _File:
+        """A file that cannot be read as text keeps the pods that it last had."""
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_MANIFEST_BYTES + 1)
+            if len(content) > MAX_MANIFEST_BYTES:
+                return _File(reading=known.reading, trouble=f"it is larger than {MAX_MANIFEST_BYTES >> 20} MB")
+            text = content.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            return _File(reading=known.reading, trouble=str(error))
+        if text == known.text and not known.trouble:
+            return known
+        origin = ManifestOrigin(self._node, self._source, str(path))
+        return _File(text, parse_manifest(text, origin, known.reading.pods, datetime.now(UTC)))
+
+    def _report(self, path: Path, file: _File, before: _File) -> None:
+        if file.trouble and file.trouble != before.trouble:
+            log.warning("manifest cannot be read", extra={"file": path, "error": file.trouble})
+            self._tell(REJECTED_REASON, f"{path} cannot be read: {file.trouble}")
+        if file.text != before.text:
+            for refusal in file.reading.refusals:
+                log.warning(f"{path} {refusal}")
+                self._tell(REJECTED_REASON, rejection_message(str(path), refusal))

@@ -1,0 +1,196 @@
+"""Static pods submitted over the agent's unix socket.
+
+`POST /pods` makes a pod of the manifest in the body (409 when there is one of its name), `PUT /pods/NAMESPACE/NAME`
+makes or replaces it, `DELETE` ends it, `GET` shows it, `GET /pods` all. Bodies are YAML or JSON, answers are JSON; a
+refusal is a Status of Kubernetes that lists every problem by path. NAME is the manifest's, without the node's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from api import manifest
+from api.objects import Pod, Status, StatusCause, StatusDetails
+from api.schema import Problem, shown
+from node_agent.sources.file import FileSource
+from node_agent.sources.static_pods import MAX_MANIFEST_BYTES, ManifestOrigin, SourcePods, static_pod
+from reconcile import whole_file
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class RequestError(Exception):
+    """A request that changes nothing, with its answer."""
+
+    def __init__(self, code: int, reason: str, message: str, problems: tuple[Problem, ...] = ()) -> None:
+        super().__init__(message)
+        causes = tuple(map(_cause, problems))
+        details = StatusDetails(kind="Pod", causes=causes) if causes else None
+        self.code = code
+        self.body = _failure(code, reason, message, details)
+
+
+def _failure(code: int, reason: str, message: str, details: StatusDetails | None = None) -> dict[str, object]:
+    status = Status(status="Failure", message=message, reason=reason, details=details, code=code)
+    return {"kind": "Status", "apiVersion": "v1", **msgspec.to_builtins(status)}
+
+
+def _cause(problem: Problem) -> StatusCause:
+    words = str(problem).removeprefix(f"{problem.path}: ")
+    return StatusCause(reason=problem.reason, message=words, field=problem.path)
+
+
+class LocalApiSource:
+    """Each pod is one file in `folder`, named by a hash of its name: what was answered with 200 survives a restart."""
+
+    def __init__(
+        self, socket: Path, folder: Path, node: str, on_change: Callable[[], None], tell: Callable[[str, str], None]
+    ) -> None:
+        self._socket = socket
+        self._folder = folder
+        self._node = node
+        self._files = FileSource(folder, node, "http", on_change, tell)
+        self._writing = asyncio.Lock()
+
+    @property
+    def seen(self) -> bool:
+        """Whether what was submitted earlier has been read."""
+        return self._files.seen
+
+    @property
+    def offers(self) -> tuple[SourcePods, ...]:
+        """One for each pod."""
+        return self._files.offers
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises OSError when the socket cannot be made."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self._folder.glob(".*"):
+            left.unlink()  # of a write that was cut off
+        await self._files.read()
+        app = web.Application(middlewares=[_errors], client_max_size=MAX_MANIFEST_BYTES)
+        app.router.add_get("/pods", self._list)
+        app.router.add_post("/pods", self._post)
+        app.router.add_get("/pods/{namespace}/{name}", self._get)
+        app.router.add_put("/pods/{namespace}/{name}", self._put)
+        app.router.add_delete("/pods/{namespace}/{name}", self._delete)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await self._listen(runner)
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            await web.UnixSite(runner, str(self._socket)).start()
+        finally:
+            os.umask(before)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    async def _list(self, _: web.Request) -> web.Response:
+        pods = [pod for offer in self.offers for pod in offer.pods]
+        return _answer({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods})
+
+    async def _get(self, request: web.Request) -> web.Response:
+        return _answer(self._held(self._path(*_named(request)), *_named(request)))
+
+    async def _post(self, request: web.Request) -> web.Response:
+        pod = await self._body(request)
+        namespace, name = pod.metadata.namespace or "default", pod.metadata.name
+        path = self._path(namespace, name)
+        async with self._writing:
+            if path.exists():
+                raise RequestError(409, "AlreadyExists", f'pods "{name}" already exists in the namespace "{namespace}"')
+            return await self._keep(path, pod, 201)
+
+    async def _put(self, request: web.Request) -> web.Response:
+        pod = await self._body(request)
+        asked, given = _named(request), (pod.metadata.namespace or "default", pod.metadata.name)
+        if asked != given:
+            found, wanted = "/".join(given), "/".join(asked)
+            raise RequestError(400, "BadRequest", f"the manifest is of {found}; the path says {wanted}")
+        path = self._path(*asked)
+        async with self._writing:
+            return await self._keep(path, pod, 200 if path.exists() else 201)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        path = self._path(*_named(request))
+        async with self._writing:
+            pod = self._held(path, *_named(request))
+            with _storage_errors():
+                await asyncio.to_thread(path.unlink)
+                await asyncio.to_thread(whole_file.sync_folder, self._folder)
+            await self._files.read()
+        return _answer(pod)
+
+    async def _keep(self, path: Path, pod: Pod, code: int) -> web.Response:
+        with _storage_errors():
+            await asyncio.to_thread(whole_file.write, path, msgspec.json.encode(pod))
+        await self._files.read()
+        return _answer(self._held(path, pod.metadata.namespace or "default", pod.metadata.name), code)
+
+    async def _body(self, request: web.Request) -> Pod:
+        try:
+            text = (await request.read()).decode()
+        except UnicodeDecodeError as error:
+            raise RequestError(400, "BadRequest", f"the body is not UTF-8: {error}") from None
+        documents = await asyncio.to_thread(manifest.read, text)
+        if len(documents) != 1:
+            raise RequestError(400, "BadRequest", f"the body has {len(documents)} documents; one Pod is accepted")
+        _, problems = static_pod(documents[0], ManifestOrigin(self._node, "http", "body"), datetime.now(UTC))
+        pod = documents[0].obj
+        if problems or not isinstance(pod, Pod):
+            raise RequestError(422, "Invalid", manifest.refusal("the Pod", problems), problems)
+        return pod
+
+    def _path(self, namespace: str, name: str) -> Path:
+        return self._folder / f"{sha256(f'{namespace}/{name}'.encode()).hexdigest()[:32]}.json"
+
+    def _held(self, path: Path, namespace: str, name: str) -> Pod:
+        pod = next((pod for offer in self.offers if offer.place == str(path) for pod in offer.pods), None)
+        if pod is None:
+            raise RequestError(
+                404, "NotFound", f"pods {shown(name)} was not submitted to the namespace {shown(namespace)}"
+            )
+        return pod
+
+
+def _named(request: web.Request) -> tuple[str, str]:
+    return request.match_info["namespace"], request.match_info["name"]
+
+
+@contextlib.contextmanager
+def _storage_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RequestError(507, "InternalError", f"nothing was changed: {error.strerror or error}") from None
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except RequestError as declined:
+        return _answer(declined.body, declined.code)
+    except web.HTTPException as error:
+        return _answer(_failure(error.status, error.reason.replace(" ", ""), error.reason), error.status)
+
+
+def _answer(body: object, code: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=code, content_type="application/json")

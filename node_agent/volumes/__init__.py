@@ -1,0 +1,1 @@
+"""Volumes of pods (kubelet: volumemanager)."""
