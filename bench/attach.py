@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Interface
 
 from pyroute2 import AsyncIPRoute
 
-from api.attach import CNI, AttachRequest
+from api.network.attach import CNI, AttachRequest
 from bench.bare import BareCluster, bench_lab, inside
 from bench.figures import Figure
 from lab.topology import LabNode

@@ -21,10 +21,11 @@ from typing import Self, TypeVar
 
 import psutil
 
-from api.certificates import node_kubeconfig
-from api.client import Client, ClientError
-from api.kubeconfig import BadKubeconfig, Kubeconfig
-from api.objects import Namespace, Node, NodeAddress, NodeStatus, ObjectMeta
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client, ClientError
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.core.node import Namespace, Node, NodeAddress, NodeStatus
+from api.meta.types import ObjectMeta
 from lab import underlay
 from lab.command import run
 from lab.down import bring_down

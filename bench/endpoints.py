@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Interface
 
-from api.attach import NODE_AGENT, AttachRequest
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.objects import Container, ObjectMeta, Pod, PodSpec
-from api.services import Service, ServicePort, ServiceSpec
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.core.pod import Container, Pod, PodSpec
+from api.core.services import Service, ServicePort, ServiceSpec
+from api.meta.types import ObjectMeta
+from api.network.attach import NODE_AGENT, AttachRequest
 from bench.bare import BareCluster, bench_lab, inside, wait_until
 from bench.figures import Figure
 

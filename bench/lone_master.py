@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from bench.figures import Figure
 from tests.contract.apiserver import ApiServer
 

@@ -9,9 +9,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 import dns.name
 
-from api.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice
-from api.objects import ObjectMeta
-from api.services import Service, ServicePort, ServiceSpec
+from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice
+from api.core.services import Service, ServicePort, ServiceSpec
+from api.meta.types import ObjectMeta
 from nameserver.directory import Directory
 from nameserver.names import Domain, Names
 from nameserver.server import NameServer

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import aiohttp
 import msgspec
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.objects import Node
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Node
 from bench import master_lists, master_writes
 from bench.figures import Figure
 from bench.lone_master import CONFIG_MAPS, Say, busy, measured, resident

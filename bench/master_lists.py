@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 import aiohttp
 import msgspec
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from bench.figures import Figure
 from bench.lone_master import Say, busy, resident
 from tests.contract.apiserver import ApiServer

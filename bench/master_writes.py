@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import aiohttp
 import msgspec
 
-from api.client import Client
+from api.client.client import Client
 from bench.bare import wait_until
 from bench.figures import Figure
 from bench.lone_master import CONFIG_MAPS, Say

@@ -10,8 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
-from api.client import Client
-from api.objects import HostSubnet, ObjectMeta
+from api.client.client import Client
+from api.meta.types import ObjectMeta
+from api.network.types import HostSubnet
 from bench.bare import BareCluster, bench_lab, wait_until
 from bench.figures import Figure
 from lab.topology import LabNode

@@ -11,10 +11,12 @@ from itertools import count
 
 import psutil
 
-from api import manifest
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.objects import Namespace, ObjectMeta, Pod
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.codec import manifest
+from api.core.node import Namespace
+from api.core.pod import Pod
+from api.meta.types import ObjectMeta
 from bench.bare_pods import BarePods, best_in_flight
 from bench.figures import Figure
 from bench.watching import Docked, Watched

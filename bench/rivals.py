@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from api.attach import CNI, AttachRequest
+from api.network.attach import CNI, AttachRequest
 from bench.attach import ROUNDS, device_in
 from bench.bare import BareCluster, bench_lab
 from bench.figures import Figure

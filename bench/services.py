@@ -21,7 +21,7 @@ from bench import kube_proxy
 from bench.bare import BareCluster, bench_lab, inside, wait_until
 from bench.figures import Figure
 from lab.command import run
-from reconcile.memory import without_collections
+from reconcile.malloc import gc_paused
 from sdn.drivers.nft import Nft
 from sdn.drivers.openflow import OpenFlow
 from sdn.flow import Rows
@@ -140,7 +140,7 @@ async def _measured(
         await openflow.replace_services(Rows())
         served = {port.key: port for port in ports}
         begin = time.perf_counter()
-        with without_collections():
+        with gc_paused():
             await asyncio.gather(*(outlet.replace(VANTAGE, served) for outlet in outlets))
         loads.append(time.perf_counter() - begin)
     for _ in range(CHANGES):

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import docker
 
-from api.client import Client, Event
-from api.objects import Pod
+from api.client.client import Client, Event
+from api.core.pod import Pod
 
 PATIENCE_SECONDS = 120.0
 POD_NAME, KIND = "io.kubernetes.pod.name", "io.kubernetes.docker.type"

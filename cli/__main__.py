@@ -10,10 +10,10 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from api import manifest
-from api.certificates import bootstrap_kubeconfig, node_kubeconfig
-from api.client import Client, ClientError
-from api.kubeconfig import BadKubeconfig, Kubeconfig
+from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
+from api.client.client import Client, ClientError
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.codec import manifest
 from cli import network, pods
 from cli.command import ADMIN, WrongUse, add_command
 from lab.command import LabError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from api.queries import PortReport
+from api.network.queries import PortReport
 from cli.walk import End, Hop, Map
 
 

@@ -7,9 +7,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from api.client import Client
-from api.objects import Pod
-from api.queries import CaptureQuestion, NodeQuerySpec
+from api.client.client import Client
+from api.core.pod import Pod
+from api.network.queries import CaptureQuestion, NodeQuerySpec
 from cli.questions import PATIENCE_SECONDS, Unanswered, ask
 from cli.trace import pods_with_addresses
 from cli.walk import find_pod

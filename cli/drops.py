@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
-from api.traces import WITH_PORTS
+from api.validation.network import WITH_PORTS
 from cli.disbelief import not_believed
 from cli.walk import Drop, End, Hop, Map
 

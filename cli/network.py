@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.lanes import CHANGE_NETWORK, LaneRequest
-from api.objects import ClusterNetwork, HostSubnet, NetNamespace, Node
-from api.queries import NetworkReport, NodeQuerySpec
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Node
+from api.network.queries import NetworkReport, NodeQuerySpec
+from api.network.types import CHANGE_NETWORK, ChangeNetworkRequest, ClusterNetwork, HostSubnet, NetNamespace
 from cli import capture, packet, services, trace
 from cli.command import ADMIN, add_command
 from cli.questions import Unanswered, ask
@@ -105,18 +105,18 @@ def _show(lanes: tuple[NetNamespace, ...]) -> None:
 
 
 async def _join(client: Client, arguments: argparse.Namespace) -> None:
-    await _change(client, arguments.projects, LaneRequest("join", arguments.to))
+    await _change(client, arguments.projects, ChangeNetworkRequest("join", arguments.to))
 
 
 async def _isolate(client: Client, arguments: argparse.Namespace) -> None:
-    await _change(client, arguments.projects, LaneRequest("isolate"))
+    await _change(client, arguments.projects, ChangeNetworkRequest("isolate"))
 
 
 async def _global(client: Client, arguments: argparse.Namespace) -> None:
-    await _change(client, arguments.projects, LaneRequest("global"))
+    await _change(client, arguments.projects, ChangeNetworkRequest("global"))
 
 
-async def _change(client: Client, projects: list[str], request: LaneRequest) -> None:
+async def _change(client: Client, projects: list[str], request: ChangeNetworkRequest) -> None:
     """Ask for all, or for nothing when one of the names is wrong; then wait until the master has answered."""
     known = {lane.netname for lane in (await client.list(NetNamespace)).items}
     unknown = sorted({*projects, *filter(None, [request.target])} - known)

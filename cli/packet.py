@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from ipaddress import IPv4Address
 
-from api import traces
-from api.queries import TraceQuestion
+from api.network.queries import TraceQuestion
+from api.validation import network
 from cli.command import WrongUse
 from cli.walk import End, Map
 
@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_argument_group("what packet it is")
     add = kinds.add_argument
     protocols = "protocol (icmp; that of the port, where DST is a service); arp: SRC asks who has DST"
-    add("--proto", choices=traces.PROTOCOLS, default="", help=protocols)
+    add("--proto", choices=network.PROTOCOLS, default="", help=protocols)
     add("--port", type=int, default=0, metavar="N", help="target port of tcp and udp (the first one of a service)")
-    add("--fragment", choices=traces.FRAGMENTS, default="", help="only a part of a packet; later ones carry no port")
+    add("--fragment", choices=network.FRAGMENTS, default="", help="only a part of a packet; later ones carry no port")
     add("--vlan", type=int, metavar="N", help="it carries a VLAN tag")
     add("--source-address", metavar="ADDRESS", default="", help="the address that the packet claims to be from")
     add("--source-mac", metavar="MAC", default="", help="the MAC that the frame claims to be from")
@@ -63,7 +63,7 @@ def packet(arguments: argparse.Namespace, source: End, target: End, known: Map) 
         vlan=arguments.vlan,
         fragment=arguments.fragment,
     )
-    problems = [problem._replace(path=_FLAGS.get(problem.path, problem.path)) for problem in traces.check(asked)]
+    problems = [problem._replace(path=_FLAGS.get(problem.path, problem.path)) for problem in network.check_trace(asked)]
     if problems:
         raise WrongUse("; ".join(map(str, problems)))
     return node, asked

@@ -12,9 +12,10 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from api import manifest
-from api.objects import Pod, Status
-from api.schema import MISSING, Problem, shown
+from api.codec import manifest
+from api.core.pod import Pod
+from api.meta.schema import MISSING, FieldError, quoted
+from api.meta.types import Status
 from cli.command import add_command
 
 SOCKET = "/run/podlane/node-agent.sock"
@@ -80,11 +81,11 @@ def _text(file: str) -> str:
     return sys.stdin.read() if file == "-" else Path(file).read_text()
 
 
-def _unfit(item: object) -> Iterable[Problem]:
+def _unfit(item: object) -> Iterable[FieldError]:
     if not isinstance(item, Pod):
-        yield Problem("kind", shown(getattr(item, "KIND", None)), '"Pod" is accepted here')
+        yield FieldError("kind", quoted(getattr(item, "KIND", None)), '"Pod" is accepted here')
     elif not item.metadata.name:
-        yield Problem("metadata.name", '""', "a name is required here", MISSING)
+        yield FieldError("metadata.name", '""', "a name is required here", MISSING)
 
 
 async def _put(http: aiohttp.ClientSession, socket: str, pod: Pod) -> str:

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import time
 
-from api.client import Client, ClientError, NotFound
-from api.objects import ObjectMeta
-from api.queries import NodeQuery, NodeQuerySpec, NodeQueryStatus
+from api.client.client import Client, ClientError, NotFound
+from api.meta.types import ObjectMeta
+from api.network.queries import NodeQuery, NodeQuerySpec, NodeQueryStatus
 
 PATIENCE_SECONDS = 10.0
 POLL_SECONDS = 0.02

@@ -6,9 +6,10 @@ import argparse
 import asyncio
 from collections.abc import Iterable
 
-from api.client import Client
-from api.objects import HostSubnet, Node
-from api.queries import NodeQuerySpec, PortReport, ServicesAnswer, ServicesQuestion
+from api.client.client import Client
+from api.core.node import Node
+from api.network.queries import NodeQuerySpec, PortReport, ServicesAnswer, ServicesQuestion
+from api.network.types import HostSubnet
 from cli.questions import Unanswered, ask
 from lab.tables import BOLD, RED, coloured, table
 

@@ -7,11 +7,13 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
-from api.client import Client
-from api.objects import FINAL_PHASES, ClusterNetwork, HostSubnet, NetNamespace, Node, Pod
-from api.queries import NodeQuerySpec, TraceAnswer, TraceQuestion
-from api.services import Service
-from api.traces import WITH_PORTS
+from api.client.client import Client
+from api.core.node import Node
+from api.core.pod import FINAL_PHASES, Pod
+from api.core.services import Service
+from api.network.queries import NodeQuerySpec, TraceAnswer, TraceQuestion
+from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
+from api.validation.network import WITH_PORTS
 from cli.called import lines
 from cli.packet import packet
 from cli.questions import Unanswered, ask

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from msgspec.structs import replace
 
-from api.queries import TraceAnswer, TraceQuestion
+from api.network.queries import TraceAnswer, TraceQuestion
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from api.client import AlreadyExists, Client
-from api.objects import Container, HostSubnet, Namespace, NetNamespace, Node, ObjectMeta, Pod, PodSpec
-from api.services import Service, ServicePort, ServiceSpec
-from api.validate import default
+from api.client.client import AlreadyExists, Client
+from api.core.node import Namespace, Node
+from api.core.pod import Container, Pod, PodSpec
+from api.core.services import Service, ServicePort, ServiceSpec
+from api.meta.types import ObjectMeta
+from api.network.types import HostSubnet, NetNamespace
+from api.validation.registry import default
 from lab.command import LabError
 from lab.images import TOOLBOX
 from lab.reach import Called, Matrix, Member, measure

@@ -22,10 +22,10 @@ import docker.errors
 import psutil
 import requests
 
-from api.certificates import node_kubeconfig
-from api.client import Client, ClientError
-from api.kubeconfig import BadKubeconfig, Kubeconfig
-from api.objects import Namespace
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client, ClientError
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.core.node import Namespace
 from lab import demo, images, underlay
 from lab.command import LabError, alone, run
 from lab.down import has_traces, is_up, remove

@@ -9,12 +9,12 @@ import asyncio
 import logging
 import sys
 
-from api.client import ClientError
-from api.kubeconfig import BadKubeconfig
+from api.client.client import ClientError
+from api.client.kubeconfig import BadKubeconfig
 from master.settings import Settings, problems
+from reconcile.config_file import load
 from reconcile.daemon import notify, run
 from reconcile.errors import DriverError
-from reconcile.settings import load
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from api.signing_requests import CertificateSigningRequest
+from api.core.certificates import CertificateSigningRequest
 from master.access import pki, service_tokens
 from master.controllers.look import Environment
 from master.controllers.loop import Controllers

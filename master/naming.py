@@ -8,9 +8,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 import dns.name
 
-from api.endpoints import EndpointSlice
-from api.objects import HostSubnet, NetNamespace
-from api.services import Service
+from api.core.endpoints import EndpointSlice
+from api.core.services import Service
+from api.network.types import HostSubnet, NetNamespace
 from master.settings import Settings
 from master.store.records import Event, Record
 from master.store.store import Store

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from api import objects
+from api.network import types
 
 DOMAIN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 HostBits = Annotated[int, msgspec.Meta(ge=2, le=30, description="host bits of each node's part of clusterNetwork")]
@@ -108,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     @property
     def plugin_name(self) -> str:
         """The plugin as ClusterNetwork names it."""
-        return objects.PLUGIN_MULTITENANT if self.plugin == "ovs-multitenant" else objects.PLUGIN_SUBNET
+        return types.PLUGIN_MULTITENANT if self.plugin == "ovs-multitenant" else types.PLUGIN_SUBNET
 
 
 def port_range(text: str) -> range:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from api.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice
-from api.services import HEADLESS, Service
+from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice
+from api.core.services import HEADLESS, Service
 
 Key = tuple[str, str]
 """Namespace and name."""

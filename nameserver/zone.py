@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from itertools import islice
 
-from api.endpoints import Endpoint
-from api.services import EXTERNAL_NAME, HEADLESS, Service
+from api.core.endpoints import Endpoint
+from api.core.services import EXTERNAL_NAME, HEADLESS, Service
 from nameserver.directory import Directory, Key, endpoints, published
 
 Labels = tuple[str, ...]

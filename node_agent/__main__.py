@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from api import quantity
-from api.client import Client
-from api.kubeconfig import BadKubeconfig, Kubeconfig
-from node_agent import metrics as measures
+from api.client.client import Client
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.meta import quantity
+from node_agent import metrics
 from node_agent.agent import Agent
 from node_agent.certificates.client import ClientCertificate, load_kubeconfig
 from node_agent.certificates.serving import ServingCertificate
@@ -33,10 +33,10 @@ from node_agent.server.portforward import PortForwardHandler
 from node_agent.server.server import Server, require_client_certificates
 from node_agent.settings import Settings
 from node_agent.volumes import mounts
+from reconcile.config_file import load
 from reconcile.daemon import notify, run
 from reconcile.errors import NotReady, Refused
 from reconcile.health import Health
-from reconcile.settings import load
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ async def _network(settings: Settings) -> AsyncIterator[SandboxNetwork]:
 async def serve(settings: Settings) -> None:
     """Run until cancelled; the pods stay as they are afterwards."""
     await asyncio.to_thread(_share, Path(settings.state_dir) / "pods")
-    limits = LogLimits(quantity.whole(settings.container_log_max_size), settings.container_log_max_files)
+    limits = LogLimits(quantity.to_int(settings.container_log_max_size), settings.container_log_max_files)
     pulls = PullLimits(
         settings.max_parallel_image_pulls,
         settings.registry_pull_qps,
@@ -67,7 +67,7 @@ async def serve(settings: Settings) -> None:
     if settings.bootstrap_kubeconfig:
         notify("READY=1")  # Somebody may have to approve: a service manager is not to wait for that.
     async with (
-        Client(await load_kubeconfig(settings), measures.count_request) as client,
+        Client(await load_kubeconfig(settings), metrics.count_request) as client,
         _network(settings) as network,
         Prober(docker) as prober,
     ):

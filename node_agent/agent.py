@@ -13,12 +13,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from api.client import Client
-from api.mirror import Mirror
-from api.objects import FINAL_PHASES, ObjectMeta, Pod, PodSpec, PodStatus
-from api.references import references
-from api.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
-from node_agent.cgroups import hierarchy as cgroups
+from api.client.client import Client
+from api.client.informer import Informer
+from api.core.pod import FINAL_PHASES, Pod, PodSpec, PodStatus
+from api.core.references import pod_refs
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
+from node_agent.cgroups import hierarchy
 from node_agent.cgroups.cgroupfs import CgroupfsDriver
 from node_agent.cgroups.hierarchy import PodsCapacity
 from node_agent.cgroups.manager import CgroupManager
@@ -31,10 +32,8 @@ from node_agent.eviction.thresholds import Pressure
 from node_agent.host import HostInfo, pod_dir
 from node_agent.images.gc import Housekeeping
 from node_agent.network import host_ports
-from node_agent.network import host_ports as nft
 from node_agent.network.plugin import PodNetwork
-from node_agent.node import host_facts
-from node_agent.node import node_status as reserved
+from node_agent.node import host_facts, node_status
 from node_agent.node.status_loop import NodeStatusLoop
 from node_agent.object_cache import ObjectCache, ServiceLister
 from node_agent.pods.admission import Rejection
@@ -47,7 +46,7 @@ from node_agent.pods.status_manager import StatusManager
 from node_agent.pods.worker import PodWorker
 from node_agent.probes.manager import ProbeDependencies
 from node_agent.probes.prober import Prober
-from node_agent.runtime import container as label
+from node_agent.runtime import container
 from node_agent.runtime import pod_dir as runtime_pod_dir
 from node_agent.runtime.container_gc import detach_lost
 from node_agent.runtime.sandbox import WorkerDependencies
@@ -61,7 +60,7 @@ from node_agent.stats.provider import StatsProvider
 from node_agent.volumes.paths import claim_paths, claimed_volumes
 from node_agent.volumes.tokens import TokenCache
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
@@ -101,10 +100,10 @@ class Agent:
         self._door = PodAdmitter(self.heart.known, self.heart.fresh, self._pressure, _host(settings), sysctls)
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
-        self.loop = Loop("pods", self._merge, Pace(resync=HOUSEKEEPING_SECONDS))
+        self.loop = Loop("pods", self._merge, LoopTiming(resync=HOUSEKEEPING_SECONDS))
         self.statuses = StatusManager(client, self._on_master)
-        self.detacher = Loop("lost sandboxes", self._detach_lost, Pace(resync=HOUSEKEEPING_SECONDS))
-        self.ports = Loop("host ports", self._write_ports, Pace(resync=HOUSEKEEPING_SECONDS))
+        self.detacher = Loop("lost sandboxes", self._detach_lost, LoopTiming(resync=HOUSEKEEPING_SECONDS))
+        self.ports = Loop("host ports", self._write_ports, LoopTiming(resync=HOUSEKEEPING_SECONDS))
         self.relist = Pleg(docker, self._workers)
         here, tell, wake = (lambda: frozenset(self._workers)), self.recorder.about_node, self.heart.loop.wake
         self.housekeeping = Housekeeping(settings, docker, network, here, tell)
@@ -113,11 +112,11 @@ class Agent:
         self.evictor = EvictionManager(settings, docker, disks, self._evictable, reclaim, wake, tell)
         self._sweep_due = 0.0
         self.static = PodConfig(settings, self.loop.wake, self.recorder.about_node)
-        self.mirror = Mirror(client, Pod, field_selector=selector, on_change=self._master_changed)
+        self.mirror = Informer(client, Pod, field_selector=selector, on_change=self._master_changed)
         self.mirroring = MirrorPodController(client, self.mirror, lambda: self.heart.report.current, self._shown)
         self.known = PodLister(self._workers, self._on_master)
         look, counts = (
-            StatsCollector(cgroups.pods_cgroup(settings.cgroup_root), CgroupReader()),
+            StatsCollector(hierarchy.pods_cgroup(settings.cgroup_root), CgroupReader()),
             self._tools.probing.counts,
         )
         node, pods, state = settings.node_name, self.known.everything, settings.state_dir
@@ -125,7 +124,7 @@ class Agent:
 
     def _make_tools(self, prober: Prober) -> WorkerDependencies:
         settings, host = self._settings, _host(self._settings)
-        kept, files = reserved.parse_reserved(settings.kube_reserved, settings.system_reserved), CgroupfsDriver()
+        kept, files = node_status.parse_reserved(settings.kube_reserved, settings.system_reserved), CgroupfsDriver()
         room = PodsCapacity(host.cpus, host.memory - kept.memory, settings.pod_pids_limit, settings.cpu_cfs_quota)
         return WorkerDependencies(
             docker=self._docker,
@@ -166,7 +165,7 @@ class Agent:
 
     def stuck(self) -> str:
         """What of the work has come to a halt; empty when nothing has."""
-        silence = self.loop.silence
+        silence = self.loop.seconds_since_last_pass
         return f"no look at the pods for {silence:.0f}s" if silence > 2 * HOUSEKEEPING_SECONDS else ""
 
     def _master_changed(self) -> None:
@@ -286,7 +285,9 @@ class Agent:
         """
         name = namespaced_name(pod)
         found = await self._docker.pods()
-        left = {uid for uid, row in found.items() if (row.get(label.POD_NAMESPACE), row.get(label.POD_NAME)) == name}
+        left = {
+            uid for uid, row in found.items() if (row.get(container.POD_NAMESPACE), row.get(container.POD_NAME)) == name
+        }
         others = left | {uid for uid, worker in self._workers.items() if namespaced_name(worker.pod) == name}
         others -= {pod.metadata.uid}
         for uid in others - set(wanted):
@@ -324,7 +325,7 @@ class Agent:
 
     def _claims(self, pod: Pod) -> dict[str, str]:
         known = self._tools.references.known
-        named = known(references(pod))
+        named = known(pod_refs(pod))
         return claim_paths(pod, {**named, **known(claimed_volumes(named))}, pod_dir(self._tools.host, pod.metadata.uid))
 
     async def _detach_lost(self) -> None:
@@ -347,7 +348,7 @@ class Agent:
             return
         wish = host_ports.hostport_ruleset(self._here())
         if wish != self._ports_written or wish != NO_PORTS:
-            await nft.apply_ruleset(wish)
+            await host_ports.apply_ruleset(wish)
             self._ports_written = wish
 
     def _report(self, uid: str, status: PodStatus) -> None:
@@ -392,6 +393,8 @@ def _wish(pod: Pod) -> Pod:
 def _remains(uid: str, labels: dict[str, str]) -> Pod:
     """A pod of which only the marks on its containers are known."""
     meta = ObjectMeta(
-        name=labels.get(label.POD_NAME, "unknown"), namespace=labels.get(label.POD_NAMESPACE, ""), uid=uid
+        name=labels.get(container.POD_NAME, "unknown"), namespace=labels.get(container.POD_NAMESPACE, ""), uid=uid
     )
-    return Pod(metadata=meta, spec=PodSpec(termination_grace_period_seconds=label.int_label(labels, label.GRACE, 2)))
+    return Pod(
+        metadata=meta, spec=PodSpec(termination_grace_period_seconds=container.int_label(labels, container.GRACE, 2))
+    )

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from api.client import AlreadyExists, ApiError, Client, ClientError, NotFound
-from api.events import Event
-from api.objects import Pod
-from api.value import ObjectReference
+from api.client.client import AlreadyExists, ApiError, Client, ClientError, NotFound
+from api.core.events import Event
+from api.core.pod import Pod
+from api.meta.types import ObjectReference
 from node_agent.events import (
     AggregateRecord,
     EventKey,
@@ -27,7 +27,7 @@ from node_agent.events import (
     take_token,
 )
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class EventRecorder:
 
     def __init__(self, client: Client, node: str, clock: Callable[[], datetime] = _now) -> None:
         self.dropped = 0
-        self.loop = Loop("events", self._write, Pace(resync=RESYNC_SECONDS))
+        self.loop = Loop("events", self._write, LoopTiming(resync=RESYNC_SECONDS))
         self._client = client
         self._node = node
         self._clock = clock

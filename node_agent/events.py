@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from api import times
-from api.events import NORMAL, WARNING, Event, EventSource, event, reference
-from api.objects import Pod
-from api.value import ObjectReference
+from api.core.events import NORMAL, WARNING, Event, EventSource, event, reference
+from api.core.pod import Pod
+from api.meta import times
+from api.meta.types import ObjectReference
 
 COMPONENT = "kubelet"
 
@@ -103,12 +103,12 @@ def new_event(about: ObjectReference, reason: str, message: str, node: str, now:
 
 def repeated_event(known: Event, message: str, now: datetime) -> Event:
     """The same event once more."""
-    return replace(known, count=known.count + 1, last_timestamp=times.text(now), message=message)
+    return replace(known, count=known.count + 1, last_timestamp=times.format_time(now), message=message)
 
 
 def is_recent(known: Event, now: datetime) -> bool:
     """Whether the master still has it."""
-    return known.last_timestamp is not None and now - times.parse(known.last_timestamp) < RECENT
+    return known.last_timestamp is not None and now - times.parse_time(known.last_timestamp) < RECENT
 
 
 def aggregate(before: AggregateRecord | None, message: str, now: datetime) -> tuple[AggregateRecord, str]:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from api.client import Client
-from api.configuration import ConfigMap
-from api.mirror import Mirror
-from api.objects import Object, Pod
-from api.references import Reference
-from api.services import Service
-from api.static_pods import is_static
+from api.client.client import Client
+from api.client.informer import Informer
+from api.core.config import ConfigMap
+from api.core.pod import Pod
+from api.core.references import Reference
+from api.core.services import Service
+from api.meta.types import Object
+from api.validation.static_pods import is_static
 from reconcile.errors import NotReady
 
 Objects = Mapping[Reference, Object]
@@ -33,7 +34,7 @@ class NotSynced(NotReady):
 
 @dataclass(slots=True)
 class _Followed:
-    mirror: Mirror[Object]
+    mirror: Informer[Object]
     task: asyncio.Task[None]
     users: set[str]
     heard: asyncio.Event
@@ -102,7 +103,7 @@ class ObjectCache:
 
     def _follow(self, reference: Reference) -> _Followed:
         if reference not in self._followed:
-            mirror: Mirror[Object] = Mirror(
+            mirror: Informer[Object] = Informer(
                 self._client,
                 reference.kind,
                 namespace=reference.namespace,
@@ -134,7 +135,7 @@ class ServiceLister:
 
     def __init__(self, client: Client, on_first: Callable[[], None]) -> None:
         # Without a field selector: API servers that are older know none for services (Kubernetes 1.20: 400).
-        self.mirror = Mirror(client, Service, on_change=self._changed, optional=True)
+        self.mirror = Informer(client, Service, on_change=self._changed, optional=True)
         self._on_first = on_first
         self._heard = False
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from node_agent.eviction.thresholds import HARD, BadThreshold, parse_soft_thresholds, parse_thresholds
-from node_agent.node import node_status as reserved
+from node_agent.node import node_status
 from node_agent.node.node_status import AGENT_PORT
 
 BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
@@ -172,8 +172,8 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
             found = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
             raise ValueError(f"imageGcLowThresholdPercent: found {found}; no more than the high threshold is accepted")
         try:
-            reserved.parse_reserved(self.kube_reserved, self.system_reserved)
-        except reserved.BadReservation as error:
+            node_status.parse_reserved(self.kube_reserved, self.system_reserved)
+        except node_status.BadReservation as error:
             raise ValueError(f"kubeReserved, systemReserved: {error}") from None
         try:
             parse_thresholds(self.eviction_hard)

@@ -1,1 +1,1 @@
-"""The shared loop: how a wish becomes so. Imports nothing of ours."""
+"""The reconcile loop, driver errors, and what every daemon shares: settings, logging, health, listener."""

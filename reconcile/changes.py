@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[K, V]):
-    """`change` holds the desired value of keys that are observed with another one."""
+    """A difference by key. `change` holds the desired values of keys that are observed with another value."""
 
     add: dict[K, V]
     change: dict[K, V]
@@ -27,7 +27,7 @@ class Changes(Generic[K, V]):
 
 
 def changes(desired: Mapping[K, V], observed: Mapping[K, V]) -> Changes[K, V]:
-    """What to add, change and remove so that `observed` becomes `desired`."""
+    """Return what to add, change and remove so that `observed` becomes `desired`."""
     return Changes(
         add={key: value for key, value in desired.items() if key not in observed},
         change={key: value for key, value in desired.items() if key in observed and observed[key] != value},

@@ -1,4 +1,4 @@
-"""What every daemon does around its work: log lines, signals, memory, and word to systemd."""
+"""Process set-up that all daemons share: log format, signals, memory, notification of systemd."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import sys
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 
-from reconcile import memory
+from reconcile import malloc
 
 _LIBC = ctypes.CDLL(None)
 _M_ARENA_MAX = -8
 _TLS_BUFFER = 64 << 10
-"""Bytes that a TLS connection keeps for reading: most of ours are idle, and asyncio's own choice is four times that."""
+"""Size in bytes of a TLS read buffer. Most connections are idle, and asyncio's default is four times as large."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class KeyValue(logging.Formatter):
-    """`level=info msg="flows replaced" added=3`: the message, then the record's extra fields."""
+    """Formatter of log lines such as `level=info msg="flows replaced" added=3`: message, then extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; an exception's traceback follows on lines of its own."""
+        """Return one line. The traceback of an exception follows on separate lines."""
         extra = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         fields = {"level": record.levelname.lower(), "msg": record.getMessage(), **extra}
         line = " ".join(f"{key}={_quoted(str(value))}" for key, value in fields.items())
@@ -43,9 +43,9 @@ def _quoted(text: str) -> str:
 
 
 def run(main: Callable[[], Awaitable[None]], level: str = "info") -> int:
-    """Run a daemon until it ends or is told to stop (SIGTERM, SIGINT: exit 0). Returns the exit code.
+    """Run a daemon until it ends or receives SIGTERM or SIGINT. Return the exit code, 0 after a signal.
 
-    If a library of another language crashes, the log tells where.
+    Enables faulthandler, so that a crash in a native library leaves a traceback in the log.
     """
     faulthandler.enable()
     _LIBC.mallopt(_M_ARENA_MAX, 1)  # threads share one heap: they wait far more than they allocate
@@ -61,19 +61,19 @@ async def _until_stopped(main: Callable[[], Awaitable[None]]) -> int:
     task = asyncio.ensure_future(main())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
-    beside = [asyncio.create_task(_feed_watchdog()), asyncio.create_task(memory.give_back())]
+    background = [asyncio.create_task(_feed_watchdog()), asyncio.create_task(malloc.trim_periodically())]
     try:
         with contextlib.suppress(asyncio.CancelledError):
             await task
     finally:
-        for one in beside:
-            one.cancel()
+        for task_in_background in background:
+            task_in_background.cancel()
         notify("STOPPING=1")
     return 0
 
 
 async def _feed_watchdog() -> None:
-    """Tell systemd twice per WatchdogSec that the event loop turns."""
+    """Notify the systemd watchdog twice per WatchdogSec, as long as the event loop runs."""
     seconds = int(os.environ.get("WATCHDOG_USEC", "0")) / 2_000_000
     while seconds:
         notify("WATCHDOG=1")
@@ -81,10 +81,10 @@ async def _feed_watchdog() -> None:
 
 
 def notify(state: str) -> None:
-    """Tell the service manager (sd_notify(3)); nothing happens without one."""
+    """Send a state to the service manager (sd_notify(3)). Do nothing if there is none."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to_manager:
-        to_manager.connect("\0" + path[1:] if path.startswith("@") else path)
-        to_manager.sendall(state.encode())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as service_manager:
+        service_manager.connect("\0" + path[1:] if path.startswith("@") else path)
+        service_manager.sendall(state.encode())

@@ -1,25 +1,28 @@
-"""What a driver may raise; foreign exceptions are mapped to these at the driver's door.
+"""The exceptions that drivers raise. Drivers map exceptions of other libraries to these.
 
 DriverError
-├── NotReady   what we depend on does not answer or is not there yet: look again later
-├── Refused    our input was understood and declined: trying the same again is of no use
-└── Gone       what we named is not there; for a removal that is success
+├── NotReady   a dependency does not answer or does not exist yet: retry later
+├── Refused    the request was understood and rejected: a retry with the same input fails again
+└── Gone       the named object does not exist; for a removal that is success
 """
 
 from __future__ import annotations
 
 
 class DriverError(Exception):
-    """`str(error)` names the object, what the other side said in its own words, and what was left unchanged."""
+    """Base of driver errors.
+
+    The text names the object, quotes the message of the other side, and says what was left unchanged.
+    """
 
 
 class NotReady(DriverError):
-    """Try again later."""
+    """A failure that a later retry may resolve."""
 
 
 class Refused(DriverError):
-    """Trying the same again is of no use."""
+    """A rejection of the request itself."""
 
 
 class Gone(DriverError):
-    """What we named is not there."""
+    """The absence of the named object."""

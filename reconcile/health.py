@@ -1,4 +1,4 @@
-"""A daemon's plain HTTP door for its operator: /healthz, /readyz and /metrics."""
+"""HTTP server for the operator of a daemon: /healthz, /readyz and /metrics."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 
 class Health:
-    """`unready` says why the daemon cannot do its work yet, `stuck` why it should be started again; empty: it can,
-    it need not.
+    """Health server. An empty reason means ready, or not hung.
+
+    `not_ready_reason` returns why the daemon cannot work yet; `hung_reason` returns why it must be restarted.
     """
 
-    def __init__(self, address: str, unready: Callable[[], str], stuck: Callable[[], str] = str) -> None:
+    def __init__(self, address: str, not_ready_reason: Callable[[], str], hung_reason: Callable[[], str] = str) -> None:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
-        self._unready = unready
-        self._stuck = stuck
+        self._unready = not_ready_reason
+        self._stuck = hung_reason
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the address is taken."""
+        """Listen. Raises OSError if the address is in use."""
         app = web.Application()
         for path in ("/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"):
             app.router.add_get(path, self._healthz)
@@ -37,8 +38,8 @@ class Health:
             await self._runner.cleanup()
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        stuck = self._stuck()
-        return web.Response(text=stuck or "ok", status=500 if stuck else 200)
+        hung_reason = self._stuck()
+        return web.Response(text=hung_reason or "ok", status=500 if hung_reason else 200)
 
     async def _readyz(self, _: web.Request) -> web.Response:
         reason = self._unready()

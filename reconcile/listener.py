@@ -1,7 +1,7 @@
-"""A listening socket of a daemon: HTTPS connections, within limits of number and time.
+"""HTTPS listener of a daemon, with limits on the number and the time of connections.
 
-A head of a request is limited: LONGEST_LINE for its first line, and by aiohttp 8,190 bytes for each header, 128 headers
-(400).
+The head of a request is limited: MAX_REQUEST_LINE_BYTES for its first line; aiohttp limits each header to 8,190 bytes
+and the number of headers to 128 (status 400).
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from aiohttp.http_exceptions import HttpProcessingError
 from reconcile.errors import NotReady
 
 CLOSING_SECONDS = 2.0
-"""How long requests may still take when the server stops."""
+"""Seconds that requests may still take when the server stops."""
 
-GOODBYE_SECONDS = 5.0
-"""How long a connection that was closed waits for the other side to agree."""
+TLS_SHUTDOWN_SECONDS = 5.0
+"""Seconds that a closed connection waits for the close_notify of the other side."""
 
-OWN_FILES = 128
-"""Files that a daemon opens itself: its store, its log, what it reads."""
+RESERVED_FILES = 128
+"""File descriptors that are kept for the daemon itself: its store, its log, files that it reads."""
 
-READ_AHEAD = 16 << 10
-"""Bytes that asyncio's TLS keeps ready for reading, for every connection; its own 256 KB would be most of a watch."""
+TLS_READ_BUFFER_BYTES = 16 << 10
+"""Size of asyncio's TLS read buffer per connection. Its default of 256 KB would be most of the memory of a watch."""
 
-LONGEST_LINE = 128 << 10
-"""Bytes of a request's first line: a program to be executed in a pod has all its words in there."""
+MAX_REQUEST_LINE_BYTES = 128 << 10
+"""Limit of a request's first line, which holds all arguments of a program to execute in a pod."""
 
 log = logging.getLogger(__name__)
-THEIR_FAULT = (HttpProcessingError, web.RequestPayloadError)
-log.addFilter(lambda record: record.exc_info is None or not isinstance(record.exc_info[1], THEIR_FAULT))
-"""For what aiohttp has to say; anybody can send what is no HTTP, and is told so."""
+CLIENT_ERRORS = (HttpProcessingError, web.RequestPayloadError)
+log.addFilter(lambda record: record.exc_info is None or not isinstance(record.exc_info[1], CLIENT_ERRORS))
+"""Logger of aiohttp. Malformed requests are answered with an error and not logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`connections` at the same time; more are closed as they come.
+    """Limits of a listener. Connections beyond `connections` are closed on arrival.
 
-    `handshake_seconds` for TLS to begin, `idle_seconds` for the whole head of the next request to be there.
+    `handshake_seconds` limits the TLS handshake, `idle_seconds` the wait for the complete head of the next request.
     """
 
     connections: int = 20_000
@@ -52,7 +52,7 @@ class Limits:
 
 
 class Listener:
-    """`await start(...)`, then `port` is where it listens; `await stop()` ends all requests."""
+    """HTTPS listener. After `start()`, `port` is the port number; `stop()` ends all requests."""
 
     def __init__(self, app: web.Application, limits: Limits) -> None:
         self._runner = web.AppRunner(
@@ -63,22 +63,22 @@ class Listener:
             handler_cancellation=True,
             shutdown_timeout=CLOSING_SECONDS,
             keepalive_timeout=limits.idle_seconds,
-            max_line_size=LONGEST_LINE,
+            max_line_size=MAX_REQUEST_LINE_BYTES,
         )
         self._limits = limits
         self._socket: asyncio.Server | None = None
         self.port = 0
 
     async def start(self, address: str, port: int, context: ssl.SSLContext) -> None:
-        """Listen. Raises NotReady when the address cannot be had."""
-        sslproto.SSLProtocol.max_size = READ_AHEAD
-        most = min(self._limits.connections, allow_files() - OWN_FILES)
+        """Listen. Raises NotReady if the address cannot be bound."""
+        sslproto.SSLProtocol.max_size = TLS_READ_BUFFER_BYTES
+        max_connections = min(self._limits.connections, raise_file_limit() - RESERVED_FILES)
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
 
         def connected() -> asyncio.Protocol:
-            return server() if len(server.connections) < most else _Refusal()
+            return server() if len(server.connections) < max_connections else _ClosedConnection()
 
         try:
             self._socket = await asyncio.get_running_loop().create_server(
@@ -88,7 +88,7 @@ class Listener:
                 ssl=context,
                 backlog=1024,
                 ssl_handshake_timeout=self._limits.handshake_seconds,
-                ssl_shutdown_timeout=GOODBYE_SECONDS,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
             )
         except OSError as error:
             await self._runner.cleanup()
@@ -96,21 +96,21 @@ class Listener:
         self.port = self._socket.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Listen no more, and let requests finish."""
+        """Stop listening, and let requests finish."""
         if self._socket is not None:
             self._socket.close()
         await self._runner.cleanup()
 
 
-class _Refusal(asyncio.Protocol):
-    """A connection too many."""
+class _ClosedConnection(asyncio.Protocol):
+    """A connection beyond the limit, closed on arrival."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
-def allow_files() -> int:
-    """How many files this process may have open: as many as it is allowed to allow itself."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return most
+def raise_file_limit() -> int:
+    """Raise the limit of open files to the hard limit, and return it."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    return hard_limit

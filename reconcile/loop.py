@@ -1,4 +1,4 @@
-"""The only code that waits: bring the world to what is desired, again and again."""
+"""The reconcile loop: runs a pass at each resync, earlier after a wake-up, and again after a failure with back-off."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """All times in seconds.
+class LoopTiming:
+    """Timing of a loop, in seconds.
 
-    `resync`: longest time between two passes; `settle`: how long a burst of events may gather before a pass;
-    `first_retry` and `last_retry`: wait after a failed pass, doubled each time it fails again.
+    `resync`: maximum time between two passes. `debounce`: time that a burst of events may gather before a pass.
+    `backoff_base`, `backoff_max`: wait after a failed pass, doubled after each further failure.
     """
 
     resync: float = 30.0
-    settle: float = 0.0
-    first_retry: float = 0.1
-    last_retry: float = 10.0
+    debounce: float = 0.0
+    backoff_base: float = 0.1
+    backoff_max: float = 10.0
 
 
-def retry_delay(failures: int, pace: Pace) -> float:
-    """Seconds to wait after the given number of failed passes in a row (1 or more)."""
+def retry_delay(failures: int, timing: LoopTiming) -> float:
+    """Return the seconds to wait after the given number of consecutive failed passes (1 or more)."""
     doublings = min(failures - 1, 30)
-    return min(pace.first_retry * float(2**doublings), pace.last_retry)
+    return min(timing.backoff_base * float(2**doublings), timing.backoff_max)
 
 
 class Loop:
-    """Runs one pass at a time; an event only shortens the wait.
+    """Loop that runs one pass at a time. An event only shortens the wait.
 
-    A pass keeps nothing for the next one, so the first pass after a crash is the same as any other. A driver's error
-    ends the pass and brings the next one sooner; every other exception is our own bug and ends the daemon.
+    A pass leaves no state for the next one, so the first pass after a crash is the same as any other. A driver error
+    ends the pass and schedules a retry. Any other exception is a bug and ends the daemon.
     """
 
-    def __init__(self, name: str, one_pass: Callable[[], Awaitable[None]], pace: Pace) -> None:
+    def __init__(self, name: str, one_pass: Callable[[], Awaitable[None]], timing: LoopTiming) -> None:
         self._name = name
         self._one_pass = one_pass
-        self._pace = pace
+        self._timing = timing
         self._trigger = asyncio.Event()
         self.failures = 0
         self._passed_at = time.monotonic()
 
     @property
-    def silence(self) -> float:
-        """Seconds since the end of the last pass, good or bad; much more than `resync` when one hangs."""
+    def seconds_since_last_pass(self) -> float:
+        """Seconds since the end of the last pass, successful or not. Much more than `resync` if a pass hangs."""
         return time.monotonic() - self._passed_at
 
     def wake(self) -> None:
-        """Ask for a pass now. Cheap; any number of calls before the pass begins make one pass."""
+        """Request a pass now. Any number of calls before the pass begins lead to one pass."""
         self._trigger.set()
 
     async def run(self) -> None:
-        """Run passes until cancelled; the first one begins at once."""
+        """Run passes until cancelled. The first pass begins at once."""
         while True:
             wait = await self._attempt()
             self._passed_at = time.monotonic()
@@ -69,8 +69,8 @@ class Loop:
                     await self._trigger.wait()
             except TimeoutError:
                 continue
-            if self._pace.settle:
-                await asyncio.sleep(self._pace.settle)
+            if self._timing.debounce:
+                await asyncio.sleep(self._timing.debounce)
 
     async def _attempt(self) -> float:
         self._trigger.clear()
@@ -78,27 +78,27 @@ class Loop:
             await self._one_pass()
         except DriverError as error:
             self.failures += 1
-            delay = retry_delay(self.failures, self._pace)
+            delay = retry_delay(self.failures, self._timing)
             log.warning("pass failed", extra={"loop": self._name, "error": str(error), "retry_in": f"{delay:.1f}s"})
             return delay
         self.failures = 0
-        return self._pace.resync
+        return self._timing.resync
 
 
 Pass = Callable[[], Awaitable[None]]
 
 
-def containing_bugs(what: str, work: Pass) -> Pass:
-    """The same work; an exception that is none of a driver's is logged in full, and the work tried again later."""
+def containing_bugs(component: str, work: Pass) -> Pass:
+    """Wrap a pass so that an unexpected exception is logged with its traceback and retried as NotReady."""
 
     @functools.wraps(work)
-    async def careful() -> None:
+    async def retried_on_error() -> None:
         try:
             await work()
         except DriverError:
             raise
         except Exception as error:
-            log.exception("a bug", extra={"at": what})
-            raise NotReady(f"{what}: {type(error).__name__}: {error}; the log says more") from error
+            log.exception("unexpected error; will retry", extra={"component": component})
+            raise NotReady(f"{component}: {type(error).__name__}: {error}; see the log") from error
 
-    return careful
+    return retried_on_error

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from api.client import Client
-from api.kubeconfig import BadKubeconfig, Kubeconfig
-from api.mirror import Mirror
-from api.objects import ClusterNetwork, HostSubnet, NetNamespace
+from api.client.client import Client
+from api.client.informer import Informer
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
+from reconcile.config_file import load
 from reconcile.daemon import notify, run
 from reconcile.health import Health
-from reconcile.loop import Loop, Pace
-from reconcile.settings import load
+from reconcile.loop import Loop, LoopTiming
 from sdn.attach import AttachServer
 from sdn.base import Identity
 from sdn.believed import believed
@@ -43,9 +43,9 @@ class Mirrors:
         self._on_change = on_change
         self._snapshot: Snapshot | None = None
         self._doubts: Mapping[str, str] = {}
-        self.cluster_networks = Mirror(client, ClusterNetwork, on_change=self._changed)
-        self.host_subnets = Mirror(client, HostSubnet, on_change=self._changed)
-        self.net_namespaces = Mirror(client, NetNamespace, on_change=self._changed)
+        self.cluster_networks = Informer(client, ClusterNetwork, on_change=self._changed)
+        self.host_subnets = Informer(client, HostSubnet, on_change=self._changed)
+        self.net_namespaces = Informer(client, NetNamespace, on_change=self._changed)
 
     def _changed(self) -> None:
         self._snapshot = None
@@ -120,7 +120,7 @@ async def serve(settings: Settings) -> None:
                 services.wake()
                 naming.wake()
 
-        loop = Loop("network", one_pass, Pace(resync=settings.resync_seconds))
+        loop = Loop("network", one_pass, LoopTiming(resync=settings.resync_seconds))
         services = Services(client, network, settings)
         naming = Naming(services.followed, network, settings)
         network.wake = loop.wake

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from api.attach import (
+from api.network.attach import (
     CNI,
     NODE_AGENT,
     AttachError,

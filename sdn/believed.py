@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from api.beside import CURSORS, lane_intruders, sound, subnet_intruders
-from api.networks import check_cluster_network, check_host_subnet, check_lane
+from api.network.conflicts import CURSORS, conflicting_subnets, conflicting_vnids, split_valid
+from api.validation.network import check_cluster_network, check_host_subnet, check_lane
 from sdn.view import Snapshot
 
 
@@ -18,15 +18,15 @@ def believed(shown: Snapshot) -> Snapshot:
     network = shown.cluster_network
     if network is None or CURSORS not in network.metadata.annotations:
         return shown
-    networks, wrong = sound((network,), check_cluster_network)
+    networks, wrong = split_valid((network,), check_cluster_network)
     doubts = _named("clusternetwork", wrong)
-    subnets, wrong = sound(shown.host_subnets, check_host_subnet)
+    subnets, wrong = split_valid(shown.host_subnets, check_host_subnet)
     doubts |= _named("hostsubnet", wrong)
-    strangers = subnet_intruders(subnets)
+    strangers = conflicting_subnets(subnets)
     doubts |= _named("hostsubnet", {name: f"its subnet or hostIP is that of {one}" for name, one in strangers.items()})
-    lanes, wrong = sound(shown.net_namespaces, check_lane)
+    lanes, wrong = split_valid(shown.net_namespaces, check_lane)
     doubts |= _named("netnamespace", wrong)
-    intruders = lane_intruders(lanes)
+    intruders = conflicting_vnids(lanes)
     doubts |= _named("netnamespace", {name: f"its VNID is that of {one}" for name, one in intruders.items()})
     return Snapshot(
         networks[0] if networks else None,

@@ -13,9 +13,9 @@ from nameserver.forwarder import Forwarder
 from nameserver.names import STRANGER, Domain, Names
 from nameserver.server import NameServer
 from nameserver.upstreams import DNS_PORT, Upstreams
-from reconcile import whole_file
+from reconcile import atomic_file
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 from sdn import metrics
 from sdn.askers import Askers, askers
 from sdn.network import Network
@@ -54,7 +54,7 @@ class Naming:
         self._kept: tuple[int, Ground | None, Askers | None] = (0, None, None)
         self._kept_at = float("-inf")
         self._counted = (0, 0)
-        self._loop = Loop("names", self._one_pass, Pace(resync=min(settings.resync_seconds, KEEP_SECONDS)))
+        self._loop = Loop("names", self._one_pass, LoopTiming(resync=min(settings.resync_seconds, KEEP_SECONDS)))
         followed.on_complete = self.wake
 
     @property
@@ -157,4 +157,4 @@ class Naming:
 
     def _write(self, data: bytes) -> None:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        whole_file.write(self._file, data)
+        atomic_file.write(self._file, data)

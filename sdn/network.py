@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import TypeVar
 
-from api.queries import NetworkReport
+from api.network.queries import NetworkReport
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from sdn import metrics
 from sdn.base import Base, Identity

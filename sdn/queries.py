@@ -8,17 +8,11 @@ from ipaddress import IPv4Address
 
 from msgspec.structs import replace
 
-from api.client import ApiError, Client, NotFound, Unreachable
-from api.mirror import Mirror
-from api.queries import (
-    NetworkReport,
-    NodeQuery,
-    NodeQueryStatus,
-    TraceAnswer,
-    TraceQuestion,
-)
+from api.client.client import ApiError, Client, NotFound, Unreachable
+from api.client.informer import Informer
+from api.network.queries import NetworkReport, NodeQuery, NodeQueryStatus, TraceAnswer, TraceQuestion
 from reconcile.errors import DriverError
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 from sdn import trace
 from sdn.drivers.capture import capture
 from sdn.drivers.echo import Echo
@@ -45,8 +39,8 @@ class Queries:
         control: Control,
         services: Services,
     ) -> None:
-        self._loop = Loop("queries", self._take_up, Pace())
-        self._mirror = Mirror(
+        self._loop = Loop("queries", self._take_up, LoopTiming())
+        self._mirror = Informer(
             client,
             NodeQuery,
             field_selector=f"spec.nodeName={node}",

@@ -9,9 +9,9 @@ import dns.name
 import msgspec
 from msgspec.structs import replace
 
-from api.endpoints import EndpointSlice
-from api.objects import Object, ObjectMeta
-from api.services import Service
+from api.core.endpoints import EndpointSlice
+from api.core.services import Service
+from api.meta.types import Object, ObjectMeta
 from nameserver.directory import Directory
 from nameserver.names import Domain, Names
 from sdn.askers import Askers

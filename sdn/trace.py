@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 
 from msgspec.structs import replace
 
-from api.queries import DockerPart, TraceAnswer, TraceQuestion, TraceStep
+from api.network.queries import DockerPart, TraceAnswer, TraceQuestion, TraceStep
 from sdn.flows import (
     ARP_REPLY,
     ARP_REQUEST,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
-from api.objects import PLUGIN_MULTITENANT, ClusterNetwork, HostSubnet, NetNamespace
+from api.network.types import PLUGIN_MULTITENANT, ClusterNetwork, HostSubnet, NetNamespace
 from sdn.pipeline import GLOBAL_VNID, VOVSBR_MULTITENANT, VOVSBR_SUBNET
 
 MAC_PREFIX = 0x0A58

@@ -18,7 +18,7 @@ from itertools import count
 from secrets import token_hex
 from typing import TypeVar
 
-from api.objects import ContainerImage
+from api.core.node import ContainerImage
 from node_agent.docker.client import DockerClient, StoredImage
 from node_agent.docker.exec import MAX_OUTPUT, NOT_STARTED, ExecResult
 from node_agent.images.credentials import Credential

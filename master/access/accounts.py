@@ -6,10 +6,11 @@ import datetime
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from api.configuration import ConfigMap, Secret
-from api.objects import Namespace, Object, ObjectMeta
-from api.schema import Problem, shown
-from api.tokens import TokenRequest
+from api.core.auth import TokenRequest
+from api.core.config import ConfigMap, Secret
+from api.core.node import Namespace
+from api.meta.schema import FieldError, quoted
+from api.meta.types import Object, ObjectMeta
 from master.access.authorize import User
 from master.kinds import ALL
 from master.kinds.service_account import SERVICE_ACCOUNT, ServiceAccount
@@ -62,13 +63,15 @@ def claims(
     spec, meta = asked.spec, account.metadata
     seconds = USUAL if spec.expiration_seconds is None else spec.expiration_seconds
     if not SHORTEST <= seconds <= LONGEST:
-        problem = Problem("spec.expirationSeconds", shown(seconds), f"may not be less than {SHORTEST} (10 minutes)")
+        problem = FieldError("spec.expirationSeconds", quoted(seconds), f"may not be less than {SHORTEST} (10 minutes)")
         raise answers.invalid(SERVICE_ACCOUNT, meta.name, [problem])
     private: dict[str, Any] = {"namespace": meta.namespace, "serviceaccount": {"name": meta.name, "uid": meta.uid}}
     reference = spec.bound_object_ref
     if reference is not None:
         if reference.kind not in BINDABLE:
-            problem = Problem("spec.boundObjectRef.kind", shown(reference.kind), f"{', '.join(BINDABLE)} are accepted")
+            problem = FieldError(
+                "spec.boundObjectRef.kind", quoted(reference.kind), f"{', '.join(BINDABLE)} are accepted"
+            )
             raise answers.invalid(SERVICE_ACCOUNT, meta.name, [problem])
         bindable = next(kind for kind in ALL if kind.name == reference.kind)
         if bound is None:

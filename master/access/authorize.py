@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from api.leases import NODE_LEASES
-from api.objects import Pod
-from api.static_pods import creation_refusal
+from api.core.node import NODE_LEASES
+from api.core.pod import Pod
+from api.validation.static_pods import creation_refusal
 
 MASTERS = "system:masters"
 

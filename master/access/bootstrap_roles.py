@@ -6,9 +6,9 @@ here are left out, as are the roles of controllers that this master runs itself.
 
 from __future__ import annotations
 
-from api.label_selector import LabelSelector
-from api.objects import ObjectMeta
-from api.signing_requests import CLIENT, NODE_CLIENT, NODE_SERVING
+from api.core.certificates import CLIENT, NODE_CLIENT, NODE_SERVING
+from api.meta.selectors import LabelSelector
+from api.meta.types import ObjectMeta
 from master.access.authorize import TO_NODES
 from master.kinds.rbac import (
     GROUP,

@@ -9,7 +9,7 @@ import datetime
 import hmac
 import re
 
-from api.configuration import Secret
+from api.core.config import Secret
 from master.access.authorize import AUTHENTICATED, User
 from master.kinds.kind import parse_time
 from reconcile.errors import Refused

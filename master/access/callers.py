@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from api.configuration import Secret
-from api.pem import shown_by
-from api.reviews import TokenReviewStatus
-from api.schema import without_nulls
-from api.tokens import TokenRequest, TokenRequestStatus
+from api.core.auth import TokenRequest, TokenRequestStatus, TokenReviewStatus
+from api.core.config import Secret
+from api.meta.schema import without_nulls
+from api.pki.pem import peer_subject
 from master.access import accounts, bootstrap_tokens
 from master.access.authorize import TO_NODES, User
 from master.access.reviews import info
@@ -30,7 +29,7 @@ BEARER = "bearer "
 
 def user_of(certificate: Mapping[str, Any] | None) -> User:
     """The user that a verified client certificate names, in the form of `getpeercert`."""
-    shown = shown_by(certificate)
+    shown = peer_subject(certificate)
     return User(shown.user, frozenset((*shown.groups, "system:authenticated"))) if shown.user else User()
 
 

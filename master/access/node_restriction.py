@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from api.objects import Node
+from api.core.node import Node
 
 RESTRICTED = "node-restriction.kubernetes.io"
 """Labels with this prefix, or one below it, are others' alone."""

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from api.signing_requests import CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH
+from api.core.certificates import CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH
 from master.access.authorize import MASTERS
-from reconcile import whole_file
+from reconcile import atomic_file
 from reconcile.errors import NotReady, Refused
 
 LIFETIME = datetime.timedelta(days=3650)
@@ -65,8 +65,8 @@ def authority(directory: Path, now: datetime.datetime) -> Authority:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not certificate_path.exists():
             made = _make_authority(now)
-            whole_file.write(key_path, private_pem(made.key))
-            whole_file.write(certificate_path, made.pem, 0o644)
+            atomic_file.write(key_path, private_pem(made.key))
+            atomic_file.write(certificate_path, made.pem, 0o644)
         return _load_authority(key_path.read_bytes(), certificate_path.read_bytes(), directory)
     except OSError as error:
         raise NotReady(f"certificates in {directory}: {error}") from error
@@ -81,7 +81,7 @@ def server_certificate(ca: Authority, directory: Path, known_as: Iterable[str], 
     certificate = _sign(ca, subject, key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now, names=san)
     path = directory / "server.pem"
     try:
-        whole_file.write(path, private_pem(key) + certificate)
+        atomic_file.write(path, private_pem(key) + certificate)
     except OSError as error:
         raise NotReady(f"certificate of the server {path}: {error}") from error
     return path
@@ -144,7 +144,7 @@ def admin_kubeconfig(ca: Authority, path: Path, server: str, now: datetime.datet
             return False
         admin = client_identity(ca, "system:admin", (MASTERS,), now)
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole_file.write(path, yaml.safe_dump(kubeconfig(server, ca, admin, "admin"), sort_keys=False).encode())
+        atomic_file.write(path, yaml.safe_dump(kubeconfig(server, ca, admin, "admin"), sort_keys=False).encode())
     except OSError as error:
         raise NotReady(f"kubeconfig {path}: {error}") from error
     return True

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from api.objects import Object
-from api.reviews import (
+from api.core.auth import (
     AccessStatus,
     LocalSubjectAccessReview,
     NonResourceAttributes,
@@ -25,7 +24,8 @@ from api.reviews import (
     TokenReviewStatus,
     UserInfo,
 )
-from api.schema import MISSING, Problem
+from api.meta.schema import MISSING, FieldError
+from api.meta.types import Object
 from master.access.authorize import Decision, User
 from master.kinds.rbac import PolicyRule
 
@@ -59,19 +59,19 @@ KINDS: Mapping[tuple[str, str], type[Object]] = {
 PLACES = {kind: place for place, kind in KINDS.items()}
 
 
-def problems(review: Object) -> list[Problem]:
+def problems(review: Object) -> list[FieldError]:
     """What keeps a review from being answered."""
     if isinstance(review, TokenReview) and not review.spec.token:
-        return [Problem("spec.token", '""', "a token is required", MISSING)]
+        return [FieldError("spec.token", '""', "a token is required", MISSING)]
     if isinstance(review, SelfSubjectAccessReview):
         spec, found = review.spec, []
         if (spec.resource_attributes is None) == (spec.non_resource_attributes is None):
             why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-            found.append(Problem("spec", "given", why))
+            found.append(FieldError("spec", "given", why))
         if isinstance(review, LocalSubjectAccessReview) and spec.non_resource_attributes is not None:
-            found.append(Problem("spec.nonResourceAttributes", "given", "disallowed on this kind of request"))
+            found.append(FieldError("spec.nonResourceAttributes", "given", "disallowed on this kind of request"))
         if review.KIND not in ABOUT_ONESELF and not spec.user and not spec.groups:
-            found.append(Problem("spec.user", '""', "at least one of user or group must be specified", MISSING))
+            found.append(FieldError("spec.user", '""', "at least one of user or group must be specified", MISSING))
         return found
     return []
 

@@ -9,15 +9,16 @@ from typing import Any
 
 import msgspec
 
-from api.events import Event
-from api.objects import Namespace, Node, Object, Pod
-from api.queries import NodeQuery
-from api.references import Reference, references
-from api.reviews import NonResourceAttributes, ResourceAttributes
-from api.schema import without_nulls
-from api.signing_requests import CertificateSigningRequest
-from api.storage import PersistentVolume, PersistentVolumeClaim
-from api.tokens import TokenRequest
+from api.core.auth import NonResourceAttributes, ResourceAttributes, TokenRequest
+from api.core.certificates import CertificateSigningRequest
+from api.core.events import Event
+from api.core.node import Namespace, Node
+from api.core.pod import Pod
+from api.core.references import Reference, pod_refs
+from api.core.storage import PersistentVolume, PersistentVolumeClaim
+from api.meta.schema import without_nulls
+from api.meta.types import Object
+from api.network.queries import NodeQuery
 from master.access import accounts, authorize, escalation, impersonation, node_restriction, rbac, signers
 from master.access.authorize import FOR_PODS, MASTERS, Attributes, Decision, PathAttributes, User
 from master.access.grants import Grants
@@ -160,7 +161,7 @@ class Rights:
             return False
         name = where.name or request.selection(where, ask.query).fields.asks_exactly("metadata.name")
         pods: Iterable[Pod] = (record.object for record in self._store.scan_latest(Pod.KIND, where.namespace))
-        named = (one for pod in pods if pod.spec.node_name == node for one in references(pod))
+        named = (one for pod in pods if pod.spec.node_name == node for one in pod_refs(pod))
         if where.kind.type is PersistentVolume:
             return any(self._has_storage(claim, name or "") for claim in named if claim.kind is PersistentVolumeClaim)
         return Reference(where.kind.type, where.namespace, name or "") in named

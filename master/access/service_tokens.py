@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from master.access.accounts import BINDABLE, ISSUER, PRIVATE
 from master.access.pki import private_pem
-from reconcile import whole_file
+from reconcile import atomic_file
 from reconcile.errors import NotReady, Refused
 
 ALGORITHM = "ES256"
@@ -86,7 +86,7 @@ def issuer(directory: Path) -> Issuer:
     path = directory / "sa.key"
     try:
         if not path.exists():
-            whole_file.write(path, private_pem(ec.generate_private_key(ec.SECP256R1())))
+            atomic_file.write(path, private_pem(ec.generate_private_key(ec.SECP256R1())))
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except OSError as error:
         raise NotReady(f"key for tokens {path}: {error}") from error

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
-from api.objects import Node
-from api.pem import Subject
-from api.schema import shown
+from api.core.node import Node
+from api.meta.schema import quoted
+from api.pki.pem import Subject
 
 ADDRESS = "authentication.podlane.io/address"
 """Under this key `spec.extra` of a request has the address from which it came; only the server writes it."""
@@ -54,9 +54,9 @@ def _refusals(
         yield "it is for more than one name and one address"
     for name in subject.names:
         if name != node:
-            yield f"{shown(name)} is not the name of the node"
+            yield f"{quoted(name)} is not the name of the node"
         if _is_taken(name, reserved, came_from):
-            yield f"{shown(name)} is a name of the master or of the cluster"
+            yield f"{quoted(name)} is a name of the master or of the cluster"
     others = [one for one in nodes if one.metadata.name != node]
     for text in subject.addresses:
         yield from _address_refusals(text, came_from, own, others, reserved)

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from api import keys, names
-from api.objects import Node
-from api.pem import Request
-from api.signing_requests import (
+from api.core.certificates import (
     CLIENT,
     CLIENT_AUTH,
     CLIENT_USAGES,
@@ -24,6 +21,10 @@ from api.signing_requests import (
     SERVER_USAGES,
     CertificateSigningRequest,
 )
+from api.core.node import Node
+from api.meta import names
+from api.pki import keys
+from api.pki.pem import Request
 from master.access import serving
 from master.access.authorize import MASTERS, Attributes, User
 from master.access.serving import ADDRESS, Reserved

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network
 from typing import Any
 
-from api.configuration import ConfigMap
-from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, ObjectMeta, Pod
-from api.services import Service
-from api.storage import PersistentVolumeClaim
-from api.validate import check, default
+from api.core.config import ConfigMap
+from api.core.node import Namespace
+from api.core.pod import Pod
+from api.core.services import Service
+from api.core.storage import PersistentVolumeClaim
+from api.meta.types import ObjectMeta
+from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
+from api.validation.registry import check, default
 from master.access import accounts
-from master.admission import checks as admission
-from master.admission import external_addresses, ingress_classes, limit_ranges, pod_accounts, priorities, quotas
+from master.admission import checks, external_addresses, ingress_classes, limit_ranges, pod_accounts, priorities, quotas
 from master.admission.service_addresses import Cursors, ServiceWish, assigned
 from master.kinds import BY_NAME
 from master.kinds.ingress import Ingress, IngressClass
@@ -51,7 +53,7 @@ class AdmissionChain:
         meta = item.metadata
         if kind.namespaced:
             namespace = draft.one(Key(Namespace.KIND, "", meta.namespace))
-            admission.check_namespace(kind, meta.name, meta.namespace, namespace)
+            checks.check_namespace(kind, meta.name, meta.namespace, namespace)
         if isinstance(item, Pod):
             item = _completed(item, draft)
         elif isinstance(item, Ingress):
@@ -109,9 +111,9 @@ def _check_alone(new: Any, old: Any, draft: Draft) -> None:
     """What must not be the same in two objects. What an update leaves as it was is not looked at again."""
     if isinstance(new, HostSubnet) and (old is None or (old.subnet, old.host_ip) != (new.subnet, new.host_ip)):
         cluster = draft.one(Key(ClusterNetwork.KIND, "", "default"))
-        admission.check_host_subnet(new, draft.all(HostSubnet.KIND), cluster)
+        checks.check_host_subnet(new, draft.all(HostSubnet.KIND), cluster)
     elif isinstance(new, NetNamespace) and (old is None or old.netid != new.netid):
-        admission.check_net_namespace(new, draft.all(NetNamespace.KIND))
+        checks.check_net_namespace(new, draft.all(NetNamespace.KIND))
     elif isinstance(new, PriorityClass):
         priorities.check_default(new, draft.all(PriorityClass.KIND))
 

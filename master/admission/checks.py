@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
-from api.lanes import CHANGE_NETWORK
-from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, StatusCause
-from api.schema import DUPLICATE, Problem, shown
+from api.core.node import Namespace
+from api.meta.schema import DUPLICATE, FieldError, quoted
+from api.meta.types import StatusCause
+from api.network.types import CHANGE_NETWORK, ClusterNetwork, HostSubnet, NetNamespace
 from master.admission.allocators import GLOBAL_VNID
 from master.kinds.host_subnet import HOST_SUBNET
 from master.kinds.kind import AnyKind
@@ -40,23 +41,25 @@ def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: Cl
             continue
         if other.host_ip == new.host_ip:
             why = f"HostSubnet {other.metadata.name} has this address; each host needs its own"
-            problems.append(Problem("hostIP", shown(new.host_ip), why, DUPLICATE))
+            problems.append(FieldError("hostIP", quoted(new.host_ip), why, DUPLICATE))
         begin, end = _ends(other.subnet) if other.subnet else (1, 0)
         if begin <= last and first <= end:
             why = f"HostSubnet {other.metadata.name} has {other.subnet}"
-            problems.append(Problem("subnet", shown(new.subnet), why, DUPLICATE))
+            problems.append(FieldError("subnet", quoted(new.subnet), why, DUPLICATE))
     if problems:
         raise answers.invalid(HOST_SUBNET, new.metadata.name, problems)
 
 
-def _misplaced(new: HostSubnet, cluster: ClusterNetwork) -> Iterator[Problem]:
+def _misplaced(new: HostSubnet, cluster: ClusterNetwork) -> Iterator[FieldError]:
     networks = [IPv4Network(entry.cidr) for entry in cluster.cluster_networks] or [IPv4Network(cluster.network)]
     if new.subnet and not any(IPv4Network(new.subnet).subnet_of(network) for network in networks):
         accepted = f"a part of the cluster network {', '.join(map(str, networks))} is accepted"
-        yield Problem("subnet", shown(new.subnet), accepted)
+        yield FieldError("subnet", quoted(new.subnet), accepted)
     for network in (*networks, IPv4Network(cluster.service_network)):
         if IPv4Address(new.host_ip) in network:
-            yield Problem("hostIP", shown(new.host_ip), f"an address outside of {network} is accepted: it is the pods'")
+            yield FieldError(
+                "hostIP", quoted(new.host_ip), f"an address outside of {network} is accepted: it is the pods'"
+            )
 
 
 @lru_cache(maxsize=65536)
@@ -72,5 +75,5 @@ def check_net_namespace(new: NetNamespace, others: Iterable[NetNamespace]) -> No
             name = other.metadata.name
             why = f"{name} has it; to share it, annotate with {CHANGE_NETWORK}=join:{name} (podlane network join)"
             raise answers.invalid(
-                NET_NAMESPACE, new.metadata.name, [Problem("netid", shown(new.netid), why, DUPLICATE)]
+                NET_NAMESPACE, new.metadata.name, [FieldError("netid", quoted(new.netid), why, DUPLICATE)]
             )

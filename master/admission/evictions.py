@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from api.objects import FINAL_PHASES, Object, Pod, StatusCause, StatusDetails
-from api.schema import without_nulls
+from api.core.pod import FINAL_PHASES, Pod
+from api.meta.schema import without_nulls
+from api.meta.types import Object, StatusCause, StatusDetails
 from master.controllers.workloads.disruptions import ALLOWED, FAILED, covers, disrupted, told
 from master.kinds.pod import is_ready
 from master.kinds.pod_disruption_budget import ALWAYS, POD_DISRUPTION_BUDGET, PodDisruptionBudget

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from api.schema import DUPLICATE, FORBIDDEN, Problem, shown
-from api.services import Service
+from api.core.services import Service
+from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, quoted
 from master.kinds.service import SERVICE
 from master.wire import answers
 
@@ -60,7 +60,7 @@ def check(
     """`others` are all other services; `reserved` says of networks that are not to be had whose they are."""
     known = set(old.spec.external_ips) if old is not None else set()
     problems = [
-        Problem(f"spec.externalIPs[{place}]", shown(text), f"externalIP is not allowed: {why}", FORBIDDEN)
+        FieldError(f"spec.externalIPs[{place}]", quoted(text), f"externalIP is not allowed: {why}", FORBIDDEN)
         for place, text in enumerate(service.spec.external_ips)
         if text not in known and (why := _refusal(IPv4Address(text), networks, reserved))
     ]
@@ -77,7 +77,7 @@ def _refusal(address: IPv4Address, networks: ExternalNetworks, reserved: Mapping
     return "" if networks.admits(address) else str(networks)
 
 
-def _clashes(service: Service, old: Service | None, others: Sequence[Service]) -> Iterator[Problem]:
+def _clashes(service: Service, old: Service | None, others: Sequence[Service]) -> Iterator[FieldError]:
     wanted = _fronts(service)
     for front in _fronts(old) if old is not None else ():
         wanted.pop(front, None)
@@ -87,7 +87,7 @@ def _clashes(service: Service, old: Service | None, others: Sequence[Service]) -
         for front in wanted.keys() & _fronts(other).keys():
             address, port, protocol = front
             why = f"service {other.metadata.namespace}/{other.metadata.name} has port {port}/{protocol} of it"
-            yield Problem(f"spec.externalIPs[{wanted[front]}]", shown(address), why, DUPLICATE)
+            yield FieldError(f"spec.externalIPs[{wanted[front]}]", quoted(address), why, DUPLICATE)
 
 
 def _fronts(service: Service) -> dict[tuple[str, int, str], int]:

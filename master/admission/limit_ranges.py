@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from api.objects import Container, Pod
-from api.quantity import Quantity
-from api.storage import PersistentVolumeClaim
+from api.core.pod import Container, Pod
+from api.core.storage import PersistentVolumeClaim
+from api.meta.quantity import Quantity
 from master.kinds import amounts
 from master.kinds.amounts import Amounts, Given
 from master.kinds.kind import AnyKind, with_metadata

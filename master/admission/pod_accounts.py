@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from api.objects import Container, Pod
-from api.static_pods import is_mirror
-from api.value import ObjectFieldSelector
-from api.volumes import (
+from api.core.pod import Container, Pod
+from api.core.volumes import (
     ConfigMapProjection,
     DownwardAPIProjection,
     DownwardAPIVolumeFile,
@@ -21,6 +19,8 @@ from api.volumes import (
     VolumeMount,
     VolumeProjection,
 )
+from api.meta.types import ObjectFieldSelector
+from api.validation.static_pods import is_mirror
 from master.access.accounts import DEFAULT, ROOT_CA
 from master.kinds.pod import POD
 from master.kinds.service_account import ServiceAccount

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from api.objects import Pod
+from api.core.pod import Pod
 from master.kinds.pod import POD
 from master.kinds.priority_class import LOWER, PRIORITY_CLASS, PriorityClass
 from master.wire import answers

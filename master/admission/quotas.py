@@ -12,13 +12,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from api.objects import FINAL_PHASES, Container, Pod
-from api.placement import Affinity
-from api.quantity import Quantity
-from api.resources import qos_class
-from api.selectors import Requirement, Selector
-from api.services import Service
-from api.storage import PersistentVolumeClaim
+from api.core.placement import Affinity
+from api.core.pod import FINAL_PHASES, Container, Pod
+from api.core.resources import qos_class
+from api.core.services import Service
+from api.core.storage import PersistentVolumeClaim
+from api.meta.quantity import Quantity
+from api.meta.selectors import Requirement, Selector
 from master.kinds import ALL, amounts
 from master.kinds.amounts import Amounts
 from master.kinds.kind import AnyKind, parse_time

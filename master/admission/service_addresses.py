@@ -14,8 +14,16 @@ from ipaddress import IPv4Address, IPv4Network
 
 from msgspec.structs import replace
 
-from api.schema import Problem, shown
-from api.services import LOAD_BALANCER, NODE_PORT, Service, ServicePort, has_address, has_health_port, has_node_ports
+from api.core.services import (
+    LOAD_BALANCER,
+    NODE_PORT,
+    Service,
+    ServicePort,
+    has_address,
+    has_health_port,
+    has_node_ports,
+)
+from api.meta.schema import FieldError, quoted
 from master.admission.allocators import next_numbers
 from master.admission.external_addresses import NO_NETWORKS, ExternalNetworks
 from master.kinds.service import SERVICE
@@ -108,7 +116,7 @@ def _check_wish(service: Service, network: IPv4Network, used: set[str]) -> None:
     elif text in used:
         why = f"failed to allocate IP {text}: provided IP is already allocated"
     if why:
-        raise answers.invalid(SERVICE, service.metadata.name, [Problem("spec.clusterIPs", shown([text]), why)])
+        raise answers.invalid(SERVICE, service.metadata.name, [FieldError("spec.clusterIPs", quoted([text]), why)])
 
 
 class _Numbers:
@@ -146,7 +154,7 @@ class _Numbers:
         elif number in self._of_others():
             why = "provided port is already allocated"
         if why:
-            raise answers.invalid(SERVICE, self._name, [Problem(path, shown(number), why)])
+            raise answers.invalid(SERVICE, self._name, [FieldError(path, quoted(number), why)])
 
     def _of_others(self) -> set[int]:
         if self._taken is None:
@@ -186,7 +194,7 @@ def _with_health_port(service: Service, numbers: _Numbers) -> Service:
         numbers.check("spec.healthCheckNodePort", port)
         if port in (row.node_port for row in service.spec.ports):
             why = "provided port is already allocated"
-            problem = Problem("spec.healthCheckNodePort", shown(port), why)
+            problem = FieldError("spec.healthCheckNodePort", quoted(port), why)
             raise answers.invalid(SERVICE, service.metadata.name, [problem])
         return service
     if not has_health_port(service.spec):

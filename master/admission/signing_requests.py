@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from api.signing_requests import CertificateSigningRequest, condition
+from api.core.certificates import CertificateSigningRequest, csr_condition
 from master.access.authorize import User
 from master.access.serving import ADDRESS, written
 from master.kinds.kind import show_time
@@ -31,7 +31,7 @@ def dated(new: Any, old: Any, now: datetime.datetime) -> Any:
         return new
     moment, rows = show_time(now), []
     for row in new.status.conditions:
-        before = condition(old, row.type)
+        before = csr_condition(old, row.type)
         same = before is not None and before.status == row.status
         since = row.last_transition_time or (before.last_transition_time if before and same else None)
         rows.append(replace(row, last_update_time=row.last_update_time or moment, last_transition_time=since or moment))

@@ -9,10 +9,10 @@ import os
 import socket
 from ipaddress import IPv4Address
 
-from api.client import Client, Forbidden, NotFound, Unreachable
-from api.kubeconfig import Kubeconfig
-from api.objects import ClusterNetwork
-from api.services import Service
+from api.client.client import Client, Forbidden, NotFound, Unreachable
+from api.client.kubeconfig import Kubeconfig
+from api.core.services import Service
+from api.network.types import ClusterNetwork
 from master.beside.election import Election
 from master.beside.network import BesideNetwork
 from master.controllers.bootstrap import NetworkWish

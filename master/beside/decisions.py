@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from api.beside import CURSORS, sound, subnet_intruders
-from api.networks import check_host_subnet, check_lane
-from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, ObjectMeta
-from api.queries import NodeQuery
+from api.core.node import Namespace, Node
+from api.meta.types import ObjectMeta
+from api.network.conflicts import CURSORS, conflicting_subnets, split_valid
+from api.network.queries import NodeQuery
+from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
+from api.validation.network import check_host_subnet, check_lane
 from master.controllers import bootstrap, forgetting
 from master.controllers.bootstrap import NetworkWish
 from master.controllers.network.lanes import net_namespaces, parted
@@ -72,8 +74,8 @@ def plan(wish: NetworkWish, seen: Seen, now: datetime.datetime) -> Plan:
 
 
 def _outcomes(wish: NetworkWish, seen: Seen, numbers: Mapping[str, int], now: datetime.datetime) -> Iterator[Outcome]:
-    subnets, bad_subnets = sound(seen.subnets, check_host_subnet)
-    lanes, bad_lanes = sound(seen.lanes, check_lane)
+    subnets, bad_subnets = split_valid(seen.subnets, check_host_subnet)
+    lanes, bad_lanes = split_valid(seen.lanes, check_lane)
     for kind, bad in (("hostsubnet", bad_subnets), ("netnamespace", bad_lanes)):
         yield from (Notice(f"no node believes it: {what}", f"{kind} {name}") for name, what in bad.items())
     yield from bootstrap.bootstrap(wish, seen.namespaces, seen.network)
@@ -92,7 +94,7 @@ def _outcomes(wish: NetworkWish, seen: Seen, numbers: Mapping[str, int], now: da
 def _overlaps(subnets: Iterable[HostSubnet]) -> Iterator[Outcome]:
     """Of two that overlap the younger goes, if it was made for a node: that gets another one."""
     known = {subnet.metadata.name: subnet for subnet in subnets}
-    for name, holder in sorted(subnet_intruders(known.values()).items()):
+    for name, holder in sorted(conflicting_subnets(known.values()).items()):
         subnet, older = known[name], known[holder]
         if subnet.host_ip == older.host_ip:
             yield Notice(f"its hostIP {subnet.host_ip} is that of {holder}: no node believes it", f"hostsubnet {name}")

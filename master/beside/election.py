@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from api.client import AlreadyExists, Client, ClientError, Conflict, NotFound
-from api.leases import Lease, LeaseSpec
-from api.objects import ObjectMeta
+from api.client.client import AlreadyExists, Client, ClientError, Conflict, NotFound
+from api.core.node import Lease, LeaseSpec
+from api.meta.types import ObjectMeta
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)

@@ -8,15 +8,17 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from api.client import AlreadyExists, Client, ClientError, Conflict, NotFound
-from api.mirror import Mirror
-from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Node, Object
-from api.queries import NodeQuery
+from api.client.client import AlreadyExists, Client, ClientError, Conflict, NotFound
+from api.client.informer import Informer
+from api.core.node import Namespace, Node
+from api.meta.types import Object
+from api.network.queries import NodeQuery
+from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from master.beside.decisions import Plan, Seen, Write, plan
 from master.controllers.bootstrap import NetworkWish
 from master.writing.outcomes import Change, Drop, Make
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +43,14 @@ class BesideNetwork:
         self._wish = wish
         self._may_write = may_write
         self._clock = clock
-        self._loop = Loop("network", self._pass, Pace())
+        self._loop = Loop("network", self._pass, LoopTiming())
         self._changed = asyncio.Event()
         self._notices: Mapping[str, str] = {}
         kinds: tuple[type[Object], ...] = (Namespace, Node, ClusterNetwork, HostSubnet, NetNamespace)
-        self._mirrors: dict[type[Object], Mirror[Any]] = {
-            kind: Mirror(client, kind, on_change=self._wake) for kind in kinds
+        self._mirrors: dict[type[Object], Informer[Any]] = {
+            kind: Informer(client, kind, on_change=self._wake) for kind in kinds
         }
-        self._mirrors[NodeQuery] = Mirror(client, NodeQuery, on_change=self._wake, optional=True)
+        self._mirrors[NodeQuery] = Informer(client, NodeQuery, on_change=self._wake, optional=True)
 
     @property
     def unready(self) -> str:
@@ -63,7 +65,7 @@ class BesideNetwork:
                 tasks.create_task(mirror.run())
             tasks.create_task(self._loop.run())
 
-    def _unsynced(self) -> list[tuple[type[Object], Mirror[Any]]]:
+    def _unsynced(self) -> list[tuple[type[Object], Informer[Any]]]:
         return [(kind, mirror) for kind, mirror in self._mirrors.items() if not mirror.synced]
 
     def _wake(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.configuration import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
+from api.core.config import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
 from master.kinds.service_account import ServiceAccount
 from master.writing.outcomes import Change, Drop
 

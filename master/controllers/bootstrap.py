@@ -8,12 +8,9 @@ from ipaddress import IPv4Network
 
 import msgspec
 
-from api.objects import (
-    ClusterNetwork,
-    ClusterNetworkEntry,
-    Namespace,
-    ObjectMeta,
-)
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
+from api.network.types import ClusterNetwork, ClusterNetworkEntry
 from master.admission.allocators import SubnetPools
 from master.admission.service_addresses import USUAL, ServiceWish
 from master.kinds.namespace import LASTING

@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api import keys
-from api.objects import Node
-from api.signing_requests import (
+from api.core.certificates import (
     APPROVED,
     DENIED,
     FAILED,
     CertificateSigningRequest,
     CertificateSigningRequestCondition,
-    condition,
+    csr_condition,
 )
+from api.core.node import Node
+from api.pki import keys
 from master.access import signers
 from master.access.serving import Reserved
 from master.access.signers import May
@@ -35,7 +35,7 @@ def approvals(
 ) -> Iterator[Change | Notice]:
     """Those of nodes that may have what they ask for; that others wait for somebody is told."""
     for item in requests:
-        decided = any(condition(item, kind) for kind in (APPROVED, DENIED, FAILED))
+        decided = any(csr_condition(item, kind) for kind in (APPROVED, DENIED, FAILED))
         if decided or item.spec.signer_name not in signers.OF_NODES:
             continue
         name, spec = item.metadata.name, item.spec
@@ -51,7 +51,7 @@ def approvals(
 def signings(requests: Iterable[CertificateSigningRequest], sign: Sign, now: datetime.datetime) -> Iterator[Change]:
     """Approved ones get their certificate, or are told why they do not."""
     for item in requests:
-        approved = condition(item, APPROVED) and not (condition(item, DENIED) or condition(item, FAILED))
+        approved = csr_condition(item, APPROVED) and not (csr_condition(item, DENIED) or csr_condition(item, FAILED))
         if item.status.certificate or not approved or item.spec.signer_name not in signers.OURS:
             continue
         why = signers.refusal(item, keys.read_request(item.spec.request))

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from api import quantity
-from api.label_selector import selector
-from api.objects import Object
-from api.storage import AVAILABLE, BOUND, LOST, PENDING, RELEASED, PersistentVolume, PersistentVolumeClaim
-from api.value import ObjectReference
+from api.core.storage import AVAILABLE, BOUND, LOST, PENDING, RELEASED, PersistentVolume, PersistentVolumeClaim
+from api.meta import quantity
+from api.meta.selectors import selector
+from api.meta.types import Object, ObjectReference
 from master.writing.outcomes import Change
 
 Key = tuple[str, str]
@@ -90,7 +89,7 @@ def _suits(volume: PersistentVolume, claim: PersistentVolumeClaim, usual: str) -
 
 
 def _size(amounts: Mapping[str, str | int | float]) -> int:
-    return quantity.whole(amounts.get("storage", 0))
+    return quantity.to_int(amounts.get("storage", 0))
 
 
 def _bound_volume(volume: PersistentVolume, claim: PersistentVolumeClaim | None) -> PersistentVolume:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from api.objects import Object, ObjectMeta, OwnerReference
+from api.meta.types import Object, ObjectMeta, OwnerReference
 from master.writing.outcomes import Change, End, Make, Write
 from master.writing.writes import BACKGROUND, FOREGROUND, ORPHAN
 

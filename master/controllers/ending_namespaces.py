@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.objects import Condition, Namespace, NamespaceSpec, Object, Pod
+from api.core.node import Namespace, NamespaceSpec
+from api.core.pod import Pod
+from api.meta.types import Condition, Object
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
 from master.kinds.namespace import FINALIZER

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator
 
-from api import keys
-from api.configuration import Secret
-from api.events import Event
-from api.pem import BadPem
-from api.queries import NodeQuery
-from api.signing_requests import APPROVED, DENIED, FAILED, CertificateSigningRequest
+from api.core.certificates import APPROVED, DENIED, FAILED, CertificateSigningRequest
+from api.core.config import Secret
+from api.core.events import Event
+from api.network.queries import NodeQuery
+from api.pki import keys
+from api.pki.pem import BadPem
 from master.access.bootstrap_tokens import NAMESPACE, TYPE, is_over
 from master.kinds.kind import parse_time
 from master.writing.outcomes import Drop

@@ -6,9 +6,9 @@ import datetime
 
 import msgspec
 
-from api.events import NORMAL, WARNING, EventSource, event, reference
-from api.objects import Object, ObjectMeta, OwnerReference, Pod
-from api.value import ObjectReference
+from api.core.events import NORMAL, WARNING, EventSource, event, reference
+from api.core.pod import Pod
+from api.meta.types import Object, ObjectMeta, ObjectReference, OwnerReference
 from master.controllers.dependents import controller_of
 from master.controllers.scheduling.scheduler import SCHEDULER
 from master.writing.outcomes import Make

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from api.objects import ObjectMeta
+from api.meta.types import ObjectMeta
 from master.access.signers import May
 from master.controllers.bootstrap import NetworkWish
 from master.controllers.certificates import Sign

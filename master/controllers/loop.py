@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from api.objects import Object, Pod
+from api.core.pod import Pod
+from api.meta.types import Object
 from master.admission.chain import AdmissionChain
 from master.controllers.look import Environment, Look
 from master.controllers.makes import Makes
@@ -28,7 +29,7 @@ from master.store.draft import Draft
 from master.store.records import Event, Put, Remove, key_of
 from master.writing import writes
 from master.writing.outcomes import Change, Cursor, Drop, End, Make, Notice, Outcome
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +62,9 @@ class Controllers:
         self._refused_by: dict[str, frozenset[str]] = {}
         self._opening = {row.name for row in CONTROLLERS if row.opens}
         self.first_pass = asyncio.Event()
-        nodes = Loop("nodes", self._nodes, Pace(resync=self._node_life.resync))
+        nodes = Loop("nodes", self._nodes, LoopTiming(resync=self._node_life.resync))
         controllers = (*CONTROLLERS, Controller("endpoints", endpoint_work.KINDS, self._endpoints.passes))
-        rows = [(Loop(row.name, partial(self._pass, row), Pace(resync=row.resync)), row) for row in controllers]
+        rows = [(Loop(row.name, partial(self._pass, row), LoopTiming(resync=row.resync)), row) for row in controllers]
         self._loops = (*((loop, row.kinds) for loop, row in rows), (nodes, ("Node",)))
         self._by_name = {**{row.name: loop for loop, row in rows}, "nodes": nodes, "evictions": nodes}
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from api.events import Event, reference
-from api.objects import Object
-from api.validate import default
-from api.value import ObjectReference
+from api.core.events import Event, reference
+from api.meta.types import Object, ObjectReference
+from api.validation.registry import default
 from master.admission.chain import AdmissionChain
 from master.controllers import happenings, refusals
 from master.controllers.look import Look

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from api.objects import FINAL_PHASES, Pod
-from api.storage import BOUND, PersistentVolume, PersistentVolumeClaim
+from api.core.pod import FINAL_PHASES, Pod
+from api.core.storage import BOUND, PersistentVolume, PersistentVolumeClaim
 from master.kinds.kind import with_metadata
 from master.kinds.persistent_volume import VOLUME_FINALIZER
 from master.kinds.persistent_volume_claim import CLAIM_FINALIZER

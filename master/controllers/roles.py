@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from api.label_selector import selector
+from api.meta.selectors import selector
 from master.access.bootstrap_roles import AUTO_UPDATE, BINDINGS, ROLES
 from master.access.rbac import uncovered
 from master.kinds.kind import with_metadata

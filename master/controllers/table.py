@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from api.configuration import Secret
-from api.objects import Object, OwnerReference
+from api.core.config import Secret
+from api.meta.types import Object, OwnerReference
 from master.access import accounts, bootstrap_tokens
 from master.access.serving import Reserved
 from master.admission import quotas

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from api import quantity
-from api.objects import Container, PodSpec
-from api.quantity import Quantity
-from api.resources import needed
+from api.core.pod import Container, PodSpec
+from api.core.resources import pod_request
+from api.meta import quantity
+from api.meta.quantity import Quantity
 
 Amounts = Mapping[str, Quantity]
 Given = Mapping[str, str | int | float]
@@ -46,7 +46,7 @@ def of_pod(spec: PodSpec, part: Part) -> dict[str, Quantity]:
     for name in dict.fromkeys(name for one in containers for name in part(one)):
         rows = [quantity.read(part(one)[name]) for one in containers if name in part(one)]
         binary = next((row.binary for row in rows if row.milli), False)
-        total = needed(spec, lambda one, name=name: quantity.milli(part(one).get(name, 0)))  # type: ignore[misc]
+        total = pod_request(spec, lambda one, name=name: quantity.to_milli(part(one).get(name, 0)))  # type: ignore[misc]
         found[name] = Quantity(total, binary)
     return found
 

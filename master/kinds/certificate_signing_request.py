@@ -7,19 +7,20 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api import keys, names
-from api.pem import BadPem
-from api.rules import Rules
-from api.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, duplicates, shown
-from api.signing_requests import (
+from api.core.certificates import (
     APPROVED,
     DENIED,
     FAILED,
     CertificateSigningRequest,
     CertificateSigningRequestCondition,
     CertificateSigningRequestStatus,
-    condition,
+    csr_condition,
 )
+from api.meta import names
+from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, duplicate_values, quoted
+from api.pki import keys
+from api.pki.pem import BadPem
+from api.validation.registry import KindRules
 from master.kinds.checks import at_least
 from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, duration, with_metadata
 
@@ -42,42 +43,42 @@ USAGES = frozenset(
 Conditions = tuple[CertificateSigningRequestCondition, ...]
 
 
-def _check(item: CertificateSigningRequest) -> Iterator[Problem]:
+def _check(item: CertificateSigningRequest) -> Iterator[FieldError]:
     spec = item.spec
     try:
         keys.check_request(spec.request)
     except BadPem as error:
-        yield Problem("spec.request", shown(spec.request.decode(errors="replace")), str(error))
+        yield FieldError("spec.request", quoted(spec.request.decode(errors="replace")), str(error))
     yield from _check_signer(spec.signer_name)
     yield from at_least(("spec.expirationSeconds", spec.expiration_seconds, SHORTEST))
     if not spec.usages:
-        yield Problem("spec.usages", "[]", "usages must be provided", MISSING)
+        yield FieldError("spec.usages", "[]", "usages must be provided", MISSING)
     for number, usage in enumerate(spec.usages):
         if usage not in USAGES:
             accepted = ", ".join(sorted(USAGES))
-            yield Problem(f"spec.usages[{number}]", shown(usage), f"{accepted} are accepted", NOT_SUPPORTED)
-    yield from duplicates("spec.usages[{}]", list(spec.usages))
+            yield FieldError(f"spec.usages[{number}]", quoted(usage), f"{accepted} are accepted", NOT_SUPPORTED)
+    yield from duplicate_values("spec.usages[{}]", list(spec.usages))
 
 
-def _check_signer(name: str) -> Iterator[Problem]:
+def _check_signer(name: str) -> Iterator[FieldError]:
     path = "spec.signerName"
     domain, slash, rest = name.partition("/")
     if not name:
-        yield Problem(path, '""', "signerName must be provided", MISSING)
+        yield FieldError(path, '""', "signerName must be provided", MISSING)
     elif name == LEGACY:
-        yield Problem(path, shown(name), "the legacy signerName is not allowed via this API version")
+        yield FieldError(path, quoted(name), "the legacy signerName is not allowed via this API version")
     elif not slash or "/" in rest:
         wanted = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
-        yield Problem(path, shown(name), wanted)
+        yield FieldError(path, quoted(name), wanted)
     elif len(name) > LONGEST_SIGNER:
-        yield Problem(path, shown(name), f"must be no more than {LONGEST_SIGNER} characters")
+        yield FieldError(path, quoted(name), f"must be no more than {LONGEST_SIGNER} characters")
     else:
         if wrong := names.dns_subdomain(domain):
-            yield Problem(path, shown(domain), wrong)
+            yield FieldError(path, quoted(domain), wrong)
         elif "." not in domain:
-            yield Problem(path, shown(domain), "should be a domain with at least two segments separated by dots")
+            yield FieldError(path, quoted(domain), "should be a domain with at least two segments separated by dots")
         if wrong := names.dns_subdomain(rest):
-            yield Problem(path, shown(rest), wrong)
+            yield FieldError(path, quoted(rest), wrong)
 
 
 # --- what is decided --------------------------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def _check_signer(name: str) -> Iterator[Problem]:
 
 def _approval(
     new: CertificateSigningRequest, old: CertificateSigningRequest
-) -> tuple[CertificateSigningRequest, tuple[Problem, ...]]:
+) -> tuple[CertificateSigningRequest, tuple[FieldError, ...]]:
     """The conditions alone, and labels and annotations."""
     after = new.status.conditions
     problems = (*_check_conditions(after), *_removed(after, old.status.conditions))
@@ -94,7 +95,7 @@ def _approval(
 
 def _status(
     new: CertificateSigningRequest, old: CertificateSigningRequest
-) -> tuple[CertificateSigningRequest, tuple[Problem, ...]]:
+) -> tuple[CertificateSigningRequest, tuple[FieldError, ...]]:
     """The certificate and other conditions; those that approve or deny stay as they are."""
     decided = {row.type: row for row in old.status.conditions if row.type in DECISIONS}
     after = tuple(decided.get(row.type, row) for row in new.status.conditions)
@@ -114,57 +115,57 @@ def _with(
     return with_metadata(replace(old, status=status), labels=meta.labels, annotations=meta.annotations)
 
 
-def _check_conditions(rows: Conditions) -> Iterator[Problem]:
+def _check_conditions(rows: Conditions) -> Iterator[FieldError]:
     seen: set[str] = set()
     for number, row in enumerate(rows):
         path = f"status.conditions[{number}]"
         accepted = ("True",) if row.type in (*DECISIONS, FAILED) else ("False", "True", "Unknown")
         if not row.type:
-            yield Problem(f"{path}.type", '""', "a value is required", MISSING)
+            yield FieldError(f"{path}.type", '""', "a value is required", MISSING)
         if not row.status:
-            yield Problem(f"{path}.status", '""', "a value is required", MISSING)
+            yield FieldError(f"{path}.status", '""', "a value is required", MISSING)
         elif row.status not in accepted:
-            yield Problem(f"{path}.status", shown(row.status), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
+            yield FieldError(f"{path}.status", quoted(row.status), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
         if row.type in DECISIONS and seen & (set(DECISIONS) - {row.type}):
             wanted = "Approved and Denied conditions are mutually exclusive"
-            yield Problem(f"{path}.type", shown(row.type), wanted)
+            yield FieldError(f"{path}.type", quoted(row.type), wanted)
         if row.type in seen:
-            yield Problem(f"{path}.type", shown(row.type), "must be unique", DUPLICATE)
+            yield FieldError(f"{path}.type", quoted(row.type), "must be unique", DUPLICATE)
         seen.add(row.type)
 
 
-def _removed(after: Conditions, before: Conditions) -> Iterator[Problem]:
+def _removed(after: Conditions, before: Conditions) -> Iterator[FieldError]:
     lasting = {row.type for row in before if row.type in (*DECISIONS, FAILED)}
     for kind in sorted(lasting - {row.type for row in after}):
-        wanted = f"updates may not remove a condition of type {shown(kind)}"
-        yield Problem("status.conditions", "[]", wanted, FORBIDDEN)
+        wanted = f"updates may not remove a condition of type {quoted(kind)}"
+        yield FieldError("status.conditions", "[]", wanted, FORBIDDEN)
 
 
-def _added(after: Conditions, decided: object) -> Iterator[Problem]:
+def _added(after: Conditions, decided: object) -> Iterator[FieldError]:
     for row in after:
         if row.type in DECISIONS and row.type not in decided:  # type: ignore[operator]
-            wanted = f"updates may not add a condition of type {shown(row.type)}"
-            yield Problem("status.conditions", shown(row.type), wanted, FORBIDDEN)
+            wanted = f"updates may not add a condition of type {quoted(row.type)}"
+            yield FieldError("status.conditions", quoted(row.type), wanted, FORBIDDEN)
 
 
-def _check_certificate(new: bytes, old: bytes) -> Iterator[Problem]:
+def _check_certificate(new: bytes, old: bytes) -> Iterator[FieldError]:
     path = "status.certificate"
     if new == old:
         return
     if old:
-        yield Problem(path, "given", "updates may not modify existing certificate content", FORBIDDEN)
+        yield FieldError(path, "given", "updates may not modify existing certificate content", FORBIDDEN)
     try:
         keys.read(new)
     except BadPem as error:
-        yield Problem(path, "<certificate data>", str(error))
+        yield FieldError(path, "<certificate data>", str(error))
 
 
 # --- for people -------------------------------------------------------------------------------------------------------
 
 
 def _state(item: CertificateSigningRequest) -> str:
-    decided = next((kind for kind in (DENIED, APPROVED) if condition(item, kind)), "Pending")
-    failed = FAILED if condition(item, FAILED) else ""
+    decided = next((kind for kind in (DENIED, APPROVED) if csr_condition(item, kind)), "Pending")
+    failed = FAILED if csr_condition(item, FAILED) else ""
     return ",".join(word for word in (decided, failed, "Issued" if item.status.certificate else "") if word)
 
 
@@ -199,6 +200,6 @@ CERTIFICATE_SIGNING_REQUEST = Kind(
     on_create=lambda item: replace(item, status=CertificateSigningRequestStatus()),
     on_update=_on_update,
     with_status=lambda new, old: replace(old, status=new.status),
-    own_rules=Rules(check=_check, name=names.path_segment),
+    own_rules=KindRules(check=_check, name=names.path_segment),
     more=(Subresource("status", _status), Subresource("approval", _approval)),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from api.configuration import ConfigMap
+from api.core.config import ConfigMap
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api.objects import Object
-from api.rules import Rules
-from api.schema import MISSING, Problem, without_nulls
-from api.value import Json
+from api.meta.schema import MISSING, FieldError, without_nulls
+from api.meta.types import Json, Object
+from api.validation.registry import KindRules
 from master.kinds.checks import at_least, unchanged
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
@@ -25,11 +24,11 @@ class ControllerRevision(Object, frozen=True):
     revision: int = 0
 
 
-def _check(item: ControllerRevision) -> Iterator[Problem]:
+def _check(item: ControllerRevision) -> Iterator[FieldError]:
     if item.data is None:
-        yield Problem("data", "null", "data is mandatory", MISSING)
+        yield FieldError("data", "null", "data is mandatory", MISSING)
     elif not isinstance(item.data, dict):
-        yield Problem("data", "given", "an object is accepted")
+        yield FieldError("data", "given", "an object is accepted")
     yield from at_least(("revision", item.revision, 0))
 
 
@@ -60,5 +59,5 @@ CONTROLLER_REVISION = Kind(
     ),
     cells=_cells,
     on_update=_on_update,
-    own_rules=Rules(check=_check, immutable=lambda old, new: unchanged(("data", old.data, new.data))),
+    own_rules=KindRules(check=_check, immutable=lambda old, new: unchanged(("data", old.data, new.data))),
 )

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api.label_selector import shown_selector
-from api.objects import Object, ObjectMeta
-from api.rules import Rules
-from api.schema import MISSING, NOT_SUPPORTED, Problem, shown
-from api.value import ObjectReference, Value
+from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import shown_selector
+from api.meta.types import Object, ObjectMeta, ObjectReference, Value
+from api.validation.registry import KindRules
 from master.kinds import schedules
 from master.kinds.checks import at_least
 from master.kinds.job import JobSpec, check_spec
@@ -81,19 +80,19 @@ def _default(item: CronJob) -> CronJob:
     return replace(item, spec=spec)
 
 
-def _check(item: CronJob) -> Iterator[Problem]:
+def _check(item: CronJob) -> Iterator[FieldError]:
     spec = item.spec
     if len(item.metadata.name) > LONGEST_NAME:
-        yield Problem("metadata.name", shown(item.metadata.name), f"must be no more than {LONGEST_NAME} characters")
+        yield FieldError("metadata.name", quoted(item.metadata.name), f"must be no more than {LONGEST_NAME} characters")
     if not spec.schedule:
-        yield Problem("spec.schedule", '""', "a schedule is required", MISSING)
+        yield FieldError("spec.schedule", '""', "a schedule is required", MISSING)
     elif why := schedules.problem(spec.schedule):
-        yield Problem("spec.schedule", shown(spec.schedule), why)
+        yield FieldError("spec.schedule", quoted(spec.schedule), why)
     if spec.time_zone is not None and not schedules.is_zone(spec.time_zone):
-        yield Problem("spec.timeZone", shown(spec.time_zone), f"unknown time zone {spec.time_zone}")
+        yield FieldError("spec.timeZone", quoted(spec.time_zone), f"unknown time zone {spec.time_zone}")
     if spec.concurrency_policy not in ("", ALLOW, FORBID, REPLACE):
         accepted = f"{ALLOW}, {FORBID} and {REPLACE} are accepted"
-        yield Problem("spec.concurrencyPolicy", shown(spec.concurrency_policy), accepted, NOT_SUPPORTED)
+        yield FieldError("spec.concurrencyPolicy", quoted(spec.concurrency_policy), accepted, NOT_SUPPORTED)
     yield from at_least(
         ("spec.startingDeadlineSeconds", spec.starting_deadline_seconds, 0),
         ("spec.successfulJobsHistoryLimit", spec.successful_jobs_history_limit, 0),
@@ -104,7 +103,7 @@ def _check(item: CronJob) -> Iterator[Problem]:
         yield row._replace(path=f"spec.jobTemplate.{row.path}")
     if job.manual_selector or job.selector is not None:
         why = "the server makes the selector of each job; none is accepted here"
-        yield Problem("spec.jobTemplate.spec.selector", shown(shown_selector(job.selector)), why)
+        yield FieldError("spec.jobTemplate.spec.selector", quoted(shown_selector(job.selector)), why)
 
 
 def _cells(item: CronJob, now: datetime.datetime) -> tuple[object, ...]:
@@ -144,5 +143,5 @@ CRON_JOB = Kind(
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=Rules(default=_default, check=_check),
+    own_rules=KindRules(default=_default, check=_check),
 )

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api.objects import Object
-from api.rules import Rules
-from api.schema import Problem
-from master.kinds import cron_job as newer
+from api.meta.schema import FieldError
+from api.meta.types import Object
+from api.validation.registry import KindRules
+from master.kinds import cron_job
 from master.kinds.cron_job import CRON_JOB, CronJobSpec, CronJobStatus
 from master.kinds.kind import Conversion, Kind
 
@@ -24,19 +24,19 @@ class CronJob(Object, frozen=True):
     status: CronJobStatus = CronJobStatus()
 
 
-def _seen(item: newer.CronJob) -> CronJob:
+def _seen(item: cron_job.CronJob) -> CronJob:
     return CronJob(metadata=item.metadata, spec=item.spec, status=item.status)
 
 
-def _kept(item: CronJob) -> newer.CronJob:
-    return newer.CronJob(metadata=item.metadata, spec=item.spec, status=item.status)
+def _kept(item: CronJob) -> cron_job.CronJob:
+    return cron_job.CronJob(metadata=item.metadata, spec=item.spec, status=item.status)
 
 
 def _default(item: CronJob) -> CronJob:
     return replace(item, spec=CRON_JOB.rules.default(_kept(item)).spec)
 
 
-def _check(item: CronJob) -> Iterator[Problem]:
+def _check(item: CronJob) -> Iterator[FieldError]:
     yield from CRON_JOB.rules.check(_kept(item))
 
 
@@ -52,6 +52,6 @@ CRON_JOB_V1BETA1 = Kind(
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=Rules(default=_default, check=_check),
+    own_rules=KindRules(default=_default, check=_check),
     conversion=Conversion(CRON_JOB, _seen, _kept),
 )

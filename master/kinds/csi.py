@@ -9,12 +9,11 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from api import names
-from api.label_selector import LabelSelector, check_selector
-from api.objects import Object
-from api.rules import Rules
-from api.schema import DUPLICATE, FORBIDDEN, Problem, choices, duplicates, shown
-from api.value import JOINED, Value, by
+from api.meta import names
+from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, duplicate_values, quoted, unsupported_values
+from api.meta.selectors import LabelSelector, check_selector
+from api.meta.types import MERGED_SET, Object, Value, merge_keys
+from api.validation.registry import KindRules
 from master.kinds.checks import amount, at_least, given, unchanged
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 from master.kinds.storage_class import driver
@@ -37,7 +36,7 @@ class CSIDriverSpec(Value, frozen=True):
 
     attach_required: bool | None = None
     pod_info_on_mount: bool | None = None
-    volume_lifecycle_modes: Annotated[tuple[str, ...], JOINED] = ()
+    volume_lifecycle_modes: Annotated[tuple[str, ...], MERGED_SET] = ()
     storage_capacity: bool | None = None
     fs_group_policy: str | None = None
     token_requests: tuple[CSITokenRequest, ...] = ()
@@ -74,7 +73,7 @@ class CSINodeDriver(Value, frozen=True):
 class CSINodeSpec(Value, frozen=True, omit_defaults=False):
     """All drivers on a node."""
 
-    drivers: Annotated[tuple[CSINodeDriver, ...], by("name")] = ()
+    drivers: Annotated[tuple[CSINodeDriver, ...], merge_keys("name")] = ()
 
 
 class CSINode(Object, frozen=True):
@@ -115,12 +114,12 @@ def _default_driver(item: CSIDriver) -> CSIDriver:
     )
 
 
-def _check_driver(item: CSIDriver) -> Iterator[Problem]:
+def _check_driver(item: CSIDriver) -> Iterator[FieldError]:
     spec = item.spec
     if driver(item.metadata.name):
-        yield Problem("metadata.name", shown(item.metadata.name), driver(item.metadata.name))
+        yield FieldError("metadata.name", quoted(item.metadata.name), driver(item.metadata.name))
     modes = enumerate(spec.volume_lifecycle_modes)
-    yield from choices(
+    yield from unsupported_values(
         ("spec.fsGroupPolicy", spec.fs_group_policy or "", GROUP_POLICIES),
         *((f"spec.volumeLifecycleModes[{number}]", mode, MODES) for number, mode in modes),
     )
@@ -128,21 +127,21 @@ def _check_driver(item: CSIDriver) -> Iterator[Problem]:
     for number, row in enumerate(spec.token_requests):
         path = f"spec.tokenRequests[{number}]"
         if row.audience in seen:
-            yield Problem(f"{path}.audience", shown(row.audience), "must be unique", DUPLICATE)
+            yield FieldError(f"{path}.audience", quoted(row.audience), "must be unique", DUPLICATE)
         seen.add(row.audience)
         yield from at_least((f"{path}.expirationSeconds", row.expiration_seconds, LEAST_TOKEN_SECONDS))
     period = spec.node_allocatable_update_period_seconds
     yield from at_least(("spec.nodeAllocatableUpdatePeriodSeconds", period, LEAST_PERIOD_SECONDS))
 
 
-def _immutable_driver(old: CSIDriver, new: CSIDriver) -> Iterator[Problem]:
+def _immutable_driver(old: CSIDriver, new: CSIDriver) -> Iterator[FieldError]:
     yield from unchanged(
         ("spec.attachRequired", old.spec.attach_required, new.spec.attach_required),
         ("spec.volumeLifecycleModes", old.spec.volume_lifecycle_modes, new.spec.volume_lifecycle_modes),
     )
 
 
-def _check_node(item: CSINode) -> Iterator[Problem]:
+def _check_node(item: CSINode) -> Iterator[FieldError]:
     drivers = item.spec.drivers
     for number, row in enumerate(drivers):
         path = f"spec.drivers[{number}]"
@@ -150,31 +149,31 @@ def _check_node(item: CSINode) -> Iterator[Problem]:
         yield from given(f"{path}.nodeID", row.node_id, _node_id)
         for index, key in enumerate(row.topology_keys):
             yield from given(f"{path}.topologyKeys[{index}]", key, names.label_key)
-        yield from duplicates(f"{path}.topologyKeys[{{}}]", list(row.topology_keys))
+        yield from duplicate_values(f"{path}.topologyKeys[{{}}]", list(row.topology_keys))
         yield from at_least((f"{path}.allocatable.count", (row.allocatable or VolumeNodeResources()).count, 0))
-    yield from duplicates("spec.drivers[{}].name", [row.name for row in drivers])
+    yield from duplicate_values("spec.drivers[{}].name", [row.name for row in drivers])
 
 
 def _node_id(text: str) -> str:
     return "" if len(text) <= LONGEST_NODE_ID else f"up to {LONGEST_NODE_ID} characters are accepted"
 
 
-def _immutable_node(old: CSINode, new: CSINode) -> Iterator[Problem]:
+def _immutable_node(old: CSINode, new: CSINode) -> Iterator[FieldError]:
     """A driver comes and goes; while it is there, only how many volumes it takes may change."""
     before = {row.name: (row.node_id, row.topology_keys) for row in old.spec.drivers}
     for number, row in enumerate(new.spec.drivers):
         if before.get(row.name, (row.node_id, row.topology_keys)) != (row.node_id, row.topology_keys):
-            yield Problem(f"spec.drivers[{number}]", shown(row.name), "field is immutable", FORBIDDEN)
+            yield FieldError(f"spec.drivers[{number}]", quoted(row.name), "field is immutable", FORBIDDEN)
 
 
-def _check_capacity(item: CSIStorageCapacity) -> Iterator[Problem]:
+def _check_capacity(item: CSIStorageCapacity) -> Iterator[FieldError]:
     yield from given("storageClassName", item.storage_class_name, names.dns_subdomain)
     yield from check_selector("nodeTopology", item.node_topology or LabelSelector())
     yield from amount("capacity", item.capacity)
     yield from amount("maximumVolumeSize", item.maximum_volume_size)
 
 
-def _immutable_capacity(old: CSIStorageCapacity, new: CSIStorageCapacity) -> Iterator[Problem]:
+def _immutable_capacity(old: CSIStorageCapacity, new: CSIStorageCapacity) -> Iterator[FieldError]:
     yield from unchanged(
         ("nodeTopology", old.node_topology, new.node_topology),
         ("storageClassName", old.storage_class_name, new.storage_class_name),
@@ -220,7 +219,7 @@ CSI_DRIVER = Kind(
         AGE,
     ),
     cells=_driver_cells,
-    own_rules=Rules(_default_driver, _check_driver, _immutable_driver),
+    own_rules=KindRules(_default_driver, _check_driver, _immutable_driver),
 )
 CSI_NODE = Kind(
     type=CSINode,
@@ -229,7 +228,7 @@ CSI_NODE = Kind(
     namespaced=False,
     columns=(NAME, Column("Drivers", "How many drivers it has.", "integer"), AGE),
     cells=_node_cells,
-    own_rules=Rules(check=_check_node, immutable=_immutable_node),
+    own_rules=KindRules(check=_check_node, immutable=_immutable_node),
 )
 CSI_STORAGE_CAPACITY = Kind(
     type=CSIStorageCapacity,
@@ -243,5 +242,5 @@ CSI_STORAGE_CAPACITY = Kind(
         AGE,
     ),
     cells=_capacity_cells,
-    own_rules=Rules(check=_check_capacity, immutable=_immutable_capacity),
+    own_rules=KindRules(check=_check_capacity, immutable=_immutable_capacity),
 )

@@ -8,11 +8,10 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector, check_selector, shown_selector
-from api.objects import Condition, Object
-from api.rules import Rules
-from api.schema import MISSING, NOT_SUPPORTED, Problem, shown
-from api.value import Value, by
+from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Condition, Object, Value, merge_keys
+from api.validation.registry import KindRules
 from master.kinds.checks import at_least, unchanged
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 from master.kinds.workload import (
@@ -66,7 +65,7 @@ class DaemonSetStatus(Value, frozen=True, omit_defaults=False):
     number_available: int = 0
     number_unavailable: int = 0
     collision_count: int = 0
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
 
 
 class DaemonSet(Object, frozen=True):
@@ -98,7 +97,7 @@ def _default(item: DaemonSet) -> DaemonSet:
     return replace(item, spec=spec)
 
 
-def _check(item: DaemonSet) -> Iterator[Problem]:
+def _check(item: DaemonSet) -> Iterator[FieldError]:
     spec = item.spec
     yield from check_required_selector(spec.selector)
     bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
@@ -111,10 +110,10 @@ def _check(item: DaemonSet) -> Iterator[Problem]:
     yield from _check_strategy(spec.update_strategy)
 
 
-def _check_strategy(strategy: DaemonSetUpdateStrategy) -> Iterator[Problem]:
+def _check_strategy(strategy: DaemonSetUpdateStrategy) -> Iterator[FieldError]:
     if strategy.type not in ("", ROLLING, ON_DELETE):
         accepted = f"{ROLLING} and {ON_DELETE} are accepted"
-        yield Problem("spec.updateStrategy.type", shown(strategy.type), accepted, NOT_SUPPORTED)
+        yield FieldError("spec.updateStrategy.type", quoted(strategy.type), accepted, NOT_SUPPORTED)
     rolling = strategy.rolling_update
     if strategy.type == ON_DELETE or rolling is None:
         return
@@ -124,9 +123,11 @@ def _check_strategy(strategy: DaemonSetUpdateStrategy) -> Iterator[Problem]:
     yield from bad
     surge = not is_nothing(rolling.max_surge)
     if not bad and surge and not is_nothing(unavailable):
-        yield Problem(f"{path}.maxSurge", shown(rolling.max_surge), "may not be set when maxUnavailable is non-zero")
+        yield FieldError(
+            f"{path}.maxSurge", quoted(rolling.max_surge), "may not be set when maxUnavailable is non-zero"
+        )
     elif not bad and not surge and is_nothing(unavailable):
-        yield Problem(f"{path}.maxUnavailable", shown(unavailable), "cannot be 0 when maxSurge is 0", MISSING)
+        yield FieldError(f"{path}.maxUnavailable", quoted(unavailable), "cannot be 0 when maxSurge is 0", MISSING)
 
 
 def _cells(item: DaemonSet, now: datetime.datetime) -> tuple[object, ...]:
@@ -168,7 +169,7 @@ DAEMON_SET = Kind(
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=Rules(
+    own_rules=KindRules(
         default=_default,
         check=_check,
         immutable=lambda old, new: unchanged(("spec.selector", old.spec.selector, new.spec.selector)),

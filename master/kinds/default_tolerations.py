@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api.objects import Pod
-from api.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, Toleration
-from api.resources import qos_class
+from api.core.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, Toleration
+from api.core.pod import Pod
+from api.core.resources import qos_class
 
 TOLERATION_SECONDS = 300
 

@@ -8,11 +8,10 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector, check_selector, shown_selector
-from api.objects import Condition, Object
-from api.rules import Rules
-from api.schema import FORBIDDEN, NOT_SUPPORTED, Problem, shown
-from api.value import Value, by
+from api.meta.schema import FORBIDDEN, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Condition, Object, Value, merge_keys
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, Column, Kind, Scaling, age
 from master.kinds.workload import (
     WIDE,
@@ -72,7 +71,7 @@ class DeploymentStatus(Value, frozen=True):
     ready_replicas: int = 0
     available_replicas: int = 0
     unavailable_replicas: int = 0
-    conditions: Annotated[tuple[DeploymentCondition, ...], by("type")] = ()
+    conditions: Annotated[tuple[DeploymentCondition, ...], merge_keys("type")] = ()
     collision_count: int | None = None
 
 
@@ -108,7 +107,7 @@ def _default(item: Deployment) -> Deployment:
     return replace(item, spec=spec)
 
 
-def _check(item: Deployment) -> Iterator[Problem]:
+def _check(item: Deployment) -> Iterator[FieldError]:
     spec = item.spec
     yield from check_replicas(spec.replicas)
     yield from check_required_selector(spec.selector)
@@ -119,33 +118,33 @@ def _check(item: Deployment) -> Iterator[Problem]:
     rows = (("minReadySeconds", spec.min_ready_seconds), ("revisionHistoryLimit", spec.revision_history_limit))
     for name, value in (*rows, ("progressDeadlineSeconds", spec.progress_deadline_seconds)):
         if value is not None and value < 0:
-            yield Problem(f"spec.{name}", shown(value), "must be greater than or equal to 0")
+            yield FieldError(f"spec.{name}", quoted(value), "must be greater than or equal to 0")
     if spec.progress_deadline_seconds is not None and spec.progress_deadline_seconds <= spec.min_ready_seconds:
-        found = shown(spec.progress_deadline_seconds)
-        yield Problem("spec.progressDeadlineSeconds", found, "must be greater than minReadySeconds")
+        found = quoted(spec.progress_deadline_seconds)
+        yield FieldError("spec.progressDeadlineSeconds", found, "must be greater than minReadySeconds")
 
 
-def _check_strategy(strategy: DeploymentStrategy) -> Iterator[Problem]:
+def _check_strategy(strategy: DeploymentStrategy) -> Iterator[FieldError]:
     if strategy.type not in ("", ROLLING, RECREATE):
         accepted = f"{ROLLING} and {RECREATE} are accepted"
-        yield Problem("spec.strategy.type", shown(strategy.type), accepted, NOT_SUPPORTED)
+        yield FieldError("spec.strategy.type", quoted(strategy.type), accepted, NOT_SUPPORTED)
     rolling = strategy.rolling_update
     if rolling is None:
         return
     if strategy.type == RECREATE:
         why = f"may not be specified when strategy `type` is '{RECREATE}'"
-        yield Problem("spec.strategy.rollingUpdate", "given", why, FORBIDDEN)
+        yield FieldError("spec.strategy.rollingUpdate", "given", why, FORBIDDEN)
     path = "spec.strategy.rollingUpdate"
     yield from check_share(f"{path}.maxUnavailable", rolling.max_unavailable)
     yield from check_share(f"{path}.maxSurge", rolling.max_surge)
     if rolling.max_unavailable in (0, "0%") and rolling.max_surge in (0, "0%"):
         why = "may not be 0 when `maxSurge` is 0"
-        yield Problem(f"{path}.maxUnavailable", shown(rolling.max_unavailable), why)
+        yield FieldError(f"{path}.maxUnavailable", quoted(rolling.max_unavailable), why)
 
 
-def _immutable(old: Deployment, new: Deployment) -> Iterator[Problem]:
+def _immutable(old: Deployment, new: Deployment) -> Iterator[FieldError]:
     if old.spec.selector != new.spec.selector:
-        yield Problem("spec.selector", shown(new.spec.selector), "field is immutable", FORBIDDEN)
+        yield FieldError("spec.selector", quoted(new.spec.selector), "field is immutable", FORBIDDEN)
 
 
 def _cells(item: Deployment, now: datetime.datetime) -> tuple[object, ...]:
@@ -186,5 +185,5 @@ DEPLOYMENT = Kind(
         selector=lambda item: shown_selector(item.spec.selector),
         scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
-    own_rules=Rules(default=_default, check=_check, immutable=_immutable),
+    own_rules=KindRules(default=_default, check=_check, immutable=_immutable),
 )

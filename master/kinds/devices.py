@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from api import names
-from api.schema import MISSING, NOT_SUPPORTED, Problem, choices, duplicates, shown
-from api.value import Json, Value
+from api.meta import names
+from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, duplicate_values, quoted, unsupported_values
+from api.meta.types import Json, Value
 from master.kinds.checks import amounts, at_least, exactly_one, given, most
 from master.kinds.storage_class import driver
 
@@ -139,7 +139,7 @@ def _counted(row: ExactDeviceRequest | DeviceSubRequest) -> tuple[str, int, tupl
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def check_claim(path: str, claim: DeviceClaim) -> Iterator[Problem]:
+def check_claim(path: str, claim: DeviceClaim) -> Iterator[FieldError]:
     """Every problem, by path."""
     requests = claim.requests
     for field, rows in (("requests", requests), ("constraints", claim.constraints), ("config", claim.config)):
@@ -148,14 +148,14 @@ def check_claim(path: str, claim: DeviceClaim) -> Iterator[Problem]:
     known |= {f"{row.name}/{choice.name}" for row in requests for choice in row.first_available}
     for number, row in enumerate(requests):
         yield from _check_request(f"{path}.requests[{number}]", row)
-    yield from duplicates(f"{path}.requests[{{}}].name", [row.name for row in requests])
+    yield from duplicate_values(f"{path}.requests[{{}}].name", [row.name for row in requests])
     for number, constraint in enumerate(claim.constraints):
         place = f"{path}.constraints[{number}]"
         fields = {"matchAttribute": constraint.match_attribute, "distinctAttribute": constraint.distinct_attribute}
         yield from exactly_one(place, fields)
         for field, text in fields.items():
             if text is not None and ("/" not in text or names.label_key(text)):
-                yield Problem(f"{place}.{field}", shown(text), "must include domain: DOMAIN/NAME is accepted")
+                yield FieldError(f"{place}.{field}", quoted(text), "must include domain: DOMAIN/NAME is accepted")
         yield from _known(place, constraint.requests, known)
     for number, config in enumerate(claim.config):
         place = f"{path}.config[{number}]"
@@ -163,26 +163,26 @@ def check_claim(path: str, claim: DeviceClaim) -> Iterator[Problem]:
         yield from _known(place, config.requests, known)
 
 
-def _known(path: str, requests: tuple[str, ...], known: set[str]) -> Iterator[Problem]:
+def _known(path: str, requests: tuple[str, ...], known: set[str]) -> Iterator[FieldError]:
     for number, name in enumerate(requests):
         if name not in known:
-            yield Problem(f"{path}.requests[{number}]", shown(name), "must be the name of a request in the claim")
-    yield from duplicates(f"{path}.requests[{{}}]", list(requests))
+            yield FieldError(f"{path}.requests[{number}]", quoted(name), "must be the name of a request in the claim")
+    yield from duplicate_values(f"{path}.requests[{{}}]", list(requests))
 
 
-def check_configuration(path: str, opaque: OpaqueDeviceConfiguration | None) -> Iterator[Problem]:
+def check_configuration(path: str, opaque: OpaqueDeviceConfiguration | None) -> Iterator[FieldError]:
     """Parameters for a driver must be there, and name it."""
     if opaque is None:
-        yield Problem(f"{path}.opaque", "null", "parameters for a driver are required", MISSING)
+        yield FieldError(f"{path}.opaque", "null", "parameters for a driver are required", MISSING)
         return
     yield from given(f"{path}.opaque.driver", opaque.driver, driver)
     if opaque.parameters is None:
-        yield Problem(f"{path}.opaque.parameters", "null", "parameters are required", MISSING)
+        yield FieldError(f"{path}.opaque.parameters", "null", "parameters are required", MISSING)
     elif not isinstance(opaque.parameters, dict):
-        yield Problem(f"{path}.opaque.parameters", shown(opaque.parameters), "an object is accepted")
+        yield FieldError(f"{path}.opaque.parameters", quoted(opaque.parameters), "an object is accepted")
 
 
-def _check_request(path: str, row: DeviceRequest) -> Iterator[Problem]:
+def _check_request(path: str, row: DeviceRequest) -> Iterator[FieldError]:
     yield from given(f"{path}.name", row.name, names.dns_label)
     yield from exactly_one(path, {"exactly": row.exactly, "firstAvailable": row.first_available or None})
     if row.exactly is not None:
@@ -191,16 +191,16 @@ def _check_request(path: str, row: DeviceRequest) -> Iterator[Problem]:
     for number, choice in enumerate(row.first_available):
         yield from given(f"{path}.firstAvailable[{number}].name", choice.name, names.dns_label)
         yield from _check_wish(f"{path}.firstAvailable[{number}]", choice)
-    yield from duplicates(f"{path}.firstAvailable[{{}}].name", [one.name for one in row.first_available])
+    yield from duplicate_values(f"{path}.firstAvailable[{{}}].name", [one.name for one in row.first_available])
 
 
-def _check_wish(path: str, row: ExactDeviceRequest | DeviceSubRequest) -> Iterator[Problem]:
+def _check_wish(path: str, row: ExactDeviceRequest | DeviceSubRequest) -> Iterator[FieldError]:
     yield from given(f"{path}.deviceClassName", row.device_class_name, names.dns_subdomain)
     yield from check_selectors(f"{path}.selectors", row.selectors)
-    yield from choices((f"{path}.allocationMode", row.allocation_mode, MODES))
+    yield from unsupported_values((f"{path}.allocationMode", row.allocation_mode, MODES))
     if row.allocation_mode == ALL_OF_THEM and row.count:
         why = f"must not be specified when allocationMode is {ALL_OF_THEM!r}"
-        yield Problem(f"{path}.count", shown(row.count), why)
+        yield FieldError(f"{path}.count", quoted(row.count), why)
     yield from at_least((f"{path}.count", row.count, 0))
     if row.capacity is not None:
         yield from amounts(f"{path}.capacity.requests", row.capacity.requests)
@@ -209,26 +209,26 @@ def _check_wish(path: str, row: ExactDeviceRequest | DeviceSubRequest) -> Iterat
         yield from _check_toleration(f"{path}.tolerations[{number}]", toleration)
 
 
-def check_selectors(path: str, rows: tuple[DeviceSelector, ...]) -> Iterator[Problem]:
+def check_selectors(path: str, rows: tuple[DeviceSelector, ...]) -> Iterator[FieldError]:
     """Each must have an expression; whether it is one of CEL is not looked at."""
     yield from most(path, rows, MOST_SELECTORS)
     for number, row in enumerate(rows):
         if row.cel is None or not row.cel.expression:
-            yield Problem(f"{path}[{number}].cel.expression", '""', "an expression is required", MISSING)
+            yield FieldError(f"{path}[{number}].cel.expression", '""', "an expression is required", MISSING)
         elif len(row.cel.expression) > LONGEST_EXPRESSION:
             why = f"must have at most {LONGEST_EXPRESSION} bytes"
-            yield Problem(f"{path}[{number}].cel.expression", shown(row.cel.expression), why)
+            yield FieldError(f"{path}[{number}].cel.expression", quoted(row.cel.expression), why)
 
 
-def _check_toleration(path: str, row: DeviceToleration) -> Iterator[Problem]:
+def _check_toleration(path: str, row: DeviceToleration) -> Iterator[FieldError]:
     if row.key and names.label_key(row.key):
-        yield Problem(f"{path}.key", shown(row.key), names.label_key(row.key))
+        yield FieldError(f"{path}.key", quoted(row.key), names.label_key(row.key))
     if row.operator not in ("", "Equal", "Exists"):
-        yield Problem(f"{path}.operator", shown(row.operator), "Equal, Exists are accepted", NOT_SUPPORTED)
+        yield FieldError(f"{path}.operator", quoted(row.operator), "Equal, Exists are accepted", NOT_SUPPORTED)
     if not row.key and row.operator != "Exists":
-        yield Problem(f"{path}.operator", shown(row.operator), "operator must be Exists when `key` is empty")
+        yield FieldError(f"{path}.operator", quoted(row.operator), "operator must be Exists when `key` is empty")
     if row.operator == "Exists" and row.value:
-        yield Problem(f"{path}.value", shown(row.value), "must be empty when `operator` is 'Exists'")
+        yield FieldError(f"{path}.value", quoted(row.value), "must be empty when `operator` is 'Exists'")
     elif names.label_value(row.value):
-        yield Problem(f"{path}.value", shown(row.value), names.label_value(row.value))
-    yield from choices((f"{path}.effect", row.effect, EFFECTS))
+        yield FieldError(f"{path}.value", quoted(row.value), names.label_value(row.value))
+    yield from unsupported_values((f"{path}.effect", row.effect, EFFECTS))

@@ -8,11 +8,10 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
-from api import names
-from api.objects import Object
-from api.rules import Rules
-from api.schema import NOT_SUPPORTED, Problem, shown
-from api.value import Value
+from api.meta import names
+from api.meta.schema import NOT_SUPPORTED, FieldError, quoted
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
 from master.kinds.checks import exactly_one, most
 from master.kinds.kind import AGE, NAME, Kind, age
 from master.kinds.network_policy import check_network
@@ -51,18 +50,18 @@ class EgressNetworkPolicy(Object, frozen=True):
     spec: EgressNetworkPolicySpec = EgressNetworkPolicySpec()
 
 
-def _check(item: EgressNetworkPolicy) -> Iterator[Problem]:
+def _check(item: EgressNetworkPolicy) -> Iterator[FieldError]:
     yield from most("spec.egress", item.spec.egress, MOST_RULES)
     for number, rule in enumerate(item.spec.egress):
         path, to = f"spec.egress[{number}]", rule.to
         if rule.type not in TYPES:
             accepted = f"{', '.join(TYPES)} are accepted"
-            yield Problem(f"{path}.type", shown(rule.type), accepted, NOT_SUPPORTED)
+            yield FieldError(f"{path}.type", quoted(rule.type), accepted, NOT_SUPPORTED)
         yield from exactly_one(f"{path}.to", {"cidrSelector": to.cidr_selector, "dnsName": to.dns_name})
         if to.cidr_selector is not None:
             yield from check_network(f"{path}.to.cidrSelector", to.cidr_selector)
         if to.dns_name is not None and names.dns_subdomain(to.dns_name):
-            yield Problem(f"{path}.to.dnsName", shown(to.dns_name), names.dns_subdomain(to.dns_name))
+            yield FieldError(f"{path}.to.dnsName", quoted(to.dns_name), names.dns_subdomain(to.dns_name))
 
 
 def _cells(item: EgressNetworkPolicy, now: datetime.datetime) -> tuple[object, ...]:
@@ -76,5 +75,5 @@ EGRESS_NETWORK_POLICY = Kind(
     namespaced=True,
     columns=(NAME, AGE),
     cells=_cells,
-    own_rules=Rules(check=_check, warnings=lambda item: iter((UNHEEDED,))),
+    own_rules=KindRules(check=_check, warnings=lambda item: iter((UNHEEDED,))),
 )

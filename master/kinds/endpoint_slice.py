@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from api.endpoints import EndpointSlice
+from api.core.endpoints import EndpointSlice
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 SHOWN = 3

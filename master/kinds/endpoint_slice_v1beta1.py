@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api import endpoints as newer
-from api.endpoints import EndpointConditions, SlicePort, check_slice, immutable_slice
-from api.objects import Object
-from api.rules import Rules
-from api.schema import Problem
-from api.value import ObjectReference, Value
+from api.core import endpoints as newer
+from api.core.endpoints import EndpointConditions, SlicePort
+from api.meta.schema import FieldError
+from api.meta.types import Object, ObjectReference, Value
+from api.validation.registry import KindRules
+from api.validation.services import check_slice, immutable_slice
 from master.kinds.endpoint_slice import ENDPOINT_SLICE
 from master.kinds.kind import Conversion, Kind
 
@@ -76,11 +76,11 @@ def _kept(item: EndpointSlice) -> newer.EndpointSlice:
     return newer.EndpointSlice(metadata=item.metadata, address_type=item.address_type, endpoints=rows, ports=item.ports)
 
 
-def _check(item: EndpointSlice) -> Iterator[Problem]:
+def _check(item: EndpointSlice) -> Iterator[FieldError]:
     yield from check_slice(_kept(item))
 
 
-def _immutable(old: EndpointSlice, new: EndpointSlice) -> Iterator[Problem]:
+def _immutable(old: EndpointSlice, new: EndpointSlice) -> Iterator[FieldError]:
     yield from immutable_slice(_kept(old), _kept(new))
 
 
@@ -96,6 +96,6 @@ ENDPOINT_SLICE_V1BETA1 = Kind(
     columns=ENDPOINT_SLICE.columns,
     cells=lambda item, now: ENDPOINT_SLICE.cells(_kept(item), now),
     spec=lambda item: (item.endpoints, item.ports),
-    own_rules=Rules(default=_default, check=_check, immutable=_immutable),
+    own_rules=KindRules(default=_default, check=_check, immutable=_immutable),
     conversion=Conversion(ENDPOINT_SLICE, _seen, _kept),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from api.endpoints import Endpoints
+from api.core.endpoints import Endpoints
 from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
 
 SHOWN = 3

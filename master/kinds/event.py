@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from api.events import Event
+from api.core.events import Event
 from master.kinds.kind import Column, Kind, age
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
-from api.events import NORMAL, WARNING, EventSeries, EventSource
-from api.events import Event as CoreEvent
-from api.events import check as check_core
-from api.events import immutable as immutable_in_core
-from api.objects import Object
-from api.rules import Rules
-from api.schema import MISSING, Problem, shown
-from api.value import ObjectReference
+from api.core.events import NORMAL, WARNING, EventSeries, EventSource
+from api.core.events import Event as CoreEvent
+from api.meta.schema import MISSING, FieldError, quoted
+from api.meta.types import Object, ObjectReference
+from api.validation.config import check_event as check_core
+from api.validation.config import immutable_event as immutable_in_core
+from api.validation.registry import KindRules
 from master.kinds import event
 from master.kinds.kind import Conversion, Kind, parse_time
 
@@ -77,7 +76,7 @@ WORDS = {
 """Field of the core → field here, on the wire, where they differ in a path."""
 
 
-def _check(item: Event) -> Iterator[Problem]:
+def _check(item: Event) -> Iterator[FieldError]:
     """An event of the core may be shown here and written again as it is, so it has to be good as one of those only."""
     for problem in check_core(_kept(item)):
         field, dot, rest = problem.path.partition(".")
@@ -85,24 +84,24 @@ def _check(item: Event) -> Iterator[Problem]:
     if item.event_time is None and item.deprecated_first_timestamp is not None:
         return
     if item.event_time is None:
-        yield Problem("eventTime", "null", "a time is required", MISSING)
+        yield FieldError("eventTime", "null", "a time is required", MISSING)
     elif parse_time(item.event_time) is None:
-        yield Problem("eventTime", shown(item.event_time), "a time of RFC 3339 is accepted")
+        yield FieldError("eventTime", quoted(item.event_time), "a time of RFC 3339 is accepted")
     if not item.type:
-        yield Problem("type", '""', f"{NORMAL} or {WARNING} is required", MISSING)
+        yield FieldError("type", '""', f"{NORMAL} or {WARNING} is required", MISSING)
     yield from _check_series(item.series)
 
 
-def _check_series(series: EventSeries | None) -> Iterator[Problem]:
+def _check_series(series: EventSeries | None) -> Iterator[FieldError]:
     if series is None:
         return
     if series.count < 2:
-        yield Problem("series.count", shown(series.count), "should be at least 2")
+        yield FieldError("series.count", quoted(series.count), "should be at least 2")
     if parse_time(series.last_observed_time) is None:
-        yield Problem("series.lastObservedTime", shown(series.last_observed_time), "a time is required", MISSING)
+        yield FieldError("series.lastObservedTime", quoted(series.last_observed_time), "a time is required", MISSING)
 
 
-def _immutable(old: Event, new: Event) -> Iterator[Problem]:
+def _immutable(old: Event, new: Event) -> Iterator[FieldError]:
     """As in the core: what else an event says may be said better later, as clients of the reference do."""
     for problem in immutable_in_core(_kept(old), _kept(new)):
         yield problem._replace(path=WORDS.get(problem.path, problem.path))
@@ -137,7 +136,7 @@ EVENT_V1 = Kind(
     columns=event.COLUMNS,
     cells=_cells,
     fields=_fields,
-    own_rules=Rules(check=_check, immutable=_immutable),
+    own_rules=KindRules(check=_check, immutable=_immutable),
     conversion=Conversion(event.EVENT, _seen, _kept),
     made_by_update=True,
 )

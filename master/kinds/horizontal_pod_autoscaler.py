@@ -8,10 +8,9 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api.objects import Condition, Object
-from api.rules import Rules
-from api.schema import NOT_SUPPORTED, Problem, choices, shown
-from api.value import Value, by
+from api.meta.schema import NOT_SUPPORTED, FieldError, quoted, unsupported_values
+from api.meta.types import Condition, Object, Value, merge_keys
+from api.validation.registry import KindRules
 from master.kinds.checks import amount, at_least
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 from master.kinds.metrics import (
@@ -72,7 +71,7 @@ class HorizontalPodAutoscalerStatus(Value, frozen=True, omit_defaults=False):
     current_replicas: int = 0
     desired_replicas: int = 0
     current_metrics: tuple[MetricStatus, ...] = ()
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
 
 
 class HorizontalPodAutoscaler(Object, frozen=True):
@@ -127,12 +126,14 @@ def _default_rules(rules: HPAScalingRules | None, usual: HPAScalingRules) -> HPA
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def _check(item: HorizontalPodAutoscaler) -> Iterator[Problem]:
+def _check(item: HorizontalPodAutoscaler) -> Iterator[FieldError]:
     spec = item.spec
     yield from check_reference("spec.scaleTargetRef", spec.scale_target_ref)
     yield from at_least(("spec.minReplicas", spec.min_replicas, 1), ("spec.maxReplicas", spec.max_replicas, 1))
     if 1 <= spec.max_replicas < (spec.min_replicas or 1):
-        yield Problem("spec.maxReplicas", shown(spec.max_replicas), "must be greater than or equal to `minReplicas`")
+        yield FieldError(
+            "spec.maxReplicas", quoted(spec.max_replicas), "must be greater than or equal to `minReplicas`"
+        )
     for number, metric in enumerate(spec.metrics):
         yield from check_metric(f"spec.metrics[{number}]", metric)
     if spec.behavior is not None:
@@ -140,24 +141,24 @@ def _check(item: HorizontalPodAutoscaler) -> Iterator[Problem]:
         yield from _check_rules("spec.behavior.scaleDown", spec.behavior.scale_down)
 
 
-def _check_rules(path: str, rules: HPAScalingRules | None) -> Iterator[Problem]:
+def _check_rules(path: str, rules: HPAScalingRules | None) -> Iterator[FieldError]:
     if rules is None:
         return
     yield from _within(f"{path}.stabilizationWindowSeconds", rules.stabilization_window_seconds, 0, LONGEST_WINDOW)
-    yield from choices((f"{path}.selectPolicy", rules.select_policy or "", SELECT_POLICIES))
+    yield from unsupported_values((f"{path}.selectPolicy", rules.select_policy or "", SELECT_POLICIES))
     yield from amount(f"{path}.tolerance", rules.tolerance)
     for number, row in enumerate(rules.policies):
         place = f"{path}.policies[{number}]"
         if row.type not in POLICY_TYPES:
             accepted = f"{', '.join(POLICY_TYPES)} are accepted"
-            yield Problem(f"{place}.type", shown(row.type), accepted, NOT_SUPPORTED)
+            yield FieldError(f"{place}.type", quoted(row.type), accepted, NOT_SUPPORTED)
         yield from at_least((f"{place}.value", row.value, 1))
         yield from _within(f"{place}.periodSeconds", row.period_seconds, 1, LONGEST_PERIOD)
 
 
-def _within(path: str, value: int | None, least: int, most: int) -> Iterator[Problem]:
+def _within(path: str, value: int | None, least: int, most: int) -> Iterator[FieldError]:
     if value is not None and not least <= value <= most:
-        yield Problem(path, shown(value), f"must be between {least} and {most}")
+        yield FieldError(path, quoted(value), f"must be between {least} and {most}")
 
 
 # --- how it is shown --------------------------------------------------------------------------------------------------
@@ -206,5 +207,5 @@ HORIZONTAL_POD_AUTOSCALER = Kind(
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=Rules(_default, _check, warnings=lambda item: iter((UNHEEDED,))),
+    own_rules=KindRules(_default, _check, warnings=lambda item: iter((UNHEEDED,))),
 )

@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from api.objects import Condition, Object, ObjectMeta
-from api.rules import Rules
-from api.schema import Problem, shown
-from api.value import Value
-from master.kinds import horizontal_pod_autoscaler as newer
+from api.meta.schema import FieldError, quoted
+from api.meta.types import Condition, Object, ObjectMeta, Value
+from api.validation.registry import KindRules
+from master.kinds import horizontal_pod_autoscaler
 from master.kinds.horizontal_pod_autoscaler import HORIZONTAL_POD_AUTOSCALER, HorizontalPodAutoscalerBehavior
 from master.kinds.kind import Conversion, Kind
 from master.kinds.metrics import CrossVersionObjectReference, MetricSpec, MetricStatus, of_cpu
@@ -68,7 +67,7 @@ def _percent(metric: MetricSpec) -> int | None:
     return asked if asked is not None and metric == of_cpu(asked) else None
 
 
-def _seen(item: newer.HorizontalPodAutoscaler) -> HorizontalPodAutoscaler:
+def _seen(item: horizontal_pod_autoscaler.HorizontalPodAutoscaler) -> HorizontalPodAutoscaler:
     spec, status = item.spec, item.status
     percents = [_percent(metric) for metric in spec.metrics]
     used = [row.resource.current.average_utilization for row in status.current_metrics if row.resource is not None]
@@ -100,23 +99,23 @@ def _noted(metadata: ObjectMeta, key: str, otherwise: Any) -> Any:
     return otherwise if text is None else msgspec.json.decode(text, type=_TYPES[key])
 
 
-def _kept(item: HorizontalPodAutoscaler) -> newer.HorizontalPodAutoscaler:
+def _kept(item: HorizontalPodAutoscaler) -> horizontal_pod_autoscaler.HorizontalPodAutoscaler:
     spec, status, metadata = item.spec, item.status, item.metadata
     metrics = list(_noted(metadata, METRICS, ()))
     asked = spec.target_cpu_utilization_percentage
     known = next((number for number, metric in enumerate(metrics) if _percent(metric) is not None), len(metrics))
     metrics[known : known + 1] = [] if asked is None else [of_cpu(asked)]
     others = {key: value for key, value in metadata.annotations.items() if key not in _TYPES}
-    return newer.HorizontalPodAutoscaler(
+    return horizontal_pod_autoscaler.HorizontalPodAutoscaler(
         metadata=replace(metadata, annotations=others),
-        spec=newer.HorizontalPodAutoscalerSpec(
+        spec=horizontal_pod_autoscaler.HorizontalPodAutoscalerSpec(
             scale_target_ref=spec.scale_target_ref,
             min_replicas=spec.min_replicas,
             max_replicas=spec.max_replicas,
             metrics=tuple(metrics),
             behavior=_noted(metadata, BEHAVIOR, None),
         ),
-        status=newer.HorizontalPodAutoscalerStatus(
+        status=horizontal_pod_autoscaler.HorizontalPodAutoscalerStatus(
             observed_generation=status.observed_generation,
             last_scale_time=status.last_scale_time,
             current_replicas=status.current_replicas,
@@ -127,7 +126,7 @@ def _kept(item: HorizontalPodAutoscaler) -> newer.HorizontalPodAutoscaler:
     )
 
 
-def _check(item: HorizontalPodAutoscaler) -> Iterator[Problem]:
+def _check(item: HorizontalPodAutoscaler) -> Iterator[FieldError]:
     """What annotations hold has to be what they say; what is wrong with the whole is told by this form's fields."""
     bad = False
     for key in _TYPES:
@@ -135,7 +134,7 @@ def _check(item: HorizontalPodAutoscaler) -> Iterator[Problem]:
             _noted(item.metadata, key, None)
         except msgspec.DecodeError as error:
             bad = True
-            yield Problem(f"metadata.annotations[{key}]", shown(item.metadata.annotations[key]), str(error))
+            yield FieldError(f"metadata.annotations[{key}]", quoted(item.metadata.annotations[key]), str(error))
     if bad:
         return
     for problem in HORIZONTAL_POD_AUTOSCALER.rules.check(_kept(item)):
@@ -170,12 +169,12 @@ HORIZONTAL_POD_AUTOSCALER_V1 = Kind(
     namespaced=True,
     short=("hpa",),
     categories=("all",),
-    columns=newer.COLUMNS,
+    columns=horizontal_pod_autoscaler.COLUMNS,
     cells=_cells,
     on_create=lambda item: _with_status_of(item, HorizontalPodAutoscaler()),
     on_update=_with_status_of,
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: _kept(item).spec,
-    own_rules=Rules(_default, _check, warnings=lambda item: iter((newer.UNHEEDED,))),
+    own_rules=KindRules(_default, _check, warnings=lambda item: iter((horizontal_pod_autoscaler.UNHEEDED,))),
     conversion=Conversion(HORIZONTAL_POD_AUTOSCALER, _seen, _kept),
 )

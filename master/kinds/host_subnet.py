@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from api.objects import HostSubnet
+from api.network.types import HostSubnet
 from master.kinds.kind import NAME, Column, Kind
 
 NODE_UID = "pod.network.openshift.io/node-uid"

@@ -9,12 +9,11 @@ from ipaddress import ip_address
 
 from msgspec.structs import replace
 
-from api import names
-from api.objects import Object
-from api.rules import Rules
-from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, choices, shown
-from api.services import LoadBalancerStatus
-from api.value import Value
+from api.core.services import LoadBalancerStatus
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
 from master.kinds.checks import given, unchanged
 from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none
 
@@ -139,10 +138,10 @@ class IngressClass(Object, frozen=True):
 # --- Ingress ----------------------------------------------------------------------------------------------------------
 
 
-def _check(item: Ingress) -> Iterator[Problem]:
+def _check(item: Ingress) -> Iterator[FieldError]:
     spec = item.spec
     if not spec.rules and spec.default_backend is None:
-        yield Problem("spec", "{}", "either `defaultBackend` or `rules` must be specified")
+        yield FieldError("spec", "{}", "either `defaultBackend` or `rules` must be specified")
     if spec.default_backend is not None:
         yield from _check_backend("spec.defaultBackend", spec.default_backend)
     if spec.ingress_class_name is not None:
@@ -151,8 +150,8 @@ def _check(item: Ingress) -> Iterator[Problem]:
         for index, host in enumerate(tls.hosts):
             yield from _check_host(f"spec.tls[{number}].hosts[{index}]", host)
         if tls.secret_name and names.dns_subdomain(tls.secret_name):
-            yield Problem(
-                f"spec.tls[{number}].secretName", shown(tls.secret_name), names.dns_subdomain(tls.secret_name)
+            yield FieldError(
+                f"spec.tls[{number}].secretName", quoted(tls.secret_name), names.dns_subdomain(tls.secret_name)
             )
     for number, rule in enumerate(spec.rules):
         if rule.host:
@@ -160,7 +159,7 @@ def _check(item: Ingress) -> Iterator[Problem]:
         yield from _check_paths(f"spec.rules[{number}].http.paths", rule.http)
 
 
-def _check_host(path: str, host: str) -> Iterator[Problem]:
+def _check_host(path: str, host: str) -> Iterator[FieldError]:
     try:
         ip_address(host)
     except ValueError:
@@ -168,46 +167,46 @@ def _check_host(path: str, host: str) -> Iterator[Problem]:
     else:
         wanted = "must be a DNS name, not an IP address"
     if wanted:
-        yield Problem(path, shown(host), wanted)
+        yield FieldError(path, quoted(host), wanted)
 
 
-def _check_paths(place: str, rule: HTTPIngressRuleValue | None) -> Iterator[Problem]:
+def _check_paths(place: str, rule: HTTPIngressRuleValue | None) -> Iterator[FieldError]:
     if rule is None:
         return
     if not rule.paths:
-        yield Problem(place, "[]", "at least one path is required", MISSING)
+        yield FieldError(place, "[]", "at least one path is required", MISSING)
     for number, row in enumerate(rule.paths):
         path = f"{place}[{number}]"
         if row.path_type is None:
-            yield Problem(f"{path}.pathType", "null", "pathType must be specified", MISSING)
+            yield FieldError(f"{path}.pathType", "null", "pathType must be specified", MISSING)
         elif row.path_type not in PATH_TYPES:
             accepted = f"{', '.join(PATH_TYPES)} are accepted"
-            yield Problem(f"{path}.pathType", shown(row.path_type), accepted, NOT_SUPPORTED)
+            yield FieldError(f"{path}.pathType", quoted(row.path_type), accepted, NOT_SUPPORTED)
         yield from _check_path(f"{path}.path", row.path, row.path_type)
         yield from _check_backend(f"{path}.backend", row.backend)
 
 
-def _check_path(place: str, path: str, path_type: str | None) -> Iterator[Problem]:
+def _check_path(place: str, path: str, path_type: str | None) -> Iterator[FieldError]:
     if path_type == OWN and not path:
         return
     if not path.startswith("/"):
-        yield Problem(place, shown(path), "must be an absolute path")
+        yield FieldError(place, quoted(path), "must be an absolute path")
     elif path_type != OWN:
         bad = [part for part in _IN_PATH if part in path] + [part for part in _AT_END if path.endswith(part)]
         if bad:
-            yield Problem(place, shown(path), f"must not contain {bad[0]!r}")
+            yield FieldError(place, quoted(path), f"must not contain {bad[0]!r}")
 
 
-def _check_backend(path: str, backend: IngressBackend) -> Iterator[Problem]:
+def _check_backend(path: str, backend: IngressBackend) -> Iterator[FieldError]:
     service, resource = backend.service, backend.resource
     if service is not None and resource is not None:
-        yield Problem(path, "given", "cannot set both resource and service backends")
+        yield FieldError(path, "given", "cannot set both resource and service backends")
     elif resource is not None:
         for field, text in (("kind", resource.kind), ("name", resource.name)):
             if not text:
-                yield Problem(f"{path}.resource.{field}", '""', f"{field} is required", MISSING)
+                yield FieldError(f"{path}.resource.{field}", '""', f"{field} is required", MISSING)
     elif service is None:
-        yield Problem(path, "{}", "a service or a resource is required", MISSING)
+        yield FieldError(path, "{}", "a service or a resource is required", MISSING)
     else:
         yield from given(f"{path}.service.name", service.name, _service_name)
         yield from _check_port(f"{path}.service.port", service.port)
@@ -218,22 +217,22 @@ def _service_name(text: str) -> str:
     return "" if _SERVICE.fullmatch(text) else wanted
 
 
-def _check_port(path: str, port: ServiceBackendPort) -> Iterator[Problem]:
+def _check_port(path: str, port: ServiceBackendPort) -> Iterator[FieldError]:
     if port.name and port.number:
-        yield Problem(path, shown(port.name), "cannot set both port name & port number")
+        yield FieldError(path, quoted(port.name), "cannot set both port name & port number")
     elif port.name:
         yield from given(f"{path}.name", port.name, names.port_name)
     elif not port.number:
-        yield Problem(path, "{}", "port name or number is required", MISSING)
+        yield FieldError(path, "{}", "port name or number is required", MISSING)
     elif not 1 <= port.number <= 65535:
-        yield Problem(f"{path}.number", shown(port.number), "must be between 1 and 65535, inclusive")
+        yield FieldError(f"{path}.number", quoted(port.number), "must be between 1 and 65535, inclusive")
 
 
-def _check_class_named_twice(item: Ingress) -> Iterator[Problem]:
+def _check_class_named_twice(item: Ingress) -> Iterator[FieldError]:
     if item.spec.ingress_class_name is not None and CLASS_ANNOTATION in item.metadata.annotations:
         why = "can not be set when the class field is also set"
         path = f"metadata.annotations[{CLASS_ANNOTATION}]"
-        yield Problem(path, shown(item.metadata.annotations[CLASS_ANNOTATION]), why)
+        yield FieldError(path, quoted(item.metadata.annotations[CLASS_ANNOTATION]), why)
 
 
 def _hosts(rules: tuple[IngressRule, ...]) -> str:
@@ -254,7 +253,7 @@ def _cells(item: Ingress, now: datetime.datetime) -> tuple[object, ...]:
     )
 
 
-def _check_all(item: Ingress) -> Iterator[Problem]:
+def _check_all(item: Ingress) -> Iterator[FieldError]:
     yield from _check_class_named_twice(item)
     yield from _check(item)
 
@@ -279,20 +278,20 @@ def _default_class(item: IngressClass) -> IngressClass:
     return replace(item, spec=replace(item.spec, parameters=scoped))
 
 
-def _check_class(item: IngressClass) -> Iterator[Problem]:
+def _check_class(item: IngressClass) -> Iterator[FieldError]:
     yield from given("spec.controller", item.spec.controller, _controller)
     row, path = item.spec.parameters, "spec.parameters"
     if row is None:
         return
     for field, text in (("kind", row.kind), ("name", row.name)):
         if not text:
-            yield Problem(f"{path}.{field}", '""', f"{field} is required", MISSING)
-    yield from choices((f"{path}.scope", row.scope or "", SCOPES))
+            yield FieldError(f"{path}.{field}", '""', f"{field} is required", MISSING)
+    yield from unsupported_values((f"{path}.scope", row.scope or "", SCOPES))
     if row.scope == NAMESPACE:
         yield from given(f"{path}.namespace", row.namespace or "", names.dns_label)
     elif row.namespace is not None:
         why = "`parameters.scope` is set to 'Cluster'"
-        yield Problem(f"{path}.namespace", shown(row.namespace), why, FORBIDDEN)
+        yield FieldError(f"{path}.namespace", quoted(row.namespace), why, FORBIDDEN)
 
 
 def _class_cells(item: IngressClass, now: datetime.datetime) -> tuple[object, ...]:
@@ -321,7 +320,7 @@ INGRESS = Kind(
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=Rules(check=_check_all, warnings=lambda item: iter((UNHEEDED,))),
+    own_rules=KindRules(check=_check_all, warnings=lambda item: iter((UNHEEDED,))),
 )
 INGRESS_CLASS = Kind(
     type=IngressClass,
@@ -336,7 +335,7 @@ INGRESS_CLASS = Kind(
     ),
     cells=_class_cells,
     spec=lambda item: item.spec,
-    own_rules=Rules(
+    own_rules=KindRules(
         _default_class,
         _check_class,
         lambda old, new: unchanged(("spec.controller", old.spec.controller, new.spec.controller)),

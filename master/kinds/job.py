@@ -8,12 +8,11 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api import names
-from api.label_selector import LabelSelector, check_selector, shown_selector
-from api.objects import Condition, Object
-from api.rules import Rules
-from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
-from api.value import Value, by
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Condition, Object, Value, merge_keys
+from api.validation.registry import KindRules
 from master.kinds import pod_failure_policy, success_policy
 from master.kinds.checks import at_least
 from master.kinds.kind import AGE, NAME, Column, Kind, age, duration, parse_time
@@ -70,7 +69,7 @@ class JobStatus(Value, frozen=True):
     The indexes are written as "0,3-5".
     """
 
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
     start_time: str | None = None
     completion_time: str | None = None
     active: int = 0
@@ -151,7 +150,7 @@ def _on_create(item: Job) -> Job:
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def check_spec(spec: JobSpec) -> Iterator[Problem]:
+def check_spec(spec: JobSpec) -> Iterator[FieldError]:
     """Every problem of a job's spec but for its selector."""
     yield from at_least(
         ("spec.parallelism", spec.parallelism, 0),
@@ -166,7 +165,7 @@ def check_spec(spec: JobSpec) -> Iterator[Problem]:
     policy = spec.template.spec.restart_policy
     if policy in ("", "Always"):
         wanted = 'valid values: "OnFailure", "Never"'
-        yield Problem("spec.template.spec.restartPolicy", shown(policy), wanted, MISSING)
+        yield FieldError("spec.template.spec.restartPolicy", quoted(policy), wanted, MISSING)
     yield from _check_modes(spec)
     yield from _check_indexes(spec)
     yield from _check_limits(spec)
@@ -174,26 +173,26 @@ def check_spec(spec: JobSpec) -> Iterator[Problem]:
         yield from _check_policy(spec, spec.pod_failure_policy)
 
 
-def _check_modes(spec: JobSpec) -> Iterator[Problem]:
+def _check_modes(spec: JobSpec) -> Iterator[FieldError]:
     if spec.managed_by is not None and ("/" not in spec.managed_by or names.label_key(spec.managed_by)):
         why = 'must be a domain-prefixed path (such as "acme.io/foo")'
-        yield Problem("spec.managedBy", shown(spec.managed_by), why)
+        yield FieldError("spec.managedBy", quoted(spec.managed_by), why)
     for name, value, accepted in (
         ("completionMode", spec.completion_mode, (INDEXED, NON_INDEXED)),
         ("podReplacementPolicy", spec.pod_replacement_policy, (ONLY_FAILED, TERMINATING_OR_FAILED)),
     ):
         if value not in ("", *accepted):
-            yield Problem(f"spec.{name}", shown(value), f"{' and '.join(accepted)} are accepted", NOT_SUPPORTED)
+            yield FieldError(f"spec.{name}", quoted(value), f"{' and '.join(accepted)} are accepted", NOT_SUPPORTED)
 
 
-def _check_indexes(spec: JobSpec) -> Iterator[Problem]:
+def _check_indexes(spec: JobSpec) -> Iterator[FieldError]:
     if spec.completion_mode == INDEXED:
         if spec.completions is None:
-            yield Problem("spec.completions", "null", f"when completion mode is {INDEXED}", MISSING)
+            yield FieldError("spec.completions", "null", f"when completion mode is {INDEXED}", MISSING)
         for name, number in (("parallelism", spec.parallelism), ("completions", spec.completions)):
             if number is not None and number > MOST_INDEXES:
                 why = f"must be less than or equal to {MOST_INDEXES} when completion mode is {INDEXED}"
-                yield Problem(f"spec.{name}", shown(number), why)
+                yield FieldError(f"spec.{name}", quoted(number), why)
         if spec.success_policy is not None:
             yield from success_policy.check(spec.success_policy, min(spec.completions or 0, MOST_INDEXES))
         return
@@ -204,49 +203,49 @@ def _check_indexes(spec: JobSpec) -> Iterator[Problem]:
     ):
         if value is not None:
             why = f"requires indexed completion mode (completionMode: {INDEXED})"
-            yield Problem(f"spec.{name}", "given", why, FORBIDDEN)
+            yield FieldError(f"spec.{name}", "given", why, FORBIDDEN)
 
 
-def _check_limits(spec: JobSpec) -> Iterator[Problem]:
+def _check_limits(spec: JobSpec) -> Iterator[FieldError]:
     if spec.max_failed_indexes is not None and spec.backoff_limit_per_index is None:
         why = "when maxFailedIndexes is specified"
-        yield Problem("spec.backoffLimitPerIndex", "null", why, MISSING)
+        yield FieldError("spec.backoffLimitPerIndex", "null", why, MISSING)
     if spec.backoff_limit_per_index is not None and spec.template.spec.restart_policy == "OnFailure":
         why = "only Never is accepted when backoffLimitPerIndex is specified"
-        yield Problem("spec.template.spec.restartPolicy", shown("OnFailure"), why)
+        yield FieldError("spec.template.spec.restartPolicy", quoted("OnFailure"), why)
 
 
-def _check_policy(spec: JobSpec, policy: PodFailurePolicy) -> Iterator[Problem]:
+def _check_policy(spec: JobSpec, policy: PodFailurePolicy) -> Iterator[FieldError]:
     pod = spec.template.spec
     if pod.restart_policy == "OnFailure":
         why = 'only "Never" is supported when podFailurePolicy is specified'
-        yield Problem("spec.template.spec.restartPolicy", shown(pod.restart_policy), why)
+        yield FieldError("spec.template.spec.restartPolicy", quoted(pod.restart_policy), why)
     if spec.pod_replacement_policy == TERMINATING_OR_FAILED:
         why = f"only {ONLY_FAILED} is accepted with a podFailurePolicy"
-        yield Problem("spec.podReplacementPolicy", shown(spec.pod_replacement_policy), why, NOT_SUPPORTED)
+        yield FieldError("spec.podReplacementPolicy", quoted(spec.pod_replacement_policy), why, NOT_SUPPORTED)
     containers = (one.name for one in (*pod.init_containers, *pod.containers))
     yield from pod_failure_policy.check(policy, containers, spec.backoff_limit_per_index is not None)
 
 
-def _check(item: Job) -> Iterator[Problem]:
+def _check(item: Job) -> Iterator[FieldError]:
     spec, wish = item.spec, item.spec.selector
     if len(item.metadata.name) > LONGEST_NAME:
-        yield Problem("metadata.name", shown(item.metadata.name), f"must be no more than {LONGEST_NAME} characters")
+        yield FieldError("metadata.name", quoted(item.metadata.name), f"must be no more than {LONGEST_NAME} characters")
     yield from check_spec(spec)
     yield from check_selector("spec.selector", wish or LabelSelector())
     if spec.manual_selector:
         if wish is None or not (wish.match_labels or wish.match_expressions):
-            yield Problem("spec.selector", shown(wish), "with manualSelector a selector is required", MISSING)
+            yield FieldError("spec.selector", quoted(wish), "with manualSelector a selector is required", MISSING)
         elif not list(check_selector("", wish)):
             bad = check_template(spec.template, wish, ("Always", *POLICIES))
             yield from (row for row in bad if row.path == "spec.template.metadata.labels")
     elif wish is not None and not _is_generated(item, wish):
-        yield Problem("spec.selector", shown(shown_selector(wish)), "`selector` not auto-generated")
+        yield FieldError("spec.selector", quoted(shown_selector(wish)), "`selector` not auto-generated")
     if spec.completion_mode == INDEXED and spec.completions:
         last = f"{item.metadata.name}-{spec.completions - 1}"
         if item.metadata.name and names.dns_label(last):
             why = f"the names of its pods' hosts, such as {last}, must be DNS labels: {names.dns_label(last)}"
-            yield Problem("metadata.name", shown(item.metadata.name), why)
+            yield FieldError("metadata.name", quoted(item.metadata.name), why)
 
 
 def _is_generated(item: Job, wish: LabelSelector) -> bool:
@@ -256,7 +255,7 @@ def _is_generated(item: Job, wish: LabelSelector) -> bool:
     return mine and not wish.match_expressions
 
 
-def _immutable(old: Job, new: Job) -> Iterator[Problem]:
+def _immutable(old: Job, new: Job) -> Iterator[FieldError]:
     before, after = old.spec, new.spec
     template = (_lasting(old), _lasting(new)) if _never_ran(old) else (before.template, after.template)
     for name, was, wish in (
@@ -269,11 +268,11 @@ def _immutable(old: Job, new: Job) -> Iterator[Problem]:
         ("template", *template),
     ):
         if was != wish:
-            yield Problem(f"spec.{name}", "changed", "field is immutable")
+            yield FieldError(f"spec.{name}", "changed", "field is immutable")
     if before.completions != after.completions:
         grows = after.completion_mode == INDEXED and after.completions is not None
         if not (grows and before.completions is not None and after.completions == after.parallelism):
-            yield Problem("spec.completions", shown(after.completions), "field is immutable")
+            yield FieldError("spec.completions", quoted(after.completions), "field is immutable")
 
 
 def _never_ran(item: Job) -> bool:
@@ -345,6 +344,6 @@ JOB = Kind(
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=Rules(default=_default, check=_check, immutable=_immutable),
+    own_rules=KindRules(default=_default, check=_check, immutable=_immutable),
     orphans=True,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from api.objects import Pod
+from api.core.pod import Pod
 
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 

@@ -12,10 +12,9 @@ from typing import Any, Generic
 
 import msgspec
 
-from api.objects import O, Object, ObjectMeta
-from api.rules import Rules
-from api.schema import Problem
-from api.validate import RULES
+from api.meta.schema import FieldError
+from api.meta.types import O, Object, ObjectMeta
+from api.validation.registry import RULES, KindRules
 from master.kinds.shape import Shape, shape_of
 
 
@@ -81,7 +80,7 @@ class Subresource(Generic[O]):
     """
 
     name: str
-    part: Callable[[O, O], tuple[O, tuple[Problem, ...]]] | None = None
+    part: Callable[[O, O], tuple[O, tuple[FieldError, ...]]] | None = None
     body: tuple[str, str, str] | None = None
     verbs: tuple[str, ...] = PART_VERBS
     through: bool = False
@@ -140,7 +139,7 @@ class Kind(Generic[O]):
     spec: Callable[[O], Any] | None = None
     held: Callable[[O], bool] = field(default=lambda item: False)
     scaling: Scaling[O] | None = None
-    own_rules: Rules[O] | None = None
+    own_rules: KindRules[O] | None = None
     more: tuple[Subresource[O], ...] = ()
     conversion: Conversion[O] | None = None
     reported: bool = False
@@ -187,7 +186,7 @@ class Kind(Generic[O]):
         return frozenset(self.selectable(self.type()))
 
     @property
-    def rules(self) -> Rules[O]:
+    def rules(self) -> KindRules[O]:
         """What is accepted and filled in."""
         return self.own_rules or RULES[self.type]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from api.leases import Lease
+from api.core.node import Lease
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from api import names
-from api.objects import Object
-from api.quantity import Quantity
-from api.rules import Rules
-from api.schema import DUPLICATE, FORBIDDEN, MISSING, Problem, shown
-from api.value import Value
+from api.meta import names
+from api.meta.quantity import Quantity
+from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, FieldError, quoted
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
 from master.kinds.amounts import Amounts, Given, read, shortest
 from master.kinds.checks import amounts
 from master.kinds.kind import NAME, Column, Kind
@@ -76,19 +75,19 @@ def _fields(row: LimitRangeItem) -> dict[str, Given]:
 _WIRE = {"default_request": "defaultRequest", "max_limit_request_ratio": "maxLimitRequestRatio"}
 
 
-def _check(item: LimitRange) -> Iterator[Problem]:
+def _check(item: LimitRange) -> Iterator[FieldError]:
     seen: set[str] = set()
     for number, row in enumerate(item.spec.limits):
         path = f"spec.limits[{number}]"
         if row.type not in TYPES and ("/" not in row.type or names.label_key(row.type)):
-            yield Problem(f"{path}.type", shown(row.type), "must be a standard limit type or fully qualified")
+            yield FieldError(f"{path}.type", quoted(row.type), "must be a standard limit type or fully qualified")
         if row.type in seen:
-            yield Problem(f"{path}.type", shown(row.type), "must be unique", DUPLICATE)
+            yield FieldError(f"{path}.type", quoted(row.type), "must be unique", DUPLICATE)
         seen.add(row.type)
         yield from _check_row(path, row)
 
 
-def _check_row(path: str, row: LimitRangeItem) -> Iterator[Problem]:
+def _check_row(path: str, row: LimitRangeItem) -> Iterator[FieldError]:
     bad = False
     for field, given in _fields(row).items():
         place = f"{path}.{_WIRE.get(field, field)}"
@@ -98,28 +97,28 @@ def _check_row(path: str, row: LimitRangeItem) -> Iterator[Problem]:
     if row.type == POD:
         for name, given in (("default", row.default), ("defaultRequest", row.default_request)):
             if given:
-                yield Problem(f"{path}.{name}", "given", "may not be specified when `type` is 'Pod'", FORBIDDEN)
+                yield FieldError(f"{path}.{name}", "given", "may not be specified when `type` is 'Pod'", FORBIDDEN)
     if row.type == CLAIM and not {"storage"} & {*row.min, *row.max}:
         why = "either minimum or maximum storage value is required, but neither was provided"
-        yield Problem(f"{path}.limits", "{}", why, MISSING)
+        yield FieldError(f"{path}.limits", "{}", why, MISSING)
     if not bad:
         yield from _check_order(path, _defaulted(row))
 
 
-def _check_names(path: str, given: Given, kind: str) -> Iterator[Problem]:
+def _check_names(path: str, given: Given, kind: str) -> Iterator[FieldError]:
     for name in given:
         place = f"{path}[{name}]"
         if names.label_key(name):
-            yield Problem(place, shown(name), names.label_key(name))
+            yield FieldError(place, quoted(name), names.label_key(name))
         elif kind in (POD, CONTAINER) and "/" not in name and not _is_standard(name):
-            yield Problem(place, shown(name), "must be a standard resource for containers")
+            yield FieldError(place, quoted(name), "must be a standard resource for containers")
 
 
 def _is_standard(name: str) -> bool:
     return name in ("cpu", "memory", "ephemeral-storage") or name.startswith("hugepages-")
 
 
-def _check_order(path: str, row: LimitRangeItem) -> Iterator[Problem]:
+def _check_order(path: str, row: LimitRangeItem) -> Iterator[FieldError]:
     fields = {field: read(given) for field, given in _fields(row).items()}
     rows = (
         ("min", "min", "min value", "max", "max value"),
@@ -133,21 +132,21 @@ def _check_order(path: str, row: LimitRangeItem) -> Iterator[Problem]:
         for at, low, low_words, high, high_words in rows:
             less, more = fields[low].get(name), fields[high].get(name)
             if less is not None and more is not None and less.milli > more.milli:
-                found = shown(str(fields[at].get(name, less)))
+                found = quoted(str(fields[at].get(name, less)))
                 why = f"{low_words} {less} is greater than {high_words} {more}"
-                yield Problem(f"{path}.{_WIRE.get(at, at)}[{name}]", found, why)
+                yield FieldError(f"{path}.{_WIRE.get(at, at)}[{name}]", found, why)
         yield from _check_ratio(f"{path}.maxLimitRequestRatio[{name}]", name, fields)
 
 
-def _check_ratio(path: str, name: str, fields: Mapping[str, Amounts]) -> Iterator[Problem]:
+def _check_ratio(path: str, name: str, fields: Mapping[str, Amounts]) -> Iterator[FieldError]:
     ratio = fields["max_limit_request_ratio"].get(name)
     if ratio is None:
         return
     if ratio.milli < ONE.milli:
-        yield Problem(path, shown(str(ratio)), f"ratio {ratio} is less than 1")
+        yield FieldError(path, quoted(str(ratio)), f"ratio {ratio} is less than 1")
     least, most = fields["min"].get(name), fields["max"].get(name)
     if least is not None and most is not None and least.milli and ratio.milli * least.milli > most.milli * ONE.milli:
-        yield Problem(path, shown(str(ratio)), f"ratio {ratio} is greater than max/min = {most.over(least):.6f}")
+        yield FieldError(path, quoted(str(ratio)), f"ratio {ratio} is greater than max/min = {most.over(least):.6f}")
 
 
 def _cells(item: LimitRange, now: datetime.datetime) -> tuple[object, ...]:
@@ -163,5 +162,5 @@ LIMIT_RANGE = Kind(
     short=("limits",),
     columns=(NAME, Column("Created At", "When it was made.", "date")),
     cells=_cells,
-    own_rules=Rules(_default, _check),
+    own_rules=KindRules(_default, _check),
 )

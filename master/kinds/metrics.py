@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import asdict
 
-from api import names
-from api.label_selector import LabelSelector, check_selector
-from api.schema import MISSING, NOT_SUPPORTED, Problem, shown
-from api.value import Value
+from api.meta import names
+from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector, check_selector
+from api.meta.types import Value
 from master.kinds.checks import amount, at_least, exactly_one, given
 
 SOURCES = ("Resource", "Pods", "Object", "External", "ContainerResource")
@@ -147,13 +147,13 @@ def _path_segment(text: str) -> str:
     return 'may not contain "/" or "%"' if "/" in text or "%" in text or text in (".", "..") else ""
 
 
-def check_reference(path: str, reference: CrossVersionObjectReference) -> Iterator[Problem]:
+def check_reference(path: str, reference: CrossVersionObjectReference) -> Iterator[FieldError]:
     """An object of the same project must be named."""
     yield from given(f"{path}.kind", reference.kind, _path_segment)
     yield from given(f"{path}.name", reference.name, _path_segment)
 
 
-def check_metric(path: str, metric: MetricSpec) -> Iterator[Problem]:
+def check_metric(path: str, metric: MetricSpec) -> Iterator[FieldError]:
     """Every problem of a metric that is wished for."""
     held = asdict(metric)
     held.pop("type")
@@ -161,16 +161,16 @@ def check_metric(path: str, metric: MetricSpec) -> Iterator[Problem]:
     found = list(exactly_one(path, sources))
     field = metric.type[:1].lower() + metric.type[1:]
     if metric.type not in SOURCES:
-        yield Problem(f"{path}.type", shown(metric.type), f"{', '.join(SOURCES)} are accepted", NOT_SUPPORTED)
+        yield FieldError(f"{path}.type", quoted(metric.type), f"{', '.join(SOURCES)} are accepted", NOT_SUPPORTED)
     elif found:
         yield from found
     elif sources[field] is None:
-        yield Problem(f"{path}.{field}", "null", f"is required where the type is {metric.type}", MISSING)
+        yield FieldError(f"{path}.{field}", "null", f"is required where the type is {metric.type}", MISSING)
     else:
         yield from _check_source(f"{path}.{field}", sources[field])
 
 
-def _check_source(path: str, source: ResourceMetricSource | PodsMetricSource) -> Iterator[Problem]:
+def _check_source(path: str, source: ResourceMetricSource | PodsMetricSource) -> Iterator[FieldError]:
     if isinstance(source, ResourceMetricSource):
         yield from given(f"{path}.name", source.name, names.label_key)
         accepted: tuple[str, ...] = (UTILIZATION, AVERAGE)
@@ -185,9 +185,9 @@ def _check_source(path: str, source: ResourceMetricSource | PodsMetricSource) ->
     yield from _check_target(f"{path}.target", source.target, accepted)
 
 
-def _check_target(path: str, target: MetricTarget, accepted: tuple[str, ...]) -> Iterator[Problem]:
+def _check_target(path: str, target: MetricTarget, accepted: tuple[str, ...]) -> Iterator[FieldError]:
     if target.type not in accepted:
-        yield Problem(f"{path}.type", shown(target.type), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
+        yield FieldError(f"{path}.type", quoted(target.type), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
         return
     fields = {
         UTILIZATION: ("averageUtilization", target.average_utilization),
@@ -197,9 +197,9 @@ def _check_target(path: str, target: MetricTarget, accepted: tuple[str, ...]) ->
     name, _ = fields[target.type]
     for field, value in fields.values():
         if field == name and value is None:
-            yield Problem(f"{path}.{field}", "null", f"is required where the type is {target.type}", MISSING)
+            yield FieldError(f"{path}.{field}", "null", f"is required where the type is {target.type}", MISSING)
         elif field != name and value is not None:
-            yield Problem(f"{path}.{field}", shown(value), f"is not accepted where the type is {target.type}")
+            yield FieldError(f"{path}.{field}", quoted(value), f"is not accepted where the type is {target.type}")
     yield from at_least((f"{path}.averageUtilization", target.average_utilization, 1))
     yield from amount(f"{path}.value", target.value)
     yield from amount(f"{path}.averageValue", target.average_value)

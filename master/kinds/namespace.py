@@ -6,9 +6,8 @@ import datetime
 
 import msgspec
 
-from api.leases import NODE_LEASES
-from api.objects import Namespace, NamespaceSpec, NamespaceStatus
-from api.schema import Problem
+from api.core.node import NODE_LEASES, Namespace, NamespaceSpec, NamespaceStatus
+from api.meta.schema import FieldError
 from master.kinds.kind import AGE, NAME, VERBS, Column, Kind, Subresource, age, with_metadata
 
 FINALIZER = "kubernetes"
@@ -43,7 +42,7 @@ def _with_status(new: Namespace, old: Namespace) -> Namespace:
     return msgspec.structs.replace(old, status=msgspec.structs.replace(new.status, phase=phase))
 
 
-def _finalized(new: Namespace, old: Namespace) -> tuple[Namespace, tuple[Problem, ...]]:
+def _finalized(new: Namespace, old: Namespace) -> tuple[Namespace, tuple[FieldError, ...]]:
     return msgspec.structs.replace(old, spec=new.spec), ()
 
 

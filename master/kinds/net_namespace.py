@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from api.objects import NetNamespace
+from api.network.types import NetNamespace
 from master.kinds.kind import NAME, Column, Kind
 
 

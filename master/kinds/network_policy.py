@@ -10,12 +10,11 @@ from ipaddress import ip_network
 import msgspec
 from msgspec.structs import replace
 
-from api import names
-from api.label_selector import LabelSelector, check_selector, shown_selector
-from api.objects import Object
-from api.rules import Rules
-from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, choices, shown
-from api.value import Value
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 _LENGTH = re.compile(r"/[0-9]{1,3}$", re.ASCII)
@@ -92,7 +91,7 @@ def _default_ports(ports: tuple[NetworkPolicyPort, ...]) -> tuple[NetworkPolicyP
     return tuple(replace(port, protocol=port.protocol or "TCP") for port in ports)
 
 
-def _check(item: NetworkPolicy) -> Iterator[Problem]:
+def _check(item: NetworkPolicy) -> Iterator[FieldError]:
     spec = item.spec
     yield from check_selector("spec.podSelector", spec.pod_selector)
     for number, ingress in enumerate(spec.ingress):
@@ -100,40 +99,40 @@ def _check(item: NetworkPolicy) -> Iterator[Problem]:
     for number, egress in enumerate(spec.egress):
         yield from _check_rule(f"spec.egress[{number}]", "to", egress.ports, egress.to)
     if len(spec.policy_types) > len(TYPES):
-        yield Problem("spec.policyTypes", shown(spec.policy_types), "may not specify more than two policyTypes")
+        yield FieldError("spec.policyTypes", quoted(spec.policy_types), "may not specify more than two policyTypes")
     for number, name in enumerate(spec.policy_types):
         if name not in TYPES:
             accepted = f"{', '.join(TYPES)} are accepted"
-            yield Problem(f"spec.policyTypes[{number}]", shown(name), accepted, NOT_SUPPORTED)
+            yield FieldError(f"spec.policyTypes[{number}]", quoted(name), accepted, NOT_SUPPORTED)
 
 
 def _check_rule(
     path: str, peers_field: str, ports: tuple[NetworkPolicyPort, ...], peers: tuple[NetworkPolicyPeer, ...]
-) -> Iterator[Problem]:
+) -> Iterator[FieldError]:
     for number, port in enumerate(ports):
         yield from _check_port(f"{path}.ports[{number}]", port)
     for number, peer in enumerate(peers):
         yield from _check_peer(f"{path}.{peers_field}[{number}]", peer)
 
 
-def _check_port(path: str, port: NetworkPolicyPort) -> Iterator[Problem]:
-    yield from choices((f"{path}.protocol", port.protocol or "", PROTOCOLS))
+def _check_port(path: str, port: NetworkPolicyPort) -> Iterator[FieldError]:
+    yield from unsupported_values((f"{path}.protocol", port.protocol or "", PROTOCOLS))
     if isinstance(port.port, int):
         if not 1 <= port.port <= 65535:
-            yield Problem(f"{path}.port", shown(port.port), "must be between 1 and 65535, inclusive")
+            yield FieldError(f"{path}.port", quoted(port.port), "must be between 1 and 65535, inclusive")
     elif port.port is not None and names.port_name(port.port):
-        yield Problem(f"{path}.port", shown(port.port), names.port_name(port.port))
+        yield FieldError(f"{path}.port", quoted(port.port), names.port_name(port.port))
     if port.end_port is None:
         return
     if not isinstance(port.port, int):
         why = "may not be specified when `port` is not numeric"
-        yield Problem(f"{path}.endPort", shown(port.end_port), why)
+        yield FieldError(f"{path}.endPort", quoted(port.end_port), why)
     elif not port.port <= port.end_port <= 65535:
         why = "must be greater than or equal to `port`, and at most 65535"
-        yield Problem(f"{path}.endPort", shown(port.end_port), why)
+        yield FieldError(f"{path}.endPort", quoted(port.end_port), why)
 
 
-def _check_peer(path: str, peer: NetworkPolicyPeer) -> Iterator[Problem]:
+def _check_peer(path: str, peer: NetworkPolicyPeer) -> Iterator[FieldError]:
     selectors = (("podSelector", peer.pod_selector), ("namespaceSelector", peer.namespace_selector))
     for field, wish in selectors:
         if wish is not None:
@@ -141,16 +140,16 @@ def _check_peer(path: str, peer: NetworkPolicyPeer) -> Iterator[Problem]:
     selects = any(wish is not None for _, wish in selectors)
     if peer.ip_block is None:
         if not selects:
-            yield Problem(path, "{}", "must specify a peer", MISSING)
+            yield FieldError(path, "{}", "must specify a peer", MISSING)
         return
     if selects:
-        yield Problem(path, "given", "may not specify both ipBlock and another peer", FORBIDDEN)
+        yield FieldError(path, "given", "may not specify both ipBlock and another peer", FORBIDDEN)
     yield from _check_block(f"{path}.ipBlock", peer.ip_block)
 
 
-def _check_block(path: str, block: IPBlock) -> Iterator[Problem]:
+def _check_block(path: str, block: IPBlock) -> Iterator[FieldError]:
     if not block.cidr:
-        yield Problem(f"{path}.cidr", '""', "a network is required", MISSING)
+        yield FieldError(f"{path}.cidr", '""', "a network is required", MISSING)
         return
     yield from check_network(f"{path}.cidr", block.cidr)
     for number, inner in enumerate(block.except_):
@@ -158,10 +157,10 @@ def _check_block(path: str, block: IPBlock) -> Iterator[Problem]:
         problems = [*check_network(place, inner), *check_network(place, block.cidr)]
         yield from problems[:1]
         if not problems and not _lies_in(inner, block.cidr):
-            yield Problem(place, shown(inner), f"must be a strict subset of `cidr`, {block.cidr}")
+            yield FieldError(place, quoted(inner), f"must be a strict subset of `cidr`, {block.cidr}")
 
 
-def check_network(path: str, text: str) -> Iterator[Problem]:
+def check_network(path: str, text: str) -> Iterator[FieldError]:
     """A network such as 10.0.0.0/8."""
     try:
         ip_network(text, strict=False)
@@ -169,7 +168,7 @@ def check_network(path: str, text: str) -> Iterator[Problem]:
     except ValueError:
         good = False
     if not good:
-        yield Problem(path, shown(text), "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")
+        yield FieldError(path, quoted(text), "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")
 
 
 def _lies_in(inner: str, outer: str) -> bool:
@@ -192,5 +191,5 @@ NETWORK_POLICY = Kind(
     columns=(NAME, Column("Pod-Selector", "The pods that it is about."), AGE),
     cells=_cells,
     spec=lambda item: item.spec,
-    own_rules=Rules(_default, _check, warnings=lambda item: iter((UNHEEDED,))),
+    own_rules=KindRules(_default, _check, warnings=lambda item: iter((UNHEEDED,))),
 )

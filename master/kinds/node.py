@@ -6,7 +6,7 @@ import datetime
 
 import msgspec
 
-from api.objects import Node
+from api.core.node import Node
 from master.kinds.kind import AGE, NAME, Column, Kind, age, or_none, proxy
 
 ROLE_LABEL = "node-role.kubernetes.io/"

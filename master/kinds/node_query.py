@@ -6,7 +6,7 @@ import datetime
 
 import msgspec
 
-from api.queries import NodeQuery
+from api.network.queries import NodeQuery
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 

@@ -6,7 +6,7 @@ import datetime
 
 import msgspec
 
-from api.storage import ACCESS_MODES, PersistentVolume, PersistentVolumeStatus
+from api.core.storage import ACCESS_MODES, PersistentVolume, PersistentVolumeStatus
 from master.kinds.kind import AGE, NAME, Column, Kind, age, with_metadata
 
 VOLUME_FINALIZER = "kubernetes.io/pv-protection"

@@ -6,7 +6,7 @@ import datetime
 
 import msgspec
 
-from api.storage import PersistentVolumeClaim, PersistentVolumeClaimStatus
+from api.core.storage import PersistentVolumeClaim, PersistentVolumeClaimStatus
 from master.kinds.kind import AGE, NAME, Column, Kind, age, with_metadata
 from master.kinds.persistent_volume import modes, or_unset
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from api import init_containers
-from api.objects import FINAL_PHASES, Condition, ContainerStatus, Pod, PodStatus
-from api.resources import is_sidecar
+from api.core.pod import FINAL_PHASES, ContainerStatus, Pod, PodStatus
+from api.core.resources import is_sidecar
+from api.meta.types import Condition
+from api.validation import pod
 from master.kinds.default_tolerations import with_tolerations
 from master.kinds.kind import AGE, NAME, Column, Kind, Subresource, age, or_none, proxy, stream
 
@@ -185,7 +186,7 @@ POD: Kind[Pod] = Kind(
         stream("attach", "PodAttachOptions"),
         Subresource("binding", body=("", "v1", "Binding"), verbs=("create",)),
         Subresource("eviction", body=("policy", "v1", "Eviction"), verbs=("create",)),
-        Subresource(EPHEMERAL, part=lambda new, old: init_containers.added(old, new)),
+        Subresource(EPHEMERAL, part=lambda new, old: pod.added(old, new)),
         stream("exec", "PodExecOptions"),
         Subresource("log", verbs=("get",), through=True),
         stream("portforward", "PodPortForwardOptions"),

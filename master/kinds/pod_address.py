@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 
-from api.objects import ObjectMeta, Pod, PodSpec, PodStatus
-from api.pod_addresses import PodAddress
-from api.rules import Rules
+from api.core.pod import Pod, PodSpec, PodStatus
+from api.meta.types import ObjectMeta
+from api.network.types import PodAddress
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, READ_VERBS, Column, Conversion, Kind, age, or_none
 from master.kinds.pod import POD
 
@@ -55,7 +56,7 @@ POD_ADDRESS = Kind(
         AGE,
     ),
     cells=_cells,
-    own_rules=Rules(),
+    own_rules=KindRules(),
     conversion=Conversion(POD, _seen, _kept),
     verbs=READ_VERBS,
     refusal="it is another form of a pod, to be read: write the pod",

@@ -8,11 +8,10 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector, check_selector
-from api.objects import Object, StatusCondition
-from api.rules import Rules
-from api.schema import Problem, choices, shown
-from api.value import Value, by
+from api.meta.schema import FieldError, quoted, unsupported_values
+from api.meta.selectors import LabelSelector, check_selector
+from api.meta.types import Object, StatusCondition, Value, merge_keys
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 from master.kinds.workload import check_share, share
 
@@ -41,7 +40,7 @@ class PodDisruptionBudgetStatus(Value, frozen=True, omit_defaults=False):
     current_healthy: int = 0
     desired_healthy: int = 0
     expected_pods: int = 0
-    conditions: Annotated[tuple[StatusCondition, ...], by("type")] = ()
+    conditions: Annotated[tuple[StatusCondition, ...], merge_keys("type")] = ()
 
 
 class PodDisruptionBudget(Object, frozen=True):
@@ -54,17 +53,17 @@ class PodDisruptionBudget(Object, frozen=True):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
-def _check(item: PodDisruptionBudget) -> Iterator[Problem]:
+def _check(item: PodDisruptionBudget) -> Iterator[FieldError]:
     spec = item.spec
     if spec.min_available is not None and spec.max_unavailable is not None:
-        found = shown({"minAvailable": spec.min_available, "maxUnavailable": spec.max_unavailable})
-        yield Problem("spec", found, "minAvailable and maxUnavailable cannot be both set")
+        found = quoted({"minAvailable": spec.min_available, "maxUnavailable": spec.max_unavailable})
+        yield FieldError("spec", found, "minAvailable and maxUnavailable cannot be both set")
     for name, value in (("minAvailable", spec.min_available), ("maxUnavailable", spec.max_unavailable)):
         if wrong := _wrong(value):
-            yield Problem(f"spec.{name}", shown(value), wrong)
+            yield FieldError(f"spec.{name}", quoted(value), wrong)
     yield from check_selector("spec.selector", spec.selector or LabelSelector())
     policy = spec.unhealthy_pod_eviction_policy
-    yield from choices(("spec.unhealthyPodEvictionPolicy", policy or "", (IF_HEALTHY, ALWAYS)))
+    yield from unsupported_values(("spec.unhealthyPodEvictionPolicy", policy or "", (IF_HEALTHY, ALWAYS)))
 
 
 def _wrong(value: int | str | None) -> str:
@@ -105,5 +104,5 @@ POD_DISRUPTION_BUDGET = Kind(
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=Rules(check=_check),
+    own_rules=KindRules(check=_check),
 )

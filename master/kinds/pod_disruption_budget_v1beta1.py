@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector, LabelSelectorRequirement
-from api.objects import Object
-from api.rules import Rules
-from api.schema import Problem
-from master.kinds import pod_disruption_budget as newer
+from api.meta.schema import FieldError
+from api.meta.selectors import LabelSelector, LabelSelectorRequirement
+from api.meta.types import Object
+from api.validation.registry import KindRules
+from master.kinds import pod_disruption_budget
 from master.kinds.kind import Conversion, Kind
 from master.kinds.pod_disruption_budget import (
     POD_DISRUPTION_BUDGET,
@@ -41,21 +41,21 @@ class PodDisruptionBudget(Object, frozen=True):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
-def _seen(item: newer.PodDisruptionBudget) -> PodDisruptionBudget:
+def _seen(item: pod_disruption_budget.PodDisruptionBudget) -> PodDisruptionBudget:
     spec = replace(item.spec, selector=ALL) if item.spec.selector == LabelSelector() else item.spec
     return PodDisruptionBudget(metadata=item.metadata, spec=spec, status=item.status)
 
 
-def _kept(item: PodDisruptionBudget) -> newer.PodDisruptionBudget:
+def _kept(item: PodDisruptionBudget) -> pod_disruption_budget.PodDisruptionBudget:
     found, spec = item.spec.selector, item.spec
     if found == ALL:
         spec = replace(spec, selector=LabelSelector())
     elif found == LabelSelector():
         spec = replace(spec, selector=None)
-    return newer.PodDisruptionBudget(metadata=item.metadata, spec=spec, status=item.status)
+    return pod_disruption_budget.PodDisruptionBudget(metadata=item.metadata, spec=spec, status=item.status)
 
 
-def _check(item: PodDisruptionBudget) -> Iterator[Problem]:
+def _check(item: PodDisruptionBudget) -> Iterator[FieldError]:
     yield from POD_DISRUPTION_BUDGET.rules.check(_kept(item))
 
 
@@ -71,6 +71,6 @@ POD_DISRUPTION_BUDGET_V1BETA1 = Kind(
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=Rules(check=_check),
+    own_rules=KindRules(check=_check),
     conversion=Conversion(POD_DISRUPTION_BUDGET, _seen, _kept),
 )

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.objects import ContainerStatus, Pod
-from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
-from api.value import Value
+from api.core.pod import ContainerStatus, Pod
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.types import Value
 
 FAIL_JOB, FAIL_INDEX, IGNORE, COUNT = "FailJob", "FailIndex", "Ignore", "Count"
 ACTIONS = (FAIL_JOB, FAIL_INDEX, IGNORE, COUNT)
@@ -98,41 +98,47 @@ def _fitting(
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def check(policy: PodFailurePolicy, containers: Iterable[str], per_index: bool) -> Iterator[Problem]:
+def check(policy: PodFailurePolicy, containers: Iterable[str], per_index: bool) -> Iterator[FieldError]:
     """Every problem; `containers` are the names of the template's, `per_index` says whether each index has a limit."""
     path, names = "spec.podFailurePolicy.rules", frozenset(containers)
     if len(policy.rules) > MOST_RULES:
-        yield Problem(path, str(len(policy.rules)), f"must have at most {MOST_RULES} items")
+        yield FieldError(path, str(len(policy.rules)), f"must have at most {MOST_RULES} items")
     for number, rule in enumerate(policy.rules):
         place = f"{path}[{number}]"
         if rule.action not in ACTIONS:
-            yield Problem(f"{place}.action", shown(rule.action), f"{', '.join(ACTIONS)} are accepted", NOT_SUPPORTED)
+            yield FieldError(
+                f"{place}.action", quoted(rule.action), f"{', '.join(ACTIONS)} are accepted", NOT_SUPPORTED
+            )
         if rule.action == FAIL_INDEX and not per_index:
             why = "requires the backoffLimitPerIndex to be set"
-            yield Problem(f"{place}.action", shown(rule.action), why)
+            yield FieldError(f"{place}.action", quoted(rule.action), why)
         if rule.on_exit_codes is not None and rule.on_pod_conditions:
-            yield Problem(place, "both", "specifying both OnExitCodes and OnPodConditions is not supported")
+            yield FieldError(place, "both", "specifying both OnExitCodes and OnPodConditions is not supported")
         elif rule.on_exit_codes is None and not rule.on_pod_conditions:
-            yield Problem(place, "neither", "specifying one of OnExitCodes and OnPodConditions is required")
+            yield FieldError(place, "neither", "specifying one of OnExitCodes and OnPodConditions is required")
         if rule.on_exit_codes is not None:
             yield from _check_codes(f"{place}.onExitCodes", rule.on_exit_codes, names)
         for index, row in enumerate(rule.on_pod_conditions):
             if row.status not in ("", "True", "False", "Unknown"):
                 accepted = "False, True, Unknown are accepted"
-                yield Problem(f"{place}.onPodConditions[{index}].status", shown(row.status), accepted, NOT_SUPPORTED)
+                yield FieldError(
+                    f"{place}.onPodConditions[{index}].status", quoted(row.status), accepted, NOT_SUPPORTED
+                )
 
 
-def _check_codes(path: str, wish: PodFailurePolicyOnExitCodesRequirement, names: frozenset[str]) -> Iterator[Problem]:
+def _check_codes(
+    path: str, wish: PodFailurePolicyOnExitCodesRequirement, names: frozenset[str]
+) -> Iterator[FieldError]:
     if wish.operator not in (IN, NOT_IN):
-        yield Problem(f"{path}.operator", shown(wish.operator), f"{IN} and {NOT_IN} are accepted", NOT_SUPPORTED)
+        yield FieldError(f"{path}.operator", quoted(wish.operator), f"{IN} and {NOT_IN} are accepted", NOT_SUPPORTED)
     if wish.container_name is not None and wish.container_name not in names:
         why = "must be one of the container or initContainer names in the pod template"
-        yield Problem(f"{path}.containerName", shown(wish.container_name), why)
+        yield FieldError(f"{path}.containerName", quoted(wish.container_name), why)
     if not wish.values:
-        yield Problem(f"{path}.values", "[]", "at least one value is required", MISSING)
+        yield FieldError(f"{path}.values", "[]", "at least one value is required", MISSING)
     if len(wish.values) > MOST_VALUES:
-        yield Problem(f"{path}.values", str(len(wish.values)), f"must have at most {MOST_VALUES} items", FORBIDDEN)
+        yield FieldError(f"{path}.values", str(len(wish.values)), f"must have at most {MOST_VALUES} items", FORBIDDEN)
     if list(wish.values) != sorted(set(wish.values)):
-        yield Problem(f"{path}.values", shown(wish.values), "must be ordered and without duplicates")
+        yield FieldError(f"{path}.values", quoted(wish.values), "must be ordered and without duplicates")
     if 0 in wish.values and wish.operator == IN:
-        yield Problem(f"{path}.values", shown(wish.values), "must not be 0 for the In operator")
+        yield FieldError(f"{path}.values", quoted(wish.values), "must not be 0 for the In operator")

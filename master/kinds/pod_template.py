@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api import pods
-from api.objects import Object, Pod
-from api.rules import Rules
-from api.schema import Problem
+from api.core.pod import Pod
+from api.meta.schema import FieldError
+from api.meta.types import Object
+from api.validation import pod
+from api.validation.registry import KindRules
 from master.kinds.kind import NAME, Column, Kind
 from master.kinds.workload import PodTemplateSpec, defaulted_template
 
@@ -24,8 +25,8 @@ class PodTemplate(Object, frozen=True):
     template: PodTemplateSpec = PodTemplateSpec()
 
 
-def _check(item: PodTemplate) -> Iterator[Problem]:
-    for problem in pods.check(Pod(metadata=item.template.metadata, spec=item.template.spec)):
+def _check(item: PodTemplate) -> Iterator[FieldError]:
+    for problem in pod.check_pod(Pod(metadata=item.template.metadata, spec=item.template.spec)):
         yield problem._replace(path=f"template.{problem.path}")
 
 
@@ -54,7 +55,7 @@ POD_TEMPLATE = Kind(
     ),
     cells=_cells,
     spec=lambda item: item.template,
-    own_rules=Rules(
+    own_rules=KindRules(
         default=lambda item: replace(item, template=defaulted_template(item.template)),
         check=_check,
     ),

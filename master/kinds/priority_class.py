@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api.objects import Object, ObjectMeta
-from api.rules import Rules
-from api.schema import FORBIDDEN, Problem, choices, shown
+from api.meta.schema import FORBIDDEN, FieldError, quoted, unsupported_values
+from api.meta.types import Object, ObjectMeta
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 LOWER, NEVER = "PreemptLowerPriority", "Never"
@@ -48,26 +48,26 @@ def _default(item: PriorityClass) -> PriorityClass:
     return replace(item, preemption_policy=item.preemption_policy or LOWER)
 
 
-def _check(item: PriorityClass) -> Iterator[Problem]:
+def _check(item: PriorityClass) -> Iterator[FieldError]:
     name = item.metadata.name
     if name.startswith(SYSTEM_PREFIX):
         known = {row.metadata.name: row.value for row in SYSTEM_CLASSES}
         if known.get(name) != item.value or item.global_default:
             why = "priority class names with 'system-' prefix are reserved for system use only"
-            yield Problem("metadata.name", shown(name), why, FORBIDDEN)
+            yield FieldError("metadata.name", quoted(name), why, FORBIDDEN)
     elif item.value > HIGHEST_OF_USERS:
         why = f"maximum allowed value of a user defined priority is {HIGHEST_OF_USERS}"
-        yield Problem("value", shown(item.value), why, FORBIDDEN)
+        yield FieldError("value", quoted(item.value), why, FORBIDDEN)
     if item.value < LEAST:
-        yield Problem("value", shown(item.value), f"must be greater than or equal to {LEAST}")
-    yield from choices(("preemptionPolicy", item.preemption_policy or "", (LOWER, NEVER)))
+        yield FieldError("value", quoted(item.value), f"must be greater than or equal to {LEAST}")
+    yield from unsupported_values(("preemptionPolicy", item.preemption_policy or "", (LOWER, NEVER)))
 
 
-def _immutable(old: PriorityClass, new: PriorityClass) -> Iterator[Problem]:
+def _immutable(old: PriorityClass, new: PriorityClass) -> Iterator[FieldError]:
     if old.value != new.value:
-        yield Problem("value", shown(new.value), "may not be changed in an update.", FORBIDDEN)
+        yield FieldError("value", quoted(new.value), "may not be changed in an update.", FORBIDDEN)
     if old.preemption_policy != new.preemption_policy:
-        yield Problem("preemptionPolicy", shown(new.preemption_policy), "field is immutable")
+        yield FieldError("preemptionPolicy", quoted(new.preemption_policy), "field is immutable")
 
 
 def _cells(item: PriorityClass, now: datetime.datetime) -> tuple[object, ...]:
@@ -90,5 +90,5 @@ PRIORITY_CLASS = Kind(
     ),
     cells=_cells,
     spec=lambda item: item.value,
-    own_rules=Rules(_default, _check, _immutable),
+    own_rules=KindRules(_default, _check, _immutable),
 )

@@ -8,11 +8,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterator
 
-from api import names
-from api.objects import Namespace, NamespaceSpec, NamespaceStatus, Object
-from api.rules import Rules
-from api.schema import Problem, shown
-from api.validate import default
+from api.core.node import Namespace, NamespaceSpec, NamespaceStatus
+from api.meta import names
+from api.meta.schema import FieldError, quoted
+from api.meta.types import Object
+from api.validation.registry import KindRules, default
 from master.kinds.kind import NAME, Column, Conversion, Kind
 from master.kinds.namespace import NAMESPACE
 
@@ -59,16 +59,16 @@ def _as_namespace(act: Callable[[Namespace], Namespace]) -> Callable[[Project], 
     return lambda item: _seen(act(_kept(item)))
 
 
-def _immutable(old: Project, new: Project) -> Iterator[Problem]:
+def _immutable(old: Project, new: Project) -> Iterator[FieldError]:
     """Of a project only what people call it is changed; the rest is the namespace's."""
     why = "field is immutable, try updating the namespace"
     before, after = old.metadata, new.metadata
     for key in sorted(before.annotations.keys() | after.annotations.keys()):
         if key not in CHANGED_HERE and before.annotations.get(key) != after.annotations.get(key):
-            yield Problem(f"metadata.annotations[{key}]", shown(after.annotations.get(key)), why)
+            yield FieldError(f"metadata.annotations[{key}]", quoted(after.annotations.get(key)), why)
     for key in sorted(before.labels.keys() | after.labels.keys()):
         if before.labels.get(key) != after.labels.get(key):
-            yield Problem(f"metadata.labels[{key}]", shown(after.labels.get(key)), why)
+            yield FieldError(f"metadata.labels[{key}]", quoted(after.labels.get(key)), why)
 
 
 def _cells(item: Project, now: datetime.datetime) -> tuple[object, ...]:
@@ -90,7 +90,7 @@ PROJECT = Kind(
     fields=lambda item: NAMESPACE.fields(_kept(item)),
     on_create=_as_namespace(NAMESPACE.on_create),
     on_update=lambda new, old: _seen(NAMESPACE.on_update(_kept(new), _kept(old))),
-    own_rules=Rules(
+    own_rules=KindRules(
         default=_as_namespace(lambda item: default(item, NAMESPACE.rules)), immutable=_immutable, name=names.dns_label
     ),
     conversion=Conversion(NAMESPACE, _seen, _kept),

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec.structs import replace
 
-from api import names
-from api.label_selector import LabelSelector
-from api.objects import Object
-from api.rules import Rules
-from api.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, Problem, shown
-from api.value import ATOMIC, Value
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector
+from api.meta.types import ATOMIC, Object, Value
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 GROUP = "rbac.authorization.k8s.io"
@@ -92,44 +91,44 @@ class ClusterRoleBinding(Object, frozen=True):
     role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
 
 
-def _check_role(item: Role | ClusterRole) -> Iterator[Problem]:
+def _check_role(item: Role | ClusterRole) -> Iterator[FieldError]:
     for number, rule in enumerate(item.rules):
         path = f"rules[{number}]"
         if not rule.verbs:
-            yield Problem(f"{path}.verbs", "[]", "verbs must contain at least one value", MISSING)
+            yield FieldError(f"{path}.verbs", "[]", "verbs must contain at least one value", MISSING)
         if rule.non_resource_urls and (rule.resources or rule.api_groups):
             why = "rules cannot apply to both regular resources and non-resource URLs"
-            yield Problem(f"{path}.nonResourceURLs", shown(rule.non_resource_urls), why)
+            yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), why)
         elif rule.non_resource_urls and isinstance(item, Role):
             why = "namespaced rules cannot apply to non-resource URLs"
-            yield Problem(f"{path}.nonResourceURLs", shown(rule.non_resource_urls), why)
+            yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), why)
         elif not rule.non_resource_urls:
             if not rule.api_groups:
                 why = "resource rules must supply at least one api group"
-                yield Problem(f"{path}.apiGroups", "[]", why, MISSING)
+                yield FieldError(f"{path}.apiGroups", "[]", why, MISSING)
             if not rule.resources:
                 why = "resource rules must supply at least one resource"
-                yield Problem(f"{path}.resources", "[]", why, MISSING)
+                yield FieldError(f"{path}.resources", "[]", why, MISSING)
 
 
-def _check_binding(item: RoleBinding | ClusterRoleBinding) -> Iterator[Problem]:
+def _check_binding(item: RoleBinding | ClusterRoleBinding) -> Iterator[FieldError]:
     kinds = ("Role", "ClusterRole") if isinstance(item, RoleBinding) else ("ClusterRole",)
     reference = item.role_ref
     if reference.api_group not in ("", GROUP):
-        yield Problem("roleRef.apiGroup", shown(reference.api_group), f"{GROUP} is accepted", NOT_SUPPORTED)
+        yield FieldError("roleRef.apiGroup", quoted(reference.api_group), f"{GROUP} is accepted", NOT_SUPPORTED)
     if reference.kind not in kinds:
-        yield Problem("roleRef.kind", shown(reference.kind), f"{', '.join(kinds)} are accepted", NOT_SUPPORTED)
+        yield FieldError("roleRef.kind", quoted(reference.kind), f"{', '.join(kinds)} are accepted", NOT_SUPPORTED)
     if not reference.name:
-        yield Problem("roleRef.name", '""', "a name is required", MISSING)
+        yield FieldError("roleRef.name", '""', "a name is required", MISSING)
     for number, subject in enumerate(item.subjects):
         path = f"subjects[{number}]"
         if not subject.name:
-            yield Problem(f"{path}.name", '""', "a name is required", MISSING)
+            yield FieldError(f"{path}.name", '""', "a name is required", MISSING)
         if subject.kind not in ("User", "Group", "ServiceAccount"):
             accepted = "User, Group, ServiceAccount are accepted"
-            yield Problem(f"{path}.kind", shown(subject.kind), accepted, NOT_SUPPORTED)
+            yield FieldError(f"{path}.kind", quoted(subject.kind), accepted, NOT_SUPPORTED)
         if subject.kind == "ServiceAccount" and not subject.namespace and isinstance(item, ClusterRoleBinding):
-            yield Problem(f"{path}.namespace", '""', "a namespace is required", MISSING)
+            yield FieldError(f"{path}.namespace", '""', "a namespace is required", MISSING)
 
 
 def _default_binding(item: Any) -> Any:
@@ -141,9 +140,9 @@ def _default_binding(item: Any) -> Any:
     return replace(item, subjects=tuple(subjects), role_ref=reference)
 
 
-def _immutable_binding(old: Any, new: Any) -> Iterator[Problem]:
+def _immutable_binding(old: Any, new: Any) -> Iterator[FieldError]:
     if old.role_ref != new.role_ref:
-        yield Problem("roleRef", shown(new.role_ref), "cannot change roleRef", FORBIDDEN)
+        yield FieldError("roleRef", quoted(new.role_ref), "cannot change roleRef", FORBIDDEN)
 
 
 def _role_cells(item: Role | ClusterRole, now: datetime.datetime) -> tuple[object, ...]:
@@ -175,8 +174,10 @@ _BINDING_COLUMNS = (
     Column("Groups", "Groups that have it.", wide=True),
     Column("ServiceAccounts", "Service accounts that have it.", wide=True),
 )
-_ROLE_RULES: Rules[Any] = Rules(check=_check_role, name=names.path_segment)
-_BINDING_RULES: Rules[Any] = Rules(_default_binding, _check_binding, _immutable_binding, name=names.path_segment)
+_ROLE_RULES: KindRules[Any] = KindRules(check=_check_role, name=names.path_segment)
+_BINDING_RULES: KindRules[Any] = KindRules(
+    _default_binding, _check_binding, _immutable_binding, name=names.path_segment
+)
 
 ROLE = Kind(
     type=Role,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from api.objects import Object
-from api.rules import Rules
+from api.meta.types import Object
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, READ_VERBS, Kind, age
 
 WEBHOOKS = "this master calls no webhooks: one that is kept and never called would let through what it is to stop"
@@ -112,7 +112,7 @@ def _kind(of: type[Object], plural: str, refusal: str, short: tuple[str, ...] = 
         short=short,
         columns=(NAME, AGE),
         cells=_cells,
-        own_rules=Rules(),
+        own_rules=KindRules(),
         verbs=READ_VERBS,
         refusal=refusal,
     )

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector, check_selector, shown_selector
-from api.objects import Object
-from api.rules import Rules
-from api.schema import FORBIDDEN, Problem, shown
-from api.value import Value
+from api.meta.schema import FORBIDDEN, FieldError, quoted
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, Kind, Scaling, age
 from master.kinds.workload import (
     COUNTED,
@@ -51,7 +50,7 @@ def _default(item: ReplicaSet) -> ReplicaSet:
     return replace(item, spec=replace(spec, replicas=replicas, template=defaulted_template(spec.template)))
 
 
-def _check(item: ReplicaSet) -> Iterator[Problem]:
+def _check(item: ReplicaSet) -> Iterator[FieldError]:
     spec = item.spec
     yield from check_replicas(spec.replicas)
     yield from check_required_selector(spec.selector)
@@ -60,9 +59,9 @@ def _check(item: ReplicaSet) -> Iterator[Problem]:
     yield from check_template(spec.template, None if bad else spec.selector)
 
 
-def _immutable(old: ReplicaSet, new: ReplicaSet) -> Iterator[Problem]:
+def _immutable(old: ReplicaSet, new: ReplicaSet) -> Iterator[FieldError]:
     if old.spec.selector != new.spec.selector:
-        yield Problem("spec.selector", shown(new.spec.selector), "field is immutable", FORBIDDEN)
+        yield FieldError("spec.selector", quoted(new.spec.selector), "field is immutable", FORBIDDEN)
 
 
 def _cells(item: ReplicaSet, now: datetime.datetime) -> tuple[object, ...]:
@@ -101,5 +100,5 @@ REPLICA_SET = Kind(
         selector=lambda item: shown_selector(item.spec.selector),
         scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
-    own_rules=Rules(default=_default, check=_check, immutable=_immutable),
+    own_rules=KindRules(default=_default, check=_check, immutable=_immutable),
 )

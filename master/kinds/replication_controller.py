@@ -8,11 +8,10 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector, check_selector
-from api.objects import Object
-from api.rules import Rules
-from api.schema import MISSING, Problem
-from api.value import ATOMIC, Value
+from api.meta.schema import MISSING, FieldError
+from api.meta.selectors import LabelSelector, check_selector
+from api.meta.types import ATOMIC, Object, Value
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, Kind, Scaling, age, or_none
 from master.kinds.workload import (
     COUNTED,
@@ -57,15 +56,15 @@ def _default(item: ReplicationController) -> ReplicationController:
     return replace(item, metadata=replace(item.metadata, labels=item.metadata.labels or labels), spec=spec)
 
 
-def _check(item: ReplicationController) -> Iterator[Problem]:
+def _check(item: ReplicationController) -> Iterator[FieldError]:
     spec = item.spec
     yield from check_replicas(spec.replicas)
     if spec.template is None:
-        yield Problem("spec.template", "null", "a template is required", MISSING)
+        yield FieldError("spec.template", "null", "a template is required", MISSING)
         return
     wish = LabelSelector(match_labels=spec.selector or spec.template.metadata.labels)
     if not wish.match_labels:
-        yield Problem("spec.selector", "{}", "a selector, or labels of the template, are required", MISSING)
+        yield FieldError("spec.selector", "{}", "a selector, or labels of the template, are required", MISSING)
     yield from check_selector("spec", wish)
     yield from check_template(spec.template, wish)
 
@@ -107,6 +106,6 @@ REPLICATION_CONTROLLER = Kind(
         selector=lambda item: ",".join(f"{key}={value}" for key, value in sorted(item.spec.selector.items())),
         scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
-    own_rules=Rules(default=_default, check=_check),
+    own_rules=KindRules(default=_default, check=_check),
     orphans=True,
 )

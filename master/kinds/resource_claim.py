@@ -9,12 +9,11 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from api import names
-from api.objects import Object, ObjectMeta, StatusCondition
-from api.placement import NodeSelector
-from api.rules import Rules
-from api.schema import FORBIDDEN, Problem
-from api.value import Json, Value, by
+from api.core.placement import NodeSelector
+from api.meta import names
+from api.meta.schema import FORBIDDEN, FieldError
+from api.meta.types import Json, Object, ObjectMeta, StatusCondition, Value, merge_keys
+from api.validation.registry import KindRules
 from master.kinds.checks import given, most, unchanged
 from master.kinds.devices import (
     MOST_CONFIGURATIONS,
@@ -101,7 +100,7 @@ class AllocatedDeviceStatus(Value, frozen=True):
     pool: str = ""
     device: str = ""
     share_id: str | None = msgspec.field(default=None, name="shareID")
-    conditions: Annotated[tuple[StatusCondition, ...], by("type")] = ()
+    conditions: Annotated[tuple[StatusCondition, ...], merge_keys("type")] = ()
     data: Json = None
     network_data: NetworkDeviceData | None = None
 
@@ -110,8 +109,8 @@ class ResourceClaimStatus(Value, frozen=True):
     """What was given, and who may use it."""
 
     allocation: AllocationResult | None = None
-    reserved_for: Annotated[tuple[ResourceClaimConsumerReference, ...], by("uid")] = ()
-    devices: Annotated[tuple[AllocatedDeviceStatus, ...], by("driver", "device", "pool", "shareID")] = ()
+    reserved_for: Annotated[tuple[ResourceClaimConsumerReference, ...], merge_keys("uid")] = ()
+    devices: Annotated[tuple[AllocatedDeviceStatus, ...], merge_keys("driver", "device", "pool", "shareID")] = ()
 
 
 class ResourceClaim(Object, frozen=True):
@@ -167,14 +166,14 @@ def _defaulted(spec: ResourceClaimSpec) -> ResourceClaimSpec:
     return replace(spec, devices=defaulted_claim(spec.devices))
 
 
-def _check_template(item: ResourceClaimTemplate) -> Iterator[Problem]:
+def _check_template(item: ResourceClaimTemplate) -> Iterator[FieldError]:
     meta = item.spec.metadata
     if meta != ObjectMeta(labels=meta.labels, annotations=meta.annotations):
-        yield Problem("spec.metadata", "given", "labels and annotations are accepted", FORBIDDEN)
+        yield FieldError("spec.metadata", "given", "labels and annotations are accepted", FORBIDDEN)
     yield from check_claim("spec.spec.devices", item.spec.spec.devices)
 
 
-def _check_class(item: DeviceClass) -> Iterator[Problem]:
+def _check_class(item: DeviceClass) -> Iterator[FieldError]:
     spec = item.spec
     yield from check_selectors("spec.selectors", spec.selectors)
     yield from most("spec.config", spec.config, MOST_CONFIGURATIONS)
@@ -215,7 +214,7 @@ RESOURCE_CLAIM = Kind(
     on_create=lambda item: replace(item, status=ResourceClaimStatus()),
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
-    own_rules=Rules(
+    own_rules=KindRules(
         default=lambda item: replace(item, spec=_defaulted(item.spec)),
         check=lambda item: check_claim("spec.devices", item.spec.devices),
         immutable=lambda old, new: unchanged(("spec", old.spec, new.spec)),
@@ -229,7 +228,7 @@ RESOURCE_CLAIM_TEMPLATE = Kind(
     namespaced=True,
     columns=(NAME, AGE),
     cells=_plain_cells,
-    own_rules=Rules(
+    own_rules=KindRules(
         default=lambda item: replace(item, spec=replace(item.spec, spec=_defaulted(item.spec.spec))),
         check=_check_template,
         immutable=lambda old, new: unchanged(("spec", old.spec, new.spec)),
@@ -244,5 +243,5 @@ DEVICE_CLASS = Kind(
     columns=(NAME, AGE),
     cells=_plain_cells,
     spec=lambda item: item.spec,
-    own_rules=Rules(check=_check_class),
+    own_rules=KindRules(check=_check_class),
 )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime
 
-from api.objects import Node, Object, ObjectMeta, Pod
-from api.value import Value
+from api.core.node import Node
+from api.core.pod import Pod
+from api.meta.types import Object, ObjectMeta, Value
 from master.kinds.kind import NAME, Column, Kind, show_time
 
 GROUP = "metrics.k8s.io"

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api import names
-from api.objects import Object
-from api.rules import Rules
-from api.schema import MISSING, Problem, shown
-from api.value import Value
+from api.meta import names
+from api.meta.schema import MISSING, FieldError, quoted
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
 from master.kinds.amounts import Given, shortest
 from master.kinds.checks import amounts
 from master.kinds.kind import AGE, NAME, Column, Kind, age
@@ -97,7 +96,7 @@ def _default(item: ResourceQuota) -> ResourceQuota:
     return replace(item, spec=replace(item.spec, hard=shortest(item.spec.hard)))
 
 
-def _check(item: ResourceQuota) -> Iterator[Problem]:
+def _check(item: ResourceQuota) -> Iterator[FieldError]:
     for part, given in (
         ("spec.hard", item.spec.hard), ("status.hard", item.status.hard), ("status.used", item.status.used)
     ):  # fmt: skip
@@ -110,29 +109,29 @@ def _check(item: ResourceQuota) -> Iterator[Problem]:
             yield from _check_selector("spec.scopeSelector.matchExpressions", row)
 
 
-def _check_hard(path: str, hard: Given) -> Iterator[Problem]:
+def _check_hard(path: str, hard: Given) -> Iterator[FieldError]:
     for name in hard:
         if names.label_key(name):
-            yield Problem(f"{path}[{name}]", shown(name), names.label_key(name))
+            yield FieldError(f"{path}[{name}]", quoted(name), names.label_key(name))
         elif "/" not in name and name not in STANDARD and not name.startswith(("hugepages-", "requests.hugepages-")):
-            yield Problem(f"{path}[{name}]", shown(name), "must be a standard resource for quota")
+            yield FieldError(f"{path}[{name}]", quoted(name), "must be a standard resource for quota")
     bad = list(amounts(path, hard))
     yield from bad
     if not bad:
         for name, text in shortest(hard).items():
             if (name in COUNTED or name.startswith("count/")) and str(text).endswith("m"):
-                yield Problem(f"{path}[{name}]", shown(text), "must be an integer")
+                yield FieldError(f"{path}[{name}]", quoted(text), "must be an integer")
 
 
-def _check_scopes(path: str, found: Iterable[str], spec: ResourceQuotaSpec) -> Iterator[Problem]:
+def _check_scopes(path: str, found: Iterable[str], spec: ResourceQuotaSpec) -> Iterator[FieldError]:
     found = tuple(found)
     for scope in found:
         if scope not in SCOPES:
-            yield Problem(path, shown(found), "unsupported scope")
+            yield FieldError(path, quoted(found), "unsupported scope")
         elif any("/" not in name and not _may_have(scope, name) for name in spec.hard):
-            yield Problem(path, shown(found), "unsupported scope applied to resource")
+            yield FieldError(path, quoted(found), "unsupported scope applied to resource")
     if any(pair <= set(found) for pair in CONFLICTING):
-        yield Problem(path, shown(found), "conflicting scopes")
+        yield FieldError(path, quoted(found), "conflicting scopes")
 
 
 def _may_have(scope: str, resource: str) -> bool:
@@ -141,25 +140,25 @@ def _may_have(scope: str, resource: str) -> bool:
     return resource in OF_PODS or resource.startswith(("hugepages-", "requests.hugepages-"))
 
 
-def _check_selector(path: str, row: ScopedResourceSelectorRequirement) -> Iterator[Problem]:
+def _check_selector(path: str, row: ScopedResourceSelectorRequirement) -> Iterator[FieldError]:
     if row.scope_name in ONLY_EXISTS and row.operator != "Exists":
         why = f"must be 'Exist' only operator when scope is any of {', '.join(ONLY_EXISTS)}"
-        yield Problem(f"{path}.operator", shown(row.operator), why)
+        yield FieldError(f"{path}.operator", quoted(row.operator), why)
     if row.operator in ("In", "NotIn"):
         if not row.values:
             why = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
-            yield Problem(f"{path}.values", "[]", why, MISSING)
+            yield FieldError(f"{path}.values", "[]", why, MISSING)
     elif row.operator in ("Exists", "DoesNotExist"):
         if row.values:
             why = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
-            yield Problem(f"{path}.values", shown(row.values), why)
+            yield FieldError(f"{path}.values", quoted(row.values), why)
     else:
-        yield Problem(f"{path}.operator", shown(row.operator), "not a valid selector operator")
+        yield FieldError(f"{path}.operator", quoted(row.operator), "not a valid selector operator")
 
 
-def _immutable(old: ResourceQuota, new: ResourceQuota) -> Iterator[Problem]:
+def _immutable(old: ResourceQuota, new: ResourceQuota) -> Iterator[FieldError]:
     if set(old.spec.scopes) != set(new.spec.scopes):
-        yield Problem("spec.scopes", shown(new.spec.scopes), "field is immutable")
+        yield FieldError("spec.scopes", quoted(new.spec.scopes), "field is immutable")
 
 
 def _shown(item: ResourceQuota, of_limits: bool) -> str:
@@ -189,5 +188,5 @@ RESOURCE_QUOTA = Kind(
     on_create=lambda item: replace(item, status=ResourceQuotaStatus()),
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
-    own_rules=Rules(_default, _check, _immutable),
+    own_rules=KindRules(_default, _check, _immutable),
 )

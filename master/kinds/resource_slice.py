@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from api import names
-from api.objects import Object
-from api.placement import NodeSelector
-from api.rules import Rules
-from api.schema import MISSING, NOT_SUPPORTED, Problem, duplicates, shown
-from api.value import Value
+from api.core.placement import NodeSelector
+from api.meta import names
+from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, duplicate_values, quoted
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
 from master.kinds.checks import amount, at_least, exactly_one, given, most, unchanged
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 from master.kinds.storage_class import driver
@@ -145,7 +144,7 @@ def _attribute(text: str) -> str:
     return "" if good else "NAME or DOMAIN/NAME is accepted, the name an identifier of C of up to 32 characters"
 
 
-def _check(item: ResourceSlice) -> Iterator[Problem]:
+def _check(item: ResourceSlice) -> Iterator[FieldError]:
     spec = item.spec
     yield from given("spec.driver", spec.driver, driver)
     yield from given("spec.pool.name", spec.pool.name, _pool)
@@ -161,36 +160,36 @@ def _check(item: ResourceSlice) -> Iterator[Problem]:
     }
     yield from exactly_one("spec", {name: value or None for name, value in places.items()})
     if spec.node_name and names.dns_subdomain(spec.node_name):
-        yield Problem("spec.nodeName", shown(spec.node_name), names.dns_subdomain(spec.node_name))
+        yield FieldError("spec.nodeName", quoted(spec.node_name), names.dns_subdomain(spec.node_name))
     special = any(device.taints or device.consumes_counters for device in spec.devices)
     yield from most("spec.devices", spec.devices, MOST_WITH_TAINTS if special else MOST_DEVICES)
     yield from most("spec.sharedCounters", spec.shared_counters, MOST_SETS)
     for number, row in enumerate(spec.shared_counters):
         yield from given(f"spec.sharedCounters[{number}].name", row.name, names.dns_label)
         yield from _check_counters(f"spec.sharedCounters[{number}].counters", row.counters)
-    yield from duplicates("spec.sharedCounters[{}].name", [row.name for row in spec.shared_counters])
+    yield from duplicate_values("spec.sharedCounters[{}].name", [row.name for row in spec.shared_counters])
     each = bool(spec.per_device_node_selection)
     for number, device in enumerate(spec.devices):
         yield from _check_device(f"spec.devices[{number}]", device, each_says_where=each)
-    yield from duplicates("spec.devices[{}].name", [device.name for device in spec.devices])
+    yield from duplicate_values("spec.devices[{}].name", [device.name for device in spec.devices])
 
 
-def _check_counters(path: str, counters: Mapping[str, Counter]) -> Iterator[Problem]:
+def _check_counters(path: str, counters: Mapping[str, Counter]) -> Iterator[FieldError]:
     yield from most(path, counters, MOST_COUNTERS)
     if not counters:
-        yield Problem(path, "{}", "at least one counter is required", MISSING)
+        yield FieldError(path, "{}", "at least one counter is required", MISSING)
     for name, counter in counters.items():
         yield from given(f"{path}[{name}]", name, names.dns_label)
         yield from _required(f"{path}[{name}].value", counter.value)
 
 
-def _required(path: str, value: Amount) -> Iterator[Problem]:
+def _required(path: str, value: Amount) -> Iterator[FieldError]:
     if value is None:
-        yield Problem(path, "null", "a quantity is required", MISSING)
+        yield FieldError(path, "null", "a quantity is required", MISSING)
     yield from amount(path, value)
 
 
-def _check_device(path: str, device: Device, *, each_says_where: bool) -> Iterator[Problem]:
+def _check_device(path: str, device: Device, *, each_says_where: bool) -> Iterator[FieldError]:
     yield from given(f"{path}.name", device.name, names.dns_label)
     yield from most(f"{path}.attributes", [*device.attributes, *device.capacity], MOST_ATTRIBUTES)
     for name, attribute in device.attributes.items():
@@ -200,7 +199,7 @@ def _check_device(path: str, device: Device, *, each_says_where: bool) -> Iterat
         for field, text in (("string", attribute.string), ("version", attribute.version)):
             if text is not None and len(text) > LONGEST_TEXT:
                 why = f"must have at most {LONGEST_TEXT} characters"
-                yield Problem(f"{path}.attributes[{name}].{field}", shown(text), why)
+                yield FieldError(f"{path}.attributes[{name}].{field}", quoted(text), why)
     for name, capacity in device.capacity.items():
         yield from given(f"{path}.capacity", name, _attribute)
         yield from _required(f"{path}.capacity[{name}].value", capacity.value)
@@ -212,7 +211,7 @@ def _check_device(path: str, device: Device, *, each_says_where: bool) -> Iterat
     if each_says_where:
         yield from exactly_one(path, named)
     elif any(value is not None for value in named.values()):
-        yield Problem(path, "given", "where it is may be said only with perDeviceNodeSelection")
+        yield FieldError(path, "given", "where it is may be said only with perDeviceNodeSelection")
     yield from most(f"{path}.taints", device.taints, MOST_TAINTS)
     for number, taint in enumerate(device.taints):
         yield from _check_taint(f"{path}.taints[{number}]", taint)
@@ -221,16 +220,16 @@ def _check_device(path: str, device: Device, *, each_says_where: bool) -> Iterat
         yield from most(f"{path}.{field}", rows, MOST_CONDITIONS)
 
 
-def _check_taint(path: str, taint: DeviceTaint) -> Iterator[Problem]:
+def _check_taint(path: str, taint: DeviceTaint) -> Iterator[FieldError]:
     yield from given(f"{path}.key", taint.key, names.label_key)
     if names.label_value(taint.value):
-        yield Problem(f"{path}.value", shown(taint.value), names.label_value(taint.value))
+        yield FieldError(f"{path}.value", quoted(taint.value), names.label_value(taint.value))
     if taint.effect not in TAINT_EFFECTS:
         accepted = f"{', '.join(TAINT_EFFECTS)} are accepted"
-        yield Problem(f"{path}.effect", shown(taint.effect), accepted, NOT_SUPPORTED)
+        yield FieldError(f"{path}.effect", quoted(taint.effect), accepted, NOT_SUPPORTED)
 
 
-def _immutable(old: ResourceSlice, new: ResourceSlice) -> Iterator[Problem]:
+def _immutable(old: ResourceSlice, new: ResourceSlice) -> Iterator[FieldError]:
     yield from unchanged(
         ("spec.driver", old.spec.driver, new.spec.driver),
         ("spec.pool.name", old.spec.pool.name, new.spec.pool.name),
@@ -259,5 +258,5 @@ RESOURCE_SLICE = Kind(
     cells=_cells,
     fields=lambda item: {"spec.nodeName": item.spec.node_name or "", "spec.driver": item.spec.driver},
     spec=lambda item: item.spec,
-    own_rules=Rules(check=_check, immutable=_immutable),
+    own_rules=KindRules(check=_check, immutable=_immutable),
 )

@@ -6,12 +6,12 @@ import datetime
 from collections.abc import Iterator
 from typing import Annotated
 
-from api import names
-from api.objects import Object
-from api.placement import Toleration, check_toleration
-from api.rules import Rules
-from api.schema import Problem, shown
-from api.value import ATOMIC, Value
+from api.core.placement import Toleration
+from api.meta import names
+from api.meta.schema import FieldError, quoted
+from api.meta.types import ATOMIC, Object, Value
+from api.validation.placement import check_toleration
+from api.validation.registry import KindRules
 from master.kinds.checks import amounts, given, unchanged
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
@@ -40,7 +40,7 @@ class RuntimeClass(Object, frozen=True):
     scheduling: Scheduling | None = None
 
 
-def _check(item: RuntimeClass) -> Iterator[Problem]:
+def _check(item: RuntimeClass) -> Iterator[FieldError]:
     yield from given("handler", item.handler, names.dns_label)
     if item.overhead is not None:
         yield from amounts("overhead.podFixed", item.overhead.pod_fixed)
@@ -49,7 +49,7 @@ def _check(item: RuntimeClass) -> Iterator[Problem]:
     for key, value in item.scheduling.node_selector.items():
         if names.label_key(key) or names.label_value(value):
             why = names.label_key(key) or names.label_value(value)
-            yield Problem(f"scheduling.nodeSelector[{key}]", shown(value), why)
+            yield FieldError(f"scheduling.nodeSelector[{key}]", quoted(value), why)
     for number, row in enumerate(item.scheduling.tolerations):
         yield from check_toleration(f"scheduling.tolerations[{number}]", row)
 
@@ -65,5 +65,5 @@ RUNTIME_CLASS = Kind(
     namespaced=False,
     columns=(NAME, Column("Handler", "The runtime's name on the nodes."), AGE),
     cells=_cells,
-    own_rules=Rules(check=_check, immutable=lambda old, new: unchanged(("handler", old.handler, new.handler))),
+    own_rules=KindRules(check=_check, immutable=lambda old, new: unchanged(("handler", old.handler, new.handler))),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from api.configuration import Secret
+from api.core.config import Secret
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from api.services import (
+from api.core.services import (
     CLUSTER_IP,
     EXTERNAL_NAME,
     LOAD_BALANCER,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import Annotated
 
-from api.objects import Object
-from api.rules import Rules
-from api.value import LocalObjectReference, ObjectReference, by
+from api.meta.types import LocalObjectReference, Object, ObjectReference, merge_keys
+from api.validation.registry import KindRules
 from master.kinds.kind import AGE, NAME, Kind, Subresource, age
 
 
@@ -17,7 +16,7 @@ class ServiceAccount(Object, frozen=True):
     API_VERSION = "v1"
     KIND = "ServiceAccount"
 
-    secrets: Annotated[tuple[ObjectReference, ...], by("name")] = ()
+    secrets: Annotated[tuple[ObjectReference, ...], merge_keys("name")] = ()
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     automount_service_account_token: bool | None = None
 
@@ -34,6 +33,6 @@ SERVICE_ACCOUNT = Kind(
     short=("sa",),
     columns=(NAME, AGE),
     cells=_cells,
-    own_rules=Rules(),
+    own_rules=KindRules(),
     more=(Subresource("token", body=("authentication.k8s.io", "v1", "TokenRequest"), verbs=("create",)),),
 )

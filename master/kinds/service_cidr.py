@@ -8,10 +8,9 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api.objects import Object, StatusCondition
-from api.rules import Rules
-from api.schema import MISSING, Problem
-from api.value import Value, by
+from api.meta.schema import MISSING, FieldError
+from api.meta.types import Object, StatusCondition, Value, merge_keys
+from api.validation.registry import KindRules
 from master.kinds.checks import unchanged
 from master.kinds.kind import AGE, NAME, VERBS, Column, Kind, age
 from master.kinds.network_policy import check_network
@@ -26,7 +25,7 @@ class ServiceCIDRSpec(Value, frozen=True):
 class ServiceCIDRStatus(Value, frozen=True):
     """Written by a controller."""
 
-    conditions: Annotated[tuple[StatusCondition, ...], by("type")] = ()
+    conditions: Annotated[tuple[StatusCondition, ...], merge_keys("type")] = ()
 
 
 class ServiceCIDR(Object, frozen=True):
@@ -39,9 +38,9 @@ class ServiceCIDR(Object, frozen=True):
     status: ServiceCIDRStatus = ServiceCIDRStatus()
 
 
-def _check(item: ServiceCIDR) -> Iterator[Problem]:
+def _check(item: ServiceCIDR) -> Iterator[FieldError]:
     if not item.spec.cidrs:
-        yield Problem("spec.cidrs", "[]", "a network is required", MISSING)
+        yield FieldError("spec.cidrs", "[]", "a network is required", MISSING)
     for number, text in enumerate(item.spec.cidrs):
         yield from check_network(f"spec.cidrs[{number}]", text)
 
@@ -60,7 +59,9 @@ SERVICE_CIDR = Kind(
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=Rules(check=_check, immutable=lambda old, new: unchanged(("spec.cidrs", old.spec.cidrs, new.spec.cidrs))),
+    own_rules=KindRules(
+        check=_check, immutable=lambda old, new: unchanged(("spec.cidrs", old.spec.cidrs, new.spec.cidrs))
+    ),
     verbs=tuple(verb for verb in VERBS if verb != "create"),
     refusal="the addresses of services come from one network, the master's setting serviceNetwork",
 )

@@ -10,7 +10,7 @@ from functools import cache
 import msgspec
 from msgspec import inspect
 
-from api.value import KEYS, SET
+from api.meta.types import KEYS, SET
 
 
 class Form(Enum):

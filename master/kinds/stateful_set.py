@@ -8,14 +8,14 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api import names
-from api.label_selector import LabelSelector, check_selector, shown_selector
-from api.objects import Condition, Object, PodSpec
-from api.rules import Rules
-from api.schema import FORBIDDEN, NOT_SUPPORTED, Problem, shown
-from api.storage import PENDING, PersistentVolumeClaim, defaulted_claim
-from api.value import Value, by
-from api.volumes import PersistentVolumeClaimVolumeSource, Volume
+from api.core.pod import PodSpec
+from api.core.storage import PENDING, PersistentVolumeClaim, defaulted_claim
+from api.core.volumes import PersistentVolumeClaimVolumeSource, Volume
+from api.meta import names
+from api.meta.schema import FORBIDDEN, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Condition, Object, Value, merge_keys
+from api.validation.registry import KindRules
 from master.kinds.checks import at_least
 from master.kinds.kind import AGE, NAME, Column, Kind, Scaling, age
 from master.kinds.workload import (
@@ -98,7 +98,7 @@ class StatefulSetStatus(Value, frozen=True, omit_defaults=False):
     current_revision: str = ""
     update_revision: str = ""
     collision_count: int = 0
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
     available_replicas: int = 0
 
 
@@ -156,7 +156,7 @@ def _defaulted_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
 # --- what is wrong ----------------------------------------------------------------------------------------------------
 
 
-def _check(item: StatefulSet) -> Iterator[Problem]:
+def _check(item: StatefulSet) -> Iterator[FieldError]:
     spec = item.spec
     yield from check_replicas(spec.replicas)
     yield from check_required_selector(spec.selector)
@@ -167,7 +167,7 @@ def _check(item: StatefulSet) -> Iterator[Problem]:
     yield from check_template(template, None if bad else spec.selector)
     for number, (name, _) in enumerate(claims):
         if names.dns_label(name):
-            yield Problem(f"spec.volumeClaimTemplates[{number}].metadata.name", shown(name), names.dns_label(name))
+            yield FieldError(f"spec.volumeClaimTemplates[{number}].metadata.name", quoted(name), names.dns_label(name))
     yield from _check_name(item)
     start = spec.ordinals.start if spec.ordinals is not None else None
     partition = spec.update_strategy.rolling_update.partition if spec.update_strategy.rolling_update else None
@@ -180,18 +180,18 @@ def _check(item: StatefulSet) -> Iterator[Problem]:
     yield from _check_words(spec)
 
 
-def _check_name(item: StatefulSet) -> Iterator[Problem]:
+def _check_name(item: StatefulSet) -> Iterator[FieldError]:
     """Its pods and their hosts are named after it, and their revision is the value of a label."""
     name, spec = item.metadata.name, item.spec
     start = spec.ordinals.start if spec.ordinals is not None else 0
     if start > HIGHEST_NUMBER or (spec.replicas or 0) > HIGHEST_NUMBER - start:
-        yield Problem("spec.replicas", shown(spec.replicas), f"the numbers of pods end at {HIGHEST_NUMBER}")
+        yield FieldError("spec.replicas", quoted(spec.replicas), f"the numbers of pods end at {HIGHEST_NUMBER}")
     elif name and (len(name) > LONGEST_NAME or names.dns_label(name)):
         accepted = f"a DNS label of no more than {LONGEST_NAME} characters is accepted: hosts are named after it"
-        yield Problem("metadata.name", shown(name), accepted)
+        yield FieldError("metadata.name", quoted(name), accepted)
 
 
-def _check_words(spec: StatefulSetSpec) -> Iterator[Problem]:
+def _check_words(spec: StatefulSetSpec) -> Iterator[FieldError]:
     retention = spec.persistent_volume_claim_retention_policy
     path = "spec.persistentVolumeClaimRetentionPolicy"
     for place, value, accepted in (
@@ -201,15 +201,15 @@ def _check_words(spec: StatefulSetSpec) -> Iterator[Problem]:
         (f"{path}.whenScaled", retention.when_scaled, (RETAIN, DELETE)),
     ):
         if value not in ("", *accepted):
-            yield Problem(place, shown(value), f"{' and '.join(accepted)} are accepted", NOT_SUPPORTED)
+            yield FieldError(place, quoted(value), f"{' and '.join(accepted)} are accepted", NOT_SUPPORTED)
     if spec.update_strategy.type == ON_DELETE and spec.update_strategy.rolling_update is not None:
         why = f"only allowed for updateStrategy '{ROLLING}'"
-        yield Problem("spec.updateStrategy.rollingUpdate", "given", why)
+        yield FieldError("spec.updateStrategy.rollingUpdate", "given", why)
 
 
-def _immutable(old: StatefulSet, new: StatefulSet) -> Iterator[Problem]:
+def _immutable(old: StatefulSet, new: StatefulSet) -> Iterator[FieldError]:
     if _lasting(old.spec) != _lasting(new.spec):
-        yield Problem("spec", "changed", CHANGEABLE, FORBIDDEN)
+        yield FieldError("spec", "changed", CHANGEABLE, FORBIDDEN)
 
 
 def _lasting(spec: StatefulSetSpec) -> StatefulSetSpec:
@@ -255,5 +255,5 @@ STATEFUL_SET = Kind(
         selector=lambda item: shown_selector(item.spec.selector),
         scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
-    own_rules=Rules(default=_default, check=_check, immutable=_immutable),
+    own_rules=KindRules(default=_default, check=_check, immutable=_immutable),
 )

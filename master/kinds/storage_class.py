@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api import names
-from api.objects import Object
-from api.rules import Rules
-from api.schema import FORBIDDEN, MISSING, Problem, choices, duplicates, shown
-from api.value import Value
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, FieldError, duplicate_values, quoted, unsupported_values
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
 from master.kinds.checks import given, most, unchanged
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 
@@ -81,18 +80,18 @@ def _default(item: StorageClass) -> StorageClass:
     )
 
 
-def _parameters(found: dict[str, str]) -> Iterator[Problem]:
+def _parameters(found: dict[str, str]) -> Iterator[FieldError]:
     yield from most("parameters", found, MOST_PARAMETERS)
     if "" in found:
-        yield Problem("parameters", '""', "a key must not be empty")
+        yield FieldError("parameters", '""', "a key must not be empty")
     if sum(len(key) + len(value) for key, value in found.items()) > LONGEST_PARAMETERS:
-        yield Problem("parameters", "given", f"must have at most {LONGEST_PARAMETERS} bytes")
+        yield FieldError("parameters", "given", f"must have at most {LONGEST_PARAMETERS} bytes")
 
 
-def _check(item: StorageClass) -> Iterator[Problem]:
+def _check(item: StorageClass) -> Iterator[FieldError]:
     yield from given("provisioner", item.provisioner, qualified)
     yield from _parameters(item.parameters)
-    yield from choices(
+    yield from unsupported_values(
         ("reclaimPolicy", item.reclaim_policy or "", ("Delete", "Retain")),
         ("volumeBindingMode", item.volume_binding_mode or "", ("Immediate", "WaitForFirstConsumer")),
     )
@@ -101,12 +100,12 @@ def _check(item: StorageClass) -> Iterator[Problem]:
         for index, row in enumerate(term.match_label_expressions):
             yield from given(f"{path}[{index}].key", row.key, names.label_key)
             if not row.values:
-                yield Problem(f"{path}[{index}].values", "[]", "at least one value is required", MISSING)
-            yield from duplicates(f"{path}[{index}].values[{{}}]", list(row.values))
-        yield from duplicates(f"{path}[{{}}].key", [row.key for row in term.match_label_expressions])
+                yield FieldError(f"{path}[{index}].values", "[]", "at least one value is required", MISSING)
+            yield from duplicate_values(f"{path}[{index}].values[{{}}]", list(row.values))
+        yield from duplicate_values(f"{path}[{{}}].key", [row.key for row in term.match_label_expressions])
 
 
-def _immutable(old: StorageClass, new: StorageClass) -> Iterator[Problem]:
+def _immutable(old: StorageClass, new: StorageClass) -> Iterator[FieldError]:
     rows = (
         ("parameters", old.parameters, new.parameters),
         ("provisioner", old.provisioner, new.provisioner),
@@ -114,7 +113,7 @@ def _immutable(old: StorageClass, new: StorageClass) -> Iterator[Problem]:
     )
     for name, before, after in rows:
         if before != after:
-            yield Problem(name, shown(after), f"updates to {name} are forbidden.", FORBIDDEN)
+            yield FieldError(name, quoted(after), f"updates to {name} are forbidden.", FORBIDDEN)
     yield from unchanged(("volumeBindingMode", old.volume_binding_mode, new.volume_binding_mode))
 
 
@@ -130,10 +129,10 @@ def _cells(item: StorageClass, now: datetime.datetime) -> tuple[object, ...]:
     )
 
 
-def _check_attributes(item: VolumeAttributesClass) -> Iterator[Problem]:
+def _check_attributes(item: VolumeAttributesClass) -> Iterator[FieldError]:
     yield from given("driverName", item.driver_name, driver)
     if not item.parameters:
-        yield Problem("parameters", "{}", "must contain at least one key/value pair", MISSING)
+        yield FieldError("parameters", "{}", "must contain at least one key/value pair", MISSING)
     yield from _parameters(item.parameters)
 
 
@@ -142,7 +141,7 @@ def driver(text: str) -> str:
     return names.dns_subdomain(text.lower()) if len(text) <= 63 else "up to 63 characters are accepted"
 
 
-def _immutable_attributes(old: VolumeAttributesClass, new: VolumeAttributesClass) -> Iterator[Problem]:
+def _immutable_attributes(old: VolumeAttributesClass, new: VolumeAttributesClass) -> Iterator[FieldError]:
     yield from unchanged(
         ("driverName", old.driver_name, new.driver_name), ("parameters", old.parameters, new.parameters)
     )
@@ -167,7 +166,7 @@ STORAGE_CLASS = Kind(
         AGE,
     ),
     cells=_cells,
-    own_rules=Rules(_default, _check, _immutable),
+    own_rules=KindRules(_default, _check, _immutable),
 )
 VOLUME_ATTRIBUTES_CLASS = Kind(
     type=VolumeAttributesClass,
@@ -177,5 +176,5 @@ VOLUME_ATTRIBUTES_CLASS = Kind(
     short=("vac",),
     columns=(NAME, Column("DriverName", "The driver that gives the attributes."), AGE),
     cells=_attributes_cells,
-    own_rules=Rules(check=_check_attributes, immutable=_immutable_attributes),
+    own_rules=KindRules(check=_check_attributes, immutable=_immutable_attributes),
 )

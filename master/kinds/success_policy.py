@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from api.schema import MISSING, Problem, shown
-from api.value import Value
+from api.meta.schema import MISSING, FieldError, quoted
+from api.meta.types import Value
 from master.kinds import job_indexes
 from master.kinds.checks import at_least
 
@@ -36,26 +36,28 @@ def met(policy: SuccessPolicy | None, done: frozenset[int], completions: int) ->
     return None
 
 
-def check(policy: SuccessPolicy, completions: int) -> Iterator[Problem]:
+def check(policy: SuccessPolicy, completions: int) -> Iterator[FieldError]:
     """Every problem, of a job with so many completions."""
     path = "spec.successPolicy.rules"
     if not policy.rules:
-        yield Problem(path, "[]", "at least one rules must be specified when the successPolicy is specified", MISSING)
+        yield FieldError(
+            path, "[]", "at least one rules must be specified when the successPolicy is specified", MISSING
+        )
     if len(policy.rules) > MOST_RULES:
-        yield Problem(path, str(len(policy.rules)), f"must have at most {MOST_RULES} items")
+        yield FieldError(path, str(len(policy.rules)), f"must have at most {MOST_RULES} items")
     for number, rule in enumerate(policy.rules):
         place, named, count = f"{path}[{number}]", rule.succeeded_indexes, rule.succeeded_count
         if named is None and count is None:
             why = "at least one of succeededCount or succeededIndexes must be specified"
-            yield Problem(place, "{}", why, MISSING)
+            yield FieldError(place, "{}", why, MISSING)
         yield from at_least((f"{place}.succeededCount", count, 0))
         indexes = job_indexes.read(named, completions)
         if named is not None and not job_indexes.is_list(named, completions):
             why = 'indexes below the completions are accepted, in order and joined as in "0,2-4"'
-            yield Problem(f"{place}.succeededIndexes", shown(named), why)
+            yield FieldError(f"{place}.succeededIndexes", quoted(named), why)
         elif named is not None and count is not None and count > len(indexes):
             why = f"must be less than or equal to {len(indexes)}, the number of the indexes"
-            yield Problem(f"{place}.succeededCount", shown(count), why)
+            yield FieldError(f"{place}.succeededCount", quoted(count), why)
         if count is not None and count > completions:
             why = f"must be less than or equal to {completions}, the number of completions"
-            yield Problem(f"{place}.succeededCount", shown(count), why)
+            yield FieldError(f"{place}.succeededCount", quoted(count), why)

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import asdict, replace
 
-from api import names
-from api.objects import Object
-from api.rules import Rules
-from api.schema import Problem
-from api.storage import PersistentVolumeSpec
-from api.value import Value
+from api.core.storage import PersistentVolumeSpec
+from api.meta import names
+from api.meta.schema import FieldError
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
 from master.kinds.checks import exactly_one, given, unchanged
 from master.kinds.kind import AGE, NAME, Column, Kind, age
 from master.kinds.storage_class import driver
@@ -60,7 +59,7 @@ class VolumeAttachment(Object, frozen=True):
     status: VolumeAttachmentStatus = VolumeAttachmentStatus()
 
 
-def _check(item: VolumeAttachment) -> Iterator[Problem]:
+def _check(item: VolumeAttachment) -> Iterator[FieldError]:
     spec = item.spec
     yield from given("spec.attacher", spec.attacher, driver)
     yield from given("spec.nodeName", spec.node_name, names.dns_subdomain)
@@ -100,5 +99,5 @@ VOLUME_ATTACHMENT = Kind(
     on_create=lambda item: replace(item, status=VolumeAttachmentStatus()),
     on_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
-    own_rules=Rules(check=_check, immutable=lambda old, new: unchanged(("spec", old.spec, new.spec))),
+    own_rules=KindRules(check=_check, immutable=lambda old, new: unchanged(("spec", old.spec, new.spec))),
 )

@@ -8,12 +8,12 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api import pods
-from api.defaults import spec_defaults
-from api.label_selector import LabelSelector, selector
-from api.objects import Condition, ObjectMeta, Pod, PodSpec
-from api.schema import MISSING, Problem, shown
-from api.value import Value, by
+from api.core.pod import Pod, PodSpec
+from api.meta.schema import MISSING, FieldError, quoted
+from api.meta.selectors import LabelSelector, selector
+from api.meta.types import Condition, ObjectMeta, Value, merge_keys
+from api.validation import pod
+from api.validation.defaults import spec_defaults
 from master.kinds.kind import Column
 
 _PERCENT = re.compile(r"(\d{1,9})%", re.ASCII)
@@ -37,7 +37,7 @@ class ReplicasStatus(Value, frozen=True, omit_defaults=False):
     ready_replicas: int = 0
     available_replicas: int = 0
     observed_generation: int = 0
-    conditions: Annotated[tuple[Condition, ...], by("type")] = ()
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
 
 
 COUNTED = (
@@ -66,17 +66,17 @@ def defaulted_template(template: PodTemplateSpec) -> PodTemplateSpec:
 
 def check_template(
     template: PodTemplateSpec, wish: LabelSelector | None, policies: tuple[str, ...] = ("Always",)
-) -> Iterator[Problem]:
+) -> Iterator[FieldError]:
     """Every problem of `spec.template`, which must have the labels that `wish` selects; `policies` may restart."""
-    for problem in pods.check(Pod(metadata=template.metadata, spec=template.spec)):
+    for problem in pod.check_pod(Pod(metadata=template.metadata, spec=template.spec)):
         yield problem._replace(path=f"spec.template.{problem.path}")
     policy = template.spec.restart_policy
     if policy and policy not in policies:
         accepted = f"{' or '.join(policies)} is accepted"
-        yield Problem("spec.template.spec.restartPolicy", shown(policy), accepted)
+        yield FieldError("spec.template.spec.restartPolicy", quoted(policy), accepted)
     if wish is not None and not selector(wish).matches(template.metadata.labels):
-        found = shown(template.metadata.labels)
-        yield Problem("spec.template.metadata.labels", found, "`selector` does not match template `labels`")
+        found = quoted(template.metadata.labels)
+        yield FieldError("spec.template.metadata.labels", found, "`selector` does not match template `labels`")
 
 
 def share(value: int | str | None, of: int, up: bool) -> int:
@@ -93,22 +93,22 @@ def is_nothing(value: int | str | None) -> bool:
     return share(value, 100, up=True) == 0
 
 
-def check_share(path: str, value: int | str | None) -> Iterator[Problem]:
+def check_share(path: str, value: int | str | None) -> Iterator[FieldError]:
     """A number from 0 on, or a part in percent."""
     good = value >= 0 if isinstance(value, int) else value is None or _PERCENT.fullmatch(value) is not None
     if not good:
-        yield Problem(path, shown(value), 'a number from 0 on, or a part such as "25%", is accepted')
+        yield FieldError(path, quoted(value), 'a number from 0 on, or a part such as "25%", is accepted')
 
 
-def check_replicas(replicas: int | None) -> Iterator[Problem]:
+def check_replicas(replicas: int | None) -> Iterator[FieldError]:
     """A number of pods."""
     if replicas is not None and replicas < 0:
-        yield Problem("spec.replicas", shown(replicas), "must be greater than or equal to 0")
+        yield FieldError("spec.replicas", quoted(replicas), "must be greater than or equal to 0")
 
 
-def check_required_selector(wish: LabelSelector | None) -> Iterator[Problem]:
+def check_required_selector(wish: LabelSelector | None) -> Iterator[FieldError]:
     """A selector that selects something."""
     if wish is None:
-        yield Problem("spec.selector", "null", "a selector is required", MISSING)
+        yield FieldError("spec.selector", "null", "a selector is required", MISSING)
     elif not wish.match_labels and not wish.match_expressions:
-        yield Problem("spec.selector", "{}", "empty selector is invalid: it would select every pod")
+        yield FieldError("spec.selector", "{}", "empty selector is invalid: it would select every pod")

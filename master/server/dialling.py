@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from api.addresses import out_of_reach, plain
-from api.pem import shown_by
+from api.network.addresses import out_of_reach, plain
+from api.pki.pem import peer_subject
 
 EXPECTED: ContextVar[str] = ContextVar("EXPECTED", default="")
 """Whose certificate the other side has to show, by its common name; empty: whatever it shows.
@@ -58,7 +58,7 @@ class Dialler(aiohttp.TCPConnector):
         if expected:
             transport = protocol.transport
             certificate = None if transport is None else transport.get_extra_info("peercert")
-            shown = shown_by(certificate).user
+            shown = peer_subject(certificate).user
             if shown != expected:
                 protocol.abort()
                 raise aiohttp.ClientConnectionError(

@@ -18,7 +18,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from api.objects import Node
+from api.core.node import Node
 from master.access import pki
 from master.access.authorize import NODE_PREFIX, TO_NODES
 from master.kinds.node import NODE
@@ -26,7 +26,7 @@ from master.server.dialling import EXPECTED, Dialler, NotAllowed
 from master.store.records import Key
 from master.store.store import Store
 from master.wire import answers
-from reconcile import whole_file
+from reconcile import atomic_file
 from reconcile.errors import NotReady
 from streams.takeover import notice_death
 
@@ -81,7 +81,7 @@ def client_files(ca: pki.Authority, directory: Path, now: datetime.datetime) -> 
     identity = pki.client_identity(ca, TO_NODES, (), now)
     path = directory / "nodes-client.pem"
     try:
-        whole_file.write(path, identity.key + identity.certificate)
+        atomic_file.write(path, identity.key + identity.certificate)
     except OSError as error:
         raise NotReady(f"certificate for nodes {path}: {error}") from error
     return path

@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
-from api.objects import Pod
+from api.core.pod import Pod
 from master.kinds.pod import POD
 from master.server.joints import Joints
 from master.server.nodes_door import NodesDoor, Unreachable

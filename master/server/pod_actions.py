@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from api.objects import Binding, Pod
+from api.core.node import Binding
+from api.core.pod import Pod
 from master.admission import evictions
 from master.kinds.pod import POD
 from master.kinds.pod_disruption_budget import PodDisruptionBudget

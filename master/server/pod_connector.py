@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from api.objects import Pod
+from api.core.pod import Pod
 from master.server.nodes_door import IDLE_SECONDS, NodesDoor, Place, Unreachable
 from streams.connection import Connection
 from streams.spdy.session import Session, SpdyStream

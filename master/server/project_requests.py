@@ -12,13 +12,12 @@ from typing import Any
 
 import msgspec
 
-from api.objects import ObjectMeta, StatusDetails
-from api.schema import without_nulls
-from api.validate import default
+from api.meta.schema import without_nulls
+from api.meta.types import ObjectMeta, StatusDetails
+from api.validation.registry import default
 from master.access.authorize import User
 from master.admission.chain import AdmissionChain
-from master.kinds import BY_NAME
-from master.kinds import rbac as roles
+from master.kinds import BY_NAME, rbac
 from master.kinds.project import DESCRIPTION, DISPLAY_NAME, GROUP, PROJECT, REQUESTER, REQUESTS, ProjectRequest
 from master.store.draft import Draft
 from master.store.records import Key, Put
@@ -62,12 +61,12 @@ def wished(wish: ProjectRequest, requester: str) -> dict[str, Any]:
     return {"metadata": {**meta, "labels": wish.metadata.labels}}
 
 
-def administrator(project: str, user: str) -> roles.RoleBinding:
+def administrator(project: str, user: str) -> rbac.RoleBinding:
     """What makes somebody the administrator of a project."""
-    return roles.RoleBinding(
+    return rbac.RoleBinding(
         metadata=ObjectMeta(name="admin", namespace=project),
-        subjects=(roles.Subject(kind="User", api_group=roles.GROUP, name=user),),
-        role_ref=roles.RoleRef(api_group=roles.GROUP, kind=roles.ClusterRole.KIND, name="admin"),
+        subjects=(rbac.Subject(kind="User", api_group=rbac.GROUP, name=user),),
+        role_ref=rbac.RoleRef(api_group=rbac.GROUP, kind=rbac.ClusterRole.KIND, name="admin"),
     )
 
 
@@ -88,7 +87,7 @@ class ProjectRequests:
             raise answers.already_exists(PROJECT, name)
         draft = Draft(self._store)
         item = self._chain.created(PROJECT, body.item, draft)
-        kind = BY_NAME[roles.RoleBinding.KIND]
+        kind = BY_NAME[rbac.RoleBinding.KIND]
         binding = default(administrator(name, user.name), kind.rules)
         binding = writes.created(kind, binding, str(uuid.uuid4()), self._clock())
         if not dry:

@@ -16,10 +16,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from api.addresses import out_of_reach
-from api.endpoints import Endpoints, EndpointSubset
-from api.objects import Pod
-from api.services import Service
+from api.core.endpoints import Endpoints, EndpointSubset
+from api.core.pod import Pod
+from api.core.services import Service
+from api.network.addresses import out_of_reach
 from master.kinds import BY_NAME
 from master.kinds.kind import AnyKind
 from master.kinds.pod import POD

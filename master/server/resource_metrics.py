@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from api.objects import FINAL_PHASES, Node, Pod
+from api.core.node import Node
+from api.core.pod import FINAL_PHASES, Pod
 from master.kinds.resource_metrics import NODE_METRICS, NodeMetrics, PodMetrics, PodStats, Summary, of_node, of_pod
 from master.store.store import Store
 from master.wire import answers, request, tables

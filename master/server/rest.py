@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from api.objects import Object, Pod
-from api.schema import FORBIDDEN, Problem
+from api.core.pod import Pod
+from api.meta.schema import FORBIDDEN, FieldError
+from api.meta.types import Object
 from master.access.authorize import User
 from master.admission.chain import AdmissionChain
 from master.admission.signing_requests import asked_by, dated
@@ -101,14 +102,14 @@ class Objects:
             raise answers.bad_request(f"resourceVersionMatch is {match!r}; Exact and NotOlderThan are accepted")
         if match and asked is None:
             why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
-            problem = Problem("resourceVersionMatch", "given", why, FORBIDDEN)
+            problem = FieldError("resourceVersionMatch", "given", why, FORBIDDEN)
             raise answers.invalid_options("ListOptions", problem)
         if match == "Exact" and asked == 0:
             why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-            raise answers.invalid_options("ListOptions", Problem("resourceVersionMatch", "given", why, FORBIDDEN))
+            raise answers.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", why, FORBIDDEN))
         if "sendInitialEvents" in query:
             why = "sendInitialEvents is forbidden for list"
-            raise answers.invalid_options("ListOptions", Problem("sendInitialEvents", "given", why, FORBIDDEN))
+            raise answers.invalid_options("ListOptions", FieldError("sendInitialEvents", "given", why, FORBIDDEN))
         if paged and asked:
             raise answers.bad_request("resourceVersion is not accepted together with continue")
         if asked is not None and asked > self._store.revision:

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
-from api.objects import Object
+from api.meta.types import Object
 from master.access import reviews, service_tokens
 from master.access.authorize import READS, Attributes, PathAttributes, User
 from master.access.callers import Callers

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from aiohttp import HttpVersion11, web
 
-from api.schema import FORBIDDEN, Problem
+from api.meta.schema import FORBIDDEN, FieldError
 from master.kinds.conversions import seen_event
 from master.kinds.kind import with_metadata
 from master.server.streams import Stream
@@ -84,7 +84,7 @@ def wish(ask: Ask) -> Wish:
 
 
 def _forbidden_match(why: str) -> answers.Failure:
-    return answers.invalid_options("ListOptions", Problem("resourceVersionMatch", "given", why, FORBIDDEN))
+    return answers.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", why, FORBIDDEN))
 
 
 def change(selection: Selection, event: Event) -> str:

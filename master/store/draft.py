@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from api.objects import Object
+from api.meta.types import Object
 from master.store.records import Key, Put, key_of
 from master.store.store import Store
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from api.objects import Object
+from api.meta.types import Object
 from master.store.journal import Journal, Row
 from master.store.records import Event, Expired, Key, Mismatch, Put, Record, Remove, key_of, stamped
 from master.store.store import Watch

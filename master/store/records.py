@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from api.objects import Object
+from api.meta.types import Object
 
 
 class Key(NamedTuple):

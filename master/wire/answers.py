@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import msgspec
 
-from api import schema
-from api.objects import ListMeta, Status, StatusCause, StatusDetails
-from api.schema import Problem
+from api.meta import schema
+from api.meta.schema import FieldError
+from api.meta.types import ListMeta, Status, StatusCause, StatusDetails
 from master.access.authorize import Attributes, PathAttributes
 from master.kinds.kind import AnyKind
 from master.writing.apply import UPDATE, Conflict, Owner
@@ -194,12 +194,12 @@ def unavailable(message: str) -> Failure:
 # --- objects that are not accepted ------------------------------------------------------------------------------------
 
 
-def cause(problem: Problem) -> StatusCause:
+def cause(problem: FieldError) -> StatusCause:
     """One problem, as clients show it."""
     return StatusCause(reason=problem.reason, message=_sentence(problem), field=problem.path)
 
 
-def _sentence(problem: Problem) -> str:
+def _sentence(problem: FieldError) -> str:
     match problem.reason:
         case schema.MISSING:
             return f"Required value: {problem.wanted}"
@@ -215,12 +215,12 @@ def _sentence(problem: Problem) -> str:
             return f"Invalid value: {problem.found}: {problem.wanted}"
 
 
-def invalid(kind: AnyKind, name: str, problems: Sequence[Problem]) -> Failure:
+def invalid(kind: AnyKind, name: str, problems: Sequence[FieldError]) -> Failure:
     """422: every problem of the object, each with its path."""
     return invalid_as(kind.group, kind.name, name, problems)
 
 
-def invalid_as(group: str, kind: str, name: str, problems: Sequence[Problem]) -> Failure:
+def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError]) -> Failure:
     """The same for what is no object that is kept."""
     causes = tuple(cause(problem) for problem in problems)
     lines = [row.message if row.reason == schema.UNKNOWN else f"{row.field}: {row.message}" for row in causes]
@@ -229,7 +229,7 @@ def invalid_as(group: str, kind: str, name: str, problems: Sequence[Problem]) ->
     return failure(422, "Invalid", f'{kind} "{name}" is invalid: {listed}', details)
 
 
-def invalid_review(kind: str, problems: Sequence[Problem]) -> Failure:
+def invalid_review(kind: str, problems: Sequence[FieldError]) -> Failure:
     """422: a review that cannot be answered."""
     causes = tuple(cause(problem) for problem in problems)
     listed = ", ".join(f"{row.field}: {row.message}" for row in causes)
@@ -237,7 +237,7 @@ def invalid_review(kind: str, problems: Sequence[Problem]) -> Failure:
     return failure(422, "Invalid", f'{kind} "" is invalid: {listed}', details)
 
 
-def invalid_options(kind: str, problem: Problem) -> Failure:
+def invalid_options(kind: str, problem: FieldError) -> Failure:
     """422: parameters of a request that do not go together."""
     found, group = cause(problem), "meta.k8s.io"
     details = StatusDetails(group=group, kind=kind, causes=(found,))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from api.schema import NOT_SUPPORTED, Problem, shown
+from api.meta.schema import NOT_SUPPORTED, FieldError, quoted
 from master.access.authorize import User
 from master.store.records import Key
 from master.wire import answers, request
@@ -66,10 +66,10 @@ def delete_options(ask: Ask) -> DeleteOptions:
         propagation_policy=policy or options.propagation_policy,
     )
     if options.dry_run not in ((), ("All",)):
-        problem = Problem("dryRun", shown(options.dry_run), 'supported values: "All"', NOT_SUPPORTED)
+        problem = FieldError("dryRun", quoted(options.dry_run), 'supported values: "All"', NOT_SUPPORTED)
         raise answers.invalid_options("DeleteOptions", problem)
     if options.orphan_dependents is not None and options.propagation_policy:
         why = "orphanDependents and deletionPropagation cannot be both set"
-        problem = Problem("propagationPolicy", shown(options.propagation_policy), why)
+        problem = FieldError("propagationPolicy", quoted(options.propagation_policy), why)
         raise answers.invalid_options("DeleteOptions", problem)
     return options

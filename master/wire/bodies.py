@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from api import documents
+from api.codec import yaml
 from master.wire import answers
 
 JSON_PATCH = "application/json-patch+json"
@@ -49,7 +49,7 @@ def _yaml(body: bytes) -> Any:
         message = f"the body is YAML of {len(body)} bytes; {LARGEST_YAML} are accepted, or JSON of any length"
         raise answers.failure(413, "RequestEntityTooLarge", message)
     try:
-        found = documents.parse(body.decode())
+        found = yaml.parse(body.decode())
     except UnicodeDecodeError as error:
         raise answers.bad_request(f"the body is not UTF-8: {error}") from error
     problems = [problem for document in found for problem in document.problems]

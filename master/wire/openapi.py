@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from api.objects import Status
+from api.meta.types import Status
 from master.kinds import SERVED
 from master.kinds.kind import AnyKind
 from master.wire import bodies, request, schemas

@@ -13,8 +13,9 @@ from urllib.parse import quote, urlencode
 
 from multidict import MultiMapping
 
-from api.objects import Pod, StatusCause, StatusDetails
-from api.schema import FORBIDDEN, INVALID, NOT_SUPPORTED, Problem
+from api.core.pod import Pod
+from api.meta.schema import FORBIDDEN, INVALID, NOT_SUPPORTED, FieldError
+from api.meta.types import StatusCause, StatusDetails
 from master.wire import answers
 
 LARGEST = 1 << 63
@@ -50,23 +51,23 @@ def log_options(query: MultiMapping[str], pod: str) -> LogOptions:
     return LogOptions(query.get("container", ""), (*flags, *asked, *times, *streams), insecure)
 
 
-def _problems(query: MultiMapping[str], numbers: dict[str, int | None], since: str) -> Iterator[Problem]:
+def _problems(query: MultiMapping[str], numbers: dict[str, int | None], since: str) -> Iterator[FieldError]:
     tail, most, seconds = numbers["tailLines"], numbers["limitBytes"], numbers["sinceSeconds"]
     if tail is not None and tail < 0:
-        yield Problem("tailLines", str(tail), "must be greater than or equal to 0", INVALID)
+        yield FieldError("tailLines", str(tail), "must be greater than or equal to 0", INVALID)
     if most is not None and most < 1:
-        yield Problem("limitBytes", str(most), "must be greater than 0", INVALID)
+        yield FieldError("limitBytes", str(most), "must be greater than 0", INVALID)
     if seconds is not None and since:
-        yield Problem("", "given", "at most one of `sinceTime` or `sinceSeconds` may be specified", FORBIDDEN)
+        yield FieldError("", "given", "at most one of `sinceTime` or `sinceSeconds` may be specified", FORBIDDEN)
     elif seconds is not None and seconds < 1:
-        yield Problem("sinceSeconds", str(seconds), "must be greater than 0", INVALID)
+        yield FieldError("sinceSeconds", str(seconds), "must be greater than 0", INVALID)
     stream = query.get("stream", "")
     if stream and stream not in STREAMS:
         accepted = ", ".join(f'"{one}"' for one in STREAMS)
-        yield Problem("stream", f'"{stream}"', f"supported values: {accepted}", NOT_SUPPORTED)
+        yield FieldError("stream", f'"{stream}"', f"supported values: {accepted}", NOT_SUPPORTED)
     elif stream not in ("", "All") and tail is not None:
         why = "`tailLines` and specific `stream` are mutually exclusive for now"
-        yield Problem("", "given", why, FORBIDDEN)
+        yield FieldError("", "given", why, FORBIDDEN)
 
 
 def flag(query: MultiMapping[str], name: str) -> bool:

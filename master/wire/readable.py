@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from api import quantity
-from api.schema import Problem, shown
+from api.meta import quantity
+from api.meta.schema import FieldError, quoted
 from master.wire.messages import Field, message_of, messages
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _WIDTHS = {"int32": 1 << 31, "int64": 1 << 63}
 
 
-def unreadable(version: str, kind: str, document: Mapping[str, Any]) -> Iterator[Problem]:
+def unreadable(version: str, kind: str, document: Mapping[str, Any]) -> Iterator[FieldError]:
     """Every such value, by path; nothing of kinds of which there is no message."""
     name = message_of(version, kind)
     return _struct(name, document, "") if name in messages() else iter(())
@@ -35,7 +35,7 @@ def _fields(name: str) -> Mapping[str, Field]:
     return found
 
 
-def _struct(name: str, value: Any, path: str) -> Iterator[Problem]:
+def _struct(name: str, value: Any, path: str) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         return
     fields = _fields(name)
@@ -53,13 +53,13 @@ def _struct(name: str, value: Any, path: str) -> Iterator[Problem]:
             yield from _value(field.type, item, place)
 
 
-def _value(kind: str, value: Any, path: str) -> Iterator[Problem]:
+def _value(kind: str, value: Any, path: str) -> Iterator[FieldError]:
     if value is None:
         return
     check = _CHECKS.get(kind)
     if check is not None:
         if wanted := check(value):
-            yield Problem(path, shown(value), wanted)
+            yield FieldError(path, quoted(value), wanted)
     elif kind in messages() and kind not in _OWN:
         yield from _struct(kind, value, path)
 

@@ -10,9 +10,9 @@ from enum import Enum
 
 import msgspec
 
-from api.objects import Object
-from api.schema import shown
-from api.selectors import BadSelector, Selector, parse_fields, parse_labels
+from api.meta.schema import quoted
+from api.meta.selectors import BadSelector, Selector, parse_fields, parse_labels
+from api.meta.types import Object
 from master.access.reviews import KINDS
 from master.kinds import BY_RESOURCE
 from master.kinds.kind import AnyKind
@@ -149,7 +149,7 @@ def owner(query: Mapping[str, str], headers: Mapping[str, str]) -> str:
     name = query.get("fieldManager") or headers.get("User-Agent", "").partition("/")[0] or "unknown"
     if len(name) > LONGEST_MANAGER or not name.isprintable():
         raise answers.bad_request(
-            f"parameter fieldManager is {shown(name)}; {LONGEST_MANAGER} printable characters are accepted"
+            f"parameter fieldManager is {quoted(name)}; {LONGEST_MANAGER} printable characters are accepted"
         )
     return name
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from api.value import KEYS, SET
+from api.meta.types import KEYS, SET
 from master.kinds.kind import AnyKind
 from master.wire.messages import messages
 

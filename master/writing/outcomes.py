@@ -7,9 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from api.objects import (
-    Object,
-)
+from api.meta.types import Object
 from master.writing.writes import BACKGROUND
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from api.objects import Object, ObjectMeta
-from api.schema import Problem, shown, without_nulls
-from api.value import Value
+from api.meta.schema import FieldError, quoted, without_nulls
+from api.meta.types import Object, ObjectMeta, Value
 from master.kinds.kind import AnyKind, Scaling
 from master.wire import answers
 
@@ -71,7 +70,7 @@ def read(kind: AnyKind, name: str, document: Any) -> Scale:
     if scale.spec.replicas >= 1 << 31:
         raise answers.bad_request(f"spec.replicas is {scale.spec.replicas}; up to {(1 << 31) - 1} are accepted")
     if scale.spec.replicas < 0:
-        problem = Problem("spec.replicas", shown(scale.spec.replicas), "must be greater than or equal to 0")
+        problem = FieldError("spec.replicas", quoted(scale.spec.replicas), "must be greater than or equal to 0")
         raise answers.invalid(kind, name, [problem])
     return scale
 

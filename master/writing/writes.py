@@ -12,10 +12,12 @@ from typing import Any
 
 import msgspec
 
-from api.objects import FINAL_PHASES, Binding, Condition, NamespaceStatus, Node, Object, Pod
-from api.reviews import LocalSubjectAccessReview
-from api.schema import FORBIDDEN, MISSING, UNKNOWN, Problem, shown, without_nulls
-from api.validate import decode, default, immutable
+from api.core.auth import LocalSubjectAccessReview
+from api.core.node import Binding, NamespaceStatus, Node
+from api.core.pod import FINAL_PHASES, Pod
+from api.meta.schema import FORBIDDEN, MISSING, UNKNOWN, FieldError, quoted, without_nulls
+from api.meta.types import Condition, Object
+from api.validation.registry import decode, default, immutable
 from master.access import reviews
 from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
 from master.kinds.namespace import LASTING
@@ -126,7 +128,7 @@ def asked(kind: type[Object], document: object, namespace: str) -> Object:
         raise answers.bad_request(f"the body is not a {kind.KIND}: a JSON object is accepted")
     for name, wanted in (("kind", kind.KIND), ("apiVersion", kind.API_VERSION)):
         if document.get(name) not in (None, "", wanted):
-            raise answers.bad_request(f"{name} is {shown(document[name])}; {wanted} is accepted here")
+            raise answers.bad_request(f"{name} is {quoted(document[name])}; {wanted} is accepted here")
     try:
         review = msgspec.convert(without_nulls(document), kind)
     except msgspec.ValidationError as error:
@@ -152,7 +154,9 @@ def created(kind: AnyKind, item: Any, uid: str, now: datetime.datetime) -> Any:
     """The object as it begins."""
     if isinstance(item, Pod) and item.spec.ephemeral_containers:
         why = "they are added to a pod that there is, through its subresource ephemeralcontainers"
-        raise answers.invalid(kind, item.metadata.name, [Problem("spec.ephemeralContainers", "given", why, FORBIDDEN)])
+        raise answers.invalid(
+            kind, item.metadata.name, [FieldError("spec.ephemeralContainers", "given", why, FORBIDDEN)]
+        )
     begun = with_metadata(
         item,
         uid=uid,
@@ -173,7 +177,7 @@ def updated(kind: AnyKind, new: Any, old: Any) -> Any:
     added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
     if old.metadata.deletion_timestamp and added:
         why = "no new finalizers can be added if the object is being deleted"
-        problems.append(Problem("metadata.finalizers", shown(added), why, FORBIDDEN))
+        problems.append(FieldError("metadata.finalizers", quoted(added), why, FORBIDDEN))
     if problems:
         raise answers.invalid(kind, old.metadata.name, problems)
     return _counted(kind, new, old)
@@ -204,7 +208,7 @@ def part_updated(kind: AnyKind, name: str, new: Any, old: Any) -> Any:
 def applicable(where: Target, document: object, manager: str) -> dict[str, Any]:
     """The part of an apply's body that its path is about. Raises Failure if it is no body of an apply."""
     if not manager:
-        problem = Problem("fieldManager", '""', "is required for apply patch", MISSING)
+        problem = FieldError("fieldManager", '""', "is required for apply patch", MISSING)
         raise answers.invalid_options("PatchOptions", problem)
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
         raise answers.bad_request(f"the body is not a {where.kind.name}: an object with metadata is accepted")
@@ -335,7 +339,7 @@ def _policy(kind: AnyKind, options: DeleteOptions) -> str:
 def _with_policy(item: Any, policy: str) -> Any:
     if policy not in POLICIES:
         accepted = ", ".join(POLICIES)
-        raise answers.bad_request(f"propagationPolicy is {shown(policy)}; {accepted} are accepted")
+        raise answers.bad_request(f"propagationPolicy is {quoted(policy)}; {accepted} are accepted")
     finalizer = POLICIES[policy]
     if not finalizer or finalizer in item.metadata.finalizers:
         return item

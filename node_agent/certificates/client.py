@@ -9,22 +9,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from api.client import Client
-from api.kubeconfig import BadKubeconfig, Kubeconfig
-from api.pem import BadPem, Certificate, Subject
-from api.signing_requests import CLIENT_USAGES, NODE_CLIENT, NODE_PREFIX, NODES
-from node_agent.certificates import crypto as tasks
-from node_agent.certificates import csr as key_files
-from node_agent.certificates import csr as rotation
+from api.client.client import Client
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.core.certificates import CLIENT_USAGES, NODE_CLIENT, NODE_PREFIX, NODES
+from api.pki.pem import BadPem, Certificate, Subject
+from node_agent.certificates import crypto, csr
 from node_agent.certificates.csr import CertificateSpec, request_certificate
 from node_agent.clock import wall_clock
 from node_agent.settings import Settings
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, Pace, retry_delay
+from reconcile.loop import Loop, LoopTiming, retry_delay
 
 log = logging.getLogger(__name__)
 
-PACE = Pace(resync=10.0, first_retry=1.0, last_retry=60.0)
+PACE = LoopTiming(resync=10.0, backoff_base=1.0, backoff_max=60.0)
 Clock = Callable[[], datetime.datetime]
 
 
@@ -57,8 +55,8 @@ async def _bootstrap(settings: Settings) -> None:
         )
     own = replace(first, certificate=fresh.certificate, key=fresh.key, token="")
     text = own.text("podlane", f"{NODE_PREFIX}{settings.node_name}")
-    await asyncio.to_thread(key_files.write_file, Path(settings.kubeconfig), text.encode())
-    await asyncio.to_thread(key_files.remove_file, pending)
+    await asyncio.to_thread(csr.write_file, Path(settings.kubeconfig), text.encode())
+    await asyncio.to_thread(csr.remove_file, pending)
     log.info("kubeconfig written", extra={"file": settings.kubeconfig})
 
 
@@ -66,7 +64,7 @@ async def _is_good(path: Path, now: datetime.datetime) -> bool:
     """Whether the API server would know us by that file."""
     try:
         held = Kubeconfig.load(path)
-        return bool(held.token) or (await tasks.inspect_certificate(held.certificate)).ends > now
+        return bool(held.token) or (await crypto.inspect_certificate(held.certificate)).ends > now
     except (BadKubeconfig, BadPem) as error:
         log.info("a certificate is needed", extra={"why": str(error)})
         return False
@@ -93,7 +91,7 @@ class ClientCertificate:
             return
         try:
             held = await self._read()
-            if held is None or not rotation.is_renewal_due(held, self._clock()):
+            if held is None or not csr.is_renewal_due(held, self._clock()):
                 return
             if held.ends > self._clock():
                 await self._renew()
@@ -111,8 +109,8 @@ class ClientCertificate:
         )
         place = Path(self._settings.kubeconfig)
         text = Kubeconfig.load(place).renewed(fresh.certificate, fresh.key)
-        await asyncio.to_thread(key_files.write_file, place, text.encode())
-        await asyncio.to_thread(key_files.remove_file, pending)
+        await asyncio.to_thread(csr.write_file, place, text.encode())
+        await asyncio.to_thread(csr.remove_file, pending)
         until = fresh.says.ends.isoformat()
         log.info("client certificate renewed", extra={"file": str(place), "until": until})
 
@@ -127,7 +125,7 @@ class ClientCertificate:
             return self._held
         config = Kubeconfig.load(place)
         try:
-            said = await tasks.inspect_certificate(config.certificate) if config.certificate else None
+            said = await crypto.inspect_certificate(config.certificate) if config.certificate else None
         except BadPem as error:
             raise NotReady(f"{place}: {error}") from None
         self._held = said if said is not None and said.subject == _subject(self._settings) else None

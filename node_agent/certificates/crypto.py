@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from api.pem import BadPem, Certificate, Subject
+from api.pki.pem import BadPem, Certificate, Subject
 from reconcile.errors import NotReady
 
 PROGRAM = "node_agent.certificates.crypto_worker"

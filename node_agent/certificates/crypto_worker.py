@@ -9,8 +9,8 @@ import sys
 
 import msgspec
 
-from api import keys
-from api.pem import BadPem
+from api.pki import keys
+from api.pki.pem import BadPem
 from node_agent.certificates.crypto import (
     Answer,
     Inspect,
@@ -59,7 +59,7 @@ def _signed(task: SelfSign) -> SelfSigned:
 
 
 def _told(task: Inspect) -> Inspected:
-    if task.key is not None and not keys.belongs(task.key, task.certificate):
+    if task.key is not None and not keys.matches_certificate(task.key, task.certificate):
         raise BadPem("the certificate is for another key")
     return Inspected(keys.read(task.certificate))
 

@@ -9,13 +9,19 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.client import AlreadyExists, Client, ClientError
-from api.objects import ObjectMeta
-from api.pem import BadPem, Certificate, Subject
-from api.signing_requests import DENIED, FAILED, CertificateSigningRequest, CertificateSigningRequestSpec, condition
-from node_agent.certificates import crypto as tasks
+from api.client.client import AlreadyExists, Client, ClientError
+from api.core.certificates import (
+    DENIED,
+    FAILED,
+    CertificateSigningRequest,
+    CertificateSigningRequestSpec,
+    csr_condition,
+)
+from api.meta.types import ObjectMeta
+from api.pki.pem import BadPem, Certificate, Subject
+from node_agent.certificates import crypto
 from node_agent.certificates.crypto import KeyPair, SigningRequest
-from reconcile import whole_file
+from reconcile import atomic_file
 from reconcile.errors import NotReady
 
 
@@ -23,7 +29,7 @@ def write_file(path: Path, data: bytes) -> None:
     """Put a file there, mode 0600, in place of an older one, and on disk before returning. Raises NotReady."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        whole_file.write(path, data)
+        atomic_file.write(path, data)
     except OSError as error:
         raise NotReady(f"{path}: {error.strerror}") from None
 
@@ -80,7 +86,7 @@ async def request_certificate(client: Client, wish: CertificateSpec, key_file: P
 
 async def _asking(wish: CertificateSpec, path: Path) -> SigningRequest:
     held = await asyncio.to_thread(read_file, path)
-    asking = await tasks.make_request(held, wish.subject, repr(wish))
+    asking = await crypto.make_request(held, wish.subject, repr(wish))
     if held and asking.key != held:
         log.warning("a key cannot be read; another one is made", extra={"file": str(path)})
     if asking.key != held:
@@ -90,7 +96,7 @@ async def _asking(wish: CertificateSpec, path: Path) -> SigningRequest:
 
 async def _good(key: bytes, certificate: bytes) -> KeyPair | None:
     try:
-        fresh = await tasks.load_key_pair(key, certificate)
+        fresh = await crypto.load_key_pair(key, certificate)
     except BadPem:
         return None
     return fresh if fresh.says.ends > datetime.datetime.now(datetime.UTC) else None
@@ -130,7 +136,7 @@ async def _watched(client: Client, item: CertificateSigningRequest) -> bytes:
 def _answer(item: CertificateSigningRequest) -> bytes:
     """The certificate; empty while there is none. Raises NotReady when there will be none."""
     for kind in (DENIED, FAILED):
-        row = condition(item, kind)
+        row = csr_condition(item, kind)
         if row is not None:
             why = f"{row.reason}: {row.message}".strip(": ")
             hint = f"kubectl delete csr {item.metadata.name} lets this node ask again"

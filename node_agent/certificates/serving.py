@@ -10,18 +10,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from api import pem
-from api.client import Client
-from api.pem import BadPem, Subject
-from api.signing_requests import NODE_PREFIX, NODE_SERVING, NODES, SERVER_USAGES
-from node_agent.certificates import crypto as tasks
-from node_agent.certificates import csr as key_files
-from node_agent.certificates import csr as rotation
+from api.client.client import Client
+from api.core.certificates import NODE_PREFIX, NODE_SERVING, NODES, SERVER_USAGES
+from api.pki import pem
+from api.pki.pem import BadPem, Subject
+from node_agent.certificates import crypto, csr
 from node_agent.certificates.crypto import KeyPair
 from node_agent.certificates.csr import CertificateSpec, request_certificate
 from node_agent.settings import Settings
 from reconcile.errors import Refused
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +49,9 @@ class ServingCertificate:
         self._given: tuple[bytes, bytes] | None = None
         self._held: KeyPair | None = None
         self._loaded = asyncio.Event()
-        self.loop = Loop("serving certificate", self.passed, Pace(resync=LOOK_SECONDS, last_retry=LAST_RETRY_SECONDS))
+        self.loop = Loop(
+            "serving certificate", self.passed, LoopTiming(resync=LOOK_SECONDS, backoff_max=LAST_RETRY_SECONDS)
+        )
 
     def context(self) -> ssl.SSLContext:
         """The same one at each call; a certificate that is renewed counts for connections from then on."""
@@ -88,7 +88,7 @@ class ServingCertificate:
 
     async def _load_files(self) -> None:
         certificate, key = Path(self._settings.tls_cert_file), Path(self._settings.tls_private_key_file)
-        found = await asyncio.to_thread(lambda: (key_files.read_file(key), key_files.read_file(certificate)))
+        found = await asyncio.to_thread(lambda: (csr.read_file(key), csr.read_file(certificate)))
         if found == self._given:
             return
         try:
@@ -104,16 +104,18 @@ class ServingCertificate:
         pending = self._folder / "serving-request.key"
         wish = CertificateSpec(NODE_SERVING, SERVER_USAGES, self._subject)
         fresh = await request_certificate(self._client, wish, pending)
-        await asyncio.to_thread(key_files.write_file, self._folder / "serving.pem", fresh.together)
-        await asyncio.to_thread(key_files.remove_file, pending)
+        await asyncio.to_thread(csr.write_file, self._folder / "serving.pem", fresh.together)
+        await asyncio.to_thread(csr.remove_file, pending)
         self._use(fresh)
 
     async def _sign_ourselves(self) -> None:
         name, address, now = self._settings.node_name, self._settings.node_ip, self._clock()
         held = await self._kept(SELF_SIGNED)
-        if held is None or rotation.is_renewal_due(held.says, now):
-            held = await tasks.self_signed_pair(Subject(f"{name}@{int(now.timestamp())}", (), (name,), (address,)), now)
-            await asyncio.to_thread(key_files.write_file, self._folder / SELF_SIGNED, held.together)
+        if held is None or csr.is_renewal_due(held.says, now):
+            held = await crypto.self_signed_pair(
+                Subject(f"{name}@{int(now.timestamp())}", (), (name,), (address,)), now
+            )
+            await asyncio.to_thread(csr.write_file, self._folder / SELF_SIGNED, held.together)
         self._use(held)
 
     # --- the one there is ------------------------------------------------------------------------------------------
@@ -125,10 +127,10 @@ class ServingCertificate:
 
     async def _kept(self, name: str) -> KeyPair | None:
         """What is in the file, if it is good for anything."""
-        data = await asyncio.to_thread(key_files.read_file, self._folder / name)
+        data = await asyncio.to_thread(csr.read_file, self._folder / name)
         try:
             return (
-                await tasks.load_key_pair(pem.blocks(data, "PRIVATE KEY"), pem.blocks(data, "CERTIFICATE"))
+                await crypto.load_key_pair(pem.pem_blocks(data, "PRIVATE KEY"), pem.pem_blocks(data, "CERTIFICATE"))
                 if data
                 else None
             )
@@ -141,7 +143,7 @@ class ServingCertificate:
         return held.says.subject == self._subject and held.says.ends > self._clock()
 
     def _is_due(self) -> bool:
-        return self._held is None or rotation.is_renewal_due(self._held.says, self._clock())
+        return self._held is None or csr.is_renewal_due(self._held.says, self._clock())
 
     def _use(self, fresh: KeyPair) -> None:
         self._take(fresh.together)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from node_agent.cgroups import hierarchy as cgroups
+from node_agent.cgroups import hierarchy
 from node_agent.cgroups.hierarchy import CgroupLimits, CgroupPath
 from reconcile.errors import NotReady
 
@@ -30,21 +30,21 @@ class CgroupfsDriver:
 
     def name(self, group: CgroupPath) -> str:
         """What Docker is told of a group."""
-        return cgroups.cgroupfs_path(group)
+        return hierarchy.cgroupfs_path(group)
 
     def make(self, group: CgroupPath, limits: CgroupLimits) -> str:
         """The group with its limits, and those above it; returns what Docker is told of it.
 
         Raises NotReady where the machine does not allow it.
         """
-        path = cgroups.cgroupfs_path(group)
+        path = hierarchy.cgroupfs_path(group)
         try:
             for top in self._hierarchies():
                 if top.name != UNIFIED:
                     _make(top, top / path.strip("/"), self.version)
         except OSError as error:
             raise NotReady(f"control group {path}: {error.filename or 'cpuset'}: {error.strerror}") from None
-        for value in cgroups.limit_files(limits, self.version):
+        for value in hierarchy.limit_files(limits, self.version):
             top = self._mount / value.controller if self.version == 1 else self._mount
             file = top / path.lstrip("/") / value.file
             try:
@@ -55,11 +55,11 @@ class CgroupfsDriver:
 
     def remove(self, group: CgroupPath) -> None:
         """The group with all below it, which must be empty of processes. Raises NotReady while it is not."""
-        self.remove_directory(cgroups.cgroupfs_path(group))
+        self.remove_directory(hierarchy.cgroupfs_path(group))
 
     def below(self, group: CgroupPath) -> set[str]:
         """The last names of the groups within this one."""
-        return self.directories(cgroups.cgroupfs_path(group))
+        return self.directories(hierarchy.cgroupfs_path(group))
 
     def directories(self, path: str) -> set[str]:
         """The names of the directories in a group, of all hierarchies."""

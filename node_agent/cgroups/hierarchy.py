@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from api.objects import Pod
-from api.resources import allowed, limited_cpu, limited_memory, needed, requested_cpu
+from api.core.pod import Pod
+from api.core.resources import limited_cpu, limited_memory, pod_limit, pod_request, requested_cpu
 
 CPU_PERIOD, MIN_QUOTA = 100_000, 1_000
 MIN_SHARES, MAX_SHARES = 2, 262_144
@@ -95,16 +95,16 @@ def parent_cgroups(root: str) -> tuple[CgroupPath, ...]:
 def pod_limits(pod: Pod, room: PodsCapacity) -> CgroupLimits:
     """What the pod as a whole is promised, and what it may not exceed where every container has a limit."""
     return CgroupLimits(
-        shares=cpu_shares(needed(pod.spec, requested_cpu)),
-        quota=cpu_quota(allowed(pod.spec, limited_cpu)) if room.quotas else 0,
-        memory=allowed(pod.spec, limited_memory),
+        shares=cpu_shares(pod_request(pod.spec, requested_cpu)),
+        quota=cpu_quota(pod_limit(pod.spec, limited_cpu)) if room.quotas else 0,
+        memory=pod_limit(pod.spec, limited_memory),
         pids=room.pids,
     )
 
 
 def qos_cgroups(pods: Iterable[Pod], root: str, room: PodsCapacity) -> tuple[tuple[CgroupPath, CgroupLimits], ...]:
     """What all pods have, and what the classes have of it while these pods are here, from the top."""
-    burstable = (needed(pod.spec, requested_cpu) for pod in pods if pod.status.qos_class == "Burstable")
+    burstable = (pod_request(pod.spec, requested_cpu) for pod in pods if pod.status.qos_class == "Burstable")
     everyone = pods_cgroup(root)
     return (
         (everyone, CgroupLimits(shares=cpu_shares(room.cpus * 1000), memory=room.memory)),

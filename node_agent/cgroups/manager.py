@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from api.objects import Pod
-from node_agent.cgroups import hierarchy as cgroups
+from api.core.pod import Pod
+from node_agent.cgroups import hierarchy
 from node_agent.cgroups.cgroupfs import CgroupfsDriver
 from node_agent.cgroups.hierarchy import CgroupLimits, CgroupPath, PodsCapacity
 from node_agent.cgroups.systemd import SystemdDriver
 from node_agent.docker.client import DockerClient
 from reconcile.errors import NotReady, Refused
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class CgroupManager:
         self._asked = False
         self._keeper: CgroupDriver | None = None
         self._asking = asyncio.Lock()
-        self.loop = Loop("control groups", self._share, Pace(resync=RESYNC_SECONDS, settle=GATHER_SECONDS))
+        self.loop = Loop("control groups", self._share, LoopTiming(resync=RESYNC_SECONDS, debounce=GATHER_SECONDS))
 
     async def path(self, pod: Pod) -> str:
         """The pod's group as Docker is told it; empty where containers are as Docker has them.
@@ -64,7 +64,7 @@ class CgroupManager:
         Raises NotReady, Refused.
         """
         keeper = await self._used()
-        return "" if keeper is None else keeper.name(cgroups.pod_cgroup(pod, self._root))
+        return "" if keeper is None else keeper.name(hierarchy.pod_cgroup(pod, self._root))
 
     async def make(self, pod: Pod) -> str:
         """The same, and it is there with its limits when this returns."""
@@ -72,7 +72,7 @@ class CgroupManager:
         if keeper is None:
             return ""
         made = await asyncio.to_thread(
-            keeper.make, cgroups.pod_cgroup(pod, self._root), cgroups.pod_limits(pod, self._room)
+            keeper.make, hierarchy.pod_cgroup(pod, self._root), hierarchy.pod_limits(pod, self._room)
         )
         self.loop.wake()
         return made
@@ -80,7 +80,7 @@ class CgroupManager:
     async def remove(self, uid: str) -> None:
         """Nothing is left of the pod's group, whatever its class was and whoever made it. Raises NotReady, Refused."""
         for keeper in (self._files, self._slices):
-            for group in cgroups.candidate_cgroups(uid, self._root):
+            for group in hierarchy.candidate_cgroups(uid, self._root):
                 await asyncio.to_thread(keeper.remove, group)
         self.loop.wake()
 
@@ -100,17 +100,17 @@ class CgroupManager:
             await self._make_shared(keeper)
 
     async def _make_shared(self, keeper: CgroupDriver) -> None:
-        for group, limits in cgroups.qos_cgroups(self._pods(), self._root, self._room):
+        for group, limits in hierarchy.qos_cgroups(self._pods(), self._root, self._room):
             await asyncio.to_thread(keeper.make, group, limits)
 
     def _known(self) -> set[str]:
         names = {
             name
             for keeper in (self._files, self._slices)
-            for group in cgroups.parent_cgroups(self._root)
+            for group in hierarchy.parent_cgroups(self._root)
             for name in keeper.below(group)
         }
-        return {name.removeprefix(cgroups.POD) for name in names if name.startswith(cgroups.POD)}
+        return {name.removeprefix(hierarchy.POD) for name in names if name.startswith(hierarchy.POD)}
 
     async def _used(self) -> CgroupDriver | None:
         """Who makes groups, once those of all pods and of the classes are there."""

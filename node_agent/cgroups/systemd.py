@@ -12,7 +12,7 @@ from jeepney import DBusAddress, HeaderFields, MatchRule, MessageType, new_metho
 from jeepney.bus_messages import message_bus
 from jeepney.io.blocking import DBusConnection, open_dbus_connection
 
-from node_agent.cgroups import hierarchy as slices
+from node_agent.cgroups import hierarchy
 from node_agent.cgroups.cgroupfs import CgroupfsDriver
 from node_agent.cgroups.hierarchy import CgroupLimits, CgroupPath
 from reconcile.errors import DriverError, Gone, NotReady, Refused
@@ -48,18 +48,18 @@ class SystemdDriver:
 
     def name(self, group: CgroupPath) -> str:
         """What Docker is told of a slice."""
-        return slices.slice_unit(group)
+        return hierarchy.slice_unit(group)
 
     def make(self, group: CgroupPath, limits: CgroupLimits) -> str:
         """The slice with its limits, and those above it; returns what Docker is told of it.
 
         Raises NotReady, Refused.
         """
-        unit = slices.slice_unit(group)
-        if self._made.get(group) == limits and self._cgroups.has_directory(slices.slice_path(group)):
+        unit = hierarchy.slice_unit(group)
+        if self._made.get(group) == limits and self._cgroups.has_directory(hierarchy.slice_path(group)):
             return unit
-        wish = list(slices.slice_properties(limits, self._cgroups.version))
-        about = slices.Property("Description", ("s", f"Podlane: {'/'.join(group.names)}"))
+        wish = list(hierarchy.slice_properties(limits, self._cgroups.version))
+        about = hierarchy.Property("Description", ("s", f"Podlane: {'/'.join(group.names)}"))
         with self._connected() as systemd:
             try:
                 systemd.run("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "replace", [about, *wish], [])
@@ -72,21 +72,21 @@ class SystemdDriver:
     def remove(self, group: CgroupPath) -> None:
         """The slice, and what of it systemd does not look after. Raises NotReady while it has processes, Refused."""
         self._made.pop(group, None)
-        path = slices.slice_path(group)
+        path = hierarchy.slice_path(group)
         if not self._cgroups.has_directory(path):
             return
         if self._cgroups.has_processes(path):  # Which systemd would end.
             raise NotReady(f"control group {path} still has processes")
         with self._connected() as systemd:
             try:
-                systemd.run("StopUnit", "ss", slices.slice_unit(group), "replace")
+                systemd.run("StopUnit", "ss", hierarchy.slice_unit(group), "replace")
             except Gone:
                 pass  # Of the hierarchies of version 1 systemd looks only after those that it has a use for.
         self._cgroups.remove_directory(path)
 
     def below(self, group: CgroupPath) -> set[str]:
         """The last names of the groups within this one."""
-        names = map(slices.slice_last_name, self._cgroups.directories(slices.slice_path(group)))
+        names = map(hierarchy.slice_last_name, self._cgroups.directories(hierarchy.slice_path(group)))
         return {name for name in names if name}
 
     @contextmanager

@@ -20,8 +20,8 @@ import requests
 import urllib3.exceptions
 from docker.types import LogConfig
 
-from api import times
-from api.objects import ContainerImage
+from api.core.node import ContainerImage
+from api.meta import times
 from node_agent.cgroups.hierarchy import CPU_PERIOD
 from node_agent.docker.exec import ExecResult, run_exec
 from node_agent.docker.process import process_user
@@ -396,7 +396,7 @@ def _container(answer: dict[str, Any]) -> RuntimeContainer:
 
 
 def _time(written: str) -> datetime | None:
-    return None if written == NEVER or not written else times.parse(written)
+    return None if written == NEVER or not written else times.parse_time(written)
 
 
 def _create(spec: ContainerConfig, logs: LogLimits, client: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import aiohttp
 
-from api.log_options import NANOSECONDS, STDERR, STDOUT, PodLogOptions, nanoseconds
+from api.core.log_options import NANOSECONDS, STDERR, STDOUT, PodLogOptions, nanoseconds
 from node_agent.docker.http import docker_request, docker_timeout, response_error, session
 from node_agent.docker.wire_format import LogEntryReader, LogStreamError
 from reconcile.errors import Gone, NotReady

@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.clock import steady_clock
 from node_agent.docker.client import DockerClient
 from node_agent.eviction import ranking, thresholds
-from node_agent.eviction import thresholds as eviction_thresholds
 from node_agent.eviction.thresholds import SignalObservation
 from node_agent.pods.worker import PodWorker
 from node_agent.settings import Settings
@@ -20,7 +19,7 @@ from node_agent.stats import collector
 from node_agent.stats.collector import _mapped
 from node_agent.stats.disk import DiskUsageScanner, filesystem_stats
 from node_agent.volumes.paths import is_in_memory
-from reconcile.loop import Loop, Pace, containing_bugs
+from reconcile.loop import Loop, LoopTiming, containing_bugs
 
 
 def observe_signals(state_dir: str, image_dir: str) -> dict[str, SignalObservation]:
@@ -80,7 +79,7 @@ class EvictionManager:
         on_change: Callable[[], None],
         tell: Callable[[str, str], None],
     ) -> None:
-        self.pressure = eviction_thresholds.Pressure()
+        self.pressure = thresholds.Pressure()
         self._docker = docker
         self._disks = disks
         self._pods = pods
@@ -89,15 +88,19 @@ class EvictionManager:
         self._tell = tell
         self._state_dir = settings.state_dir
         soft = thresholds.parse_soft_thresholds(settings.eviction_soft, settings.eviction_soft_grace_period)
-        self._limits = (*eviction_thresholds.parse_thresholds(settings.eviction_hard), *soft)
+        self._limits = (*thresholds.parse_thresholds(settings.eviction_hard), *soft)
         self._most_grace = settings.eviction_max_pod_grace_period
         self._transition = timedelta(seconds=settings.eviction_pressure_transition_seconds)
         self._last: dict[str, datetime] = {}
-        self._since: dict[eviction_thresholds.Threshold, datetime] = {}
+        self._since: dict[thresholds.Threshold, datetime] = {}
         self._going: tuple[PodWorker, datetime] | None = None
         self.loops = (
-            Loop("pressure", containing_bugs("pressure", self.relieve), Pace(resync=CHECK_SECONDS)),
-            Loop("disk limits", containing_bugs("disk limits", self.enforce), Pace(resync=settings.disk_scan_seconds)),
+            Loop("pressure", containing_bugs("pressure", self.relieve), LoopTiming(resync=CHECK_SECONDS)),
+            Loop(
+                "disk limits",
+                containing_bugs("disk limits", self.enforce),
+                LoopTiming(resync=settings.disk_scan_seconds),
+            ),
         )
 
     async def relieve(self) -> None:
@@ -106,13 +109,13 @@ class EvictionManager:
             self._look_again(CLEANUP_CHECK_SECONDS)
             return
         seen = await self._observe()
-        low = self._due(eviction_thresholds.thresholds_met(self._limits, seen))
+        low = self._due(thresholds.thresholds_met(self._limits, seen))
         if low:
-            self._tell("EvictionThresholdMet", f"Attempting to reclaim {eviction_thresholds.SIGNALS[low[0].signal][0]}")
-        if any(eviction_thresholds.SIGNALS[one.signal][1] == eviction_thresholds.DISK for one in low):
+            self._tell("EvictionThresholdMet", f"Attempting to reclaim {thresholds.SIGNALS[low[0].signal][0]}")
+        if any(thresholds.SIGNALS[one.signal][1] == thresholds.DISK for one in low):
             await self._reclaim()
             seen = await self._observe()
-            low = eviction_thresholds.thresholds_met(low, seen)
+            low = thresholds.thresholds_met(low, seen)
         if not low:
             return
         verdict = ranking.select_pod(low, seen, await self._usages(lambda _: True), self._most_grace)
@@ -127,7 +130,7 @@ class EvictionManager:
         for verdict in ranking.local_storage_evictions(await self._usages(ranking.has_disk_limits)):
             self._evict(verdict)
 
-    def _due(self, low: tuple[eviction_thresholds.Threshold, ...]) -> tuple[eviction_thresholds.Threshold, ...]:
+    def _due(self, low: tuple[thresholds.Threshold, ...]) -> tuple[thresholds.Threshold, ...]:
         """Of what is too low that for which somebody has to go now; the next look is not later than needed."""
         now = steady_clock()
         self._note(low, now)
@@ -140,9 +143,9 @@ class EvictionManager:
     def _look_again(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self.loops[0].wake)
 
-    def _note(self, low: tuple[eviction_thresholds.Threshold, ...], now: datetime) -> None:
-        self._last = eviction_thresholds.conditions_last_observed(self._last, low, now)
-        before, self.pressure = self.pressure, eviction_thresholds.node_pressure(self._last, now, self._transition)
+    def _note(self, low: tuple[thresholds.Threshold, ...], now: datetime) -> None:
+        self._last = thresholds.conditions_last_observed(self._last, low, now)
+        before, self.pressure = self.pressure, thresholds.node_pressure(self._last, now, self._transition)
         if self.pressure != before:
             signals = " ".join(one.signal for one in low)
             log.warning("the node's pressure has changed", extra={"pressure": self.pressure, "signals": signals})
@@ -162,7 +165,7 @@ class EvictionManager:
             self._going = worker, steady_clock()
             worker.evict(verdict.message, verdict.grace)
 
-    async def _observe(self) -> Mapping[str, eviction_thresholds.SignalObservation]:
+    async def _observe(self) -> Mapping[str, thresholds.SignalObservation]:
         images = await self._docker.root_dir()
         return await asyncio.to_thread(observe_signals, self._state_dir, images)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from api import quantity
-from api.objects import Container, Pod
-from api.resources import sidecars
+from api.core.pod import Container, Pod
+from api.core.resources import sidecars
+from api.meta import quantity
 from node_agent.eviction.thresholds import SIGNALS, SignalObservation, Threshold
 
 GRACE_SECONDS = 1
@@ -89,7 +89,7 @@ def long_running_containers(pod: Pod) -> tuple[Container, ...]:
 def _request(container: Container, resource: str) -> int:
     """A limit without a request is a request."""
     wishes = {**container.resources.limits, **container.resources.requests}
-    return quantity.whole(wishes.get(resource, 0))
+    return quantity.to_int(wishes.get(resource, 0))
 
 
 def _message(limit: Threshold, seen: SignalObservation, one: PodUsage) -> str:
@@ -142,16 +142,16 @@ def _sized_volumes(pod: Pod) -> dict[str, str | int]:
 
 def _excesses(one: PodUsage) -> Iterator[str]:
     for name, most in _sized_volumes(one.pod).items():
-        if one.volumes.get(name, 0) > quantity.whole(most):
+        if one.volumes.get(name, 0) > quantity.to_int(most):
             yield f'Usage of EmptyDir volume "{name}" exceeds the limit "{most}". '
     limits = {
         container.name: container.resources.limits["ephemeral-storage"]
         for container in long_running_containers(one.pod)
         if "ephemeral-storage" in container.resources.limits
     }
-    total = sum(quantity.whole(limit) for limit in limits.values())
+    total = sum(quantity.to_int(limit) for limit in limits.values())
     if limits and one.disk > total:
         yield f"Pod ephemeral local storage usage exceeds the total limit of containers {_binary(total)}. "
     for name, limit in limits.items():
-        if one.disk_of.get(name, 0) > quantity.whole(limit):
+        if one.disk_of.get(name, 0) > quantity.to_int(limit):
             yield f'Container {name} exceeded its local ephemeral storage limit "{limit}". '

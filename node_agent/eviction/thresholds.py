@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from api import quantity
+from api.meta import quantity
 
 HARD = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
 
@@ -92,7 +92,7 @@ def _threshold(text: str) -> Threshold:
     signal, amount = shape[1], shape[2]
     try:
         if not amount.endswith("%"):
-            return Threshold(signal, quantity.whole(amount))
+            return Threshold(signal, quantity.to_int(amount))
         percent = float(amount[:-1])
     except ValueError as error:
         raise BadThreshold(f"found {text!r}: {error}") from None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from api.configuration import Secret
+from api.core.config import Secret
 
 DOCKER_HUB = ("docker.io", "index.docker.io")
 CONFIG_JSON, CONFIG = ".dockerconfigjson", ".dockercfg"

@@ -16,11 +16,10 @@ from node_agent.docker import client
 from node_agent.docker.client import DockerClient, StoredImage
 from node_agent.network.plugin import PodNetwork
 from node_agent.runtime import container_gc, log_links
-from node_agent.runtime import log_links as link_files
 from node_agent.settings import Settings
 from node_agent.stats.disk import filesystem_stats
 from reconcile.errors import DriverError, Gone, NotReady, Refused
-from reconcile.loop import Loop, Pace, containing_bugs
+from reconcile.loop import Loop, LoopTiming, containing_bugs
 
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -142,14 +141,16 @@ class Housekeeping:
             timedelta(seconds=settings.image_maximum_gc_age_seconds),
         )
         self._log_loop = Loop(
-            "logs", containing_bugs("logs", self.link_logs), Pace(resync=LOGS_SECONDS, settle=GATHER_SECONDS)
+            "logs", containing_bugs("logs", self.link_logs), LoopTiming(resync=LOGS_SECONDS, debounce=GATHER_SECONDS)
         )
         self.loops = (
             self._log_loop,
             Loop(
-                "dead containers", containing_bugs("garbage", self.remove_containers), Pace(resync=CONTAINERS_SECONDS)
+                "dead containers",
+                containing_bugs("garbage", self.remove_containers),
+                LoopTiming(resync=CONTAINERS_SECONDS),
             ),
-            Loop("images", containing_bugs("images", self.remove_images), Pace(resync=IMAGES_SECONDS)),
+            Loop("images", containing_bugs("images", self.remove_images), LoopTiming(resync=IMAGES_SECONDS)),
         )
 
     def container_changed(self) -> None:
@@ -238,11 +239,11 @@ class Housekeeping:
     async def link_logs(self) -> None:
         """Link the logs of new containers, and unlink those of containers that are gone. Raises DriverError."""
         found = await self._docker.all_containers()
-        present = await asyncio.to_thread(link_files.existing_links, self._logs)
+        present = await asyncio.to_thread(log_links.existing_links, self._logs)
         for one in log_links.missing_links(self._logs, found, present):
             await self._link(one.id)
         for link in log_links.stale_links(self._logs, found, present):
-            await asyncio.to_thread(link_files.remove_dangling, self._logs, link)
+            await asyncio.to_thread(log_links.remove_dangling, self._logs, link)
 
     async def _link(self, identity: str) -> None:
         try:
@@ -252,8 +253,8 @@ class Housekeeping:
         if one.log_path:
             by_pod = log_links.pod_link(self._logs, one)
             # That by container first: it tells of the directories that are made for the other.
-            await asyncio.to_thread(link_files.create_link, log_links.container_link(self._logs, one), by_pod)
-            await asyncio.to_thread(link_files.create_link, by_pod, Path(one.log_path))
+            await asyncio.to_thread(log_links.create_link, log_links.container_link(self._logs, one), by_pod)
+            await asyncio.to_thread(log_links.create_link, by_pod, Path(one.log_path))
 
 
 def _now() -> datetime:

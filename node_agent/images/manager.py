@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from api.objects import Container
+from api.core.pod import Container
 from node_agent.clock import steady_clock
 from node_agent.docker.client import DockerClient
 from node_agent.docker.pull import RegistryUnavailable

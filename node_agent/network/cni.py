@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from api.attach import Attachment, AttachRequest, NetworkStatus
+from api.network.attach import Attachment, AttachRequest, NetworkStatus
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
 VERSIONS = ("0.4.0", "1.0.0")

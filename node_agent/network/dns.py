@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api.objects import Pod
-from api.pod_network import LONGEST_SEARCH, MOST_NAMESERVERS, MOST_SEARCHES, PodDNSConfig
+from api.core.pod import Pod, PodDNSConfig
+from api.validation.pod import LONGEST_SEARCH, MOST_NAMESERVERS, MOST_SEARCHES
 from reconcile.errors import Refused
 
 LONGEST_NAME = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from api.objects import Pod
-from api.resources import containers_of
+from api.core.pod import Pod
+from api.core.resources import all_containers
 from reconcile.errors import NotReady, Refused
 
 
@@ -45,7 +45,7 @@ def hostport_ruleset(pods: Iterable[Pod]) -> str:
     for pod in sorted(pods, key=lambda one: (one.metadata.namespace, one.metadata.name)):
         if pod.spec.host_network or not pod.status.pod_ip:
             continue
-        for container in containers_of(pod):
+        for container in all_containers(pod):
             for port in container.ports:
                 if port.host_port:
                     at = f"ip daddr {port.host_ip}" if port.host_ip not in {"", "0.0.0.0"} else "fib daddr type local"

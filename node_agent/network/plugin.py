@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from api.attach import Attachment, AttachRequest, NetworkStatus
-from api.objects import Pod
+from api.core.pod import Pod
+from api.network.attach import Attachment, AttachRequest, NetworkStatus
 
 ADDRESS_FIELDS = ("status.podIP", "status.podIPs")
 

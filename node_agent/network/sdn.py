@@ -8,7 +8,15 @@ from types import TracebackType
 import aiohttp
 import msgspec
 
-from api.attach import NODE_AGENT, AttachError, Attachment, AttachRequest, DetachRequest, NetworkStatus, Sandboxes
+from api.network.attach import (
+    NODE_AGENT,
+    AttachError,
+    Attachment,
+    AttachRequest,
+    DetachRequest,
+    NetworkStatus,
+    Sandboxes,
+)
 from reconcile.errors import Gone, NotReady, Refused
 
 ANSWER_SECONDS = 30.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from api.objects import ContainerImage
+from api.core.node import ContainerImage
 from node_agent.host import HostInfo
 from node_agent.node.node_status import HostFacts
 from node_agent.runtime.pod_dir import _mapped

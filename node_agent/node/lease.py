@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from api.leases import NODE_LEASES, Lease, LeaseSpec
-from api.objects import Node, ObjectMeta, OwnerReference
+from api.core.node import NODE_LEASES, Lease, LeaseSpec, Node
+from api.meta.types import ObjectMeta, OwnerReference
 from node_agent.node.node_status import NodeIdentity
 
 RENEWALS_PER_LEASE = 4

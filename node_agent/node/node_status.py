@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from api import quantity, times
-from api.objects import (
-    Condition,
+from api.core.node import (
     ContainerImage,
     DaemonEndpoint,
     Node,
@@ -20,9 +18,10 @@ from api.objects import (
     NodeSpec,
     NodeStatus,
     NodeSystemInfo,
-    ObjectMeta,
     Taint,
 )
+from api.meta import quantity, times
+from api.meta.types import Condition, ObjectMeta
 from node_agent.eviction.thresholds import Pressure
 
 RESOURCES = ("cpu", "memory", "ephemeral-storage")
@@ -51,7 +50,7 @@ def parse_reserved(*texts: str) -> ReservedResources:
         if name not in RESOURCES:
             raise BadReservation(f"found {part.strip()!r}; RESOURCE=AMOUNT with {', '.join(RESOURCES)} is accepted")
         try:
-            total[name] += quantity.milli(amount) if name == "cpu" else quantity.whole(amount)
+            total[name] += quantity.to_milli(amount) if name == "cpu" else quantity.to_int(amount)
         except quantity.BadQuantity as error:
             raise BadReservation(f"{name}: {error}") from None
     return ReservedResources(*(total[name] for name in RESOURCES))
@@ -199,7 +198,7 @@ def node_conditions(health: NodeHealth, now: datetime, old: tuple[Condition, ...
             status=status,
             reason=reason,
             message=message,
-            last_heartbeat_time=times.text(now),
+            last_heartbeat_time=times.format_time(now),
             last_transition_time=_since(before.get(kind), status, now),
         )
         for kind, status, reason, message in rows
@@ -209,7 +208,7 @@ def node_conditions(health: NodeHealth, now: datetime, old: tuple[Condition, ...
 def _since(old: Condition | None, status: str, now: datetime) -> str:
     if old is not None and old.status == status and old.last_transition_time:
         return old.last_transition_time
-    return times.text(now)
+    return times.format_time(now)
 
 
 # --- what is written and when -----------------------------------------------------------------------------------------

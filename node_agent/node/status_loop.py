@@ -11,17 +11,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from api.client import AlreadyExists, Client, ClientError, Conflict, NotFound
-from api.events import reference
-from api.leases import NODE_LEASES, Lease
-from api.mirror import Mirror
-from api.objects import ContainerImage, Node
-from api.value import ObjectReference
+from api.client.client import AlreadyExists, Client, ClientError, Conflict, NotFound
+from api.client.informer import Informer
+from api.core.events import reference
+from api.core.node import NODE_LEASES, ContainerImage, Lease, Node
+from api.meta.types import ObjectReference
 from node_agent.docker.client import DockerClient
 from node_agent.event_recorder import EventRecorder
 from node_agent.eviction.thresholds import Pressure
 from node_agent.network.plugin import PodNetwork
-from node_agent.node import host_facts as directories
+from node_agent.node import host_facts
 from node_agent.node import node_status as reserved
 from node_agent.node.lease import node_lease
 from node_agent.node.node_status import (
@@ -38,7 +37,7 @@ from node_agent.node.node_status import (
 )
 from node_agent.settings import Settings
 from reconcile.errors import DriverError, NotReady
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +56,8 @@ class NodeReporter:
         tell: Callable[[ObjectReference, str, str], None],
         on_change: Callable[[], None],
     ) -> None:
-        self.mirror = Mirror(client, Node, field_selector=f"metadata.name={identity.name}", on_change=on_change)
-        self.heart = Loop("lease", self._renew, Pace(resync=renew_seconds, last_retry=min(2.0, renew_seconds)))
+        self.mirror = Informer(client, Node, field_selector=f"metadata.name={identity.name}", on_change=on_change)
+        self.heart = Loop("lease", self._renew, LoopTiming(resync=renew_seconds, backoff_max=min(2.0, renew_seconds)))
         self._client = client
         self._identity = identity
         self._renew_seconds = renew_seconds
@@ -237,7 +236,7 @@ class NodeStatusLoop:
             taints=tuple(map(parse_taint, settings.register_with_taints)),
             reserved=reserved.parse_reserved(settings.kube_reserved, settings.system_reserved),
         )
-        self.loop = Loop("node", self._beat, Pace(resync=settings.heartbeat_seconds, last_retry=2.0))
+        self.loop = Loop("node", self._beat, LoopTiming(resync=settings.heartbeat_seconds, backoff_max=2.0))
         every = settings.heartbeat_seconds
         self.report = NodeReporter(client, self._identity, every, recorder.about, self._node_changed)
 
@@ -245,7 +244,7 @@ class NodeStatusLoop:
         """The Node as the master last told, or as this host would register."""
         if self.report.current is not None:
             return self.report.current
-        facts = await asyncio.to_thread(directories.read_host_facts, self._state_dir, "", ())
+        facts = await asyncio.to_thread(host_facts.read_host_facts, self._state_dir, "", ())
         return new_node(self._identity, facts, NodeHealth(self.unready), datetime.now(UTC))
 
     async def fresh(self) -> Node | None:
@@ -264,7 +263,7 @@ class NodeStatusLoop:
             self.unready = ""
         except DriverError as error:
             self.unready = str(error)
-        facts = await asyncio.to_thread(directories.read_host_facts, self._state_dir, version, images)
+        facts = await asyncio.to_thread(host_facts.read_host_facts, self._state_dir, version, images)
         await self.report.write(facts, NodeHealth(self.unready, self._pressure()), datetime.now(UTC))
         self._on_change()
         if not self.unready:

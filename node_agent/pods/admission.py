@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from api import placement
-from api.capacity import allocatable, requests, shortages, total
-from api.objects import Node, Pod, Taint
-from api.ports import clash, host_ports
-from api.static_pods import is_static
+from api.core import placement
+from api.core.node import Node, Taint
+from api.core.pod import Pod
+from api.core.resources import allocatable, conflicting_port, host_ports, pod_requests, shortages, total
+from api.validation.static_pods import is_static
 from node_agent.eviction.thresholds import MEMORY, Pressure
 from node_agent.pods.status import EVICTED
 from node_agent.runtime.security import forbidden_sysctl
@@ -61,7 +61,7 @@ def pressure_rejection(pod: Pod, pressure: Pressure) -> Rejection | None:
         return None
     if present == [MEMORY]:
         modest = pod.status.qos_class != CLASSES[0]
-        if modest or placement.untolerated(pod.spec, (MEMORY_TAINT,), ("NoSchedule",)) is None:
+        if modest or placement.find_untolerated_taint(pod.spec, (MEMORY_TAINT,), ("NoSchedule",)) is None:
             return None
     return Rejection(EVICTED, f"The node had condition: [{' '.join(present)}]. ")
 
@@ -96,10 +96,10 @@ def _age(pod: Pod) -> tuple[str, str]:
 def _node_mismatch(pod: Pod, node: Node, sysctls: tuple[str, ...]) -> Rejection | None:
     if pod.spec.os is not None and pod.spec.os.name not in {"", "linux"}:
         return Rejection("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
-    if not placement.suits(pod.spec, node.metadata.name, node.metadata.labels):
+    if not placement.matches_node(pod.spec, node.metadata.name, node.metadata.labels):
         words = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
         return Rejection("NodeAffinity", words)
-    taint = placement.untolerated(pod.spec, node.spec.taints, ("NoExecute",))
+    taint = placement.find_untolerated_taint(pod.spec, node.spec.taints, ("NoExecute",))
     if taint is not None and not is_static(pod):
         words = f"Predicate TaintToleration failed: node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
         return Rejection("TaintToleration", words)
@@ -108,7 +108,7 @@ def _node_mismatch(pod: Pod, node: Node, sysctls: tuple[str, ...]) -> Rejection 
 
 
 def _port_conflict(pod: Pod, others: tuple[Pod, ...]) -> Rejection | None:
-    if clash(host_ports(pod), (port for other in others for port in host_ports(other))):
+    if conflicting_port(host_ports(pod), (port for other in others for port in host_ports(other))):
         words = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
         return Rejection("NodePorts", words)
     return None
@@ -117,7 +117,7 @@ def _port_conflict(pod: Pod, others: tuple[Pod, ...]) -> Rejection | None:
 def _insufficient_resource(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
     """What the node knows nothing of is for the scheduler to count."""
     room = allocatable(node)
-    asked = {name: amount for name, amount in requests(pod).items() if name in room}
+    asked = {name: amount for name, amount in pod_requests(pod).items() if name in room}
     for name, wanted, taken, there in shortages(asked, total(others), room):
         numbers = f"requested: {wanted}, used: {taken}, capacity: {there}"
         return Rejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {numbers}")

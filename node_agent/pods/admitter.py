@@ -7,12 +7,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 
-from api.objects import FINAL_PHASES, Node, Pod
+from api.core.node import Node
+from api.core.pod import FINAL_PHASES, Pod
 from node_agent.eviction.thresholds import Pressure
 from node_agent.host import HostInfo
 from node_agent.pods.admission import Rejection, admit, is_critical_pod, pressure_rejection, select_victims
 from node_agent.pods.worker import PodWorker
-from node_agent.runtime import pod_dir as rejections
+from node_agent.runtime import pod_dir
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
@@ -53,14 +54,14 @@ class PodAdmitter:
         """What an earlier agent has decided of a pod that has a directory here. Raises NotReady."""
         if pod.status.phase in FINAL_PHASES:
             return AdmitResult.ADMITTED
-        return await asyncio.to_thread(rejections.read_rejection, self._host, pod.metadata.uid) or AdmitResult.ADMITTED
+        return await asyncio.to_thread(pod_dir.read_rejection, self._host, pod.metadata.uid) or AdmitResult.ADMITTED
 
     async def decide(self, pod: Pod, workers: Mapping[str, PodWorker]) -> AdmitResult | Rejection:
         """A refusal outlives this agent; where it cannot be written down the next one decides anew."""
         verdict = await self._decide(pod, workers)
         if isinstance(verdict, Rejection):
             try:
-                await asyncio.to_thread(rejections.write_rejection, self._host, pod.metadata.uid, verdict)
+                await asyncio.to_thread(pod_dir.write_rejection, self._host, pod.metadata.uid, verdict)
             except NotReady as error:
                 log.warning("a refusal is not written down", extra={"pod": pod.metadata.name, "error": error})
         return verdict

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from api import times
-from api.objects import FINAL_PHASES, Condition, ContainerStatus, Pod
-from api.resources import sidecars
+from api.core.pod import FINAL_PHASES, ContainerStatus, Pod
+from api.core.resources import sidecars
+from api.meta import times
+from api.meta.types import Condition
 from node_agent.runtime.container import RuntimePod
 from node_agent.runtime.startup import is_initialized
 
@@ -111,4 +112,4 @@ def _initialized(pod: Pod, seen: RuntimePod, standing: ConditionInputs) -> _Stat
 def _since(old: Condition | None, status: str, now: datetime) -> str:
     if old is not None and old.status == status and old.last_transition_time:
         return old.last_transition_time
-    return times.text(now)
+    return times.format_time(now)

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.docker.client import DockerClient
 from node_agent.metrics import RELIST_DURATION
 from node_agent.pods.worker import PodWorker
 from node_agent.runtime.container import RuntimePod
 from node_agent.stats.model import PodWithContainers
 from reconcile.errors import Gone
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 
 class PodLister:
@@ -63,7 +63,7 @@ class Pleg:
     def __init__(self, docker: DockerClient, workers: Mapping[str, PodWorker]) -> None:
         self._docker = docker
         self._workers = workers
-        self.loop = Loop("relist", self.compare, Pace(resync=RELIST_SECONDS))
+        self.loop = Loop("relist", self.compare, LoopTiming(resync=RELIST_SECONDS))
 
     async def compare(self) -> None:
         """Wake the workers whose pods are not what they were seen to be. Raises DriverError."""

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from api.client import AlreadyExists, ApiError, Client, ClientError, Conflict, NotFound
-from api.mirror import Mirror
-from api.objects import FINAL_PHASES, Node, Pod
-from api.static_pods import CONFIG_MIRROR, is_mirror, is_static, mirror_pod
+from api.client.client import AlreadyExists, ApiError, Client, ClientError, Conflict, NotFound
+from api.client.informer import Informer
+from api.core.node import Node
+from api.core.pod import FINAL_PHASES, Pod
+from api.validation.static_pods import CONFIG_MIRROR, is_mirror, is_static, mirror_pod
 from node_agent.pods.worker import PodWorker
 from node_agent.sources.static_pods import namespaced_name
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class MirrorPodController:
     def __init__(
         self,
         client: Client,
-        held: Mirror[Pod],
+        held: Informer[Pod],
         node: Callable[[], Node | None],
         shown: Callable[[], StaticPods],
     ) -> None:
@@ -92,7 +93,7 @@ class MirrorPodController:
         self._shown = shown
         self._told: set[str] = set()
         self._dropped: dict[tuple[str, str], float] = {}
-        self.loop = Loop("mirror pods", self._pass, Pace(resync=RESYNC_SECONDS, last_retry=5.0))
+        self.loop = Loop("mirror pods", self._pass, LoopTiming(resync=RESYNC_SECONDS, backoff_max=5.0))
 
     async def _pass(self) -> None:
         node = self._node()

@@ -8,10 +8,8 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from api import times
-from api.objects import (
+from api.core.pod import (
     FINAL_PHASES,
-    Condition,
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
@@ -26,8 +24,10 @@ from api.objects import (
     ResourceRequirements,
     VolumeMountStatus,
 )
-from api.objects import Container as Wish
-from api.resources import is_regular_init_container
+from api.core.pod import Container as Wish
+from api.core.resources import is_regular_init_container
+from api.meta import times
+from api.meta.types import Condition
 from node_agent.pods.conditions import (
     DISRUPTION,
     KUBELET_CONDITIONS,
@@ -58,7 +58,7 @@ def evicted_status(status: PodStatus, message: str, now: datetime) -> PodStatus:
         status="True",
         reason="TerminationByKubelet",
         message=message,
-        last_transition_time=times.text(now),
+        last_transition_time=times.format_time(now),
     )
     others = tuple(row for row in status.conditions if row.type != DISRUPTION)
     return replace(status, phase="Failed", reason=EVICTED, message=message, conditions=(*others, mark))
@@ -184,7 +184,7 @@ def compute_pod_status(pod: Pod, seen: RuntimePod, facts: StatusInputs) -> PodSt
         host_ips=(HostIP(ip=facts.node_address),),
         pod_ip=facts.address,
         pod_ips=(PodIP(ip=facts.address),) if facts.address else (),
-        start_time=pod.status.start_time or times.text(facts.started_at),
+        start_time=pod.status.start_time or times.format_time(facts.started_at),
         init_container_statuses=init_rows,
         container_statuses=rows,
         ephemeral_container_statuses=extra_rows,
@@ -317,7 +317,7 @@ def _is_ready(pod: Pod, wish: Wish, newest: RuntimeContainer | None, facts: Stat
 def _state(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs, phase: str) -> ContainerState:
     newest = next(iter(seen.containers.get(wish.name, ())), None)
     if newest is not None and facts.progress.is_up(wish, newest):
-        started = times.text(newest.started_at) if newest.started_at else None
+        started = times.format_time(newest.started_at) if newest.started_at else None
         return ContainerState(running=ContainerStateRunning(started_at=started))
     over = facts.terminating or phase in FINAL_PHASES
     held = newest is not None and not over and should_restart(restart_policy(pod, wish), newest, facts.progress)
@@ -367,7 +367,7 @@ def _terminated(dead: RuntimeContainer, facts: StatusInputs) -> ContainerStateTe
         exit_code=code,
         reason=reason,
         message=facts.messages.get(dead.id) or dead.error,
-        started_at=times.text(started) if started else None,
-        finished_at=times.text(finished) if finished else None,
+        started_at=times.format_time(started) if started else None,
+        finished_at=times.format_time(finished) if finished else None,
         container_id=f"docker://{dead.id}",
     )

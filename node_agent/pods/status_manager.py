@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from api.client import ApiError, Client, ClientError, Conflict, Invalid, NotFound
-from api.objects import Condition, ObjectMeta, Pod, PodStatus
+from api.client.client import ApiError, Client, ClientError, Conflict, Invalid, NotFound
+from api.core.pod import Pod, PodStatus
+from api.meta.types import Condition, ObjectMeta
 from node_agent.pods.conditions import WRITTEN_CONDITIONS
 from node_agent.pods.status import merge_status
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 RECHECK_SECONDS = 10.0
 """Time between two comparisons of what the master shows with what was last said."""
@@ -28,7 +29,7 @@ class StatusManager:
     """
 
     def __init__(self, client: Client, shown: Callable[[], Mapping[str, Pod]]) -> None:
-        self.loop = Loop("statuses", self._write, Pace(resync=RECHECK_SECONDS, last_retry=5.0))
+        self.loop = Loop("statuses", self._write, LoopTiming(resync=RECHECK_SECONDS, backoff_max=5.0))
         self._client = client
         self._shown = shown
         self._said: dict[str, tuple[ObjectMeta, PodStatus]] = {}

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from api.objects import FINAL_PHASES, Pod
+from api.core.pod import FINAL_PHASES, Pod
 from node_agent.clock import SteadyClock, WakeTimer, steady_clock, wall_clock
 from node_agent.events import backoff_message
 from node_agent.eviction.ranking import GRACE_SECONDS
@@ -47,7 +47,7 @@ from node_agent.runtime.termination import DEADLINE_EXCEEDED, active_deadline, g
 from node_agent.runtime.termination_message import TerminationMessages
 from node_agent.volumes.manager import VolumeManager
 from reconcile.errors import DriverError, Gone, NotReady, Refused
-from reconcile.loop import Loop, Pace, containing_bugs
+from reconcile.loop import Loop, LoopTiming, containing_bugs
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -153,7 +153,7 @@ class PodWorker:
         self._name = f"{pod.metadata.namespace}/{pod.metadata.name}"
         self._passes = SyncTimer(self._pass, lambda: self._going)
         self._loop = Loop(
-            f"pod {self._name}", containing_bugs(self._name, self._passes.one), Pace(resync=RESYNC_SECONDS)
+            f"pod {self._name}", containing_bugs(self._name, self._passes.one), LoopTiming(resync=RESYNC_SECONDS)
         )
         self._done = asyncio.Event()
 

@@ -9,7 +9,7 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from api.probes import GRPCAction
+from api.core.pod import GRPCAction
 from node_agent.probes.prober import os_error_text
 from node_agent.probes.state import ProbeAnswer
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from api.objects import Container as Wish
-from api.probes import Probe
+from api.core.pod import Container as Wish
+from api.core.pod import Probe
 from node_agent.clock import steady_clock, wall_clock
 from node_agent.probes.prober import Prober, ProbeTarget
 from node_agent.probes.state import (

@@ -19,7 +19,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from api.probes import HTTPGetAction, LifecycleHandler, Probe
+from api.core.pod import HTTPGetAction, LifecycleHandler, Probe
 from node_agent.docker.client import DockerClient
 from node_agent.probes.state import ProbeAnswer
 from reconcile.errors import DriverError
@@ -69,9 +69,9 @@ class Prober:
         if probe.http_get is not None:
             return await self._get(probe.http_get, target, seconds, PROBE_AGENT)
         if probe.grpc is not None:
-            from node_agent.probes import grpc as grpc_probe  # noqa: PLC0415 - 1.5 MB that few nodes need
+            from node_agent.probes import grpc  # noqa: PLC0415 - 1.5 MB that few nodes need
 
-            return await grpc_probe.check(probe.grpc, target.address, seconds)
+            return await grpc.check(probe.grpc, target.address, seconds)
         assert probe.tcp_socket is not None
         tcp = probe.tcp_socket
         return await _connect(tcp.host or target.address, _port(tcp.port, target), seconds)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from api.objects import Container as Wish
-from api.probes import Probe
+from api.core.pod import Container as Wish
+from api.core.pod import Probe
 
 STARTUP, LIVENESS, READINESS = "Startup", "Liveness", "Readiness"
 

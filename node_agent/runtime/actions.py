@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from api.objects import FINAL_PHASES, Pod
-from api.objects import Container as Wish
+from api.core.pod import FINAL_PHASES, Pod
+from api.core.pod import Container as Wish
 from node_agent.runtime.container import HASH, SANDBOX_ID, RuntimeContainer, RuntimePod
 from node_agent.runtime.restarts import (
     policy_restarts,

@@ -10,8 +10,8 @@ from types import MappingProxyType
 import msgspec
 from msgspec.structs import replace
 
-from api.objects import Container as Wish
-from api.probes import LifecycleHandler
+from api.core.pod import Container as Wish
+from api.core.pod import LifecycleHandler
 
 TYPE = "io.kubernetes.docker.type"
 SANDBOX_TYPE, CONTAINER_TYPE = "podsandbox", "container"

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from api.configuration import Secret
-from api.objects import Container as Wish
-from api.objects import Pod
-from api.references import passwords_of, variables_of
+from api.core.config import Secret
+from api.core.pod import Container as Wish
+from api.core.pod import Pod
+from api.core.references import env_refs, image_pull_secret_refs
 from node_agent.host import pod_dir, termination_message_path
 from node_agent.images.credentials import Credential, credentials_for_image
 from node_agent.node import host_facts
@@ -22,7 +22,7 @@ from node_agent.runtime.sandbox import WorkerDependencies
 from node_agent.runtime.security import SecurityInputs, container_security, seccomp_profile
 from node_agent.runtime.spec import ContainerConfig, container_config
 from node_agent.runtime.startup import target_container_id
-from node_agent.volumes import mounts as sub_path_driver
+from node_agent.volumes import mounts
 from node_agent.volumes.paths import sub_paths
 
 
@@ -33,7 +33,7 @@ def pull_credentials(
 
     Raises Unread while the master has not spoken.
     """
-    wanted = passwords_of(pod)
+    wanted = image_pull_secret_refs(pod)
     found = references.found(wanted)
     for missing in (one for one in wanted if one not in found):
         words = f"Unable to retrieve some image pull secrets ({missing.name}); "
@@ -50,7 +50,7 @@ async def prepare_container_config(
     Raises Refused, with what is wrong in the pod or missing, Unread while the master has not spoken.
     """
     wish, host = start.wish, tools.host
-    objects = tools.references.found(variables_of(wish, pod.metadata.namespace))
+    objects = tools.references.found(env_refs(wish, pod.metadata.namespace))
     known = container_env(pod, wish, EnvSources(objects, host.allocatable, service_env(pod, tools.services(pod))))
     profile = seccomp_profile(pod, wish)
     named = profile.localhost_profile if profile is not None else ""
@@ -64,7 +64,7 @@ async def prepare_container_config(
     path = termination_message_path(host, pod.metadata.uid, wish.name, start.restarts)
 
     def prepare() -> None:
-        sub_path_driver.mount_sub_paths(parts)
+        mounts.mount_sub_paths(parts)
         runtime_pod_dir.make_termination_message_file(path)
 
     await asyncio.to_thread(prepare)

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from api import fields, resource_fields
-from api.configuration import ConfigMap, Secret
-from api.objects import Container, Object, Pod
-from api.references import Reference
-from api.services import Service
-from api.value import ResourceFieldSelector
-from api.variables import EnvVar, KeySelector, is_name
+from api.core import references
+from api.core.config import ConfigMap, Secret
+from api.core.pod import Container, EnvVar, KeySelector, Pod, is_name
+from api.core.references import Reference
+from api.core.services import Service
+from api.meta.types import Object, ResourceFieldSelector
 from reconcile.errors import Refused
 
 _VARIABLE = re.compile(r"\$(?:\$|\(([^()]*)\))")
@@ -58,7 +57,7 @@ def _value(
     if source is None:
         return expand(variable.value, known)
     if source.field_ref is not None:
-        return fields.value_of(pod, source.field_ref.field_path)
+        return references.field_value(pod, source.field_ref.field_path)
     if source.resource_field_ref is not None:
         return _resource(pod, container, source.resource_field_ref, sources)
     for kind, ref in ((ConfigMap, source.config_map_key_ref), (Secret, source.secret_key_ref)):
@@ -69,7 +68,7 @@ def _value(
 
 def _resource(pod: Pod, container: Container, ref: ResourceFieldSelector, sources: EnvSources) -> str:
     try:
-        return resource_fields.value_of(pod, ref, container.name, sources.allocatable)
+        return references.resource_field_value(pod, ref, container.name, sources.allocatable)
     except KeyError as error:
         raise Refused(f"container {error.args[0]!r} not found") from None
 

@@ -9,15 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from api.objects import Container as Wish
-from api.objects import Pod
-from api.probes import LifecycleHandler
+from api.core.pod import Container as Wish
+from api.core.pod import LifecycleHandler, Pod
 from node_agent.docker.client import DockerClient
 from node_agent.host import HostInfo
 from node_agent.probes.manager import ProbeDependencies, ProbeManager
 from node_agent.probes.prober import ProbeTarget
 from node_agent.probes.state import ProbeAnswer, ProbeResults, needs_address
-from node_agent.runtime import pod_dir as marks
+from node_agent.runtime import pod_dir
 from node_agent.runtime.container import RuntimeContainer, RuntimePod, named_ports, pre_stop_handler
 from node_agent.runtime.pod_dir import Checkpoint
 from node_agent.runtime.startup import POST_START, UNKNOWN, KillReason, LifecycleState, kill_reason, post_start_handler
@@ -83,7 +82,7 @@ class ContainerLifecycle:
         `address` is the pod's, empty while it has none. Raises NotReady, and whatever a hook or a probe raised.
         """
         if self._marks is None:
-            self._marks = await asyncio.to_thread(marks.read_checkpoints, self._host, self._uid)
+            self._marks = await asyncio.to_thread(pod_dir.read_checkpoints, self._host, self._uid)
         newest = {name: history[0] for name, history in seen.containers.items() if history[0].running}
         self._prober.keep(frozenset(one.id for one in newest.values()), going)
         for wish in (*pod.spec.init_containers, *pod.spec.containers):
@@ -234,13 +233,13 @@ class ContainerLifecycle:
         assert self._marks is not None
         self._marks[mark] = text
         try:
-            await asyncio.to_thread(marks.write_checkpoint, self._host, self._uid, mark, text)
+            await asyncio.to_thread(pod_dir.write_checkpoint, self._host, self._uid, mark, text)
         except NotReady as error:
             log.warning("mark not written", extra={"uid": self._uid, "error": error})
 
     async def _unmark(self, mark: Checkpoint) -> None:
         assert self._marks is not None
-        await asyncio.to_thread(marks.remove_checkpoint, self._host, self._uid, mark)
+        await asyncio.to_thread(pod_dir.remove_checkpoint, self._host, self._uid, mark)
         del self._marks[mark]
 
     def _heard(self, name: str, kind: str, heard: ProbeAnswer, changed: bool) -> None:

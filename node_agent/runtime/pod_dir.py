@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.host import HostInfo, etc_hosts_path, pod_dir, resolv_conf_path
 from node_agent.network.dns import hosts_file_content, parse_resolv_conf, pod_resolv_conf
 from node_agent.pods.admission import Rejection

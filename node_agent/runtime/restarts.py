@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from api.objects import Container as Wish
-from api.objects import ContainerStatus, EphemeralContainer, Pod
-from api.resources import is_sidecar
+from api.core.pod import Container as Wish
+from api.core.pod import ContainerStatus, EphemeralContainer, Pod
+from api.core.resources import is_sidecar
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.runtime.startup import LifecycleState
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from api import bandwidth
-from api.attach import NODE_AGENT, AttachRequest
-from api.objects import Pod, PodStatus
-from api.services import Service
+from api.core import resources
+from api.core.pod import Pod, PodStatus
+from api.core.services import Service
+from api.network.attach import NODE_AGENT, AttachRequest
 from node_agent.cgroups.manager import CgroupManager
 from node_agent.docker.client import DockerClient
 from node_agent.host import HostInfo
@@ -17,7 +17,7 @@ from node_agent.network.dns import missing_cluster_dns, uses_cluster_dns
 from node_agent.network.plugin import PodNetwork
 from node_agent.object_cache import ObjectCache
 from node_agent.probes.manager import ProbeDependencies
-from node_agent.runtime import pod_dir as runtime_pod_dir
+from node_agent.runtime import pod_dir
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.runtime.spec import ContainerConfig, sandbox_config
 from node_agent.settings import MADE_HERE
@@ -76,7 +76,7 @@ async def attach_network(
     if pod.spec.host_network:
         return node_address, (await network.status()).nameserver if uses_cluster_dns(pod) else ""
     meta = pod.metadata
-    ingress, egress = bandwidth.limits(meta.annotations)
+    ingress, egress = resources.bandwidth_limits(meta.annotations)
     request = AttachRequest(
         sandbox=sandbox.id,
         netns=f"/proc/{sandbox.pid}/ns/net",
@@ -98,6 +98,6 @@ async def write_pod_dns(pod: Pod, host: HostInfo, address: str, nameserver: str)
     """
     if nameserver and not host.cluster_dns:
         host = replace(host, cluster_dns=(nameserver,))
-    exceeded = await asyncio.to_thread(runtime_pod_dir.write_network_files, pod, host, address)
+    exceeded = await asyncio.to_thread(pod_dir.write_network_files, pod, host, address)
     told = (("DNSConfigForming", exceeded), ("MissingClusterDNS", missing_cluster_dns(pod, host.cluster_dns)))
     return [(reason, message) for reason, message in told if message]

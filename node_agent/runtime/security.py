@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from api.objects import Container, Pod
-from api.security import Capabilities, PodSecurityContext, Profile, SecurityContext, SELinuxOptions
+from api.core.pod import Capabilities, Container, Pod, PodSecurityContext, Profile, SecurityContext, SELinuxOptions
 from reconcile.errors import Refused
 
 SAFE_SYSCTLS = frozenset((

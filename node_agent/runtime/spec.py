@@ -12,9 +12,9 @@ from posixpath import normpath
 
 import msgspec
 
-from api import quantity
-from api.objects import Container, Pod
-from api.static_pods import is_static
+from api.core.pod import Container, Pod
+from api.meta import quantity
+from api.validation.static_pods import is_static
 from node_agent import host as log_links
 from node_agent.cgroups.hierarchy import MIN_SHARES, cpu_quota, cpu_shares
 from node_agent.host import HostInfo, etc_hosts_path, pod_dir, resolv_conf_path, termination_message_path
@@ -140,9 +140,9 @@ def container_config(
         ipc="host" if pod.spec.host_ipc else f"container:{sandbox}",
         pid=_pid_mode(pod, sandbox, pid),
         uts="host" if pod.spec.host_network else "",
-        cpu_shares=cpu_shares(quantity.milli(requests.get("cpu", 0))),
-        cpu_quota=cpu_quota(quantity.milli(limits.get("cpu", 0))) if host.cpu_cfs_quota else 0,
-        memory=quantity.whole(limits["memory"]) if "memory" in limits else 0,
+        cpu_shares=cpu_shares(quantity.to_milli(requests.get("cpu", 0))),
+        cpu_quota=cpu_quota(quantity.to_milli(limits.get("cpu", 0))) if host.cpu_cfs_quota else 0,
+        memory=quantity.to_int(limits["memory"]) if "memory" in limits else 0,
         oom_score_adj=max(oom_score(pod, container, host.memory), host.least_oom_score),
         tty=container.tty,
         stdin=container.stdin,
@@ -197,7 +197,7 @@ def oom_score(pod: Pod, container: Container, memory: int) -> int:
         return -997
     if pod.status.qos_class == "BestEffort":
         return 1000
-    wish = quantity.whole(container.resources.requests.get("memory", 0))
+    wish = quantity.to_int(container.resources.requests.get("memory", 0))
     return min(max(1000 - 1000 * wish // max(memory, 1), 3), 999)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from api.objects import Container as Wish
-from api.objects import EphemeralContainer, Pod
-from api.probes import LifecycleHandler
-from api.resources import is_sidecar, sidecars
+from api.core.pod import Container as Wish
+from api.core.pod import EphemeralContainer, LifecycleHandler, Pod
+from api.core.resources import is_sidecar, sidecars
 from node_agent.probes.state import LIVENESS, STARTUP, ProbeResults
 from node_agent.runtime.container import SANDBOX_ID, RuntimeContainer, RuntimePod
 from reconcile.errors import Refused

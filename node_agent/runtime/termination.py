@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from api import times
-from api.objects import Pod
-from api.resources import sidecars
-from api.static_pods import is_static
+from api.core.pod import Pod
+from api.core.resources import sidecars
+from api.meta import times
+from api.validation.static_pods import is_static
 from node_agent.pods.status import is_evicted
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
 
@@ -78,7 +78,7 @@ def active_deadline(pod: Pod, seen: RuntimePod, begun: datetime) -> datetime | N
     if pod.spec.active_deadline_seconds is None:
         return None
     if pod.status.start_time:
-        since = times.parse(pod.status.start_time)
+        since = times.parse_time(pod.status.start_time)
     else:
         since = min([begun, *(one.created_at for one in seen.everything if one.created_at is not None)])
     return since + timedelta(seconds=min(pod.spec.active_deadline_seconds, MAX_GRACE_SECONDS))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from api.objects import Container as Wish
-from api.objects import Pod
-from api.resources import containers_of
+from api.core.pod import Container as Wish
+from api.core.pod import Pod
+from api.core.resources import all_containers
 from node_agent.docker.client import DockerClient
 from node_agent.host import HostInfo, termination_message_path
-from node_agent.runtime import pod_dir as directories
+from node_agent.runtime import pod_dir
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
 
 MAX_MESSAGE_BYTES, MAX_POD_BYTES = 4096, 12 << 10
@@ -31,7 +31,7 @@ class TerminationMessages:
 
     async def learn(self, pod: Pod, seen: RuntimePod) -> Mapping[str, str]:
         """The messages of the containers that have ended, by id. Raises NotReady while Docker is away."""
-        wishes = {wish.name: wish for wish in containers_of(pod)}
+        wishes = {wish.name: wish for wish in all_containers(pod)}
         room = min(MAX_MESSAGE_BYTES, MAX_POD_BYTES // max(len(wishes), 1))
         known = {}
         for name, history in seen.containers.items():
@@ -44,7 +44,7 @@ class TerminationMessages:
 
     async def _read(self, pod: Pod, wish: Wish, ended: RuntimeContainer, room: int) -> str:
         path = termination_message_path(self._host, pod.metadata.uid, wish.name, ended.restarts)
-        said = await asyncio.to_thread(directories.read_tail, path, room)
+        said = await asyncio.to_thread(pod_dir.read_tail, path, room)
         if said or wish.termination_message_policy != "FallbackToLogsOnError" or ended.succeeded:
             return said
         return await self._docker.log_end(ended.id, LOG_LINES, min(MAX_LOG_BYTES, room))

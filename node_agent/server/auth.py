@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
-from api.client import Client, ClientError
-from api.pem import shown_by
-from api.reviews import AccessSpec, ResourceAttributes, SubjectAccessReview, TokenReview, TokenReviewSpec
+from api.client.client import Client, ClientError
+from api.core.auth import AccessSpec, ResourceAttributes, SubjectAccessReview, TokenReview, TokenReviewSpec
+from api.pki.pem import peer_subject
 from reconcile.errors import NotReady, Refused
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -65,7 +65,7 @@ def request_attributes(method: str, path: str) -> RequestAttributes:
 
 def caller_from_certificate(certificate: Mapping[str, Any] | None) -> Caller | None:
     """Whom a verified certificate names, in the form of `ssl.SSLSocket.getpeercert`; None without a name."""
-    shown = shown_by(certificate)
+    shown = peer_subject(certificate)
     return Caller(shown.user, (*shown.groups, "system:authenticated")) if shown.user else None
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.docker.exec import ExecJournal, StreamSession, attach, start_exec
 from node_agent.docker.wire_format import STDERR
 from node_agent.pods.manager import PodLister

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import msgspec
 from aiohttp import web
 
-from api import log_options as log_wish
-from api.objects import Container, ContainerState, ContainerStatus, Pod
+from api.core import log_options
+from api.core.pod import Container, ContainerState, ContainerStatus, Pod
 from node_agent.docker.logs import stream_logs
 from node_agent.pods.manager import PodLister
 from node_agent.server.server import Route
@@ -84,8 +84,8 @@ class LogHandler:
     async def _answer(self, http: web.Request) -> web.StreamResponse:
         name = http.match_info["container"]
         try:
-            wish = log_wish.parse_log_options({key: http.query.getall(key) for key in http.query})
-        except log_wish.InvalidLogOptions as error:
+            wish = log_options.parse_log_options({key: http.query.getall(key) for key in http.query})
+        except log_options.InvalidLogOptions as error:
             return web.Response(status=error.status, body=msgspec.json.encode({"message": str(error)}))
         pod = self._pods.one(http.match_info["namespace"], http.match_info["pod"])
         if find_container_spec(pod, name) is None:

@@ -13,7 +13,7 @@ from aiohttp import web
 from node_agent.server.auth import RequestAttributes, RequestAuth, request_attributes
 from reconcile.errors import Gone, NotReady, Refused
 from reconcile.listener import Limits, Listener
-from reconcile.loop import Loop, Pace
+from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Server:
     def __init__(
         self, address: str, port: int, tls: ssl.SSLContext, callers: RequestAuth, routes: tuple[Route, ...]
     ) -> None:
-        self.loop = Loop("server", self.listen, Pace(resync=RELISTEN_SECONDS, last_retry=2.0))
+        self.loop = Loop("server", self.listen, LoopTiming(resync=RELISTEN_SECONDS, backoff_max=2.0))
         self._address, self._port = address, port
         self._tls = tls
         self._callers = callers

@@ -18,12 +18,13 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from api import manifest
-from api.objects import Pod, Status, StatusCause, StatusDetails
-from api.schema import Problem, shown
+from api.codec import manifest
+from api.core.pod import Pod
+from api.meta.schema import FieldError, quoted
+from api.meta.types import Status, StatusCause, StatusDetails
 from node_agent.sources.file import FileSource
 from node_agent.sources.static_pods import MAX_MANIFEST_BYTES, ManifestOrigin, SourcePods, static_pod
-from reconcile import whole_file
+from reconcile import atomic_file
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -31,7 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class RequestError(Exception):
     """A request that changes nothing, with its answer."""
 
-    def __init__(self, code: int, reason: str, message: str, problems: tuple[Problem, ...] = ()) -> None:
+    def __init__(self, code: int, reason: str, message: str, problems: tuple[FieldError, ...] = ()) -> None:
         super().__init__(message)
         causes = tuple(map(_cause, problems))
         details = StatusDetails(kind="Pod", causes=causes) if causes else None
@@ -44,7 +45,7 @@ def _failure(code: int, reason: str, message: str, details: StatusDetails | None
     return {"kind": "Status", "apiVersion": "v1", **msgspec.to_builtins(status)}
 
 
-def _cause(problem: Problem) -> StatusCause:
+def _cause(problem: FieldError) -> StatusCause:
     words = str(problem).removeprefix(f"{problem.path}: ")
     return StatusCause(reason=problem.reason, message=words, field=problem.path)
 
@@ -134,13 +135,13 @@ class LocalApiSource:
             pod = self._held(path, *_named(request))
             with _storage_errors():
                 await asyncio.to_thread(path.unlink)
-                await asyncio.to_thread(whole_file.sync_folder, self._folder)
+                await asyncio.to_thread(atomic_file.sync_directory, self._folder)
             await self._files.read()
         return _answer(pod)
 
     async def _keep(self, path: Path, pod: Pod, code: int) -> web.Response:
         with _storage_errors():
-            await asyncio.to_thread(whole_file.write, path, msgspec.json.encode(pod))
+            await asyncio.to_thread(atomic_file.write, path, msgspec.json.encode(pod))
         await self._files.read()
         return _answer(self._held(path, pod.metadata.namespace or "default", pod.metadata.name), code)
 
@@ -165,7 +166,7 @@ class LocalApiSource:
         pod = next((pod for offer in self.offers if offer.place == str(path) for pod in offer.pods), None)
         if pod is None:
             raise RequestError(
-                404, "NotFound", f"pods {shown(name)} was not submitted to the namespace {shown(namespace)}"
+                404, "NotFound", f"pods {quoted(name)} was not submitted to the namespace {quoted(namespace)}"
             )
         return pod
 

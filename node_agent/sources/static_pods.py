@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from api import manifest, static_pods
-from api.manifest import Document
-from api.objects import Pod
-from api.schema import Problem, shown
+from api.codec import manifest
+from api.codec.manifest import Document
+from api.core.pod import Pod
+from api.meta.schema import FieldError, quoted
+from api.validation import static_pods
 
 MAX_MANIFEST_BYTES = 10 << 20
 """Bytes of a manifest, whichever way it comes."""
@@ -29,7 +30,7 @@ class RejectedDocument:
     """A document that is no pod for this node; `number` counts from 1."""
 
     number: int
-    problems: tuple[Problem, ...]
+    problems: tuple[FieldError, ...]
 
     def __str__(self) -> str:
         return manifest.refusal(f"document {self.number}", self.problems)
@@ -74,12 +75,12 @@ def parse_manifest(text: str, origin: ManifestOrigin, known: Iterable[Pod], now:
     return ParsedManifest(tuple(found), tuple(refusals))
 
 
-def static_pod(document: Document, origin: ManifestOrigin, now: datetime) -> tuple[Pod | None, tuple[Problem, ...]]:
+def static_pod(document: Document, origin: ManifestOrigin, now: datetime) -> tuple[Pod | None, tuple[FieldError, ...]]:
     """The pod of one document, or every reason why there is none."""
     if document.problems or document.obj is None:
         return None, document.problems
     if not isinstance(document.obj, Pod):
-        return None, (Problem("kind", shown(document.obj.KIND), '"Pod" is accepted here'),)
+        return None, (FieldError("kind", quoted(document.obj.KIND), '"Pod" is accepted here'),)
     problems = tuple(static_pods.problems(document.obj, origin.node))
     if problems:
         return None, problems

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.clock import wall_clock
 from node_agent.docker.client import DockerClient
 from node_agent.host import HostInfo, pod_dir

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
 from node_agent.stats.cgroup_stats import CgroupUsage
 from node_agent.stats.machine import MachineStats, NetworkInterface

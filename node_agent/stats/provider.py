@@ -14,9 +14,9 @@ import msgspec
 import psutil
 from prometheus_client import generate_latest
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.docker.client import DockerClient
-from node_agent.node import host_facts as directories
+from node_agent.node import host_facts
 from node_agent.stats import cadvisor, summary
 from node_agent.stats import metrics as kubelet
 from node_agent.stats import metrics as resource
@@ -93,7 +93,7 @@ class StatsProvider:
     async def cadvisor(self) -> bytes:
         """GET /metrics/cadvisor: Prometheus text."""
         figures = await self._with_disks(await self._figures(full=True))
-        facts = await asyncio.to_thread(directories.read_host_facts, Path(self._state_dir), "", ())
+        facts = await asyncio.to_thread(host_facts.read_host_facts, Path(self._state_dir), "", ())
         names = {"machine_id": facts.machine_id, "system_uuid": facts.system_uuid, "boot_id": facts.boot_id}
         return await _text(lambda: cadvisor.cadvisor_families(figures, facts.cpus, names))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from api import times
+from api.meta import times
 from node_agent.stats.cgroup_stats import CgroupUsage
 from node_agent.stats.machine import MachineStats, NetworkInterface
 from node_agent.stats.model import ContainerStats, DiskUsage, FilesystemStats, NodeStats, PodStats
@@ -173,8 +173,8 @@ def _sum(rows: Iterable[DiskUsage]) -> DiskUsage:
 
 
 def _time(seconds: float) -> str:
-    return times.text(datetime.fromtimestamp(seconds, UTC))
+    return times.format_time(datetime.fromtimestamp(seconds, UTC))
 
 
 def _started(moment: datetime | None) -> str | None:
-    return None if moment is None else times.text(moment)
+    return None if moment is None else times.format_time(moment)

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from api.objects import ObjectMeta, Pod, PodSpec
-from api.references import references, references_of
-from api.volumes import Volume
+from api.core.pod import Pod, PodSpec
+from api.core.references import pod_refs, volume_refs
+from api.core.volumes import Volume
+from api.meta.types import ObjectMeta
 from node_agent.host import HostInfo, pod_dir
 from node_agent.object_cache import NotSynced, ObjectCache
 from node_agent.runtime import pod_dir as directories
-from node_agent.volumes import setup as driver
+from node_agent.volumes import setup
 from node_agent.volumes.paths import claimed_volumes, resolve_claim, tmpfs_size
 from node_agent.volumes.payload import PayloadSources, fs_group, is_projected, payload_files, projected_tokens
 from node_agent.volumes.tokens import TokenCache
@@ -76,7 +77,7 @@ class VolumeManager:
         self._made.clear()
         await asyncio.to_thread(directories.make_pod_dir, self._host, self._uid)
         self._need(pod)
-        await self._references.hear(references(pod))
+        await self._references.hear(pod_refs(pod))
 
     async def set_up(self, pod: Pod, now: datetime, but_tokens: bool = False) -> tuple[str, datetime | None]:
         """Make every volume that can be made; one that cannot be brought up to date stays as it was.
@@ -93,7 +94,7 @@ class VolumeManager:
         return (lacking[0] if lacking else ""), due
 
     def _need(self, pod: Pod) -> None:
-        named = references(pod)
+        named = pod_refs(pod)
         self._references.need(self._uid, named | frozenset(claimed_volumes(self._references.known(named))))
 
     def _lacks_only_tokens(self, volume: Volume, pod: Pod) -> bool:
@@ -102,7 +103,7 @@ class VolumeManager:
         if not tokens or volume.name in self._failures:
             return False
         try:
-            found = self._references.found(references_of(volume, pod.metadata.namespace))
+            found = self._references.found(volume_refs(volume, pod.metadata.namespace))
             payload_files(volume, pod, PayloadSources(found, self._host.allocatable, dict.fromkeys(tokens, "")))
         except DriverError:
             return False
@@ -128,7 +129,7 @@ class VolumeManager:
     async def forget(self) -> None:
         """The pod is gone: nothing of it is left on the host. Raises NotReady while something in it is in use."""
         self._let_go()
-        await asyncio.get_running_loop().run_in_executor(_MOUNTERS, driver.remove_directory, Path(self._directory))
+        await asyncio.get_running_loop().run_in_executor(_MOUNTERS, setup.remove_directory, Path(self._directory))
 
     async def take_down(self) -> None:
         """No container of the pod will run again: what it wrote into its volumes goes, and tokens leave the memory.
@@ -136,7 +137,7 @@ class VolumeManager:
         Raises NotReady.
         """
         self._let_go()
-        await asyncio.get_running_loop().run_in_executor(_MOUNTERS, driver.tear_down_volumes, Path(self._directory))
+        await asyncio.get_running_loop().run_in_executor(_MOUNTERS, setup.tear_down_volumes, Path(self._directory))
 
     def _let_go(self) -> None:
         """The pod needs no objects any more."""
@@ -158,26 +159,26 @@ class VolumeManager:
             return
         self._made.pop(volume.name, None)
         made = payload_files(volume, pod, inputs.material) if is_projected(volume) else None
-        wish = driver.VolumeSetup(fs_group(pod), made, tmpfs_size(volume, pod, self._host.memory), options)
+        wish = setup.VolumeSetup(fs_group(pod), made, tmpfs_size(volume, pod, self._host.memory), options)
         threads = None if volume.nfs is None else _MOUNTERS
-        set_up = partial(driver.set_up_volume, volume, self._directory, wish)
+        set_up = partial(setup.set_up_volume, volume, self._directory, wish)
         await asyncio.get_running_loop().run_in_executor(threads, set_up)
         self._made[volume.name] = inputs
 
     def _with_storage(self, volume: Volume, namespace: str) -> tuple[Volume, tuple[str, ...]]:
         if volume.persistent_volume_claim is None:
             return volume, ()
-        claims = self._references.found(references_of(volume, namespace))
+        claims = self._references.found(volume_refs(volume, namespace))
         return resolve_claim(volume, namespace, {**claims, **self._references.found(claimed_volumes(claims))})
 
     async def _material(self, volume: Volume, pod: Pod) -> PayloadSources:
         # Tokens first: while they are on their way, the master tells of the objects.
         tokens = {token: await self._tokens.get(pod, token) for token in projected_tokens(volume)}
-        named = references_of(volume, pod.metadata.namespace) if is_projected(volume) else ()
+        named = volume_refs(volume, pod.metadata.namespace) if is_projected(volume) else ()
         return PayloadSources(self._references.found(named), self._host.allocatable, tokens)
 
     def _is_there(self, volume: Volume) -> bool:
-        return is_projected(volume) and driver.is_set_up(volume, self._directory)
+        return is_projected(volume) and setup.is_set_up(volume, self._directory)
 
     def _count(self, volume: Volume, words: str, now: datetime) -> None:
         """Tell of a failure when an attempt was due; those that events brought about in between are not told."""

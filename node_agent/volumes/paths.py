@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from api.objects import Container, Object, Pod
-from api.quantity import whole
-from api.references import Reference
-from api.resources import allowed, limited_memory
-from api.storage import BOUND, PersistentVolume, PersistentVolumeClaim
-from api.volumes import Volume, VolumeMount
+from api.core.pod import Container, Pod
+from api.core.references import Reference
+from api.core.resources import limited_memory, pod_limit
+from api.core.storage import BOUND, PersistentVolume, PersistentVolumeClaim
+from api.core.volumes import Volume, VolumeMount
+from api.meta.quantity import to_int
+from api.meta.types import Object
 from node_agent.runtime.environment import expand, undefined_variables
 from node_agent.volumes.payload import is_projected
 from reconcile.errors import DriverError, NotReady, Refused
@@ -76,7 +77,7 @@ def is_in_memory(volume: Volume) -> bool:
 def tmpfs_size(volume: Volume, pod: Pod, memory: int) -> int:
     """The most bytes of a volume in memory: no more than it says, than the pod may use, than the host has."""
     limit = volume.empty_dir.size_limit if volume.empty_dir is not None else None
-    sizes = (whole(limit or 0), allowed(pod.spec, limited_memory), memory)
+    sizes = (to_int(limit or 0), pod_limit(pod.spec, limited_memory), memory)
     return min(size for size in sizes if size > 0)
 
 

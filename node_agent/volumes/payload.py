@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from api import fields, resource_fields
-from api.configuration import ConfigMap, Secret, bytes_of
-from api.objects import Object, Pod
-from api.references import Reference
-from api.volumes import (
+from api.core import references
+from api.core.config import ConfigMap, Secret, binary_data
+from api.core.pod import Pod
+from api.core.references import Reference
+from api.core.volumes import (
     DEFAULT_MODE,
     DownwardAPIVolumeFile,
     KeyToPath,
@@ -18,6 +18,7 @@ from api.volumes import (
     Volume,
     VolumeProjection,
 )
+from api.meta.types import Object
 from reconcile.errors import NotReady, Refused
 
 PRIVATE_MODE = 0o600
@@ -137,7 +138,7 @@ def _config_map(
     name: str, items: tuple[KeyToPath, ...], pod: Pod, material: PayloadSources, mode: int, *, optional: bool
 ) -> Iterable[tuple[str, File]]:
     config = _object(ConfigMap, name, pod, material, optional=optional)
-    held = {} if config is None else bytes_of(config)
+    held = {} if config is None else binary_data(config)
     return _keys(held, items, mode, "config", optional=optional)
 
 
@@ -181,11 +182,11 @@ def _about(item: DownwardAPIVolumeFile, pod: Pod, allocatable: Mapping[str, str]
     if item.field_ref is not None:
         path = item.field_ref.field_path
         whole = {"metadata.labels": pod.metadata.labels, "metadata.annotations": pod.metadata.annotations}.get(path)
-        return fields.value_of(pod, path) if whole is None else format_map(whole)
+        return references.field_value(pod, path) if whole is None else format_map(whole)
     if item.resource_field_ref is None:
         return ""
     try:
-        return resource_fields.value_of(pod, item.resource_field_ref, "", allocatable)
+        return references.resource_field_value(pod, item.resource_field_ref, "", allocatable)
     except KeyError as error:
         raise Refused(f"the pod has no container {error}") from None
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.volumes import EmptyDirVolumeSource, NFSVolumeSource, Volume
-from node_agent.volumes import atomic_writer as atomic
-from node_agent.volumes import mounts
+from api.core.volumes import EmptyDirVolumeSource, NFSVolumeSource, Volume
+from node_agent.volumes import atomic_writer, mounts
 from node_agent.volumes.paths import VOLUME_DIRS, volume_dir
 from node_agent.volumes.payload import File, needs_tmpfs
 from reconcile.errors import DriverError, NotReady, Refused
@@ -59,7 +58,7 @@ def set_up_volume(volume: Volume, pod_dir: str, wish: VolumeSetup) -> None:
 
 def is_set_up(volume: Volume, pod_dir: str) -> bool:
     """Whether a volume made of files has been written before."""
-    return (Path(volume_dir(pod_dir, volume)) / atomic.CURRENT).is_dir()
+    return (Path(volume_dir(pod_dir, volume)) / atomic_writer.CURRENT).is_dir()
 
 
 def tear_down_volumes(pod_dir: Path) -> None:
@@ -84,7 +83,7 @@ def _write(volume: Volume, path: Path, files: Mapping[str, File], group: int | N
         mounts.tmpfs(path, f"mode={FILES_MODE:o}")
     if stat.S_IMODE(path.stat().st_mode) != FILES_MODE:
         path.chmod(FILES_MODE)
-    atomic.write_payload(path, files, group)
+    atomic_writer.write_payload(path, files, group)
 
 
 def _make_empty_dir(source: EmptyDirVolumeSource, path: Path, wish: VolumeSetup) -> None:

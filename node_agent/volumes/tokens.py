@@ -7,11 +7,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from api import times
-from api.client import Client, ClientError
-from api.objects import Pod
-from api.tokens import BoundObjectReference, TokenRequest, TokenRequestSpec, TokenRequestStatus
-from api.volumes import TOKEN_SECONDS, ServiceAccountTokenProjection
+from api.client.client import Client, ClientError
+from api.core.auth import BoundObjectReference, TokenRequest, TokenRequestSpec, TokenRequestStatus
+from api.core.pod import Pod
+from api.core.volumes import TOKEN_SECONDS, ServiceAccountTokenProjection
+from api.meta import times
 from node_agent.clock import steady_clock, wall_clock
 from reconcile.errors import NotReady
 
@@ -67,7 +67,7 @@ class TokenCache:
 
 def token_lifetime(answer: TokenRequestStatus, now: datetime) -> tuple[datetime, datetime]:
     """When a token that was given now expires, and when it is to be renewed: at 80 % of its life, at most a day old."""
-    expires = times.parse(answer.expiration_timestamp)
+    expires = times.parse_time(answer.expiration_timestamp)
     return expires, now + min((expires - now) * PART_OF_LIFE, LONGEST_USE)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address
 from typing import Any
 
-from sdn import match as f
+from sdn import match
 from sdn.drivers.openflow_fields import Unknown, field_header, pad, padded, read_field
 from sdn.flow import (
     Action,
@@ -127,8 +127,8 @@ def _track_body(track: Track) -> bytes:
 
 def _learn_body(learn: Learn) -> bytes:
     head = _LEARN_HEAD.pack(learn.idle_seconds, 0, learn.priority, learn.cookie, 0, learn.table, 0, 0)
-    source = field_header(f.IP_SRC, old=True) + bytes(2)
-    body = head + _constant(f.ETH_TYPE, f.ETH_IPV4, 0) + struct.pack("!H", f.IP_SRC.bits) + source + source
+    source = field_header(match.IP_SRC, old=True) + bytes(2)
+    body = head + _constant(match.ETH_TYPE, match.ETH_IPV4, 0) + struct.pack("!H", match.IP_SRC.bits) + source + source
     body += _constant(*learn.key, 0)
     for target, value in learn.loads:
         body += _constant(target, value, _LOADS)
@@ -216,7 +216,7 @@ def _read_learn(body: bytes) -> Learn:
         value = int.from_bytes(rest[2:end], "big")
         if head & _LOADS:
             loads.append((target, value))
-        elif head & _IMMEDIATE and target != f.ETH_TYPE:
+        elif head & _IMMEDIATE and target != match.ETH_TYPE:
             key = (target, value)
         rest = rest[end + 6 :]
     if key is None:

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Awaitable, Callable, Iterable
 
 from reconcile.errors import NotReady, Refused
-from sdn.drivers import openflow_codec as codec
+from sdn.drivers import openflow_codec
 from sdn.drivers.openflow_codec import Bundle, Foreign, GroupCommand, Multipart, Type
 from sdn.drivers.openflow_held import Difference, Held, Step
 from sdn.flow import Flow
@@ -37,9 +37,9 @@ class Session:
 
     async def greet(self) -> None:
         """Agree on the version and ask to be told of changes."""
-        self._writer.write(codec.hello())
-        await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
-        await self._ask(codec.monitor_request)
+        self._writer.write(openflow_codec.hello())
+        await self._ask(lambda xid: openflow_codec.message(Type.BARRIER_REQUEST, xid))
+        await self._ask(openflow_codec.monitor_request)
 
     def close(self, reason: str) -> None:
         """Give up the connection; whoever waits for an answer, or asks later, learns that there is none."""
@@ -58,23 +58,23 @@ class Session:
         if self._known is not None:
             return self._known
         before = self._foreign_changes
-        parts = await self._ask(codec.groups_request)
-        groups = list(itertools.chain.from_iterable(map(codec.reported_groups, parts)))
-        parts = await self._ask(codec.flows_request)
-        found = Held(itertools.chain.from_iterable(map(codec.reported_flows, parts)), groups)
+        parts = await self._ask(openflow_codec.groups_request)
+        groups = list(itertools.chain.from_iterable(map(openflow_codec.reported_groups, parts)))
+        parts = await self._ask(openflow_codec.flows_request)
+        found = Held(itertools.chain.from_iterable(map(openflow_codec.reported_flows, parts)), groups)
         if self._foreign_changes == before:
             self._known = found
         return found
 
     async def counted(self, cookie_bits: int) -> dict[Flow | Foreign, int]:
         """By row."""
-        parts = await self._ask(lambda xid: codec.flows_request(xid, cookie_bits))
-        return dict(itertools.chain.from_iterable(map(codec.counted_flows, parts)))
+        parts = await self._ask(lambda xid: openflow_codec.flows_request(xid, cookie_bits))
+        return dict(itertools.chain.from_iterable(map(openflow_codec.counted_flows, parts)))
 
     async def misses(self) -> dict[int, int]:
         """By table."""
-        parts = await self._ask(codec.tables_request)
-        return dict(itertools.chain.from_iterable(map(codec.reported_misses, parts)))
+        parts = await self._ask(openflow_codec.tables_request)
+        return dict(itertools.chain.from_iterable(map(openflow_codec.reported_misses, parts)))
 
     async def commit(self, difference: Difference) -> None:
         """Write and delete groups and rows as a whole.
@@ -86,17 +86,17 @@ class Session:
         self.forget()
         before = self._foreign_changes
         bundle = next(self._xids)
-        await self._ask(lambda xid: codec.bundle_control(bundle, Bundle.OPEN, xid))
+        await self._ask(lambda xid: openflow_codec.bundle_control(bundle, Bundle.OPEN, xid))
         asked = {next(self._xids): step for step in difference.steps()}
         for number, (xid, step) in enumerate(asked.items()):
-            self._writer.write(codec.bundle_add(bundle, _step_bytes(step, xid), xid))
+            self._writer.write(openflow_codec.bundle_add(bundle, _step_bytes(step, xid), xid))
             if number % AT_A_TIME == 0:
                 await self._drain()
-        await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
+        await self._ask(lambda xid: openflow_codec.message(Type.BARRIER_REQUEST, xid))
         end = Bundle.DISCARD if asked.keys() & self._refusals.keys() else Bundle.COMMIT
         failure = ""
         try:
-            await self._ask(lambda xid: codec.bundle_control(bundle, end, xid))
+            await self._ask(lambda xid: openflow_codec.bundle_control(bundle, end, xid))
         except Refused as error:
             failure = str(error)
         refused = [f"{what}: {self._refusals.pop(xid)}" for xid, (_, what) in asked.items() if xid in self._refusals]
@@ -110,8 +110,8 @@ class Session:
         """Have connection tracking forget them."""
         asked = {next(self._xids): call for call in calls}
         for xid, call in asked.items():
-            self._writer.write(codec.forget_request(call, xid))
-        await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
+            self._writer.write(openflow_codec.forget_request(call, xid))
+        await self._ask(lambda xid: openflow_codec.message(Type.BARRIER_REQUEST, xid))
         refused = [
             f"to forget {call}: {self._refusals.pop(xid)}" for xid, call in asked.items() if xid in self._refusals
         ]
@@ -147,9 +147,9 @@ class Session:
         """Take in messages until the connection ends. Raises NotReady, which says why it did."""
         try:
             while True:
-                head = await self._reader.readexactly(codec.HEADER.size)
-                version, kind, length, xid = codec.HEADER.unpack(head)
-                self._take(version, kind, xid, await self._reader.readexactly(length - codec.HEADER.size))
+                head = await self._reader.readexactly(openflow_codec.HEADER.size)
+                version, kind, length, xid = openflow_codec.HEADER.unpack(head)
+                self._take(version, kind, xid, await self._reader.readexactly(length - openflow_codec.HEADER.size))
         except (asyncio.IncompleteReadError, OSError):
             self.close("the switch has closed the connection")
         except (ValueError, struct.error) as error:
@@ -157,12 +157,12 @@ class Session:
         raise NotReady(self._ended)
 
     def _take(self, version: int, kind: int, xid: int, body: bytes) -> None:
-        if kind == Type.HELLO and not codec.offers_our_version(version, body):
+        if kind == Type.HELLO and not openflow_codec.offers_our_version(version, body):
             raise ValueError("it offers other versions only; allow OpenFlow14 in the bridge's column protocols")
         if kind == Type.ECHO_REQUEST:
-            self._writer.write(codec.message(Type.ECHO_REPLY, xid, body))
+            self._writer.write(openflow_codec.message(Type.ECHO_REPLY, xid, body))
         elif kind == Type.ERROR:
-            self._refuse(xid, codec.error_text(body))
+            self._refuse(xid, openflow_codec.error_text(body))
         elif kind == Type.MULTIPART_REPLY:
             self._take_part(xid, body)
         elif kind in {Type.BARRIER_REPLY, Type.BUNDLE_CONTROL}:
@@ -176,8 +176,8 @@ class Session:
             future.set_exception(Refused(f"the switch refused a request: {text}"))
 
     def _take_part(self, xid: int, body: bytes) -> None:
-        kind, more, rest = codec.multipart_head(body)
-        if kind == Multipart.FLOW_MONITOR and codec.reports_foreign_change(rest):
+        kind, more, rest = openflow_codec.multipart_head(body)
+        if kind == Multipart.FLOW_MONITOR and openflow_codec.reports_foreign_change(rest):
             self.forget()
             self._foreign_changes += 1
             self._on_change()
@@ -195,5 +195,5 @@ class Session:
 def _step_bytes(step: Step, xid: int) -> bytes:
     command, what = step
     if isinstance(command, GroupCommand):
-        return codec.group_mod(command, what, xid)  # type: ignore[arg-type]
-    return codec.flow_mod(command, what, xid)  # type: ignore[arg-type]
+        return openflow_codec.group_mod(command, what, xid)  # type: ignore[arg-type]
+    return openflow_codec.flow_mod(command, what, xid)  # type: ignore[arg-type]

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from api.endpoints import SERVICE_LABEL, EndpointSlice
-from api.pod_addresses import PodAddress, owned_address
-from api.services import Service
+from api.core.endpoints import SERVICE_LABEL, EndpointSlice
+from api.core.services import Service
+from api.network.types import PodAddress, owned_address
 from sdn.services.served_port import PortChange, PortKey, ServedPort
 from sdn.services.serving import (
     NOTHING,

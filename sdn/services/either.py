@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from api.client import Client
-from api.mirror import Mirror
-from api.objects import Object
+from api.client.client import Client
+from api.client.informer import Informer
+from api.meta.types import Object
 
 O = TypeVar("O", bound=Object)
 P = TypeVar("P", bound=Object)
@@ -32,8 +32,8 @@ class Either(Generic[O, P]):
         self._same = same
         self._on_change = on_change
         self._is_absent = asyncio.Event()
-        self._first = Mirror(client, kind, on_change=self._changed, optional=True, on_item=on_item)
-        self._second = Mirror(client, other, on_change=on_change, on_item=on_item)
+        self._first = Informer(client, kind, on_change=self._changed, optional=True, on_item=on_item)
+        self._second = Informer(client, other, on_change=on_change, on_item=on_item)
 
     @property
     def synced(self) -> bool:

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from api import times
-from api.client import Client
-from api.endpoints import EndpointSlice, OlderEndpointSlice
-from api.mirror import Mirror
-from api.pod_addresses import PodAddress, SlimPod, address_of
-from api.services import Service
+from api.client.client import Client
+from api.client.informer import Informer
+from api.core.endpoints import EndpointSlice, OlderEndpointSlice
+from api.core.services import Service
+from api.meta import times
+from api.network.types import PodAddress, SlimPod, address_of
 from nameserver.directory import Directory
 from sdn.services.catalogue import Catalogue
 from sdn.services.either import Either
@@ -40,7 +40,7 @@ class Followed:
         self._services: set[Key] = set()
         self._slices: set[Key] = set()
         self._pods: set[Key] = set()
-        self.services = Mirror(client, Service, on_change=self._changed, on_item=self._service_changed)
+        self.services = Informer(client, Service, on_change=self._changed, on_item=self._service_changed)
         self._all_slices = Either[EndpointSlice, OlderEndpointSlice](
             client, EndpointSlice, OlderEndpointSlice, lambda one: one, self._changed, self._slice_changed
         )
@@ -96,7 +96,7 @@ class Followed:
 def _moment(text: str) -> datetime | None:
     """None for what is no time: anybody may write anything there."""
     try:
-        return times.parse(text)
+        return times.parse_time(text)
     except ValueError:
         return None
 

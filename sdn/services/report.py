@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from api.queries import LeftOutReport, PortReport, ServicesAnswer, ServicesQuestion
+from api.network.queries import LeftOutReport, PortReport, ServicesAnswer, ServicesQuestion
 from sdn.services.served_port import Backend, ServedPort
 from sdn.services.serving import Key, Served
 

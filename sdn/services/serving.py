@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple, Self
 
-from api.endpoints import Endpoint, EndpointSlice
-from api.pod_addresses import PodAddress
-from api.services import AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
+from api.core.endpoints import Endpoint, EndpointSlice
+from api.core.services import AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
+from api.network.types import PodAddress
 from sdn.pipeline import GLOBAL_VNID
 from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
 from sdn.view import Ground

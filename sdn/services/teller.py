@@ -11,9 +11,9 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from api.client import AlreadyExists, ApiError, Client, ClientError
-from api.events import WARNING, EventSource, event, reference
-from api.services import Service
+from api.client.client import AlreadyExists, ApiError, Client, ClientError
+from api.core.events import WARNING, EventSource, event, reference
+from api.core.services import Service
 from sdn.services.serving import Key, LeftOut
 
 log = logging.getLogger(__name__)

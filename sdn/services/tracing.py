@@ -9,7 +9,7 @@ from ipaddress import IPv4Address
 
 from msgspec.structs import replace
 
-from api.queries import TraceAnswer, TraceQuestion
+from api.network.queries import TraceAnswer, TraceQuestion
 from sdn.services.directory import Call, Directory
 from sdn.services.report import left_out_report, port_report, texts
 from sdn.services.served_port import Backend, PortChange, Protocol, ServedPort

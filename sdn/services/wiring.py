@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from ipaddress import IPv4Address
 
-from api.client import Client
-from api.queries import ServicesAnswer, ServicesQuestion, TraceQuestion
+from api.client.client import Client
+from api.network.queries import ServicesAnswer, ServicesQuestion, TraceQuestion
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, Pace
-from reconcile.memory import without_collections
+from reconcile.loop import Loop, LoopTiming
+from reconcile.malloc import gc_paused
 from sdn.network import Network
 from sdn.services.balancer import Balancer, Outlet
 from sdn.services.followed import Followed
@@ -45,7 +45,7 @@ class Services:
             network.note_drift,
         )
         self._health = HealthPorts()
-        self._loop = Loop("services", self._one_pass, Pace(resync=settings.resync_seconds))
+        self._loop = Loop("services", self._one_pass, LoopTiming(resync=settings.resync_seconds))
         self._teller = Teller(
             client,
             settings.node_name,
@@ -89,7 +89,7 @@ class Services:
 
     async def _one_pass(self) -> None:
         try:
-            with without_collections():
+            with gc_paused():
                 await self._balancer.one_pass()
         finally:
             if self._balancer.vantage is not None:

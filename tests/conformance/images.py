@@ -15,8 +15,8 @@ from typing import Any
 
 import docker
 
-from api import keys
-from api.pem import Subject
+from api.pki import keys
+from api.pki.pem import Subject
 from lab import images
 from tests.conformance.build import BINARIES
 

@@ -7,9 +7,9 @@ import json
 import subprocess
 from pathlib import Path
 
-from api import keys
-from api.kubeconfig import BadKubeconfig, Kubeconfig
-from api.pem import Certificate, blocks
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.pki import keys
+from api.pki.pem import Certificate, pem_blocks
 from tests.conformance.stock import AGENT_PORT, API, NODE_IP, StockNode
 
 TOKEN_ID, TOKEN_SECRET = "abcdef", "0123456789abcdef"
@@ -82,7 +82,7 @@ class JoiningNode(StockNode):
         ask = ("openssl", "s_client", "-connect", f"{NODE_IP}:{AGENT_PORT}", "-showcerts")
         command = [*self.place, *ask]
         done = subprocess.run(command, input="", capture_output=True, text=True, check=False, timeout=20)
-        return keys.read(blocks(done.stdout.encode(), "CERTIFICATE"))
+        return keys.read(pem_blocks(done.stdout.encode(), "CERTIFICATE"))
 
     def requests(self, signer: str) -> list[tuple[str, list[str]]]:
         """(name, types of conditions) of the requests to a signer, the oldest first."""

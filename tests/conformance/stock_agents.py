@@ -8,7 +8,7 @@ from functools import partial
 
 import docker
 
-from api.client import Client
+from api.client.client import Client
 from bench.bare import wait_until
 from lab import demo, images
 from lab.reach import Matrix

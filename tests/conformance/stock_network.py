@@ -11,8 +11,8 @@ import subprocess
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from api.client import Client
-from api.objects import NetNamespace
+from api.client.client import Client
+from api.network.types import NetNamespace
 from bench.bare import wait_until
 from lab.topology import LabNode, Process
 from master.controllers.network import master_service

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from api import keys
-from api.signing_requests import NODE_CLIENT, NODE_SERVING
+from api.core.certificates import NODE_CLIENT, NODE_SERVING
+from api.pki import keys
 from tests.conformance.build import CONTROL_PLANE, NODE_COMPONENTS, missing
 from tests.conformance.components import SCHEDULER, Components
 from tests.conformance.kubelet import KUBELET

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.signing_requests import NODE_CLIENT, NODE_SERVING
+from api.core.certificates import NODE_CLIENT, NODE_SERVING
 from tests.conformance.build import CONTROL_PLANE, missing
 from tests.conformance.joining import JoiningNode, over
 from tests.e2e.cluster import wait_until

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.client import Client
-from api.objects import HostSubnet, Node
+from api.client.client import Client
+from api.core.node import Node
+from api.network.types import HostSubnet
 from lab.command import run
 from lab.reach import Member
 from tests.command import podlane_network

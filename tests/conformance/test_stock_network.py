@@ -10,12 +10,14 @@ from functools import partial
 
 import pytest
 
-from api.beside import CURSORS
-from api.client import ApiError, Client, Forbidden, NotFound
-from api.kubeconfig import Kubeconfig
-from api.leases import Lease
-from api.objects import HostSubnet, Namespace, NetNamespace, Node, NodeAddress, NodeStatus, ObjectMeta, Pod
-from api.queries import NodeQuery
+from api.client.client import ApiError, Client, Forbidden, NotFound
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Lease, Namespace, Node, NodeAddress, NodeStatus
+from api.core.pod import Pod
+from api.meta.types import ObjectMeta
+from api.network.conflicts import CURSORS
+from api.network.queries import NodeQuery
+from api.network.types import HostSubnet, NetNamespace
 from bench.bare import wait_until
 from master.beside.election import NAMESPACE
 from master.kinds import BY_NAME

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from bench.bare import inside
 from lab.command import run
 from tests.contract.apiserver import ApiServer

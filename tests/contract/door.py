@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from api.client import ApiError, Client
+from api.client.client import ApiError, Client
 
 SECONDS = 20.0
 

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from multidict import MultiDict
 
-from api import keys
-from api.kubeconfig import Kubeconfig
-from api.pem import Subject
-from api.signing_requests import SERVER_USAGES
+from api.client.kubeconfig import Kubeconfig
+from api.core.certificates import SERVER_USAGES
+from api.pki import keys
+from api.pki.pem import Subject
 from master.access import pki
 from streams.connection import Connection
 from streams.spdy.session import Session, SpdyStream

@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from api.kubeconfig import Kubeconfig
+from api.client.kubeconfig import Kubeconfig
 from master.access import pki
 from tests.contract.apiserver import ApiServer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any, NamedTuple
 
-from api import keys
-from api.pem import Subject
+from api.pki import keys
+from api.pki.pem import Subject
 
 NODE = "ref1"
 IN = "namespaces/red"

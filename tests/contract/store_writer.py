@@ -10,8 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-from api.kinds import KINDS
-from api.objects import Namespace, ObjectMeta
+from api.codec.kinds import KINDS
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
 from master.store.journaled_store import JournaledStore, Keep
 from master.store.records import Key, Put, Remove
 

@@ -12,36 +12,16 @@ import aiohttp
 import pytest
 from msgspec.structs import replace as changed
 
-from api.certificates import node_kubeconfig
-from api.client import Client, ClientError, Forbidden, Unreachable
-from api.configuration import ConfigMap, Secret
-from api.kubeconfig import Kubeconfig
-from api.objects import (
-    Condition,
-    Container,
-    HostSubnet,
-    Namespace,
-    NetNamespace,
-    Node,
-    NodeStatus,
-    ObjectMeta,
-    Pod,
-    PodSpec,
-    PodStatus,
-    ResourceRequirements,
-)
-from api.storage import (
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeSpec,
-)
-from api.volumes import (
-    ConfigMapVolumeSource,
-    HostPathVolumeSource,
-    PersistentVolumeClaimVolumeSource,
-    Volume,
-)
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client, ClientError, Forbidden, Unreachable
+from api.client.kubeconfig import Kubeconfig
+from api.core.config import ConfigMap, Secret
+from api.core.node import Namespace, Node, NodeStatus
+from api.core.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from api.core.storage import PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeSpec
+from api.core.volumes import ConfigMapVolumeSource, HostPathVolumeSource, PersistentVolumeClaimVolumeSource, Volume
+from api.meta.types import Condition, ObjectMeta
+from api.network.types import HostSubnet, NetNamespace
 from tests.contract.apiserver import ApiServer
 
 SPEC = PodSpec(containers=(Container(name="main", image="toolbox"),))

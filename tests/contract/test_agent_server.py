@@ -15,9 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from api.certificates import node_kubeconfig
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from master.access import pki
 from node_agent.server.auth import ALLOWED_SECONDS, REFUSED_SECONDS, TOKEN_SECONDS, RequestAuth
 from node_agent.server.server import Route, Server, require_client_certificates

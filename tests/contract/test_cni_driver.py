@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from api.attach import NODE_AGENT, AttachRequest
+from api.network.attach import NODE_AGENT, AttachRequest
 from lab.command import run
 from node_agent.network.cni import CniNetwork
 from reconcile.errors import Gone

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.log_options import NANOSECONDS, PodLogOptions, nanoseconds
+from api.core.log_options import NANOSECONDS, PodLogOptions, nanoseconds
 from node_agent.docker.logs import stream_logs
 from reconcile.errors import Gone, NotReady, Refused
 from tests.contract.talking import docker, sockets, start, until

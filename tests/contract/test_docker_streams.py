@@ -20,7 +20,7 @@ import pytest
 
 from lab import images
 from lab.command import run
-from node_agent.docker import exec as docker_streams
+from node_agent.docker import exec as docker_exec
 from node_agent.docker import process
 from node_agent.docker.exec import ExecJournal, StreamSession, TerminalSize, attach, kill_orphaned_execs, start_exec
 from node_agent.docker.http import docker_request, session
@@ -200,7 +200,7 @@ async def test_a_program_that_is_left_ends_with_its_children(dockerd: Dockerd, b
 
 
 async def test_a_program_that_is_deaf_is_killed(dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(docker_streams, "HANGUP_SECONDS", 0.2)
+    monkeypatch.setattr(docker_exec, "HANGUP_SECONDS", 0.2)
     async with await execute(dockerd, box, "sh", "-c", "trap '' HUP; echo; while :; do sleep 1000; done") as program:
         await anext(program.output())
     assert not programs(dockerd, box)
@@ -242,7 +242,7 @@ async def test_who_is_cancelled_while_it_starts_leaves_no_program(
         [result] = await asyncio.gather(starting, return_exceptions=True)
         if not isinstance(result, BaseException):
             await result.leave()
-    await until(lambda: not docker_streams._BACKGROUND, "all is let go of")
+    await until(lambda: not docker_exec._BACKGROUND, "all is let go of")
     assert not programs(dockerd, box)
 
 
@@ -260,10 +260,10 @@ async def test_a_program_whose_beginning_is_not_learnt_of_is_ended(
 
     hang_up = process.hang_up
     monkeypatch.setattr(process, "hang_up", noted)
-    monkeypatch.setattr(docker_streams, "taken", lost)
+    monkeypatch.setattr(docker_exec, "taken", lost)
     with pytest.raises(NotReady, match="the server has gone"):
         await execute(dockerd, box, "sleep", "1000")
-    await until(lambda: not docker_streams._BACKGROUND, "all is let go of")
+    await until(lambda: not docker_exec._BACKGROUND, "all is let go of")
     assert len(hung_up) == 1
     assert not programs(dockerd, box)
 
@@ -432,7 +432,7 @@ asyncio.run(main())
 async def test_what_a_killed_agent_left_behind_is_ended_by_the_next_and_nothing_else(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(docker_streams, "HANGUP_SECONDS", 0.5)
+    monkeypatch.setattr(docker_exec, "HANGUP_SECONDS", 0.5)
     box = start(dockerd)
     ours = {"sleep 7001", "yes 7002", "sh -c trap : HUP; while :; do sleep 1; done"}
 
@@ -462,7 +462,7 @@ async def test_what_a_killed_agent_left_behind_is_ended_by_the_next_and_nothing_
 async def test_what_was_noted_and_is_no_longer_or_never_began_is_crossed_off(
     dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(docker_streams, "START_SECONDS", 0.1)
+    monkeypatch.setattr(docker_exec, "START_SECONDS", 0.1)
     async with session(str(dockerd.socket)) as docker:
         made = await docker_request(docker, "POST", f"/containers/{box}/exec", {"Cmd": ["sleep", "7004"]})
     for identity in (made["Id"], "0" * 64):
@@ -475,7 +475,7 @@ async def test_what_was_noted_and_is_no_longer_or_never_began_is_crossed_off(
 async def test_without_docker_nothing_is_crossed_off_and_it_is_asked_again(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(docker_streams, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(docker_exec, "AGAIN_SECONDS", 0.01)
     away = tmp_path / "docker.sock"
     ExecJournal(tmp_path / "programs").write_down("0" * 64)
     ending = asyncio.create_task(kill_orphaned_execs(str(away), ExecJournal(tmp_path / "programs")))
@@ -518,7 +518,7 @@ async def test_a_program_that_docker_gave_up_is_ended_and_another_of_its_number_
         async def ask(*_: object) -> object:
             return {"Running": False, "ExitCode": 126, "Pid": program.pid, "ContainerID": ""}
 
-        monkeypatch.setattr(docker_streams, "ask", docker_request)
+        monkeypatch.setattr(docker_exec, "ask", docker_request)
         started.write_down("0" * 64)
         os.utime(tmp_path / ("0" * 64), (noted_at, noted_at))
         await kill_orphaned_execs("", ExecJournal(tmp_path))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from api.kubeconfig import Kubeconfig
+from api.client.kubeconfig import Kubeconfig
 from tests.contract.apiserver import ApiServer
 
 JSON, MERGE, APPLY = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 from tests.contract.wire import Wire

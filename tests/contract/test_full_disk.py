@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from api.client import ApiError, Client
-from api.kinds import KINDS
-from api.kubeconfig import Kubeconfig
-from api.objects import Namespace, ObjectMeta
+from api.client.client import ApiError, Client
+from api.client.kubeconfig import Kubeconfig
+from api.codec.kinds import KINDS
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
 from lab.command import run
 from master.store.journaled_store import JournaledStore, Keep
 from master.store.records import Put, Remove

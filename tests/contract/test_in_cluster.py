@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from api.client import Client, Forbidden
-from api.configuration import ConfigMap
-from api.endpoints import Endpoints, EndpointSlice
-from api.events import Event
-from api.kubeconfig import Kubeconfig
-from api.objects import Container, Namespace, ObjectMeta, Pod, PodSpec
-from api.services import Service
-from api.value import LocalObjectReference
+from api.client.client import Client, Forbidden
+from api.client.kubeconfig import Kubeconfig
+from api.core.config import ConfigMap
+from api.core.endpoints import Endpoints, EndpointSlice
+from api.core.events import Event
+from api.core.node import Namespace
+from api.core.pod import Container, Pod, PodSpec
+from api.core.services import Service
+from api.meta.types import LocalObjectReference, ObjectMeta
 from tests.contract.apiserver import ApiServer
 
 WAITING = """\

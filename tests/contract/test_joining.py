@@ -16,14 +16,10 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from api import keys
-from api.certificates import bootstrap_kubeconfig, node_kubeconfig
-from api.client import ApiError, Client, Forbidden
-from api.configuration import Secret
-from api.kubeconfig import Kubeconfig
-from api.objects import Condition, Node, NodeAddress, NodeStatus, ObjectMeta
-from api.pem import Subject
-from api.signing_requests import (
+from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
+from api.client.client import ApiError, Client, Forbidden
+from api.client.kubeconfig import Kubeconfig
+from api.core.certificates import (
     APPROVED,
     CLIENT_USAGES,
     NODE_CLIENT,
@@ -31,8 +27,13 @@ from api.signing_requests import (
     SERVER_USAGES,
     CertificateSigningRequest,
     CertificateSigningRequestSpec,
-    condition,
+    csr_condition,
 )
+from api.core.config import Secret
+from api.core.node import Node, NodeAddress, NodeStatus
+from api.meta.types import Condition, ObjectMeta
+from api.pki import keys
+from api.pki.pem import Subject
 from node_agent.certificates.client import ClientCertificate, load_kubeconfig
 from node_agent.certificates.csr import CertificateSpec, request_certificate
 from node_agent.certificates.serving import ServingCertificate
@@ -85,7 +86,7 @@ async def test_a_machine_joins_by_a_token_and_keeps_its_certificate(
     assert list((tmp_path / "state" / "pki").iterdir()) == []
     (asked,) = await _asked_of(administrator, NODE_CLIENT)
     assert asked.spec.username.startswith("system:bootstrap:")
-    approved = condition(asked, APPROVED)
+    approved = csr_condition(asked, APPROVED)
     assert approved is not None
     assert approved.reason == "AutoApproved"
     # The token is needed no more: the next start is by the certificate.

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 from tests.contract.test_kubectl import NAMESPACE, PROGRAMS, Kubectl, kubectl, project  # noqa: F401

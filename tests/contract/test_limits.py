@@ -16,8 +16,8 @@ import msgspec
 import psutil
 import pytest
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from master.access import pki, service_tokens
 from master.kinds import TYPES
 from master.server.nodes_door import NodesDoor, Trust, client_files
@@ -25,7 +25,7 @@ from master.server.request_body import BODY_SECONDS, LARGEST_BODY
 from master.server.server import Parts, Server, tls
 from master.server.streams import MOST_UNREAD
 from master.store.journaled_store import JournaledStore
-from reconcile.listener import LONGEST_LINE, Limits
+from reconcile.listener import MAX_REQUEST_LINE_BYTES, Limits
 from tests.contract.apiserver import ApiServer
 
 CROWD = 200
@@ -131,7 +131,7 @@ async def test_a_body_may_have_three_mebibytes(server: ApiServer, more: int, cod
 @pytest.mark.parametrize(
     "head",
     [
-        f"GET /api/v1/pods?labelSelector={'a' * (LONGEST_LINE + 1)} HTTP/1.1\r\n{HOST}\r\n",
+        f"GET /api/v1/pods?labelSelector={'a' * (MAX_REQUEST_LINE_BYTES + 1)} HTTP/1.1\r\n{HOST}\r\n",
         f"GET /api/v1/pods HTTP/1.1\r\n{HOST}X-Long: {'a' * 100_000}\r\n\r\n",
         f"GET /api/v1/pods HTTP/1.1\r\n{HOST}{X_MANY}\r\n",
     ],

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.client import Client, Conflict, NotFound, Unreachable
-from api.kubeconfig import Kubeconfig
-from api.objects import Namespace
+from api.client.client import Client, Conflict, NotFound, Unreachable
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Namespace
 from tests.contract.apiserver import ApiServer
 
 KILLS = int(os.environ.get("PODLANE_SOAK_KILLS", "5"))

@@ -12,7 +12,8 @@ import dns.asyncquery
 import dns.message
 import dns.rcode
 
-from api.objects import HostSubnet, NetNamespace, Object, ObjectMeta
+from api.meta.types import Object, ObjectMeta
+from api.network.types import HostSubnet, NetNamespace
 from master.kinds import TYPES
 from master.naming import Naming
 from master.settings import Settings

@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from api.certificates import node_kubeconfig
-from api.client import Client, NotFound
-from api.kubeconfig import Kubeconfig
-from api.leases import NODE_LEASES, Lease
-from api.objects import Condition, Node, Taint
-from api.value import ObjectReference
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client, NotFound
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import NODE_LEASES, Lease, Node, Taint
+from api.meta.types import Condition, ObjectReference
 from node_agent.eviction.thresholds import Pressure
 from node_agent.node.node_status import NodeHealth, NodeIdentity
 from node_agent.node.status_loop import NodeReporter

@@ -19,8 +19,8 @@ import yarl
 from aiohttp import web
 from multidict import CIMultiDict
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from streams.connection import Connection
 from streams.takeover import taken
 from tests.contract.apiserver import ApiServer

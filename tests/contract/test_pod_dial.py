@@ -15,7 +15,7 @@ import pytest
 
 from bench.bare import inside
 from lab.command import run
-from node_agent.network import dial as pod_dial
+from node_agent.network import dial
 from node_agent.network.dial import dial_in_namespace
 from reconcile.errors import Gone, Refused
 from streams.connection import Connection
@@ -109,7 +109,7 @@ async def test_without_ipv6_the_words_say_so(pod: str, inhabitant: int) -> None:
 async def test_a_server_that_does_not_answer_is_not_waited_for(
     pod: str, inhabitant: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_dial, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(dial, "CONNECT_SECONDS", 0.2)
     with listening(pod, socket.AF_INET, "127.0.0.1") as server:
         server.listen(0)
         queue: list[Connection] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 

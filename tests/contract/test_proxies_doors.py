@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from api.kubeconfig import Kubeconfig
+from api.client.kubeconfig import Kubeconfig
 from master.server.dialling import Dialler, NotAllowed
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from api.certificates import node_kubeconfig
-from api.client import Client
-from api.events import Event
-from api.kubeconfig import Kubeconfig
-from api.objects import Container, Namespace, ObjectMeta, Pod, PodSpec
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.core.events import Event
+from api.core.node import Namespace
+from api.core.pod import Container, Pod, PodSpec
+from api.meta.types import ObjectMeta
 from node_agent.event_recorder import MAX_PENDING, EventRecorder
 from tests.contract.apiserver import ApiServer
 

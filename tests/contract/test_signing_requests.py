@@ -20,13 +20,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from api import keys
-from api.pem import Subject
-from api.signing_requests import (
-    CLIENT,
-    CLIENT_USAGES,
-    NODE_CLIENT,
-)
+from api.core.certificates import CLIENT, CLIENT_USAGES, NODE_CLIENT
+from api.pki import keys
+from api.pki.pem import Subject
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 from tests.contract.people import session

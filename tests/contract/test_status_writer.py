@@ -12,23 +12,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from api.certificates import node_kubeconfig
-from api.client import Client, Event, NotFound
-from api.kubeconfig import Kubeconfig
-from api.objects import (
-    Condition,
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client, Event, NotFound
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Node
+from api.core.pod import (
     Container,
     ContainerState,
     ContainerStateRunning,
     ContainerStatus,
     HostIP,
-    Node,
-    ObjectMeta,
     Pod,
     PodIP,
     PodSpec,
     PodStatus,
 )
+from api.meta.types import Condition, ObjectMeta
 from node_agent.pods.status_manager import StatusManager
 from tests.contract.apiserver import ApiServer
 

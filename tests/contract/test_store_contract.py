@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from api.configuration import Secret
-from api.kinds import KINDS
-from api.objects import Namespace, Node, ObjectMeta
+from api.codec.kinds import KINDS
+from api.core.config import Secret
+from api.core.node import Namespace, Node
+from api.meta.types import ObjectMeta
 from master.store.journaled_store import JournaledStore
 from master.store.records import Event, Expired, Key, Mismatch, Put, Record, Remove
 from master.store.store import Store

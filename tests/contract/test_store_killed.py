@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from api.kinds import KINDS
+from api.codec.kinds import KINDS
 from master.store.journal import Journal, Row
 from master.store.journaled_store import JournaledStore
 from master.store.records import Key

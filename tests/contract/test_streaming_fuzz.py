@@ -20,7 +20,7 @@ from typing import Any, Self
 import pytest
 from aiohttp.http_exceptions import HttpProcessingError
 
-from node_agent.server import portforward as forwarding
+from node_agent.server import portforward
 from node_agent.server.exec import copy_streams
 from node_agent.server.streaming.remotecommand import Exited, Outcome, RemoteCommand, StreamOptions
 from reconcile.errors import Refused
@@ -103,7 +103,7 @@ class Pod:
 
 @pytest.fixture
 async def pod(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pod]:
-    monkeypatch.setattr(forwarding, "FAREWELL_SECONDS", 0.05)
+    monkeypatch.setattr(portforward, "FAREWELL_SECONDS", 0.05)
     async with serving() as server:
         found = Pod(server, random.Random(SEED))
         server.work, server.dial = found.run, found.dial

@@ -12,9 +12,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from node_agent.server import exec as conversation
-from node_agent.server.streaming import remotecommand as remote_command
-from node_agent.server.streaming import websocket as wire
+from node_agent.server import exec as server_exec
+from node_agent.server.streaming import remotecommand, websocket
 from node_agent.server.streaming.remotecommand import Exited, Failed, Outcome, RemoteCommand, StreamOptions
 from reconcile.errors import Refused
 from streams.spdy.session import Session
@@ -117,12 +116,12 @@ async def test_input_that_nobody_reads_waits_with_the_client(
     one_pod: PodServer, deaf: RemoteCommandWitness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not kept here; the client is told all the same that we live, and when it goes it is noticed."""
-    monkeypatch.setattr(wire, "PONG_SECONDS", 0.05)
+    monkeypatch.setattr(websocket, "PONG_SECONDS", 0.05)
     async with Raw.to(one_pod.url) as client:
         piece = masked(BINARY, b"\x00" + b"x" * 65536)
         for _ in range(800):
             client.writer.write(piece)
-        await until(lambda: deaf.commands and waiting(deaf.commands[0]) > wire.BUFFER_BYTES)
+        await until(lambda: deaf.commands and waiting(deaf.commands[0]) > websocket.BUFFER_BYTES)
         unsent = -1
         while unsent != client.writer.transport.get_write_buffer_size():
             unsent = client.writer.transport.get_write_buffer_size()
@@ -138,7 +137,7 @@ async def test_of_a_message_without_end_no_more_waits_here_than_of_short_ones(
     one_pod: PodServer, deaf: RemoteCommandWitness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither of one client nor of many; and what waits is counted for as long as it does."""
-    monkeypatch.setattr(wire, "COMMON", 4 << 20)
+    monkeypatch.setattr(websocket, "COMMON", 4 << 20)
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Raw.to(one_pod.url)) for _ in range(30)]
         for client in clients:
@@ -150,11 +149,11 @@ async def test_of_a_message_without_end_no_more_waits_here_than_of_short_ones(
             await asyncio.sleep(0.2)
         sizes = [waiting(command) for command in deaf.commands]
         assert max(sizes) < 2 << 20
-        assert sum(sizes) < (4 << 20) + 30 * 3 * wire.BUFFER_BYTES
-        assert wire.WebSocket.held == sum(sizes)
+        assert sum(sizes) < (4 << 20) + 30 * 3 * websocket.BUFFER_BYTES
+        assert websocket.WebSocket.held == sum(sizes)
         for command in deaf.commands:
             command.stdin.abort()  # type: ignore[union-attr]
-        assert wire.WebSocket.held == 0
+        assert websocket.WebSocket.held == 0
 
 
 async def test_much_that_waits_is_no_longer_counted_when_its_client_has_gone(
@@ -163,10 +162,10 @@ async def test_much_that_waits_is_no_longer_counted_when_its_client_has_gone(
     async with Raw.to(one_pod.url) as client:
         client.send(BINARY, b"\x00" + b"x" * 1000)
         await until(lambda: deaf.commands and waiting(deaf.commands[0]))
-        assert wire.WebSocket.held == 1000
+        assert websocket.WebSocket.held == 1000
         linger(client.writer)
     await until(deaf.over.is_set)
-    await until(lambda: wire.WebSocket.held == 0)
+    await until(lambda: websocket.WebSocket.held == 0)
 
 
 def waiting(command: RemoteCommand) -> int:
@@ -228,7 +227,7 @@ async def test_output_that_nobody_reads_waits_with_the_program(one_pod: PodServe
 
 async def test_who_reads_late_misses_nothing_of_the_end(one_pod: PodServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was said last is on its way for long after the program has ended, and pings come in meanwhile."""
-    monkeypatch.setattr(wire, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(websocket, "LINGER_SECONDS", 0.05)
     ended = asyncio.Event()
 
     async def talk(_: StreamOptions, command: RemoteCommand) -> Outcome:
@@ -306,7 +305,7 @@ async def test_nothing_for_long_ends_it(one_pod: PodServer, deaf: RemoteCommandW
 
 
 async def test_a_client_that_opens_too_few_streams_is_left(one_pod: PodServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_command, "OPENING_SECONDS", 0.1)
+    monkeypatch.setattr(remotecommand, "OPENING_SECONDS", 0.1)
     async with spdy(one_pod.url) as session:
         await session.open({"streamtype": "error"})
         assert await session.accept() is None
@@ -434,7 +433,7 @@ async def test_refusals(one_pod: PodServer, path: str, headers: dict[str, str], 
         assert answer.status == status
         assert (await answer.text()).startswith(words)
         accepted = answer.headers.getall("X-Accepted-Stream-Protocol-Versions", [])
-        assert accepted == (list(remote_command.SPDY_PROTOCOLS) if "negotiate" in words else [])
+        assert accepted == (list(remotecommand.SPDY_PROTOCOLS) if "negotiate" in words else [])
 
 
 async def test_ports_of_the_oldest_clients_have_no_numbers(one_pod: PodServer) -> None:
@@ -463,7 +462,7 @@ async def test_ports_of_the_oldest_clients_have_no_numbers(one_pod: PodServer) -
 async def test_a_program_may_go_on_when_a_client_of_old_left_and_is_ended_in_the_end(
     one_pod: PodServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversation, "FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr(server_exec, "FAREWELL_SECONDS", 0.1)
     query = "command=sleep&command=1000&stdin=true&stdout=true"
     async with Raw.to(one_pod.url, query, "v4.channel.k8s.io") as client:
         await client.message()

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.volumes import atomic_writer as atomic
-from node_agent.volumes import mounts
-from node_agent.volumes import setup as volumes
+from node_agent.volumes import atomic_writer, mounts, setup
 from node_agent.volumes.mounts import mount_sub_paths
 from node_agent.volumes.paths import SubPath
 from node_agent.volumes.payload import File
@@ -24,7 +22,7 @@ def pod_dir(tmp_path: Path) -> Iterator[Path]:
     (place / "volume").mkdir(parents=True)
     (place / "volume").chmod(0o2770)
     yield place
-    volumes.remove_directory(place)
+    setup.remove_directory(place)
     assert mounts.mount_points(place) == []
     assert not place.exists()
 
@@ -49,9 +47,9 @@ def test_a_directory_is_made_with_the_mode_of_its_volume(pod_dir: Path) -> None:
 
 def test_a_file_stays_what_it_was_until_its_container_is_made_anew(pod_dir: Path) -> None:
     one = part(pod_dir, "key", may_make=False)
-    atomic.write_payload(pod_dir / "volume", {"key": File(b"1", 0o644)})
+    atomic_writer.write_payload(pod_dir / "volume", {"key": File(b"1", 0o644)})
     mount_sub_paths((one,))
-    atomic.write_payload(pod_dir / "volume", {"key": File(b"2", 0o644)})
+    atomic_writer.write_payload(pod_dir / "volume", {"key": File(b"2", 0o644)})
     assert Path(one.target).read_bytes() == b"1"
     mount_sub_paths((one,))
     assert Path(one.target).read_bytes() == b"2"

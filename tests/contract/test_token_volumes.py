@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from api.configuration import ConfigMap
-from api.objects import ObjectMeta
+from api.core.config import ConfigMap
+from api.meta.types import ObjectMeta
 from node_agent.host import HostInfo, pod_dir
 from node_agent.object_cache import ROOT_CA, ObjectCache
 from node_agent.volumes import mounts

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from api.volumes import Volume
-from node_agent.volumes import mounts
-from node_agent.volumes import setup as volumes
+from api.core.volumes import Volume
+from node_agent.volumes import mounts, setup
 from node_agent.volumes.mounts import mount_sub_paths
 from node_agent.volumes.paths import SubPath, volume_dir
 from node_agent.volumes.payload import File, is_projected
@@ -49,26 +48,26 @@ def place(pod_dir: str, one: Volume) -> Path:
 @pytest.mark.parametrize("source", ["secret: {secretName: s}", "projected: {sources: []}"])
 def test_secrets_are_in_memory_only_and_leave_with_the_pod(pod_dir: str, source: str) -> None:
     one = volume(source)
-    assert not volumes.is_set_up(one, pod_dir)
+    assert not setup.is_set_up(one, pod_dir)
     for _ in range(2):
-        volumes.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
+        setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
         assert mounts.mount_points(Path(pod_dir)) == [place(pod_dir, one)]
-    assert volumes.is_set_up(one, pod_dir)
+    assert setup.is_set_up(one, pod_dir)
     assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
     assert stat.S_IMODE((place(pod_dir, one) / "key").stat().st_mode) == 0o400
-    volumes.remove_directory(Path(pod_dir))
+    setup.remove_directory(Path(pod_dir))
     assert mounts.mount_points(Path(pod_dir)) == []
     assert not Path(pod_dir).exists()
-    volumes.remove_directory(Path(pod_dir))
+    setup.remove_directory(Path(pod_dir))
 
 
 def test_what_is_mounted_and_cannot_be_unmounted_is_not_deleted(pod_dir: str) -> None:
     one = volume("secret: {secretName: s}")
-    volumes.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
+    setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
     with (place(pod_dir, one) / "key").open(), pytest.raises(NotReady, match="busy"):
-        volumes.remove_directory(Path(pod_dir))
+        setup.remove_directory(Path(pod_dir))
     assert (place(pod_dir, one) / "key").exists()
-    volumes.remove_directory(Path(pod_dir))
+    setup.remove_directory(Path(pod_dir))
     assert not Path(pod_dir).exists()
 
 
@@ -76,13 +75,13 @@ def test_a_config_map_is_on_the_disk(pod_dir: str) -> None:
     one = volume("configMap: {name: c}")
     before = os.umask(0o077)
     try:
-        volumes.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
+        setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
     finally:
         os.umask(before)
     assert stat.S_IMODE(place(pod_dir, one).stat().st_mode) == 0o755
     assert mounts.mount_points(Path(pod_dir)) == []
     assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
-    volumes.remove_directory(Path(pod_dir))
+    setup.remove_directory(Path(pod_dir))
 
 
 @pytest.mark.parametrize(("group", "mode"), [(None, 0o777), (2000, 0o2777)])
@@ -91,18 +90,18 @@ def test_an_empty_directory_is_everybodys(pod_dir: str, source: str, group: int 
     one = volume(source)
     before = os.umask(0o077)
     try:
-        volumes.set_up_volume(one, pod_dir, VolumeSetup(group, size=1 << 20))
+        setup.set_up_volume(one, pod_dir, VolumeSetup(group, size=1 << 20))
     finally:
         os.umask(before)
     seen = place(pod_dir, one).stat()
     sticky = stat.S_ISVTX if "Memory" in source else 0
     assert (stat.S_IMODE(seen.st_mode), seen.st_gid) == (mode | sticky, group or 0)
     (place(pod_dir, one) / "kept").touch()
-    volumes.set_up_volume(one, pod_dir, VolumeSetup(group, size=1 << 20))
+    setup.set_up_volume(one, pod_dir, VolumeSetup(group, size=1 << 20))
     assert (place(pod_dir, one) / "kept").exists()
     if "Memory" in source:
         assert os.statvfs(place(pod_dir, one)).f_blocks * os.statvfs(place(pod_dir, one)).f_frsize == 1 << 20
-    volumes.remove_directory(Path(pod_dir))
+    setup.remove_directory(Path(pod_dir))
     assert not Path(pod_dir).exists()
 
 
@@ -113,20 +112,18 @@ def test_a_path_of_the_host_is_what_the_pod_says_it_is(pod_dir: str, tmp_path: P
         for what, path in there.items():
             one = volume(f"hostPath: {{path: {path}, type: {kind}}}")
             if what == kind:
-                volumes.set_up_volume(one, pod_dir, VolumeSetup())
+                setup.set_up_volume(one, pod_dir, VolumeSetup())
             else:
                 with pytest.raises(Refused, match=f"hostPath type check failed: {path} is not a {kind}"):
-                    volumes.set_up_volume(one, pod_dir, VolumeSetup())
-    volumes.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/none}}"), pod_dir, VolumeSetup())
+                    setup.set_up_volume(one, pod_dir, VolumeSetup())
+    setup.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/none}}"), pod_dir, VolumeSetup())
     assert not (tmp_path / "none").exists()
-    volumes.set_up_volume(
-        volume(f"hostPath: {{path: {tmp_path}/d/e, type: DirectoryOrCreate}}"), pod_dir, VolumeSetup()
-    )
+    setup.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/d/e, type: DirectoryOrCreate}}"), pod_dir, VolumeSetup())
     assert stat.S_IMODE((tmp_path / "d" / "e").stat().st_mode) == 0o755
-    volumes.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/d/f, type: FileOrCreate}}"), pod_dir, VolumeSetup())
+    setup.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/d/f, type: FileOrCreate}}"), pod_dir, VolumeSetup())
     assert stat.S_IMODE((tmp_path / "d" / "f").stat().st_mode) == 0o644
     with pytest.raises(Refused):
-        volumes.set_up_volume(
+        setup.set_up_volume(
             volume(f"hostPath: {{path: {tmp_path}/none/f, type: FileOrCreate}}"), pod_dir, VolumeSetup()
         )
 
@@ -161,14 +158,14 @@ def test_nfs_is_mounted_once_and_its_files_stay(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     one = volume(source)
     with pytest.raises(NotReady, match=r"mount -t nfs .* \(exit 32\): mount.nfs: Connection refused"):
-        volumes.set_up_volume(one, pod_dir, VolumeSetup(options=options))
+        setup.set_up_volume(one, pod_dir, VolumeSetup(options=options))
     (tmp_path / "away").unlink()
     for _ in range(2):
-        volumes.set_up_volume(one, pod_dir, VolumeSetup(options=options))
+        setup.set_up_volume(one, pod_dir, VolumeSetup(options=options))
     wanted = command.replace("TARGET", str(place(pod_dir, one)))
     assert (tmp_path / "calls").read_text().splitlines() == [wanted] * 2
     assert (place(pod_dir, one) / "file").read_text() == "theirs"
-    volumes.remove_directory(Path(pod_dir))
+    setup.remove_directory(Path(pod_dir))
     assert not Path(pod_dir).exists()
     assert (tmp_path / "export" / "file").read_text() == "theirs"
 
@@ -185,7 +182,7 @@ def set_everything_up(pod_dir: str) -> None:
     for number, one in enumerate(KINDS):
         named = replace(one, name=f"v{number}")
         files = FILES if is_projected(one) else None
-        volumes.set_up_volume(named, pod_dir, VolumeSetup(2000, files, size=1 << 20))
+        setup.set_up_volume(named, pod_dir, VolumeSetup(2000, files, size=1 << 20))
         path = "key" if files else "deep/part"
         target = f"{pod_dir}/volume-subpaths/{named.name}/main/0"
         mount_sub_paths((SubPath(volume_dir(pod_dir, named), path, target, may_make=not files),))
@@ -193,7 +190,7 @@ def set_everything_up(pod_dir: str) -> None:
 
 def live_and_go(pod_dir: str) -> None:
     set_everything_up(pod_dir)
-    volumes.remove_directory(Path(pod_dir))
+    setup.remove_directory(Path(pod_dir))
 
 
 def seen(pod_dir: str) -> list[tuple[str, int, int, int]]:
@@ -211,7 +208,7 @@ def test_an_agent_killed_anywhere_sets_up_and_forgets_as_if_it_had_lived(tmp_pat
     acts = KILLER.acts
     set_everything_up(whole)
     wanted, mounted = seen(whole), len(mounts.mount_points(Path(whole)))
-    volumes.remove_directory(Path(whole))
+    setup.remove_directory(Path(whole))
     assert mounted == 2 + len(KINDS)
     for number in range(acts):
         pod_dir = str(tmp_path / str(number))
@@ -221,8 +218,8 @@ def test_an_agent_killed_anywhere_sets_up_and_forgets_as_if_it_had_lived(tmp_pat
         assert seen(pod_dir) == wanted, f"killed after {number} of {acts}"
         assert len(mounts.mount_points(Path(pod_dir))) == mounted
         with contextlib.suppress(AgentKilled), KILLER.after(number):
-            volumes.remove_directory(Path(pod_dir))
-        volumes.remove_directory(Path(pod_dir))
+            setup.remove_directory(Path(pod_dir))
+        setup.remove_directory(Path(pod_dir))
         assert mounts.mount_points(Path(pod_dir)) == []
         assert not Path(pod_dir).exists()
 

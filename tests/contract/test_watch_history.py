@@ -17,9 +17,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.objects import Namespace, ObjectMeta
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
 from tests.contract.apiserver import ApiServer
 from tests.contract.watch_clients import NAMESPACES, Marks, Watcher, Writer
 from tests.watch_history import Evidence, Selection, problems

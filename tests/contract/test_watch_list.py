@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from api.kubeconfig import Kubeconfig
+from api.client.kubeconfig import Kubeconfig
 from tests.contract.apiserver import ApiServer
 
 SECRETS = "/api/v1/namespaces/default/secrets"

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from api.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
-from api.kubeconfig import Kubeconfig
+from api.client.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
+from api.client.kubeconfig import Kubeconfig
 from tests.watch_history import BOOKMARK, Acknowledged, Item, Seen, Selection, Session, Snapshot, State
 
 NAMESPACES, COLORS, NAMES = ("one", "two"), ("red", "blue"), 12

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from api.kubeconfig import Kubeconfig
+from api.client.kubeconfig import Kubeconfig
 
 SECONDS = 30.0
 MOST_AT_ONCE = 100

@@ -13,7 +13,7 @@ from typing import Any
 import docker
 import docker.errors
 
-from api.static_pods import CONFIG_MIRROR
+from api.validation.static_pods import CONFIG_MIRROR
 from tests.e2e.cluster import DEADLINE_SECONDS, wait_until
 from tests.e2e.disturbed import AGENT, DisturbedNode
 

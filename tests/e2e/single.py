@@ -15,9 +15,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-from api.certificates import node_kubeconfig
-from api.client import Client
-from api.kubeconfig import Kubeconfig
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
 from lab import images
 from lab.command import LabError, run
 from lab.down import remove_pod_cgroups

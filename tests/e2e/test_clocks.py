@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from api import times
+from api.meta import times
 from tests.e2e.agreement import agree, nothing_left
 from tests.e2e.cluster import wait_until
 from tests.e2e.disturbed import AGENT, MASTER, DisturbedNode, pod
@@ -90,7 +90,7 @@ def renewed(node: DisturbedNode) -> str:
 
 def hours_ahead(node: DisturbedNode) -> int:
     """Of the agent's clock."""
-    return round((times.parse(renewed(node)) - datetime.now(UTC)).total_seconds() / 3600)
+    return round((times.parse_time(renewed(node)) - datetime.now(UTC)).total_seconds() / 3600)
 
 
 def until_beaten(node: DisturbedNode, times: int) -> None:

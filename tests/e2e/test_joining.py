@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from api import keys
-from api.kubeconfig import Kubeconfig
+from api.client.kubeconfig import Kubeconfig
+from api.pki import keys
 from lab.command import run
 from tests.conformance.own import OwnNode, master_flags
 from tests.conformance.stock import NODE_IP

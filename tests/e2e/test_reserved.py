@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from api import quantity
+from api.meta import quantity
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE, SingleNode
 
@@ -36,8 +36,8 @@ def test_a_node_keeps_what_is_reserved_and_holds_nobody_back() -> None:
         wait_until(lambda: node.is_ready(f"limited-{NODE}"), "the pod of the file")
         status = json.loads(node.kubectl("get", "node", NODE, "-o", "json"))["status"]
         capacity, allocatable = status["capacity"], status["allocatable"]
-        assert quantity.milli(capacity["cpu"]) - quantity.milli(allocatable["cpu"]) == 250
-        kept = quantity.whole(capacity["memory"]) - quantity.whole(allocatable["memory"])
+        assert quantity.to_milli(capacity["cpu"]) - quantity.to_milli(allocatable["cpu"]) == 250
+        kept = quantity.to_int(capacity["memory"]) - quantity.to_int(allocatable["memory"])
         assert kept == (200 + 56 + 100) << 20
         (container,) = node.docker("ps", "-q", "--filter", "name=k8s_main_limited").split()
         (seen,) = json.loads(node.docker("inspect", container))

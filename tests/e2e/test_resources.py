@@ -16,8 +16,7 @@ import docker
 import psutil
 import pytest
 
-from node_agent.cgroups import hierarchy as cgroups
-from node_agent.cgroups import hierarchy as slices
+from node_agent.cgroups import hierarchy
 from node_agent.cgroups.cgroupfs import MOUNT, CgroupfsDriver
 from node_agent.cgroups.hierarchy import CgroupPath
 from node_agent.node.host_facts import min_oom_score
@@ -87,12 +86,12 @@ class Node:
         return found
 
     def directory(self, group: CgroupPath) -> str:
-        return slices.slice_path(group) if self.driver == "systemd" else cgroups.cgroupfs_path(group)
+        return hierarchy.slice_path(group) if self.driver == "systemd" else hierarchy.cgroupfs_path(group)
 
     def group(self, pod: str) -> CgroupPath:
         meta = self.pods[pod]["metadata"]
-        middle = cgroups.MIDDLE.get(CLASSES[pod], ())
-        return cgroups.pods_cgroup(self.root).below(*middle, f"pod{meta['uid']}")
+        middle = hierarchy.MIDDLE.get(CLASSES[pod], ())
+        return hierarchy.pods_cgroup(self.root).below(*middle, f"pod{meta['uid']}")
 
     def of_container(self, pod: str, container: str = "main") -> str:
         """The directory in which its first process is, in every hierarchy that limits it."""
@@ -123,7 +122,7 @@ class Node:
         return Kernel(int(shares), max(int(quota), 0), 0 if endless else int(memory))
 
     def wanted(self, shares: int, quota: int, memory: int) -> Kernel:
-        return Kernel(shares if self.version == 1 else cgroups.cpu_weight(shares), quota, memory)
+        return Kernel(shares if self.version == 1 else hierarchy.cpu_weight(shares), quota, memory)
 
     def exists(self, directory: str) -> bool:
         return CgroupfsDriver().has_directory(directory)
@@ -236,8 +235,8 @@ def test_a_node_critical_pod_is_taken_late(node: Node) -> None:
 
 
 def test_all_pods_together_have_the_node_and_each_class_its_share(node: Node) -> None:
-    top = cgroups.pods_cgroup(node.root)
-    everyone, burstable, best_effort = (node.directory(top.below(*names)) for names in ((), *cgroups.MIDDLE.values()))
+    top = hierarchy.pods_cgroup(node.root)
+    everyone, burstable, best_effort = (node.directory(top.below(*names)) for names in ((), *hierarchy.MIDDLE.values()))
     memory = psutil.virtual_memory().total
     cpus = psutil.cpu_count() or 1
     assert node.kernel(everyone) == node.wanted(1024 * cpus, 0, memory)
@@ -268,18 +267,18 @@ def test_what_is_left_for_pods_is_the_capacity_without_what_evicts(node: Node) -
 def test_a_group_goes_with_its_pod_and_one_that_nobody_knows_goes_too(node: Node) -> None:
     directory, share = (
         node.directory(node.group("limited")),
-        node.directory(cgroups.pods_cgroup(node.root).below("burstable")),
+        node.directory(hierarchy.pods_cgroup(node.root).below("burstable")),
     )
     before = node.kernel(share)
-    stranger = CgroupPath((*cgroups.pods_cgroup(node.root).below("burstable").names, "pod0123-4567"))
-    CgroupfsDriver().make(stranger, cgroups.CgroupLimits())
+    stranger = CgroupPath((*hierarchy.pods_cgroup(node.root).below("burstable").names, "pod0123-4567"))
+    CgroupfsDriver().make(stranger, hierarchy.CgroupLimits())
     assert node.exists(directory)
-    assert node.exists(cgroups.cgroupfs_path(stranger))
+    assert node.exists(hierarchy.cgroupfs_path(stranger))
     node.single.kubectl("delete", "pod", "limited", f"--timeout={DEADLINE_SECONDS:.0f}s")
     wait_until(lambda: not node.exists(directory), "the group of the pod is gone")
     with node.single.without_agent():  # What nobody knows is looked for once a minute, and by a new agent.
         pass
-    wait_until(lambda: not node.exists(cgroups.cgroupfs_path(stranger)), "the group of no pod is gone")
+    wait_until(lambda: not node.exists(hierarchy.cgroupfs_path(stranger)), "the group of no pod is gone")
     wait_until(lambda: node.kernel(share).weight < before.weight, "others of its class have the smaller share")
     assert node.exists(node.directory(node.group("burstable")))
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import yaml
 
-from api.objects import ClusterNetwork, HostSubnet, NetNamespace
+from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from sdn.flows import compile_flows
 from sdn.handouts import docker_options
 from sdn.links import desired_bridge, desired_docker_bridge, desired_gateway

@@ -9,8 +9,10 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import TypeVar
 
-from api.attach import NODE_AGENT, Attachment, AttachRequest
-from api.objects import HostSubnet, Namespace, NetNamespace, ObjectMeta
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
+from api.network.attach import NODE_AGENT, Attachment, AttachRequest
+from api.network.types import HostSubnet, NetNamespace
 from bench.bare import DEADLINE_SECONDS, BareCluster, bare_lab
 from lab.command import LabError, run
 from sdn.view import mac_of

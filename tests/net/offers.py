@@ -9,9 +9,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 from msgspec.structs import replace as changed
 
-from api.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
-from api.objects import ObjectMeta
-from api.services import Service, ServicePort
+from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
+from api.core.services import Service, ServicePort
+from api.meta.types import ObjectMeta
 from bench.bare import wait_until
 from lab.topology import EXTERNAL
 from sdn.pipeline import GLOBAL_VNID, Table

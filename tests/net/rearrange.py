@@ -6,9 +6,8 @@ import asyncio
 import re
 from collections.abc import Mapping
 
-from api.client import Client
-from api.lanes import CHANGE_NETWORK, LaneRequest
-from api.objects import NetNamespace
+from api.client.client import Client
+from api.network.types import CHANGE_NETWORK, ChangeNetworkRequest, NetNamespace
 from bench.bare import wait_until
 from lab.command import run
 from tests.net.cluster import NetCluster
@@ -47,9 +46,9 @@ def forget_packets(cluster: NetCluster) -> None:
 async def _request(client: Client, wishes: Mapping[str, int]) -> dict[str, int]:
     """The first project of each number is alone when the others join it."""
     firsts = {number: name for name, number in sorted(wishes.items(), reverse=True)}
-    alone = {name: LaneRequest("isolate" if number else "global") for number, name in firsts.items()}
+    alone = {name: ChangeNetworkRequest("isolate" if number else "global") for number, name in firsts.items()}
     others = sorted(wishes.keys() - alone.keys())
-    joining = {name: LaneRequest("join", firsts[wishes[name]]) for name in others}
+    joining = {name: ChangeNetworkRequest("join", firsts[wishes[name]]) for name in others}
     for requests in (alone, joining):
         await asyncio.gather(*(_annotate(client, name, request) for name, request in requests.items()))
     while True:
@@ -59,7 +58,7 @@ async def _request(client: Client, wishes: Mapping[str, int]) -> dict[str, int]:
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _annotate(client: Client, project: str, request: LaneRequest) -> None:
+async def _annotate(client: Client, project: str, request: ChangeNetworkRequest) -> None:
     asked = {"metadata": {"annotations": {CHANGE_NETWORK: str(request)}}}
     await client.patch(NetNamespace, project, "", asked)
 

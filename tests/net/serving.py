@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from api.client import AlreadyExists, Client
-from api.objects import Container, ObjectMeta, Pod, PodSpec
-from api.services import Service, ServicePort, ServiceSpec
+from api.client.client import AlreadyExists, Client
+from api.core.pod import Container, Pod, PodSpec
+from api.core.services import Service, ServicePort, ServiceSpec
+from api.meta.types import ObjectMeta
 from bench.bare import inside, wait_until
 from tests.net.cluster import NetCluster
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.attach import NODE_AGENT, AttachRequest
+from api.network.attach import NODE_AGENT, AttachRequest
 from bench.bare import wait_until
 from lab.command import run
 from sdn.plan import device_of, enforced

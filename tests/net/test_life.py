@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from api.attach import NODE_AGENT, AttachRequest
-from api.objects import HostSubnet, Namespace, NetNamespace, Node, NodeAddress, NodeStatus, ObjectMeta
+from api.core.node import Namespace, Node, NodeAddress, NodeStatus
+from api.meta.types import ObjectMeta
+from api.network.attach import NODE_AGENT, AttachRequest
+from api.network.types import HostSubnet, NetNamespace
 from bench.bare import wait_until
 from lab.command import run
 from reconcile.errors import NotReady

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from api.objects import NetNamespace
+from api.network.types import NetNamespace
 from bench.bare import wait_until
 from sdn.view import MULTICAST_ENABLED
 from tests.net.cluster import NetCluster, inhabited

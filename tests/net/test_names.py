@@ -13,9 +13,9 @@ import dns.query
 import dns.rcode
 import pytest
 
-from api.objects import ObjectMeta
-from api.services import Service, ServicePort, ServiceSpec
-from api.validate import default
+from api.core.services import Service, ServicePort, ServiceSpec
+from api.meta.types import ObjectMeta
+from api.validation.registry import default
 from bench.bare import inside, wait_until
 from tests.net.cluster import NetCluster
 from tests.world import Place

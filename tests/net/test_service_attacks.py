@@ -10,9 +10,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from api.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
-from api.objects import ObjectMeta
-from api.services import Service
+from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
+from api.core.services import Service
+from api.meta.types import ObjectMeta
 from bench.bare import wait_until
 from lab.topology import EXTERNAL
 from sdn.view import mac_of

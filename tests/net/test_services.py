@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from api.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
-from api.events import Event
-from api.objects import ObjectMeta
-from api.services import Service, ServicePort
+from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
+from api.core.events import Event
+from api.core.services import Service, ServicePort
+from api.meta.types import ObjectMeta
 from bench.bare import inside, wait_until
 from lab.command import run
 from tests.command import podlane_network

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from api.services import ClientIPConfig, Service, ServicePort, SessionAffinityConfig
+from api.core.services import ClientIPConfig, Service, ServicePort, SessionAffinityConfig
 from bench.bare import inside, wait_until
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, call, expose, serves

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.client import Client
-from api.services import Service, ServicePort
+from api.client.client import Client
+from api.core.services import Service, ServicePort
 from bench.bare import inside, wait_until
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, answering, call, expose, register, serves

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from api.services import Service, ServicePort
+from api.core.services import Service, ServicePort
 from bench.bare import DEADLINE_SECONDS, inside, wait_until
 from lab.topology import Process
 from tests.command import podlane_network

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Mapping
 
-from api.queries import TraceAnswer, TraceQuestion
+from api.network.queries import TraceAnswer, TraceQuestion
 from cli.packet import add_arguments, packet
 from cli.verdict import sentence
 from cli.walk import End, Front, Hop, Map, onward

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from api.queries import TraceQuestion
+from api.network.queries import TraceQuestion
 from sdn.flows import compile_flows
 from sdn.pipeline import VOVSBR_MULTITENANT
 from sdn.trace import Unaskable, question

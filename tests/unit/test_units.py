@@ -12,7 +12,7 @@ import yaml
 
 from master.settings import Settings as MasterSettings
 from node_agent.settings import Settings as NodeAgentSettings
-from reconcile.settings import merge
+from reconcile.config_file import merge
 from sdn.handouts import docker_options
 from sdn.settings import Settings as SdnSettings
 from tests.unit.sdn.test_flows import CLUSTER, NODE

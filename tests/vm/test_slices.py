@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.cgroups import hierarchy as cgroups
-from node_agent.cgroups import hierarchy as slices
+from node_agent.cgroups import hierarchy
 from node_agent.cgroups.cgroupfs import MOUNT, CgroupfsDriver
 from node_agent.cgroups.hierarchy import (
     CgroupLimits,
@@ -47,7 +46,7 @@ def driver() -> Iterator[SystemdDriver]:
     yield one
     for where in (
         *candidate_cgroups(UID, ROOT),
-        *reversed(cgroups.parent_cgroups(ROOT)),
+        *reversed(hierarchy.parent_cgroups(ROOT)),
         CgroupPath((ROOT.strip("/"),)),
     ):
         one.remove(where)
@@ -55,21 +54,21 @@ def driver() -> Iterator[SystemdDriver]:
 
 def held(limits: CgroupLimits) -> dict[str, tuple[str, str]]:
     """By file what the kernel has and what it should have."""
-    folder = slices.slice_path(HERE).lstrip("/")
-    rows = cgroups.limit_files(limits, FILES.version)
+    folder = hierarchy.slice_path(HERE).lstrip("/")
+    rows = hierarchy.limit_files(limits, FILES.version)
     return {row.file: ((MOUNT / row.controller / folder / row.file).read_text().strip(), row.text) for row in rows}
 
 
 def test_a_slice_is_made_with_its_limits_and_goes_without_a_trace(driver: SystemdDriver) -> None:
     for _ in range(2):
-        assert driver.make(HERE, LIMITS) == slices.slice_unit(HERE)
+        assert driver.make(HERE, LIMITS) == hierarchy.slice_unit(HERE)
     for found, wanted in held(LIMITS).values():
         assert found == wanted
     assert driver.below(pods_cgroup(ROOT)) == {f"pod{UID}"}
     for where in candidate_cgroups(UID, ROOT):
         driver.remove(where)
         driver.remove(where)
-    assert not FILES.has_directory(slices.slice_path(HERE))
+    assert not FILES.has_directory(hierarchy.slice_path(HERE))
     assert driver.below(pods_cgroup(ROOT)) == driver.below(HERE) == set()
 
 
@@ -83,8 +82,8 @@ def test_limits_change_and_end_also_by_an_agent_without_memory(driver: SystemdDr
 
 def test_a_slice_that_somebody_stopped_is_made_again(driver: SystemdDriver) -> None:
     driver.make(HERE, LIMITS)
-    subprocess.run(["systemctl", "stop", slices.slice_unit(HERE)], check=True)
-    assert not FILES.has_directory(slices.slice_path(HERE))
+    subprocess.run(["systemctl", "stop", hierarchy.slice_unit(HERE)], check=True)
+    assert not FILES.has_directory(hierarchy.slice_path(HERE))
     driver.make(HERE, LIMITS)
     for found, wanted in held(LIMITS).values():
         assert found == wanted
@@ -94,14 +93,14 @@ def test_a_slice_in_which_something_runs_stays(driver: SystemdDriver) -> None:
     unit = driver.make(HERE, LIMITS)
     command = ["systemd-run", "--scope", "--quiet", f"--slice={unit}", "sleep", "infinity"]
     with subprocess.Popen(command) as inside:
-        wait_until(lambda: FILES.has_processes(slices.slice_path(HERE)), "it runs in the slice")
+        wait_until(lambda: FILES.has_processes(hierarchy.slice_path(HERE)), "it runs in the slice")
         with pytest.raises(NotReady, match="still has processes"):
             driver.remove(HERE)
         assert inside.poll() is None
         inside.send_signal(signal.SIGKILL)
-    wait_until(lambda: not FILES.has_processes(slices.slice_path(HERE)), "it has ended")
+    wait_until(lambda: not FILES.has_processes(hierarchy.slice_path(HERE)), "it has ended")
     driver.remove(HERE)
-    assert not FILES.has_directory(slices.slice_path(HERE))
+    assert not FILES.has_directory(hierarchy.slice_path(HERE))
 
 
 def test_what_systemd_refuses_is_told_in_its_words(driver: SystemdDriver) -> None:
@@ -113,6 +112,6 @@ def test_what_a_slice_uses_and_may_use_is_read(driver: SystemdDriver) -> None:
     driver.make(HERE, LIMITS)
     files = CgroupReader()
     controllers = ("cpu", "cpuacct", "memory", "pids") if files.version == 1 else ("",)
-    seen = files.use(dict.fromkeys(controllers, slices.slice_path(HERE)), FULL)
+    seen = files.use(dict.fromkeys(controllers, hierarchy.slice_path(HERE)), FULL)
     assert seen is not None
     assert (seen.memory_limit, seen.quota, seen.tasks_limit, seen.tasks) == (64 << 20, 50_000, 50, 0)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.endpoints import (
+from api.core.endpoints import (
     MOST_IN_A_SLICE,
     SERVICE_LABEL,
     Endpoint,
@@ -21,8 +21,8 @@ from api.endpoints import (
     EndpointSubset,
     slice_ports,
 )
-from api.objects import ObjectMeta
-from api.services import Service
+from api.core.services import Service
+from api.meta.types import ObjectMeta
 from master.controllers.dependents import reference_to
 from master.controllers.network.endpoints import WRITER
 from master.writing.outcomes import Change, Drop, Make, Write

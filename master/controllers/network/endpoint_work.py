@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from api.endpoints import SERVICE_LABEL
-from api.objects import Object
-from api.services import Service
+from api.core.endpoints import SERVICE_LABEL
+from api.core.services import Service
+from api.meta.types import Object
 from master.controllers.look import Look
 from master.controllers.network import endpoints
 from master.controllers.network.endpoints import ME, WRITER

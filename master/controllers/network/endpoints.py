@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from api.addresses import out_of_reach
-from api.endpoints import (
+from api.core.endpoints import (
     SERVICE_LABEL,
     Endpoint,
     EndpointAddress,
@@ -27,10 +26,11 @@ from api.endpoints import (
     SlicePort,
     slice_ports,
 )
-from api.objects import FINAL_PHASES, Object, ObjectMeta, Pod
-from api.resources import containers_of
-from api.services import EXTERNAL_NAME, Service, ServicePort, is_headless
-from api.value import ObjectReference
+from api.core.pod import FINAL_PHASES, Pod
+from api.core.resources import all_containers
+from api.core.services import EXTERNAL_NAME, Service, ServicePort, is_headless
+from api.meta.types import Object, ObjectMeta, ObjectReference
+from api.network.addresses import out_of_reach
 from master.controllers.dependents import reference_to
 from master.kinds.pod import is_ready
 from master.writing.outcomes import Change, Drop, Make, Write
@@ -115,7 +115,7 @@ def _backend(service: Service, pod: Pod) -> Backend:
 def _port_at(port: ServicePort, pod: Pod) -> EndpointPort | None:
     number = port.target_port or port.port
     if isinstance(number, str):
-        named = (row for one in containers_of(pod) for row in one.ports if row.name == number)
+        named = (row for one in all_containers(pod) for row in one.ports if row.name == number)
         row = next((row for row in named if (row.protocol or "TCP") == port.protocol), None)
         if row is None:
             return None

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from msgspec.structs import replace
 
-from api.services import LOAD_BALANCER, LoadBalancerIngress, LoadBalancerStatus, Service
+from api.core.services import LOAD_BALANCER, LoadBalancerIngress, LoadBalancerStatus, Service
 from master.admission.allocators import next_numbers
 from master.writing.outcomes import Change, Cursor, Notice, Outcome, moved
 

@@ -7,10 +7,18 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from api import lanes
-from api.beside import lane_intruders
-from api.lanes import CHANGE_NETWORK, JOINED, BadRequest, owner_of
-from api.objects import PLUGIN_MULTITENANT, Namespace, NetNamespace, ObjectMeta
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
+from api.network import types
+from api.network.conflicts import conflicting_vnids
+from api.network.types import (
+    CHANGE_NETWORK,
+    JOINED_ANNOTATION,
+    PLUGIN_MULTITENANT,
+    BadChangeNetwork,
+    NetNamespace,
+    vnid_owner,
+)
 from master.admission.allocators import FIRST_VNID, GLOBAL_VNID, allocate_vnids
 from master.controllers.bootstrap import GLOBAL_NAMESPACE, NetworkWish
 from master.kinds.namespace import LASTING
@@ -71,7 +79,7 @@ def _lane(name: str, vnid: int) -> NetNamespace:
 def _requests(kept: dict[str, NetNamespace], pool: _Pool) -> Iterator[Outcome]:
     """What the annotations ask for, in the order of names; a later request sees what an earlier one was given."""
     vnids = {name: lane.netid for name, lane in kept.items()}
-    owners = {name: owner_of(lane) for name, lane in kept.items()}
+    owners = {name: vnid_owner(lane) for name, lane in kept.items()}
     for name, lane in sorted(kept.items()):
         if CHANGE_NETWORK not in lane.metadata.annotations:
             continue
@@ -79,7 +87,7 @@ def _requests(kept: dict[str, NetNamespace], pool: _Pool) -> Iterator[Outcome]:
         if isinstance(given, Notice):
             yield given
             continue
-        target = lanes.parse(lane.metadata.annotations[CHANGE_NETWORK]).target
+        target = types.parse_change_network(lane.metadata.annotations[CHANGE_NETWORK]).target
         if not target or given != vnids[name]:
             owners[name] = owners[target] if target and given != GLOBAL_VNID else name
         vnids[name] = given
@@ -88,9 +96,11 @@ def _requests(kept: dict[str, NetNamespace], pool: _Pool) -> Iterator[Outcome]:
 
 def _moved(lane: NetNamespace, vnid: int, owner: str) -> NetNamespace:
     """With another VNID, of a lane that is its own or another's; a request is taken away."""
-    annotations = {key: text for key, text in lane.metadata.annotations.items() if key not in {CHANGE_NETWORK, JOINED}}
+    annotations = {
+        key: text for key, text in lane.metadata.annotations.items() if key not in {CHANGE_NETWORK, JOINED_ANNOTATION}
+    }
     if owner != lane.metadata.name:
-        annotations[JOINED] = owner
+        annotations[JOINED_ANNOTATION] = owner
     metadata = msgspec.structs.replace(lane.metadata, annotations=annotations)
     return msgspec.structs.replace(lane, metadata=metadata, netid=vnid)
 
@@ -101,12 +111,12 @@ def parted(found: Iterable[NetNamespace], cursor: Cursor) -> Iterator[Outcome]:
     Who shares a lane with one of them on purpose goes with it.
     """
     known = {lane.metadata.name: lane for lane in found}
-    strangers = lane_intruders(known.values())
+    strangers = conflicting_vnids(known.values())
     pool = _Pool([lane.netid for lane in known.values()], cursor)
     fresh: dict[tuple[int, str], int] = {}
     for name, holder in sorted(strangers.items()):
         lane = known[name]
-        key = lane.netid, owner_of(lane)
+        key = lane.netid, vnid_owner(lane)
         if key not in fresh:
             if not (given := pool.take(1)):
                 yield _full(name)
@@ -122,8 +132,8 @@ def _given(lane: NetNamespace, vnids: dict[str, int], pool: _Pool) -> int | Noti
     """The VNID that a request leads to, or why it leads to none yet."""
     name, text = lane.metadata.name, lane.metadata.annotations[CHANGE_NETWORK]
     try:
-        request = lanes.parse(text)
-    except BadRequest as error:
+        request = types.parse_change_network(text)
+    except BadChangeNetwork as error:
         return Notice(f"its request {text!r} is not carried out: {error}", f"netnamespace {name}")
     if name == GLOBAL_NAMESPACE and request.verb != "global":
         return Notice(f"its request {text!r} is not carried out: {_STAYS}", f"netnamespace {name}")

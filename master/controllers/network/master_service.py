@@ -11,7 +11,7 @@ from ipaddress import IPv4Network
 
 from msgspec.structs import replace
 
-from api.endpoints import (
+from api.core.endpoints import (
     SERVICE_LABEL,
     Endpoint,
     EndpointAddress,
@@ -22,8 +22,8 @@ from api.endpoints import (
     EndpointSubset,
     slice_ports,
 )
-from api.objects import Object, ObjectMeta
-from api.services import Service, ServicePort, ServiceSpec
+from api.core.services import Service, ServicePort, ServiceSpec
+from api.meta.types import Object, ObjectMeta
 from master.controllers.network.endpoint_mirroring import NOT_MIRRORED
 from master.writing.outcomes import Change, Drop, Make, Notice, Outcome
 

@@ -7,7 +7,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 import msgspec
 
-from api.objects import ASSIGN_SUBNET, HostSubnet, Node, ObjectMeta
+from api.core.node import Node
+from api.meta.types import ObjectMeta
+from api.network.types import ASSIGN_SUBNET, HostSubnet
 from master.controllers.bootstrap import NetworkWish
 from master.kinds.host_subnet import NODE_UID
 from master.kinds.node import internal_ip

@@ -11,8 +11,10 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from api.objects import Condition, Node, Pod, Taint
-from api.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
+from api.core.node import Node, Taint
+from api.core.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, UNSCHEDULABLE
+from api.core.pod import Pod
+from api.meta.types import Condition
 from master.kinds.kind import show_time
 from master.kinds.node import ready
 from master.writing.outcomes import Change

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from api.objects import FINAL_PHASES, Condition, Node, Pod
+from api.core.node import Node
+from api.core.pod import FINAL_PHASES, Pod
+from api.meta.types import Condition
 from master.kinds.kind import show_time
 from master.writing.outcomes import Change, Drop, End, Write
 

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from api.leases import NODE_LEASES, Lease
-from api.objects import (
-    Condition,
-    Node,
-)
+from api.core.node import NODE_LEASES, Lease, Node
+from api.meta.types import Condition
 from master.kinds.kind import show_time
 from master.kinds.node import ready
 from master.writing.outcomes import Change, Drop

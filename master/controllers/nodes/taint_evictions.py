@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
 
-from api import placement
-from api.events import NORMAL, EventSource, event, reference
-from api.objects import FINAL_PHASES, Node, Pod, Taint
-from api.static_pods import is_mirror
+from api.core import placement
+from api.core.events import NORMAL, EventSource, event, reference
+from api.core.node import Node, Taint
+from api.core.pod import FINAL_PHASES, Pod
+from api.validation.static_pods import is_mirror
 from master.controllers.nodes.node_taints import EVICTING, NO_EXECUTE
 from master.controllers.workloads.disruptions import disrupted
 from master.writing.outcomes import End, Make
@@ -61,7 +62,7 @@ def _ends(pod: Pod, node: Node, since: Marks) -> Iterator[float]:
     """When the pod has borne each of the taints for as long as it can; nothing of a taint that it bears for ever."""
     for taint in _executing(node):
         begun = since.get((node.metadata.uid, taint.key))
-        toleration = placement.tolerating(pod.spec, taint)
+        toleration = placement.find_toleration(pod.spec, taint)
         seconds = 0 if toleration is None else toleration.toleration_seconds
         if begun is not None and seconds is not None:
             yield begun + max(seconds, 0)

@@ -11,10 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from api import placement
-from api.label_selector import LabelSelector, selector
-from api.objects import Node, Pod
-from api.pod_affinity import (
+from api.core import placement
+from api.core.node import Node
+from api.core.placement import (
     DO_NOT_SCHEDULE,
     HONOR,
     IGNORE,
@@ -24,7 +23,8 @@ from api.pod_affinity import (
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
-from api.selectors import Requirement, Selector
+from api.core.pod import Pod
+from api.meta.selectors import LabelSelector, Requirement, Selector, selector
 from master.controllers.nodes.node_taints import NO_EXECUTE, NO_SCHEDULE, standing
 
 AFFINITY = "node(s) didn't match pod affinity rules"
@@ -231,10 +231,10 @@ class Neighbours:
 def _counts_for(pod: Pod, row: TopologySpreadConstraint, node: Node) -> bool:
     """Whether a node is one of those over which a constraint spreads."""
     meta = node.metadata
-    if (row.node_affinity_policy or HONOR) == HONOR and not placement.suits(pod.spec, meta.name, meta.labels):
+    if (row.node_affinity_policy or HONOR) == HONOR and not placement.matches_node(pod.spec, meta.name, meta.labels):
         return False
     taints = () if (row.node_taints_policy or IGNORE) == IGNORE else standing(node)
-    return placement.untolerated(pod.spec, taints, (NO_SCHEDULE, NO_EXECUTE)) is None
+    return placement.find_untolerated_taint(pod.spec, taints, (NO_SCHEDULE, NO_EXECUTE)) is None
 
 
 def _counts(group: Group, pod: Pod) -> int:

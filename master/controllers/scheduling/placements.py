@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.objects import Condition, Namespace, Node, Pod
+from api.core.node import Namespace, Node
+from api.core.pod import Pod
+from api.meta.types import Condition
 from master.controllers import happenings
 from master.controllers.scheduling.preemption import Preemption, preemption, scene
 from master.controllers.scheduling.scheduler import SCHEDULER, Placed, Unplaced, schedule, waits

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from api.objects import FINAL_PHASES, Namespace, Node, Pod
+from api.core.node import Namespace, Node
+from api.core.pod import FINAL_PHASES, Pod
 from master.controllers.scheduling.scheduler import fits
 from master.controllers.workloads.disruptions import covers
 from master.kinds.pod_disruption_budget import PodDisruptionBudget

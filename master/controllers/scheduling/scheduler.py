@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from api import placement, quantity
-from api.capacity import Amounts, allocatable, requests, shortages
-from api.objects import FINAL_PHASES, ContainerPort, Namespace, Node, Pod, Taint
-from api.placement import UNSCHEDULABLE
-from api.ports import clash, host_ports
+from api.core import placement
+from api.core.node import Namespace, Node, Taint
+from api.core.placement import UNSCHEDULABLE
+from api.core.pod import FINAL_PHASES, ContainerPort, Pod
+from api.core.resources import Amounts, allocatable, conflicting_port, host_ports, pod_requests, shortages
+from api.meta import quantity
 from master.controllers.dependents import controller_of
 from master.controllers.nodes.node_taints import standing
 from master.controllers.scheduling.neighbours import Demands, Neighbours
@@ -60,7 +61,7 @@ class _Seat:
     broods: Counter[str] = field(default_factory=Counter)
 
     def take(self, pod: Pod) -> None:
-        self.used.update(requests(pod))
+        self.used.update(pod_requests(pod))
         self.ports.extend(host_ports(pod))
         self.broods[_owner(pod)] += 1
 
@@ -114,7 +115,7 @@ def _seat(node: Node) -> _Seat:
 
 
 def _wish(pod: Pod, neighbours: Neighbours) -> _Wish:
-    return _Wish(pod, requests(pod), tuple(host_ports(pod)), neighbours.demands(pod))
+    return _Wish(pod, pod_requests(pod), tuple(host_ports(pod)), neighbours.demands(pod))
 
 
 def waits(pod: Pod) -> bool:
@@ -154,8 +155,8 @@ def _place(wish: _Wish, seats: Sequence[_Seat]) -> Placed | Unplaced:
 def _cost(pod: Pod, seat: _Seat, demands: Demands) -> tuple[object, ...]:
     meta, owner = seat.node.metadata, _owner(pod)
     return (
-        placement.untolerated(pod.spec, seat.node.spec.taints, ("PreferNoSchedule",)) is not None,
-        -placement.preference(pod.spec, meta.name, meta.labels) - demands.liking(meta.labels),
+        placement.find_untolerated_taint(pod.spec, seat.node.spec.taints, ("PreferNoSchedule",)) is not None,
+        -placement.preference_score(pod.spec, meta.name, meta.labels) - demands.liking(meta.labels),
         demands.crowding(meta.labels),
         seat.broods[owner] if owner else 0,
         seat.used["pods"],
@@ -167,12 +168,15 @@ def _cost(pod: Pod, seat: _Seat, demands: Demands) -> tuple[object, ...]:
 def _reasons_against(wish: _Wish, seat: _Seat) -> list[str]:
     """In the words of Kubernetes: the first thing that speaks against the node; everything of which it is short."""
     meta, spec = seat.node.metadata, wish.pod.spec
-    if seat.taints and (taint := placement.untolerated(spec, seat.taints, ("NoSchedule", "NoExecute"))) is not None:
+    if (
+        seat.taints
+        and (taint := placement.find_untolerated_taint(spec, seat.taints, ("NoSchedule", "NoExecute"))) is not None
+    ):
         words = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
         return [CORDONED if taint.key == UNSCHEDULABLE else words]
-    if not placement.suits(spec, meta.name, meta.labels):
+    if not placement.matches_node(spec, meta.name, meta.labels):
         return [UNSUITED]
-    if wish.ports and clash(wish.ports, seat.ports):
+    if wish.ports and conflicting_port(wish.ports, seat.ports):
         return [PORTS]
     short = [_shortage(row.name, row.wanted) for row in shortages(wish.wanted, seat.used, seat.room)]
     reason = wish.demands.against(meta.labels)

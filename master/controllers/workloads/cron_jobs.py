@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.events import NORMAL, reference
-from api.objects import ObjectMeta
-from api.value import ObjectReference
+from api.core.events import NORMAL, reference
+from api.meta.types import ObjectMeta, ObjectReference
 from master.controllers import happenings
 from master.controllers.dependents import controller_of, reference_to
 from master.kinds import schedules

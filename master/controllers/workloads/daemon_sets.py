@@ -14,10 +14,9 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from api import placement
-from api.label_selector import LabelSelector, selector
-from api.objects import FINAL_PHASES, Node, Pod, PodSpec
-from api.placement import (
+from api.core import placement
+from api.core.node import Node
+from api.core.placement import (
     MEMORY_PRESSURE,
     NAME_FIELD,
     NOT_READY,
@@ -30,6 +29,8 @@ from api.placement import (
     NodeSelectorTerm,
     Toleration,
 )
+from api.core.pod import FINAL_PHASES, Pod, PodSpec
+from api.meta.selectors import LabelSelector, selector
 from master.controllers import happenings
 from master.controllers.nodes.node_taints import NO_EXECUTE, NO_SCHEDULE, PRESSURES, standing
 from master.controllers.workloads import revisions
@@ -130,11 +131,11 @@ def node_of(pod: Pod) -> str:
 def suits(owner: DaemonSet, node: Node) -> tuple[bool, bool]:
     """Whether a pod is to be made on a node, and whether one that is there may stay."""
     wish, name = owner.spec.template.spec, node.metadata.name
-    if wish.node_name not in ("", name) or not placement.suits(wish, name, node.metadata.labels):
+    if wish.node_name not in ("", name) or not placement.matches_node(wish, name, node.metadata.labels):
         return False, False
     bearing, taints = pod_spec(wish, name), standing(node)
-    stays = placement.untolerated(bearing, taints, (NO_EXECUTE,)) is None
-    return stays and placement.untolerated(bearing, taints, (NO_SCHEDULE,)) is None, stays
+    stays = placement.find_untolerated_taint(bearing, taints, (NO_EXECUTE,)) is None
+    return stays and placement.find_untolerated_taint(bearing, taints, (NO_SCHEDULE,)) is None, stays
 
 
 # --- the next step ----------------------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ from dataclasses import replace as replace_fields
 
 from msgspec.structs import replace
 
-from api.events import NORMAL, reference
-from api.label_selector import LabelSelector, selector
-from api.objects import FINAL_PHASES, ObjectMeta, Pod
+from api.core.events import NORMAL, reference
+from api.core.pod import FINAL_PHASES, Pod
+from api.meta.selectors import LabelSelector, selector
+from api.meta.types import ObjectMeta
 from master.controllers import happenings
 from master.controllers.dependents import controller_of, reference_to
 from master.controllers.workloads.own_pods import Kin

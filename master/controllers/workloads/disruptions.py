@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from api.label_selector import selector
-from api.objects import Condition, Object, Pod, StatusCondition
+from api.core.pod import Pod
+from api.meta.selectors import selector
+from api.meta.types import Condition, Object, StatusCondition
 from master.controllers.dependents import controller_of
 from master.kinds import BY_NAME
 from master.kinds.kind import parse_time, show_time

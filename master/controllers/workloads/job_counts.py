@@ -15,7 +15,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from api.objects import FINAL_PHASES, Pod
+from api.core.pod import FINAL_PHASES, Pod
 from master.controllers.workloads.own_pods import ended_at, is_active
 from master.kinds import job_indexes
 from master.kinds.job import FAILURE_TARGET, INDEXED, ONLY_FAILED, Job, has

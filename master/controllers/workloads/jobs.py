@@ -12,11 +12,10 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from api.events import NORMAL, WARNING, reference
-from api.label_selector import LabelSelector, selector
-from api.objects import Condition, Container, Pod
-from api.value import ObjectFieldSelector
-from api.variables import EnvVar, EnvVarSource
+from api.core.events import NORMAL, WARNING, reference
+from api.core.pod import Container, EnvVar, EnvVarSource, Pod
+from api.meta.selectors import LabelSelector, selector
+from api.meta.types import Condition, ObjectFieldSelector
 from master.controllers import happenings
 from master.controllers.dependents import controller_of
 from master.controllers.workloads.job_counts import (

@@ -14,8 +14,9 @@ from typing import Any, Generic
 
 from msgspec.structs import replace
 
-from api.objects import FINAL_PHASES, O, Object, ObjectMeta, Pod
-from api.selectors import Selector
+from api.core.pod import FINAL_PHASES, Pod
+from api.meta.selectors import Selector
+from api.meta.types import O, Object, ObjectMeta
 from master.controllers.dependents import controller_of, reference_to
 from master.kinds.kind import parse_time
 from master.kinds.workload import PodTemplateSpec

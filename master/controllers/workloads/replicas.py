@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector, selector
-from api.objects import Condition, Pod
-from api.selectors import Selector
+from api.core.pod import Pod
+from api.meta.selectors import LabelSelector, Selector, selector
+from api.meta.types import Condition
 from master.controllers import happenings
 from master.controllers.dependents import controller_of
 from master.controllers.workloads.own_pods import (

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from api.objects import ObjectMeta
+from api.meta.types import ObjectMeta
 from master.controllers.dependents import controller_of, reference_to
 from master.controllers.workloads.template_hash import template_hash
 from master.kinds.controller_revision import ControllerRevision

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from api.objects import ObjectMeta
+from api.meta.types import ObjectMeta
 from master.kinds.deployment import Deployment
 from master.kinds.replica_set import ReplicaSet
 from master.kinds.workload import share

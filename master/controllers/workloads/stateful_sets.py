@@ -15,10 +15,11 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from api.events import WARNING, reference
-from api.label_selector import LabelSelector, selector
-from api.objects import FINAL_PHASES, Object, ObjectMeta, OwnerReference, Pod
-from api.storage import PersistentVolumeClaim
+from api.core.events import WARNING, reference
+from api.core.pod import FINAL_PHASES, Pod
+from api.core.storage import PersistentVolumeClaim
+from api.meta.selectors import LabelSelector, selector
+from api.meta.types import Object, ObjectMeta, OwnerReference
 from master.controllers import happenings
 from master.controllers.dependents import controller_of
 from master.controllers.workloads import revisions

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol, Self
 
 from aiohttp import web
 
-from node_agent.server.streaming import websocket_frames as frames
+from node_agent.server.streaming import websocket_frames
 from node_agent.server.streaming.upgrade import accept_websocket
 from node_agent.server.streaming.websocket_frames import ControlFrame, MessagePart, WebSocketFrameParser, encode_frame
 from streams.connection import Connection
@@ -149,7 +149,7 @@ class WebSocket:
         if self.left.is_set():
             raise ConnectionResetError("the client has gone")
         self._heard = asyncio.get_running_loop().time()
-        await self._say(frames.TEXT if as_text else frames.BINARY, message)
+        await self._say(websocket_frames.TEXT if as_text else websocket_frames.BINARY, message)
 
     def look(self) -> None:
         """Listen to the client again when little waits."""
@@ -204,7 +204,7 @@ class WebSocket:
         """Say it, and wait for the client's: who closes at once forgets what is on its way."""
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(LINGER_SECONDS):
-                await self._say(frames.CLOSE, code.to_bytes(2) + words.encode()[:MOST_WORDS])
+                await self._say(websocket_frames.CLOSE, code.to_bytes(2) + words.encode()[:MOST_WORDS])
                 while (data := await self._connection.read()) and not self._takes_leave(data):
                     pass
         self._connection.close()
@@ -212,7 +212,9 @@ class WebSocket:
     def _takes_leave(self, data: bytes) -> bool:
         """Whether a client says goodbye; one whose frames make no sense closes the connection when it has heard it."""
         with contextlib.suppress(ValueError):
-            return any(isinstance(one, ControlFrame) and one.kind == frames.CLOSE for one in self._frames.feed(data))
+            return any(
+                isinstance(one, ControlFrame) and one.kind == websocket_frames.CLOSE for one in self._frames.feed(data)
+            )
         return False
 
     async def _listen(self) -> None:
@@ -235,15 +237,15 @@ class WebSocket:
             for one in self._frames.feed(data):
                 if isinstance(one, MessagePart):
                     self._ear.hear(one.data, last=one.last)
-                elif one.kind == frames.CLOSE:
+                elif one.kind == websocket_frames.CLOSE:
                     await self._answer_goodbye()
                     return True
-                elif one.kind == frames.PING:
+                elif one.kind == websocket_frames.PING:
                     asked = one
                 self._heard = asyncio.get_running_loop().time()
             if asked is not None:
                 # Of several pings the last may be answered alone (RFC 6455, 5.5.3).
-                await self._say(frames.PONG, asked.data)
+                await self._say(websocket_frames.PONG, asked.data)
             # What had come of a client that is lost is little, and its end comes after it.
             while self._full() and not self._lost:
                 self._fetched.clear()
@@ -254,7 +256,7 @@ class WebSocket:
         self.left.set()
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(LINGER_SECONDS):
-                await self._say(frames.CLOSE, NORMAL.to_bytes(2))
+                await self._say(websocket_frames.CLOSE, NORMAL.to_bytes(2))
         self._connection.close()
 
     async def _beat(self) -> None:
@@ -270,7 +272,7 @@ class WebSocket:
                     return
             try:
                 async with asyncio.timeout(PONG_SECONDS):
-                    await self._say(frames.PONG, b"")
+                    await self._say(websocket_frames.PONG, b"")
             except TimeoutError:
                 continue
             except ConnectionError:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 
 from reconcile.errors import NotReady
-from reconcile.listener import allow_files
+from reconcile.listener import raise_file_limit
 from sdn.services.directory import Call, Directory
 from sdn.services.served_port import Backend, PortChange, Protocol, ServedPort
 from sdn.services.userspace.rotation import Rotation
@@ -50,7 +50,7 @@ class UserspaceProxy:
 
     async def open(self) -> None:
         """Begin to listen; `port` is set then. Raises NotReady."""
-        allow_files()
+        raise_file_limit()
         tcp, udp = _one_port()
         await self._tcp.open(tcp)
         self._udp.open(udp)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from api.addresses import out_of_reach
-from api.objects import Node, NodeAddress, NodeStatus, ObjectMeta, Pod, PodIP, PodStatus
-from api.validate import RULES
+from api.core.node import Node, NodeAddress, NodeStatus
+from api.core.pod import Pod, PodIP, PodStatus
+from api.meta.types import ObjectMeta
+from api.network.addresses import out_of_reach
+from api.validation.registry import RULES
 
 NOWHERE = [
     "127.0.0.1", "127.9.9.9", "0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "255.255.255.255", "::1", "::",

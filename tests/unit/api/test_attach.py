@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.attach import NODE_AGENT, AttachRequest, problems
+from api.network.attach import NODE_AGENT, AttachRequest, problems
 
 GOOD = AttachRequest(sandbox="0af3", netns="/proc/7/ns/net", namespace="red", name="web", runtime=NODE_AGENT)
 

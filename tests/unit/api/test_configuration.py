@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.configuration import MOST_BYTES, ConfigMap, Secret, bytes_of
-from api.objects import Object, ObjectMeta
-from api.validate import decode, default, immutable
+from api.core.config import MOST_BYTES, ConfigMap, Secret, binary_data
+from api.meta.types import Object, ObjectMeta
+from api.validation.registry import decode, default, immutable
 
 META = {"name": "x", "namespace": "red"}
 
@@ -48,7 +48,7 @@ def test_bytes_are_base64() -> None:
     assert paths(ConfigMap, binaryData={"a": "a"}) == ["binaryData[a]"]
     config, _, _ = decode(ConfigMap, {"metadata": META, "data": {"t": "ü"}, "binaryData": {"b": "AAE="}})
     assert config is not None
-    assert bytes_of(config) == {"t": "ü".encode(), "b": b"\0\1"}
+    assert binary_data(config) == {"t": "ü".encode(), "b": b"\0\1"}
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.objects import Namespace
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Namespace
 
 
 class Asked:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from api.decoding import Unreadable, decoded
-from api.objects import List, Pod
+from api.codec.json import DecodeError, decode_json
+from api.core.pod import Pod
+from api.meta.types import List
 
 CASES: list[tuple[str, object]] = [
     ('{"spec":{"containers":null},"status":{}}', ()),
@@ -15,12 +16,12 @@ CASES: list[tuple[str, object]] = [
 
 @pytest.mark.parametrize(("text", "names"), CASES)
 def test_null_is_what_was_not_said(text: str, names: tuple[str, ...]) -> None:
-    assert tuple(one.name for one in decoded(text.encode(), Pod).spec.containers) == names
+    assert tuple(one.name for one in decode_json(text.encode(), Pod).spec.containers) == names
 
 
 def test_a_list_of_nothing_may_be_null() -> None:
     assert (
-        decoded(
+        decode_json(
             b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":null}', List[Pod]
         ).items
         == ()
@@ -29,5 +30,5 @@ def test_a_list_of_nothing_may_be_null() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"spec":{"containers":7}}', '{"spec":{"containers":[null]}}'])
 def test_what_is_no_such_object_is_refused_in_words(text: str) -> None:
-    with pytest.raises(Unreadable, match=r"not JSON|not Pod: Expected"):
-        decoded(text.encode(), Pod)
+    with pytest.raises(DecodeError, match=r"not JSON|not Pod: Expected"):
+        decode_json(text.encode(), Pod)

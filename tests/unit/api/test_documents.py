@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from api import documents
+from api.codec import yaml
 
 
 def test_times_without_quotes_are_text_as_in_json() -> None:
-    (found,) = documents.parse("a: 2026-01-01T00:00:00Z\nb: 2026-01-01\nc: 5\nd: true\n")
+    (found,) = yaml.parse("a: 2026-01-01T00:00:00Z\nb: 2026-01-01\nc: 5\nd: true\n")
     assert found.value == {"a": "2026-01-01T00:00:00Z", "b": "2026-01-01", "c": 5, "d": True}

@@ -6,9 +6,9 @@ import datetime
 
 import pytest
 
-from api import keys
-from api.pem import BadPem, Request, Subject, blocks
-from node_agent.certificates import csr as rotation
+from api.pki import keys
+from api.pki.pem import BadPem, Request, Subject, pem_blocks
+from node_agent.certificates import csr
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 SUBJECT = Subject("system:node:n1", ("system:nodes",), ("n1",), ("10.0.0.1", "fd00::1"))
@@ -19,8 +19,8 @@ def test_a_request_and_a_certificate_say_what_was_put_into_them() -> None:
     assert keys.read_request(keys.request(key, SUBJECT)) == Request(SUBJECT, ())
     signed = keys.self_signed(key, SUBJECT, NOW)
     assert keys.read(signed).subject == SUBJECT
-    assert keys.belongs(key, signed)
-    assert not keys.belongs(keys.new_key(), signed)
+    assert keys.matches_certificate(key, signed)
+    assert not keys.matches_certificate(keys.new_key(), signed)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_is_no_request_is_said_to_be_none(pem: bytes) -> None:
 
 def test_a_request_that_was_changed_is_refused() -> None:
     text = keys.request(keys.new_key(), SUBJECT)
-    found = blocks(text, "CERTIFICATE REQUEST").splitlines()
+    found = pem_blocks(text, "CERTIFICATE REQUEST").splitlines()
     broken = b"\n".join([*found[:-2], found[-2][:-8] + b"AAAA" + found[-2][-4:], found[-1]])
     with pytest.raises(BadPem):
         keys.read_request(broken)
@@ -45,17 +45,17 @@ def test_a_file_with_both_is_taken_apart() -> None:
     key = keys.new_key()
     signed = keys.self_signed(key, SUBJECT, NOW)
     for both in (key + signed, signed + key, b"words\n" + signed + b"\n\n" + key):
-        assert blocks(both, "PRIVATE KEY") == key
-        assert blocks(both, "CERTIFICATE") == signed
+        assert pem_blocks(both, "PRIVATE KEY") == key
+        assert pem_blocks(both, "CERTIFICATE") == signed
 
 
 def test_a_certificate_is_renewed_late_in_its_life_at_a_moment_of_its_own() -> None:
     moments = set()
     for _ in range(20):
         one = keys.read(keys.self_signed(keys.new_key(), SUBJECT, NOW))
-        part = (rotation.renewal_time(one) - one.begins) / (one.ends - one.begins)
+        part = (csr.renewal_time(one) - one.begins) / (one.ends - one.begins)
         assert 0.7 <= part <= 0.9
-        assert not rotation.is_renewal_due(one, rotation.renewal_time(one) - datetime.timedelta(seconds=1))
-        assert rotation.is_renewal_due(one, rotation.renewal_time(one))
+        assert not csr.is_renewal_due(one, csr.renewal_time(one) - datetime.timedelta(seconds=1))
+        assert csr.is_renewal_due(one, csr.renewal_time(one))
         moments.add(part)
     assert len(moments) > 10

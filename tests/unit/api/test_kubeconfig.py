@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from api import keys
-from api.kubeconfig import BadKubeconfig, Kubeconfig
-from api.pem import Subject
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.pki import keys
+from api.pki.pem import Subject
 
 NOW = datetime.datetime.now(datetime.UTC)
 KEY = keys.new_key()

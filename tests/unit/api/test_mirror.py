@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import web
 
-from api.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
-from api.kubeconfig import BadKubeconfig, Kubeconfig
-from api.mirror import Mirror
-from api.objects import Namespace, Node, ObjectMeta
+from api.client.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
+from api.client.informer import Informer
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.core.node import Namespace, Node
+from api.meta.types import ObjectMeta
 
 LIST = "/api/v1/namespaces"
 
@@ -64,10 +65,10 @@ async def script(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Script,
     await runner.cleanup()
 
 
-async def follow(script: Script, client: Client) -> tuple[Mirror[Namespace], list[set[str]]]:
+async def follow(script: Script, client: Client) -> tuple[Informer[Namespace], list[set[str]]]:
     states: list[set[str]] = []
     on_change: Callable[[], None] = lambda: states.append({name for _, name in mirror.items})  # noqa: E731
-    mirror = Mirror(client, Namespace, on_change=on_change)
+    mirror = Informer(client, Namespace, on_change=on_change)
     task = asyncio.create_task(mirror.run())
     async with asyncio.timeout(10):
         await script.done.wait()
@@ -138,7 +139,7 @@ async def test_what_a_server_cannot_select_is_chosen_here(script: tuple[Script, 
         [{"type": "ADDED", "object": namespace(name, 6)} for name in ("mine-too", "theirs-too")],
         [{"type": "MODIFIED", "object": namespace("mine-too", 7, state="given away")}],
     ]
-    mirror = Mirror(
+    mirror = Informer(
         client,
         Namespace,
         field_selector="spec.nodeName=mine",
@@ -154,7 +155,7 @@ async def test_what_a_server_cannot_select_is_chosen_here(script: tuple[Script, 
 
 async def test_without_leave_to_choose_nothing_is_taken(script: tuple[Script, Client]) -> None:
     server, client = script
-    mirror = Mirror(client, Namespace, field_selector="spec.nodeName=mine")
+    mirror = Informer(client, Namespace, field_selector="spec.nodeName=mine")
     task = asyncio.create_task(mirror.run())
     async with asyncio.timeout(10):
         while server.asked.count("select") < 2:
@@ -183,8 +184,8 @@ def test_a_kubeconfig_says_what_is_wrong_with_it(tmp_path: object) -> None:
 async def test_of_a_kind_that_the_server_does_not_have_there_is_none(script: tuple[Script, Client]) -> None:
     _, client = script
     changed = asyncio.Event()
-    mirror = Mirror(client, Node, on_change=changed.set, optional=True)
-    needed = Mirror(client, Node)
+    mirror = Informer(client, Node, on_change=changed.set, optional=True)
+    needed = Informer(client, Node)
     tasks = [asyncio.create_task(one.run()) for one in (mirror, needed)]
     async with asyncio.timeout(10):
         await changed.wait()

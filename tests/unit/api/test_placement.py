@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.objects import Pod
-from api.validate import decode, immutable
+from api.core.pod import Pod
+from api.validation.registry import decode, immutable
 
 PATH = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 

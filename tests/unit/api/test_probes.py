@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.objects import Container, Pod
-from api.validate import decode, default
+from api.core.pod import Container, Pod
+from api.validation.registry import decode, default
 
 HTTP = {"httpGet": {"port": 80}}
 

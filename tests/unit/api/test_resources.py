@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from api.objects import Container, PodSpec, ResourceRequirements
-from api.resources import allowed, limited_cpu, needed, qos_class, requested_cpu
+from api.core.pod import Container, PodSpec, ResourceRequirements
+from api.core.resources import limited_cpu, pod_limit, pod_request, qos_class, requested_cpu
 
 
 def needs(cpu: str, *, sidecar: bool = False, limit: bool = False) -> Container:
@@ -27,14 +27,14 @@ def needs(cpu: str, *, sidecar: bool = False, limit: bool = False) -> Container:
 )
 def test_init_steps_and_sidecars_count(init: list[Container], own: list[str], wanted: int) -> None:
     spec = PodSpec(init_containers=tuple(init), containers=tuple(map(needs, own)))
-    assert needed(spec, requested_cpu) == wanted
+    assert pod_request(spec, requested_cpu) == wanted
 
 
 def test_a_pod_has_a_limit_only_when_every_container_has_one() -> None:
     one, two = needs("100m", limit=True), needs("200m", limit=True)
-    assert allowed(PodSpec(containers=(one, two)), limited_cpu) == 300
-    assert allowed(PodSpec(containers=(one, needs(""))), limited_cpu) == 0
-    assert allowed(PodSpec(init_containers=(needs(""),), containers=(one,)), limited_cpu) == 0
+    assert pod_limit(PodSpec(containers=(one, two)), limited_cpu) == 300
+    assert pod_limit(PodSpec(containers=(one, needs(""))), limited_cpu) == 0
+    assert pod_limit(PodSpec(init_containers=(needs(""),), containers=(one,)), limited_cpu) == 0
 
 
 def test_a_limit_without_a_request_is_one() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from api.objects import Object
-from api.storage import PersistentVolume, PersistentVolumeClaim
-from api.validate import decode, default, immutable
+from api.core.storage import PersistentVolume, PersistentVolumeClaim
+from api.meta.types import Object
+from api.validation.registry import decode, default, immutable
 
 DISK: dict[str, Any] = {
     "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "nfs": {"server": "files", "path": "/srv"}

@@ -11,9 +11,9 @@ FRESH_PROCESSES = 12
 FIRST_TWO = """
 import sys, threading
 sys.setswitchinterval(1e-6)
-from api.decoding import decoded
-from api.objects import Pod
-from api.validate import decode
+from api.codec.json import decode_json
+from api.core.pod import Pod
+from api.validation.registry import decode
 begin = threading.Barrier(2)
 def read():
     begin.wait()
@@ -21,7 +21,7 @@ def read():
 other = threading.Thread(target=read)
 other.start()
 begin.wait()
-assert decoded(b'{"spec":{"containers":[{"name":"a"}]}}', Pod).spec.containers
+assert decode_json(b'{"spec":{"containers":[{"name":"a"}]}}', Pod).spec.containers
 other.join()
 """
 

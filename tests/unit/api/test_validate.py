@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api import manifest
-from api.kinds import KINDS
-from api.objects import ClusterNetwork, HostSubnet, Namespace, NetNamespace, Pod
-from api.queries import NodeQuery
-from api.resources import qos_class
-from api.validate import decode, default, immutable
+from api.codec import manifest
+from api.codec.kinds import KINDS
+from api.core.node import Namespace
+from api.core.pod import Pod
+from api.core.resources import qos_class
+from api.network.queries import NodeQuery
+from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
+from api.validation.registry import decode, default, immutable
 
 HOOK = {"preStop": {"sleep": {"seconds": 1}}}
 INIT = {"name": "i", "image": "b:1"}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api import quantity, times
-from api.selectors import BadSelector, parse_fields, parse_labels
+from api.meta import quantity, times
+from api.meta.selectors import BadSelector, parse_fields, parse_labels
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_what_is_no_quantity_says_so(text: str) -> None:
 
 @given(st.integers(0, 10**12))
 def test_quantities_round_up(number: int) -> None:
-    assert quantity.milli(f"{number}u") == -(-number // 1000)
-    assert quantity.whole(f"{number}m") == -(-number // 1000)
-    assert quantity.whole(f"{number}Ki") == number * 1024
+    assert quantity.to_milli(f"{number}u") == -(-number // 1000)
+    assert quantity.to_int(f"{number}m") == -(-number // 1000)
+    assert quantity.to_int(f"{number}Ki") == number * 1024
 
 
 LABELS = {"app": "web", "tier": "front", "empty": ""}
@@ -126,9 +126,9 @@ def test_field_selectors() -> None:
 @given(st.datetimes(min_value=datetime(1971, 1, 1), max_value=datetime(2200, 1, 1)))
 def test_times_round_trip(moment: datetime) -> None:
     whole = moment.replace(microsecond=0, tzinfo=UTC)
-    assert times.parse(times.text(whole)) == whole
+    assert times.parse_time(times.format_time(whole)) == whole
 
 
 def test_dockers_times_with_nine_digits_are_read() -> None:
-    assert times.parse("2026-11-21T04:37:23.056888850Z") == datetime(2026, 11, 21, 4, 37, 23, 56888, UTC)
-    assert times.parse("2026-11-21T05:37:23.5+01:00") == datetime(2026, 11, 21, 4, 37, 23, 500000, UTC)
+    assert times.parse_time("2026-11-21T04:37:23.056888850Z") == datetime(2026, 11, 21, 4, 37, 23, 56888, UTC)
+    assert times.parse_time("2026-11-21T05:37:23.5+01:00") == datetime(2026, 11, 21, 4, 37, 23, 500000, UTC)

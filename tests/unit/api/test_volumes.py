@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from api.objects import Pod
-from api.references import references
-from api.validate import decode, default
+from api.core.pod import Pod
+from api.core.references import pod_refs
+from api.validation.registry import decode, default
 
 
 def pod(volume: dict[str, Any], mounts: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -139,5 +139,5 @@ def test_what_is_filled_in() -> None:
 def test_what_a_volume_needs(volume: dict[str, Any], names: list[str]) -> None:
     obj, _, _ = decode(Pod, pod(volume))
     assert obj is not None
-    assert sorted(map(str, references(obj))) == names
-    assert {reference.namespace for reference in references(obj)} <= {"red"}
+    assert sorted(map(str, pod_refs(obj))) == names
+    assert {reference.namespace for reference in pod_refs(obj)} <= {"red"}

@@ -9,9 +9,9 @@ from ipaddress import IPv4Address
 import pytest
 from msgspec import structs
 
-from api.objects import ObjectMeta
-from api.queries import LeftOutReport, PortReport, TraceAnswer, TraceQuestion, TraceStep
-from api.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus
+from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus
+from api.meta.types import ObjectMeta
+from api.network.queries import LeftOutReport, PortReport, TraceAnswer, TraceQuestion, TraceStep
 from cli.called import lines
 from cli.packet import add_arguments, packet
 from cli.trace import fronts_of

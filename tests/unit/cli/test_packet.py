@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from api.queries import TraceQuestion
+from api.network.queries import TraceQuestion
 from cli.command import WrongUse
 from cli.packet import add_arguments, packet
 from cli.walk import End, Map

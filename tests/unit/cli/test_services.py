@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.queries import LeftOutReport, PortReport, ServicesAnswer
+from api.network.queries import LeftOutReport, PortReport, ServicesAnswer
 from cli.services import text
 
 FIVE = tuple(f"10.128.0.{number}:8080" for number in range(2, 7))

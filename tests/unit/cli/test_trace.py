@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.objects import ObjectMeta, Pod, PodSpec, PodStatus
+from api.core.pod import Pod, PodSpec, PodStatus
+from api.meta.types import ObjectMeta
 from cli.trace import pods_with_addresses
 
 

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from api.queries import TraceAnswer, TraceQuestion, TraceStep
+from api.network.queries import TraceAnswer, TraceQuestion, TraceStep
 from cli.drops import GENERIC
 from cli.verdict import sentence
 from cli.walk import End, Hop, Map

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.objects import (
-    Condition,
-    Container,
-    HostSubnet,
-    Namespace,
-    NetNamespace,
-    Node,
-    NodeAddress,
-    NodeSpec,
-    NodeStatus,
-    ObjectMeta,
-    Pod,
-    PodSpec,
-    PodStatus,
-    ResourceRequirements,
-)
+from api.core.node import Namespace, Node, NodeAddress, NodeSpec, NodeStatus
+from api.core.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements
+from api.meta.types import Condition, ObjectMeta
+from api.network.types import HostSubnet, NetNamespace
 from master.kinds.host_subnet import NODE_UID
 
 THEN = "2026-01-01T00:00:00Z"

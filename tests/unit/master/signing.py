@@ -13,10 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 
-from api import keys
-from api.objects import Condition, Node, NodeAddress, NodeStatus, ObjectMeta
-from api.pem import Subject
-from api.signing_requests import (
+from api.core.certificates import (
     APPROVED,
     NODE_CLIENT,
     NODE_SERVING,
@@ -26,6 +23,10 @@ from api.signing_requests import (
     CertificateSigningRequestSpec,
     CertificateSigningRequestStatus,
 )
+from api.core.node import Node, NodeAddress, NodeStatus
+from api.meta.types import Condition, ObjectMeta
+from api.pki import keys
+from api.pki.pem import Subject
 from master.access.authorize import Attributes, User
 from master.access.serving import ADDRESS, Reserved
 from master.controllers import certificates

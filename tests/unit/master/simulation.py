@@ -9,8 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from api.objects import Condition, Node, Object, Pod
-from api.validate import default
+from api.core.node import Node
+from api.core.pod import Pod
+from api.meta.types import Condition, Object
+from api.validation.registry import default
 from master.controllers import dependents, happenings
 from master.controllers.workloads import cron_jobs, daemon_sets, deployments, jobs, replicas, stateful_sets
 from master.kinds import BY_NAME

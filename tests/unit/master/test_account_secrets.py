@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 
-from api.configuration import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
+from api.core.config import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
 from master.access import accounts
 from master.access.service_tokens import Issuer
 from master.controllers.account_secrets import passes

@@ -9,19 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.configuration import ConfigMap
-from api.reviews import (
+from api.core.auth import (
     AccessSpec,
+    BoundObjectReference,
     NonResourceAttributes,
     ResourceAttributes,
     SelfSubjectAccessReview,
     SelfSubjectReview,
     SelfSubjectRulesReview,
     SubjectAccessReview,
+    TokenRequest,
+    TokenRequestSpec,
     TokenReview,
     TokenReviewStatus,
 )
-from api.tokens import BoundObjectReference, TokenRequest, TokenRequestSpec
+from api.core.config import ConfigMap
 from master.access import accounts
 from master.access.authorize import Attributes, Decision, User, decision
 from master.access.reviews import Judge, answered, problems

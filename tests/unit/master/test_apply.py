@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.configuration import ConfigMap
-from api.objects import Pod
+from api.core.config import ConfigMap
+from api.core.pod import Pod
 from master.kinds.shape import shape_of
 from master.writing.apply import APPLY, BEFORE, UPDATE, Applied, Owner, applied, managed_fields, owners_in, tracked
 from master.writing.field_sets import from_fields, leaves, shown_path, to_fields

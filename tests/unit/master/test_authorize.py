@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from api.objects import ObjectMeta, OwnerReference, Pod, PodSpec
+from api.core.pod import Pod, PodSpec
+from api.meta.types import ObjectMeta, OwnerReference
 from master.access.authorize import Attributes, Decision, PathAttributes, User, decision, who_cannot
 
 ADMIN = User("system:admin", frozenset(("system:masters",)))

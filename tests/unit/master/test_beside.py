@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.beside import CURSORS
-from api.lanes import CHANGE_NETWORK
-from api.objects import ClusterNetwork, HostSubnet, NetNamespace, Object
+from api.meta.types import Object
+from api.network.conflicts import CURSORS
+from api.network.types import CHANGE_NETWORK, ClusterNetwork, HostSubnet, NetNamespace
 from master.beside.decisions import Plan, Seen, Write, plan
 from master.controllers.bootstrap import NetworkWish
 from master.writing.outcomes import Change, Drop, Make

@@ -12,11 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 
-from api import keys
-from api.configuration import Secret
-from api.objects import Node, ObjectMeta
-from api.pem import Subject
-from api.signing_requests import (
+from api.core.certificates import (
     APPROVED,
     CLIENT,
     CLIENT_USAGES,
@@ -27,6 +23,11 @@ from api.signing_requests import (
     SERVER_USAGES,
     CertificateSigningRequest,
 )
+from api.core.config import Secret
+from api.core.node import Node
+from api.meta.types import ObjectMeta
+from api.pki import keys
+from api.pki.pem import Subject
 from master.access import bootstrap_tokens
 from master.controllers import certificates, forgetting
 from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.storage import PersistentVolume, PersistentVolumeClaim
-from api.validate import default
+from api.core.storage import PersistentVolume, PersistentVolumeClaim
+from api.validation.registry import default
 from master.controllers.claims import bindings
 from tests.unit.master.make import meta
 

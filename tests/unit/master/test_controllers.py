@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from api.leases import Lease, LeaseSpec
-from api.objects import ClusterNetwork, Node, OwnerReference
+from api.core.node import Lease, LeaseSpec, Node
+from api.meta.types import OwnerReference
+from api.network.types import ClusterNetwork
 from master.controllers import bootstrap
 from master.controllers.nodes import silence
 from master.kinds.namespace import LASTING

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.endpoints import Endpoint, EndpointConditions, EndpointSlice, SlicePort
-from api.events import Event, EventSeries, EventSource
-from api.label_selector import LabelSelector
-from api.objects import Condition, Container, Pod, PodSpec, PodStatus
-from api.validate import decode
-from api.value import ObjectReference
-from api.variables import EnvVar
+from api.core.endpoints import Endpoint, EndpointConditions, EndpointSlice, SlicePort
+from api.core.events import Event, EventSeries, EventSource
+from api.core.pod import Container, EnvVar, Pod, PodSpec, PodStatus
+from api.meta.selectors import LabelSelector
+from api.meta.types import Condition, ObjectReference
+from api.validation.registry import decode
 from master.kinds import ALL, BY_NAME, STORED
 from master.kinds.conversions import seen, seen_event
 from master.kinds.cron_job import CronJob, CronJobSpec

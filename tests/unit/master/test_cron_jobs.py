@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.objects import Condition
-from api.validate import decode
+from api.meta.types import Condition
+from api.validation.registry import decode
 from master.controllers.workloads import cron_jobs
 from master.kinds import schedules
 from master.kinds.cron_job import CRON_JOB, CronJob

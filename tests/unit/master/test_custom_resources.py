@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import yaml
 
-from api.beside import CURSORS
-from api.networks import LAST_VNID, MTU_RANGE
-from api.objects import Object
+from api.meta.types import Object
+from api.network.conflicts import CURSORS
+from api.validation.network import LAST_VNID, MTU_RANGE
 from master.kinds import BY_NAME
 from master.kinds.kind import Kind
 

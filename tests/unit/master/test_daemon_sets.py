@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.objects import Node, Pod, Taint
-from api.validate import decode
+from api.core.node import Node, Taint
+from api.core.pod import Pod
+from api.validation.registry import decode
 from master.controllers.scheduling.scheduler import Placed, schedule
 from master.controllers.workloads import daemon_sets
 from master.controllers.workloads.daemon_sets import node_of

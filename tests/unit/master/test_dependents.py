@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.configuration import ConfigMap
-from api.events import Event
-from api.objects import Namespace, Object, OwnerReference
+from api.core.config import ConfigMap
+from api.core.events import Event
+from api.core.node import Namespace
+from api.meta.types import Object, OwnerReference
 from master.controllers.dependents import passes
 from master.controllers.happenings import foreign_owner
 from master.controllers.table import resolves

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from api.schema import without_nulls
-from api.validate import decode, default, immutable
+from api.meta.schema import without_nulls
+from api.validation.registry import decode, default, immutable
 from master.wire import tables
 from master.wire.request import View
 from tests.unit.master.test_kept_kinds import KINDS, NOW, document, held_by, read

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.objects import Condition, Object, OwnerReference, Pod, PodSpec, PodStatus
-from api.validate import decode
+from api.core.pod import Pod, PodSpec, PodStatus
+from api.meta.types import Condition, Object, OwnerReference
+from api.validation.registry import decode
 from master.admission.evictions import drawn_on, marked, read
 from master.controllers.workloads.disruptions import passes
 from master.kinds.deployment import Deployment, DeploymentSpec

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from api.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
-from api.leases import Lease
-from api.objects import Object, Status
+from api.client.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
+from api.core.node import Lease
+from api.meta.types import Object, Status
 from master.beside import election
 from master.beside.election import HELD_SECONDS, LEASE_SECONDS, Election
 from reconcile.errors import NotReady

@@ -5,9 +5,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from api.configuration import ConfigMap
-from api.events import Event
-from api.objects import Namespace, NamespaceSpec, Object
+from api.core.config import ConfigMap
+from api.core.events import Event
+from api.core.node import Namespace, NamespaceSpec
+from api.meta.types import Object
 from master.controllers.ending_namespaces import passes
 from master.writing.outcomes import Change
 from tests.unit.master.make import meta, namespace, pod

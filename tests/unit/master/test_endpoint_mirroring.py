@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from api.endpoints import Endpoint, EndpointAddress, EndpointPort, Endpoints, EndpointSlice, EndpointSubset
-from api.services import Service, ServiceSpec
-from api.validate import check
+from api.core.endpoints import Endpoint, EndpointAddress, EndpointPort, Endpoints, EndpointSlice, EndpointSubset
+from api.core.services import Service, ServiceSpec
+from api.validation.registry import check
 from master.controllers.network.endpoint_mirroring import NOT_MIRRORED, passes
 from master.writing.outcomes import Change, Drop, Make, Write
 from tests.unit.master.make import meta

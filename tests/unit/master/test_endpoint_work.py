@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.endpoints import SERVICE_LABEL
-from api.objects import Condition, Object, Pod, PodStatus
-from api.services import Service
-from api.validate import decode, default
+from api.core.endpoints import SERVICE_LABEL
+from api.core.pod import Pod, PodStatus
+from api.core.services import Service
+from api.meta.types import Condition, Object
+from api.validation.registry import decode, default
 from master.controllers.network import endpoints
 from master.controllers.network.endpoint_work import KINDS, EndpointWork
 from master.kinds import BY_NAME

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from api.events import Event, EventSeries, EventSource, event, reference
-from api.objects import Namespace
-from api.validate import check, immutable
+from api.core.events import Event, EventSeries, EventSource, event, reference
+from api.core.node import Namespace
+from api.validation.registry import check, immutable
 from master.controllers import forgetting, happenings
 from master.kinds.event import EVENT
 from tests.unit.master.make import meta, namespace, pod

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.objects import Condition, ContainerState, ContainerStateTerminated, ContainerStatus, Pod
-from api.validate import decode
+from api.core.pod import ContainerState, ContainerStateTerminated, ContainerStatus, Pod
+from api.meta.types import Condition
+from api.validation.registry import decode
 from master.controllers.workloads import jobs
 from master.controllers.workloads.job_counts import MARK, backoff, is_marked
 from master.controllers.workloads.own_pods import MOST_AT_ONCE, is_active

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.validate import decode, default, immutable
+from api.validation.registry import decode, default, immutable
 from master.kinds import ALL, BY_NAME, BY_RESOURCE, SERVED, STORED
 from master.kinds.kind import VERBS, AnyKind
 from master.wire import tables

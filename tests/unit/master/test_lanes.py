@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.lanes import CHANGE_NETWORK, JOINED, owner_of
-from api.objects import NetNamespace
-from api.validate import check
+from api.network.types import CHANGE_NETWORK, JOINED_ANNOTATION, NetNamespace, vnid_owner
+from api.validation.registry import check
 from master.admission.allocators import FIRST_VNID
 from master.controllers.network.lanes import net_namespaces
 from master.writing.outcomes import Change, Cursor, Drop, Make
@@ -171,11 +170,11 @@ def test_only_who_asked_shares_a_number(steps: list[tuple[str, str]]) -> None:
 def test_a_lane_says_whose_it_is(wish: str, joined: str, after: str) -> None:
     """Where nobody keeps VNIDs apart, that tells a lane that is shared on purpose from one that is not."""
     red = asking("red", 12, wish)
-    red.metadata.annotations.update({JOINED: joined} if joined else {})
+    red.metadata.annotations.update({JOINED_ANNOTATION: joined} if joined else {})
     green = lane("green", 11)
-    green.metadata.annotations[JOINED] = "blue"
+    green.metadata.annotations[JOINED_ANNOTATION] = "blue"
     found = [lane("default", 0), lane("blue", 11), green, red]
     changes = net_namespaces(WISH, [namespace(one.netname) for one in found], found, cursor(3))
     (moved,) = [one.item for one in changes if isinstance(one, Change) and isinstance(one.item, NetNamespace)]
-    assert moved.metadata.annotations.get(JOINED, "") == after
-    assert owner_of(moved) == (after or "red")
+    assert moved.metadata.annotations.get(JOINED_ANNOTATION, "") == after
+    assert vnid_owner(moved) == (after or "red")

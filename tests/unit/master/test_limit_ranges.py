@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from api.objects import Pod
-from api.storage import PersistentVolumeClaim
-from api.validate import decode, default
+from api.core.pod import Pod
+from api.core.storage import PersistentVolumeClaim
+from api.validation.registry import decode, default
 from master.admission import limit_ranges
 from master.kinds import BY_NAME
 from master.kinds.limit_range import LIMIT_RANGE, LimitRange

@@ -6,10 +6,10 @@ from ipaddress import IPv4Network
 
 from msgspec.structs import replace
 
-from api.endpoints import Endpoints, EndpointSlice
-from api.objects import Object, ObjectMeta
-from api.services import Service, ServiceSpec
-from api.validate import default
+from api.core.endpoints import Endpoints, EndpointSlice
+from api.core.services import Service, ServiceSpec
+from api.meta.types import Object, ObjectMeta
+from api.validation.registry import default
 from master.controllers.network.master_service import Place, passes
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata

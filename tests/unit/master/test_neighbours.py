@@ -8,17 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector, LabelSelectorRequirement
-from api.objects import Namespace, Node, ObjectMeta, OwnerReference, Pod, PodSchedulingGate, Taint
-from api.placement import Affinity, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, PreferredSchedulingTerm
-from api.pod_affinity import (
+from api.core.node import Namespace, Node, Taint
+from api.core.placement import (
+    Affinity,
+    NodeAffinity,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
     PodAffinity,
     PodAffinityTerm,
     PodAntiAffinity,
+    PreferredSchedulingTerm,
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
-from api.validate import immutable
+from api.core.pod import Pod, PodSchedulingGate
+from api.meta.selectors import LabelSelector, LabelSelectorRequirement
+from api.meta.types import ObjectMeta, OwnerReference
+from api.validation.registry import immutable
 from master.controllers.scheduling.scheduler import Placed, schedule
 from master.kinds.pod import POD, state
 from tests.unit.master.make import node, pod

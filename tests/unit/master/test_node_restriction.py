@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Node, NodeSpec, ObjectMeta, OwnerReference, Taint
+from api.core.node import Node, NodeSpec, Taint
+from api.meta.types import ObjectMeta, OwnerReference
 from master.access.node_restriction import refusal
 
 TAINT = Taint(key="dedicated", value="db", effect="NoSchedule")

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Condition, Node, NodeStatus, Pod, Taint
-from api.placement import Toleration
+from api.core.node import Node, NodeStatus, Taint
+from api.core.placement import Toleration
+from api.core.pod import Pod
+from api.meta.types import Condition
 from master.controllers.nodes import node_taints, taint_evictions
 from master.controllers.nodes.silence import was_away
 from master.controllers.scheduling.scheduler import Placed, Unplaced, schedule

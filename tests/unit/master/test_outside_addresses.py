@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus
-from api.validate import decode, default
+from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus
+from api.validation.registry import decode, default
 from master.admission.external_addresses import ExternalNetworks, check
 from master.controllers.network import ingress_addresses
 from master.settings import Settings, port_range, problems

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from api.kinds import KINDS
+from api.codec.kinds import KINDS
 from master.admission.chain import AdmissionChain
 from master.admission.service_addresses import USUAL
 from master.server.rest import Objects

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.objects import Pod
+from api.core.pod import Pod
 from master.kinds.shape import OPEN, Form, Shape, shape_of
 from master.writing.patch import Unpatchable, apply_operations, merge
 from master.writing.patch import strategic as strategic_by_shape

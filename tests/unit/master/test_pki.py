@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from api.kubeconfig import Kubeconfig
+from api.client.kubeconfig import Kubeconfig
 from master.access import pki, service_tokens
 from tests.fakes import AgentKilled
 from tests.killer import KILLER

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Container, ObjectMeta, Pod, PodSpec
-from api.static_pods import CONFIG_MIRROR
-from api.value import LocalObjectReference
-from api.volumes import EmptyDirVolumeSource, Volume, VolumeMount
+from api.core.pod import Container, Pod, PodSpec
+from api.core.volumes import EmptyDirVolumeSource, Volume, VolumeMount
+from api.meta.types import LocalObjectReference, ObjectMeta
+from api.validation.static_pods import CONFIG_MIRROR
 from master.admission.pod_accounts import MOUNT, named, with_account
 from master.kinds.service_account import ServiceAccount
 from master.wire.answers import Failure

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from api.objects import Pod
+from api.core.pod import Pod
 from master.controllers.nodes.pod_garbage import absences, finished, orphaned
 from master.kinds.kind import with_metadata
 from master.writing.outcomes import Change

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import MultiDict
 
-from api.objects import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
+from api.core.pod import Container, EphemeralContainer, Pod, PodSpec
+from api.meta.types import ObjectMeta
 from master.wire import pod_options
 from master.wire.answers import Failure
 

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector
-from api.objects import Node, ObjectMeta, Pod
+from api.core.node import Node
+from api.core.pod import Pod
+from api.meta.selectors import LabelSelector
+from api.meta.types import ObjectMeta
 from master.controllers.scheduling import placements
 from master.controllers.scheduling.preemption import Preemption, preemption, scene
 from master.kinds.pod_disruption_budget import (

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.objects import Namespace, ObjectMeta
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata
 from master.kinds.project import PROJECT, Project

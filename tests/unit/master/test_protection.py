@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Pod
-from api.storage import PersistentVolume, PersistentVolumeClaim
+from api.core.pod import Pod
+from api.core.storage import PersistentVolume, PersistentVolumeClaim
 from master.controllers.protection import releases
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata

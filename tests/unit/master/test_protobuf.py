@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.schema import without_nulls
+from api.meta.schema import without_nulls
 from master.kinds import ALL
 from master.wire import protobuf
 from tests.protobuf_bodies import encoded
-from tests.unit.master import test_devices as devices
-from tests.unit.master import test_kept_kinds as kept
+from tests.unit.master import test_devices, test_kept_kinds
 
 # What `kubectl create namespace red` of 1.32 sends.
 CREATE_NAMESPACE = (
@@ -161,15 +160,17 @@ def test_every_kind_of_kubernetes_that_is_served_can_be_read() -> None:
             assert protobuf.document(envelope(kind.type.API_VERSION, kind.name, b""))["kind"] == kind.name
 
 
-DOCUMENTS = [*kept.GOOD, *devices.GOOD]
+DOCUMENTS = [*test_kept_kinds.GOOD, *test_devices.GOOD]
 
 
 @pytest.mark.parametrize(("plural", "content"), DOCUMENTS)
 def test_a_document_is_the_same_after_the_way_through_protobuf(plural: str, content: dict[str, Any]) -> None:
-    kind = kept.KINDS[plural]
+    kind = test_kept_kinds.KINDS[plural]
     if kind.group.endswith("openshift.io"):
         return
-    given = without_nulls({**kept.document(kind, content), "apiVersion": kind.type.API_VERSION, "kind": kind.name})
+    given = without_nulls(
+        {**test_kept_kinds.document(kind, content), "apiVersion": kind.type.API_VERSION, "kind": kind.name}
+    )
     assert protobuf.document(encoded(given)) == without_empty(given)  # type: ignore[arg-type]
 
 

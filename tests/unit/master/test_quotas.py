@@ -8,12 +8,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api import quantity
-from api.objects import Object, Pod
-from api.quantity import Quantity
-from api.services import Service
-from api.storage import PersistentVolumeClaim
-from api.validate import decode, default
+from api.core.pod import Pod
+from api.core.services import Service
+from api.core.storage import PersistentVolumeClaim
+from api.meta import quantity
+from api.meta.quantity import Quantity
+from api.meta.types import Object
+from api.validation.registry import decode, default
 from master.admission import quotas
 from master.kinds import BY_NAME
 from master.kinds.resource_quota import RESOURCE_QUOTA, ResourceQuota, ResourceQuotaStatus
@@ -37,7 +38,7 @@ def test_quantities_in_their_shortest_form(text: str, shortest: str) -> None:
 @example(4_999_001, True)
 def test_the_shortest_form_says_the_same(milli: int, binary: bool) -> None:
     text = str(Quantity(milli, binary))
-    read = quantity.milli(text)
+    read = quantity.to_milli(text)
     assert read == milli or (binary and milli >= 1024_000 and read == -(-milli // 1000) * 1000)
     # Without a suffix nobody can tell that powers of 1024 were meant.
     assert str(quantity.read(text)) == text or (binary and not text.endswith("i"))
@@ -264,7 +265,7 @@ def test_no_history_exceeds_the_hard_limit(steps: list[tuple[str, int]]) -> None
     item, pods = quota({"pods": "5", "requests.cpu": "3"}), list[Pod]()
 
     def taken() -> int:
-        return sum(quantity.milli(one.spec.containers[0].resources.requests["cpu"]) for one in pods)
+        return sum(quantity.to_milli(one.spec.containers[0].resources.requests["cpu"]) for one in pods)
 
     def there(kind: str, namespace: str) -> list[Pod]:
         return pods if kind == "Pod" else []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.objects import ObjectMeta
+from api.meta.types import ObjectMeta
 from master.access.authorize import Attributes, PathAttributes, User
 from master.access.grants import Grants
 from master.access.rbac import EVERYTHING, Grant, decision, shown_rule, uncovered

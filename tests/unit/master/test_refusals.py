@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Object, Pod
+from api.core.pod import Pod
+from api.meta.types import Object
 from master.admission.priorities import prioritised
 from master.controllers.refusals import FIRST, LAST, Refusal, refused, relieved
 from master.kinds.limit_range import LimitRange

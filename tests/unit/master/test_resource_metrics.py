@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Node, Pod
+from api.core.node import Node
+from api.core.pod import Pod
 from master.access.bootstrap_roles import ROLES
 from master.kinds.resource_metrics import NODE_METRICS, POD_METRICS
 from master.server import resource_metrics

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from api.label_selector import LabelSelector
-from api.objects import Object, ObjectMeta
+from api.meta.selectors import LabelSelector
+from api.meta.types import Object, ObjectMeta
 from master.access import escalation, impersonation
 from master.access.authorize import Attributes, User
 from master.access.bootstrap_roles import AUTO_UPDATE, BINDINGS, ROLES

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from api.objects import ContainerPort, Node, NodeSpec, Pod, Taint
-from api.placement import (
+from api.core.node import Node, NodeSpec, Taint
+from api.core.placement import (
     Affinity,
     NodeAffinity,
     NodeSelector,
@@ -11,6 +11,7 @@ from api.placement import (
     NodeSelectorTerm,
     Toleration,
 )
+from api.core.pod import ContainerPort, Pod
 from master.controllers.scheduling.scheduler import Placed, Unplaced, schedule
 from tests.unit.master.make import node, pod
 

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.endpoints import EndpointSlice
-from api.objects import Condition, ContainerPort, Pod, PodStatus
-from api.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus
-from api.validate import check, decode, default, immutable
+from api.core.endpoints import EndpointSlice
+from api.core.pod import ContainerPort, Pod, PodStatus
+from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus
+from api.meta.types import Condition
+from api.validation.registry import check, decode, default, immutable
 from master.admission.service_addresses import NODE_PORTS, Cursors, assigned
 from master.controllers.network import endpoints
 from master.kinds.service import SERVICE

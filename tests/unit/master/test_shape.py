@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from api.configuration import ConfigMap
-from api.objects import Node, Pod
+from api.core.config import ConfigMap
+from api.core.node import Node
+from api.core.pod import Pod
 from master.kinds.shape import OPEN, Form, shape_of
 
 

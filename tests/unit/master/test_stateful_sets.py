@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.objects import Pod
-from api.validate import decode
+from api.core.pod import Pod
+from api.validation.registry import decode
 from master.controllers.workloads import stateful_sets
 from master.controllers.workloads.own_pods import MOST_AT_ONCE, ready_since
 from master.kinds.stateful_set import STATEFUL_SET, StatefulSet

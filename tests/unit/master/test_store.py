@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from api.kinds import KINDS
-from api.objects import Namespace, ObjectMeta
+from api.codec.kinds import KINDS
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
 from master.store.journal import Journal
 from master.store.journaled_store import JournaledStore, Keep
 from master.store.records import Event, Expired, Key, Put, Record, Remove

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from api.objects import ASSIGN_SUBNET, HostSubnet
-from api.validate import check
+from api.network.types import ASSIGN_SUBNET, HostSubnet
+from api.validation.registry import check
 from master.controllers.network.subnets import host_subnets
 from master.writing.outcomes import Change, Cursor
 from tests.unit.master.make import meta, node, subnet

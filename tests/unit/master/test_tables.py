@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.configuration import ConfigMap, Secret
-from api.objects import (
-    Condition,
+from api.core.config import ConfigMap, Secret
+from api.core.node import NodeSystemInfo
+from api.core.pod import (
     Container,
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
     ContainerStateWaiting,
     ContainerStatus,
-    NodeSystemInfo,
     Pod,
     PodSpec,
     PodStatus,
 )
+from api.meta.types import Condition
 from master.kinds import BY_NAME
 from master.kinds.kind import duration
 from master.kinds.pod import state

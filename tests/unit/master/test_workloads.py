@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.validate import decode, default
+from api.validation.registry import decode, default
 from master.controllers.workloads.own_pods import is_active, ready_since
 from master.controllers.workloads.template_hash import template_hash
 from master.kinds.deployment import DEPLOYMENT, Deployment

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Container, EphemeralContainer, Node, ObjectMeta, Pod, PodSpec
+from api.core.node import Node
+from api.core.pod import Container, EphemeralContainer, Pod, PodSpec
+from api.meta.types import ObjectMeta
 from master.kinds import BY_NAME
 from master.kinds.job import Job
 from master.kinds.pod import EPHEMERAL

@@ -8,7 +8,8 @@ from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any
 
-from api.objects import PLUGIN_MULTITENANT, PLUGIN_SUBNET, ObjectMeta
+from api.meta.types import ObjectMeta
+from api.network.types import PLUGIN_MULTITENANT, PLUGIN_SUBNET
 from master.admission.allocators import SubnetPool, SubnetPools
 from master.controllers.bootstrap import NetworkWish
 from master.writing.outcomes import Change, Cursor, Drop, End, Make, Notice

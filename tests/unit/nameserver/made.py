@@ -8,9 +8,9 @@ import dns.message
 import dns.name
 import msgspec
 
-from api.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice
-from api.objects import ObjectMeta
-from api.services import Service
+from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice
+from api.core.services import Service
+from api.meta.types import ObjectMeta
 from nameserver.directory import Directory
 from nameserver.messages import LONGEST_TCP, Question, read, written
 from nameserver.names import Domain, Elsewhere, Names

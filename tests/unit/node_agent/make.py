@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from api import manifest
-from api.objects import Pod, PodStatus
-from api.resources import containers_of
-from api.validate import default
+from api.codec import manifest
+from api.core.pod import Pod, PodStatus
+from api.core.resources import all_containers
+from api.validation.registry import default
 from node_agent.runtime import container as label
 from node_agent.runtime.container import RuntimeContainer, RuntimePod, group_containers
 from node_agent.runtime.spec import container_hash
@@ -55,7 +55,7 @@ def container(
     inside: str = SANDBOX,
 ) -> RuntimeContainer:
     """A container of that pod; it ended so many seconds ago and had run for so many."""
-    wish = next(one for one in containers_of(of) if one.name == name)
+    wish = next(one for one in all_containers(of) if one.name == name)
     marks = {
         label.TYPE: label.CONTAINER_TYPE,
         label.CONTAINER_NAME: name,

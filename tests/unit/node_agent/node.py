@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from api.certificates import node_kubeconfig
-from api.client import Client, NotFound
-from api.kubeconfig import Kubeconfig
-from api.objects import Node, Pod
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client, NotFound
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Node
+from api.core.pod import Pod
 from master.daemon import running
 from master.settings import Settings as MasterSettings
 from node_agent.agent import Agent

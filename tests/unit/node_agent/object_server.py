@@ -10,9 +10,9 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.objects import Object
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.meta.types import Object
 
 
 class ObjectServer:

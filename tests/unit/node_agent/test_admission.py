@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.capacity import allocatable, requests, total
-from api.objects import ContainerPort, Node, NodeSpec, NodeStatus, ObjectMeta, Pod, Taint
-from api.static_pods import CONFIG_SOURCE
+from api.core.node import Node, NodeSpec, NodeStatus, Taint
+from api.core.pod import ContainerPort, Pod
+from api.core.resources import allocatable, pod_requests, total
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import CONFIG_SOURCE
 from node_agent.eviction.thresholds import Pressure
 from node_agent.pods.admission import admit, pressure_rejection, select_victims
 from node_agent.runtime.container import RuntimePod
@@ -153,7 +155,7 @@ def test_who_ends_is_enough_needed_and_never_critical(rows: list[tuple[int, bool
 
 
 def test_amounts() -> None:
-    assert requests(wish(cpu="0.5", memory="1Ki")) == {"cpu": 500, "memory": 1024, "pods": 1}
+    assert pod_requests(wish(cpu="0.5", memory="1Ki")) == {"cpu": 500, "memory": 1024, "pods": 1}
     assert total([wish(cpu="1"), wish(cpu="1", memory="1")]) == {"cpu": 2000, "memory": 1, "pods": 2}
     assert allocatable(NODE) | {"ephemeral-storage": 0} == {
         "cpu": 2000,

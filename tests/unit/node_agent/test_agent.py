@@ -12,11 +12,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.client import Client, ClientError, Forbidden
-from api.events import Event
-from api.kubeconfig import Kubeconfig
-from api.objects import Container, Namespace, Node, ObjectMeta, Pod, PodSpec
-from api.static_pods import CONFIG_HASH, CONFIG_MIRROR, mirror_pod
+from api.client.client import Client, ClientError, Forbidden
+from api.client.kubeconfig import Kubeconfig
+from api.core.events import Event
+from api.core.node import Namespace, Node
+from api.core.pod import Container, Pod, PodSpec
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import CONFIG_HASH, CONFIG_MIRROR, mirror_pod
 from tests.unit.node_agent.node import TEXT, OneNode, one_node, until_true
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.cgroups.hierarchy import (
     CgroupLimits,
     CgroupPath,

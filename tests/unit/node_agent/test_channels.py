@@ -14,7 +14,7 @@ from multidict import MultiDict
 
 from node_agent.docker.exec import TerminalSize
 from node_agent.server.portforward import ports_of
-from node_agent.server.streaming import remotecommand as outcomes
+from node_agent.server.streaming import remotecommand
 from node_agent.server.streaming.channels import (
     EXEC_PROTOCOLS,
     PORT_FORWARD_PROTOCOLS,
@@ -208,8 +208,8 @@ async def test_the_end_of_an_inbox_is_no_loss_afterwards() -> None:
     ],
 )
 def test_how_the_end_is_told(outcome: Outcome, status: dict[str, object], text: str) -> None:
-    assert json.loads(outcomes.status_body(outcome)) == status
-    assert outcomes.status_text(outcome).decode() == text
+    assert json.loads(remotecommand.status_body(outcome)) == status
+    assert remotecommand.status_text(outcome).decode() == text
 
 
 def test_a_terminal_has_one_output() -> None:

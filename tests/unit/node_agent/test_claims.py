@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Object, ObjectMeta
-from api.references import Reference, references
-from api.storage import PersistentVolume, PersistentVolumeClaim
+from api.core.references import Reference, pod_refs
+from api.core.storage import PersistentVolume, PersistentVolumeClaim
+from api.meta.types import Object, ObjectMeta
 from node_agent.volumes.paths import binds, claimed_volumes, resolve_claim
 from reconcile.errors import DriverError
 from tests.unit.node_agent.make import pod
@@ -33,7 +33,7 @@ NFS = {"nfs": {"server": "files", "path": "/srv"}, "mountOptions": ["nolock"]}
 
 
 def test_a_claim_stands_for_the_storage_that_it_has() -> None:
-    assert references(WISH) == {CLAIM}
+    assert pod_refs(WISH) == {CLAIM}
     held = objects(NFS)
     assert list(claimed_volumes({CLAIM: held[CLAIM]})) == [DISK]
     volume, options = resolve_claim(WISH.spec.volumes[0], "red", held)

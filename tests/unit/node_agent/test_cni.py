@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.attach import NODE_AGENT, AttachRequest
+from api.network.attach import NODE_AGENT, AttachRequest
 from node_agent.network.cni import BadConflist, CniNetwork, CniRecord, attachment_of, parse_conflist, plugin_call
 from reconcile.errors import Gone, NotReady, Refused
 

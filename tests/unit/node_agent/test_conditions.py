@@ -5,8 +5,9 @@ from dataclasses import replace as changed
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Condition, ContainerState, Pod, PodStatus
-from api.validate import check
+from api.core.pod import ContainerState, Pod, PodStatus
+from api.meta.types import Condition
+from api.validation.registry import check
 from node_agent.pods.status import StatusInputs, compute_pod_status, merge_status
 from node_agent.runtime.actions import compute_pod_actions
 from node_agent.runtime.container import group_containers

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from api.objects import ContainerUser, LinuxContainerUser
+from api.core.pod import ContainerUser, LinuxContainerUser
 from node_agent.docker.process import process_user
 from node_agent.pods.status import StatusInputs, compute_pod_status
 from node_agent.runtime.container import group_containers

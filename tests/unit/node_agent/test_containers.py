@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.objects import PodStatus
-from api.static_pods import from_master
+from api.core.pod import PodStatus
+from api.validation.static_pods import from_master
 from node_agent.cgroups.hierarchy import cpu_quota, cpu_shares
 from node_agent.host import HostInfo
 from node_agent.runtime.environment import EnvSources, container_env, expand

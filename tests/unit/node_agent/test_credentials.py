@@ -7,7 +7,7 @@ import base64
 import msgspec
 import pytest
 
-from api.configuration import Secret
+from api.core.config import Secret
 from node_agent.images.credentials import Credential, credentials_for_image, split_registry
 
 HIM = Credential("him", "his")

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from api.configuration import ConfigMap, Secret
-from api.objects import Object, ObjectMeta, Pod
-from api.references import Reference, references
-from api.validate import decode
+from api.core.config import ConfigMap, Secret
+from api.core.pod import Pod
+from api.core.references import Reference, pod_refs
+from api.meta.types import Object, ObjectMeta
+from api.validation.registry import decode
 from node_agent.runtime.environment import EnvSources, container_env
 from reconcile.errors import Refused
 from tests.unit.node_agent.make import pod
@@ -86,7 +87,7 @@ def test_a_pod_names_what_its_containers_need() -> None:
         "[{name: main, image: a, envFrom: [{configMapRef: {name: c}}]}]",
         "  initContainers: [{name: i, image: a, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]",
     )
-    assert references(wish) == OBJECTS.keys()
+    assert pod_refs(wish) == OBJECTS.keys()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.objects import Condition, Pod, PodStatus
+from api.core.pod import Pod, PodStatus
+from api.meta.types import Condition
 from node_agent.eviction.ranking import PodUsage, has_disk_limits, local_storage_evictions, select_pod
 from node_agent.eviction.thresholds import (
     HARD,
@@ -30,7 +31,7 @@ from node_agent.eviction.thresholds import (
 from node_agent.eviction.thresholds import node_pressure as pressure_of
 from node_agent.pods.status import evicted_status, is_evicted, merge_status
 from node_agent.settings import Settings
-from reconcile.settings import BadSettings, merge
+from reconcile.config_file import InvalidConfig, merge
 from tests.unit.node_agent.make import NOW
 from tests.unit.node_agent.make import pod as make
 
@@ -73,7 +74,7 @@ def test_thresholds_are_read_as_kubelet_writes_them() -> None:
 def test_what_is_no_threshold_is_refused_with_the_setting(text: str, words: str) -> None:
     with pytest.raises(BadThreshold, match=words):
         parse_thresholds(text)
-    with pytest.raises(BadSettings, match=f"evictionHard: .*{words}"):
+    with pytest.raises(InvalidConfig, match=f"evictionHard: .*{words}"):
         merge(Settings, {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionHard": text}, {})
 
 
@@ -231,7 +232,7 @@ def test_what_is_no_soft_threshold_is_refused_with_the_setting(limits: str, peri
     with pytest.raises(BadThreshold, match=words):
         parse_soft_thresholds(limits, periods)
     wish = {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionSoft": limits, "evictionSoftGracePeriod": periods}
-    with pytest.raises(BadSettings, match=f"evictionSoft, evictionSoftGracePeriod: .*{words}"):
+    with pytest.raises(InvalidConfig, match=f"evictionSoft, evictionSoftGracePeriod: .*{words}"):
         merge(Settings, wish, {})
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from node_agent.server import portforward as port_forward
+from node_agent.server import portforward
 from node_agent.server.portforward import PortForwarder
 from reconcile.errors import Refused
 from streams.spdy.session import SpdyStream
@@ -148,11 +148,11 @@ class Opened(Half):
 async def test_only_a_connection_of_which_a_stream_is_missing_is_given_up(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port_forward, "PAIR_SECONDS", 0.0)
+    monkeypatch.setattr(portforward, "PAIR_SECONDS", 0.0)
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     one = forwarding(Half(b"answer"))
-    pairs = port_forward._StreamPairs(one)
+    pairs = portforward._StreamPairs(one)
     streams = [Opened(kind) for kind in (("error", "data") if whole else ("error",))]
     for stream in streams:
         await pairs.add(cast("SpdyStream", stream))

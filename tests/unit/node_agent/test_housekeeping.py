@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from node_agent.host import HostInfo
-from node_agent.images import gc as image_record
+from node_agent.images import gc
 from node_agent.images.gc import Housekeeping
 from node_agent.network.sdn import SdnNetwork
 from node_agent.runtime.log_links import LogDirs, container_link
 from node_agent.runtime.security import SecurityOptions
 from node_agent.runtime.spec import container_config, sandbox_config
 from node_agent.settings import Settings
+from reconcile.config_file import InvalidConfig, merge
 from reconcile.errors import NotReady
-from reconcile.settings import BadSettings, merge
 from tests.fakes import AgentKilled, FakeDocker
 from tests.killer import KILLER
 from tests.unit.node_agent.make import UID, pod
@@ -158,12 +158,12 @@ async def test_the_last_use_outlives_the_agent(place: Place) -> None:
     await place.agent().remove_images()
     await place.docker.remove(identity)
     await place.agent().remove_images()
-    record = image_record.read_image_uses(place.root / "images.json")
+    record = gc.read_image_uses(place.root / "images.json")
     assert record[await place.docker.image_id("toolbox")].used is not None
     assert record[await place.docker.image_id("unused:1")].used is None
     (place.root / "images.json").write_text("{")
     await place.agent().remove_images()
-    assert image_record.read_image_uses(place.root / "images.json")
+    assert gc.read_image_uses(place.root / "images.json")
 
 
 async def test_logs_are_linked_by_pod_and_by_container_and_unlinked_with_them(place: Place) -> None:
@@ -223,5 +223,5 @@ async def test_a_long_name_is_cut_to_what_a_file_system_takes(place: Place) -> N
 
 def test_thresholds_the_wrong_way_round_are_refused() -> None:
     document = {"nodeName": "n", "nodeIp": "1.2.3.4", "imageGcLowThresholdPercent": 90}
-    with pytest.raises(BadSettings, match="imageGcLowThresholdPercent: found 90 above 85"):
+    with pytest.raises(InvalidConfig, match="imageGcLowThresholdPercent: found 90 above 85"):
         merge(Settings, document, {})

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from api.objects import ObjectMeta, Pod, PodSpec
+from api.core.pod import Pod, PodSpec
+from api.meta.types import ObjectMeta
 from tests.unit.node_agent.make import UID, pod
 from tests.unit.node_agent.test_pod_worker import World, kill_anywhere, world
 

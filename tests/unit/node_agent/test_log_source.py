@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from api.objects import (
+from api.core.pod import (
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,

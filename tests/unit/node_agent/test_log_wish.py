@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.log_options import NANOSECONDS, InvalidLogOptions, PodLogOptions, parse_log_options
+from api.core.log_options import NANOSECONDS, InvalidLogOptions, PodLogOptions, parse_log_options
 
 SECOND = 1_700_000_000
 """2023-11-14T22:13:20Z."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from api.attach import NODE_AGENT, AttachRequest
+from api.network.attach import NODE_AGENT, AttachRequest
 from node_agent.runtime.container_gc import detach_lost
 from node_agent.runtime.spec import sandbox_config
 from reconcile.errors import NotReady

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Node, ObjectMeta, Pod
-from api.static_pods import CONFIG_MIRROR, mirror_pod
+from api.core.node import Node
+from api.core.pod import Pod
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import CONFIG_MIRROR, mirror_pod
 from node_agent.pods.mirror_pods import CreateMirror, DeleteMirror, StaticPods, plan_mirror_pods
 from node_agent.sources.static_pods import ManifestOrigin, parse_manifest
 

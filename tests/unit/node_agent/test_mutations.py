@@ -16,8 +16,10 @@ import msgspec
 import pytest
 import yaml
 
-from api.objects import Node, NodeStatus, ObjectMeta, Pod
-from api.static_pods import mirror_pod
+from api.core.node import Node, NodeStatus
+from api.core.pod import Pod
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import mirror_pod
 from node_agent.host import HostInfo
 from node_agent.pods.admission import admit, select_victims
 from node_agent.pods.status import StatusInputs, compute_pod_status

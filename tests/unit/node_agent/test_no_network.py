@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.host import etc_hosts_path
 from node_agent.network.dns import hosts_file_content
 from node_agent.network.plugin import NoNetwork

@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Condition, ContainerImage, Node, NodeStatus, ObjectMeta, Taint
-from api.validate import check
+from api.core.node import ContainerImage, Node, NodeStatus, Taint
+from api.meta.types import Condition, ObjectMeta
+from api.validation.registry import check
 from node_agent.eviction.thresholds import Pressure
 from node_agent.node.lease import node_lease
 from node_agent.node.node_status import (

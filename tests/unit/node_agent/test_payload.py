@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.configuration import ConfigMap, Secret
-from api.objects import ObjectMeta
-from api.references import Reference
-from api.volumes import ServiceAccountTokenProjection
+from api.core.config import ConfigMap, Secret
+from api.core.references import Reference
+from api.core.volumes import ServiceAccountTokenProjection
+from api.meta.types import ObjectMeta
 from node_agent.volumes.payload import PayloadSources, format_map, payload_files
 from reconcile.errors import DriverError, NotReady, Refused
 from tests.unit.node_agent.make import pod

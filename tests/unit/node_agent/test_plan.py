@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.objects import Condition, Pod, PodStatus
-from api.resources import containers_of
+from api.core.pod import Pod, PodStatus
+from api.core.resources import all_containers
+from api.meta.types import Condition
 from node_agent.pods.status import StatusInputs, compute_pod_status, merge_status
 from node_agent.runtime import container as label
 from node_agent.runtime.actions import PodActions, compute_pod_actions
@@ -168,7 +169,7 @@ def situations(draw: st.DrawFn) -> tuple[Pod, RuntimePod]:
             ended=draw(st.sampled_from([0.0, 5.0, 9999.0])),
             inside=draw(st.sampled_from(["box-0", "box-1"])),
         )
-        for one in containers_of(wish)
+        for one in all_containers(wish)
         for number in range(draw(st.integers(0, 3)))
     ]
     return wish, group_containers([*boxes, *found])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from api.objects import Pod, PodStatus
+from api.core.pod import Pod, PodStatus
 from node_agent.host import HostInfo, resolv_conf_path
 from node_agent.network.dns import (
     ResolvConf,

@@ -10,17 +10,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from api.configuration import ConfigMap
-from api.objects import ObjectMeta
-from api.storage import (
+from api.core.config import ConfigMap
+from api.core.storage import (
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
     PersistentVolumeClaimStatus,
     PersistentVolumeSpec,
 )
-from api.value import ObjectReference
-from api.volumes import HostPathVolumeSource
+from api.core.volumes import HostPathVolumeSource
+from api.meta.types import ObjectMeta, ObjectReference
 from node_agent.host import pod_dir
 from node_agent.volumes.manager import VolumeManager
 from node_agent.volumes.paths import volume_dir

@@ -15,10 +15,11 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from api.configuration import Secret
-from api.objects import ObjectMeta, Pod, PodStatus
-from api.services import Service
-from api.static_pods import from_master
+from api.core.config import Secret
+from api.core.pod import Pod, PodStatus
+from api.core.services import Service
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import from_master
 from node_agent.cgroups.cgroupfs import CgroupfsDriver
 from node_agent.cgroups.hierarchy import PodsCapacity
 from node_agent.cgroups.manager import CgroupManager

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from grpclib.server import Server
 
-from api.probes import (
+from api.core.pod import (
     ExecAction,
     GRPCAction,
     HTTPGetAction,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.objects import Container
-from api.probes import ExecAction, Probe, TCPSocketAction
+from api.core.pod import Container, ExecAction, Probe, TCPSocketAction
 from node_agent.probes.state import (
     LIVENESS,
     READINESS,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from api.objects import ContainerStatus, Pod
+from api.core.pod import ContainerStatus, Pod
 from node_agent.pods.status import StatusInputs, compute_pod_status
 from node_agent.probes.state import ProbeResults
 from node_agent.runtime.actions import PodActions, compute_pod_actions

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from api.configuration import ConfigMap, Secret
-from api.objects import ObjectMeta
-from api.references import Reference
+from api.core.config import ConfigMap, Secret
+from api.core.references import Reference
+from api.meta.types import ObjectMeta
 from node_agent import object_cache as references
 from node_agent.object_cache import ROOT_CA, ObjectCache
 from node_agent.sources.file import FileSource

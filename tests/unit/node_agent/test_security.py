@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.objects import Container, Pod
-from api.schema import Problem
-from api.security import check_container, check_pod
-from api.validate import decode
+from api.core.pod import Container, Pod
+from api.meta.schema import FieldError
+from api.validation.containers import check_container_security, check_pod_security
+from api.validation.registry import decode
 from node_agent.runtime.security import (
     MASKED_PATHS,
     SecurityInputs,
@@ -22,8 +22,8 @@ from node_agent.runtime.security import (
     sysctls,
 )
 from node_agent.settings import Settings
+from reconcile.config_file import InvalidConfig, merge
 from reconcile.errors import Refused
-from reconcile.settings import BadSettings, merge
 
 
 def secured(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = None, **spec: Any) -> Pod:
@@ -202,7 +202,7 @@ def test_an_operator_may_allow_more_sysctls(name: str, allowed: tuple[str, ...],
 )  # fmt: skip
 def test_an_operator_can_allow_only_what_is_of_the_pods_own(name: str, accepted: bool) -> None:
     document = {"nodeName": "n", "nodeIp": "192.0.2.1", "allowedUnsafeSysctls": [name]}
-    with nullcontext() if accepted else pytest.raises(BadSettings, match="allowedUnsafeSysctls"):
+    with nullcontext() if accepted else pytest.raises(InvalidConfig, match="allowedUnsafeSysctls"):
         merge(Settings, document, {})
 
 
@@ -244,6 +244,6 @@ def wrong(**spec: Any) -> list[str]:
 
 
 def test_no_context_is_no_problem() -> None:
-    found: list[Problem] = [*check_container("c", None), *check_pod("p", None)]
+    found: list[FieldError] = [*check_container_security("c", None), *check_pod_security("p", None)]
     assert not found
     assert Container(name="a").security_context is None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from api.objects import ObjectMeta
-from api.services import Service, ServicePort, ServiceSpec
+from api.core.services import Service, ServicePort, ServiceSpec
+from api.meta.types import ObjectMeta
 from node_agent.runtime.environment import service_env
 from tests.unit.node_agent.make import pod
 

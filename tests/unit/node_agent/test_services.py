@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from api.static_pods import CONFIG_SOURCE
+from api.validation.static_pods import CONFIG_SOURCE
 from node_agent.object_cache import NotSynced, ServiceLister
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import pod

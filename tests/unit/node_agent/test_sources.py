@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from api import static_pods
-from api.objects import Pod
-from api.placement import Toleration
+from api.core.placement import Toleration
+from api.core.pod import Pod
+from api.validation import static_pods
 from node_agent.sources.file import FileSource
 from node_agent.sources.local_api import LocalApiSource
 from node_agent.sources.static_pods import ManifestOrigin, ParsedManifest, SourcePods, merge_sources, parse_manifest

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace as changed
 
-from api.objects import EphemeralContainer, Pod, PodStatus
+from api.core.pod import EphemeralContainer, Pod, PodStatus
 from node_agent.pods.status import StatusInputs, compute_pod_status
 from node_agent.runtime.actions import PodActions, compute_pod_actions
 from node_agent.runtime.container import RuntimeContainer, RuntimePod, group_containers

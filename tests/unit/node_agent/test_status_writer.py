@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.objects import Pod, PodIP, PodStatus
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.core.pod import Pod, PodIP, PodStatus
 from node_agent.pods.status_manager import StatusManager, pod_status_patch
 from tests.unit.node_agent.make import pod
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from api import times
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.tokens import TokenRequestStatus
-from api.volumes import ServiceAccountTokenProjection
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.core.auth import TokenRequestStatus
+from api.core.volumes import ServiceAccountTokenProjection
+from api.meta import times
 from node_agent.volumes.tokens import TokenCache, token_lifetime
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import NOW, UID, pod
@@ -48,7 +48,7 @@ class Issuer:
         if self.away:
             return web.json_response({"kind": "Status", "code": 403, "message": "not for you"}, status=403)
         self.asked.append((request.match_info["account"], await request.json()))
-        expires = times.text(self.now + HOUR)
+        expires = times.format_time(self.now + HOUR)
         status = {"token": f"token-{len(self.asked)}", "expirationTimestamp": expires}
         body = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {"name": "default"}}
         return web.Response(status=201, text=json.dumps(body | {"status": status}), content_type="application/json")
@@ -119,5 +119,5 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_token_for_longer() -> No
 )
 def test_a_token_is_renewed_at_four_fifths_of_its_life(seconds: int, renewed: timedelta) -> None:
     expires = NOW + timedelta(seconds=seconds)
-    answer = TokenRequestStatus(token="t", expiration_timestamp=times.text(expires))
+    answer = TokenRequestStatus(token="t", expiration_timestamp=times.format_time(expires))
     assert token_lifetime(answer, NOW) == (expires, NOW + renewed)

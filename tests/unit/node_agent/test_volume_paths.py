@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from api.volumes import Volume
+from api.core.volumes import Volume
 from node_agent.volumes.paths import SubPath, binds, sub_paths, tmpfs_size, volume_dir
 from reconcile.errors import Refused
 from tests.unit.node_agent.make import pod

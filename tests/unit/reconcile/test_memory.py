@@ -8,9 +8,9 @@ import sys
 PROGRAM = """
 import asyncio, ctypes, re
 from pathlib import Path
-from reconcile import daemon, memory
+from reconcile import daemon, malloc
 
-memory.SECONDS = 0.05
+malloc.TRIM_INTERVAL_SECONDS = 0.05
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.free.argtypes = [ctypes.c_void_p]

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconcile.changes import changes
+from reconcile.config_file import InvalidConfig, load, merge
 from reconcile.daemon import KeyValue
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, Pace, retry_delay
-from reconcile.settings import BadSettings, load, merge
+from reconcile.loop import Loop, LoopTiming, retry_delay
 
 maps = st.dictionaries(st.integers(0, 9), st.integers(0, 3))
 
@@ -55,7 +55,7 @@ class Passes:
 
 async def test_the_first_pass_comes_at_once_and_an_event_brings_the_next() -> None:
     passes = Passes()
-    loop = Loop("test", passes, Pace(resync=1000))
+    loop = Loop("test", passes, LoopTiming(resync=1000))
     task = asyncio.create_task(loop.run())
     await passes.until(1)
     for expected in (2, 3):
@@ -68,7 +68,7 @@ async def test_the_first_pass_comes_at_once_and_an_event_brings_the_next() -> No
 
 async def test_a_drivers_error_brings_the_next_pass_sooner() -> None:
     passes = Passes(NotReady("away"), NotReady("away"))
-    loop = Loop("test", passes, Pace(resync=1000, first_retry=0.001))
+    loop = Loop("test", passes, LoopTiming(resync=1000, backoff_base=0.001))
     task = asyncio.create_task(loop.run())
     await passes.until(3)
     task.cancel()
@@ -76,13 +76,13 @@ async def test_a_drivers_error_brings_the_next_pass_sooner() -> None:
 
 
 async def test_any_other_error_ends_the_loop() -> None:
-    loop = Loop("test", Passes(ZeroDivisionError()), Pace())
+    loop = Loop("test", Passes(ZeroDivisionError()), LoopTiming())
     with pytest.raises(ZeroDivisionError):
         await loop.run()
 
 
 def test_retries_double_up_to_the_last() -> None:
-    pace = Pace(first_retry=0.1, last_retry=1.0)
+    pace = LoopTiming(backoff_base=0.1, backoff_max=1.0)
     assert [retry_delay(n, pace) for n in (1, 2, 3, 4, 5, 500)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
@@ -100,10 +100,10 @@ def test_a_flag_wins_over_the_file_and_the_file_over_the_default(tmp_path: objec
 
 
 def test_every_problem_of_the_settings_is_told() -> None:
-    with pytest.raises(BadSettings) as told:
+    with pytest.raises(InvalidConfig) as told:
         merge(Wishes, {"port": 70000, "plugin": 3}, {})
     assert [line.partition(":")[0] for line in str(told.value).splitlines()] == ["nodeName", "port", "plugin"]
-    with pytest.raises(BadSettings, match='nodNam: is not a setting; did you mean "nodeName"'):
+    with pytest.raises(InvalidConfig, match='nodNam: is not a setting; did you mean "nodeName"'):
         merge(Wishes, {"nodNam": "x"}, {})
 
 

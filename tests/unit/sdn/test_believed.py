@@ -10,9 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.beside import CURSORS
-from api.lanes import JOINED
-from api.objects import PLUGIN_MULTITENANT, ClusterNetwork, ClusterNetworkEntry, HostSubnet, NetNamespace, ObjectMeta
+from api.meta.types import ObjectMeta
+from api.network.conflicts import CURSORS
+from api.network.types import (
+    JOINED_ANNOTATION,
+    PLUGIN_MULTITENANT,
+    ClusterNetwork,
+    ClusterNetworkEntry,
+    HostSubnet,
+    NetNamespace,
+)
 from sdn.believed import believed
 from sdn.view import Ground, NotYet, Snapshot, survey
 
@@ -33,7 +40,7 @@ def subnet(name: str, network: str, ip: str, age: int = 0) -> HostSubnet:
 
 
 def lane(name: str, netid: int, age: int = 0, joined: str = "") -> NetNamespace:
-    annotations = {JOINED: joined} if joined else {}
+    annotations = {JOINED_ANNOTATION: joined} if joined else {}
     metadata = ObjectMeta(name=name, creation_timestamp=f"2026-01-01T00:00:{59 - age:02}Z", annotations=annotations)
     return NetNamespace(metadata=metadata, netname=name, netid=netid)
 
@@ -138,7 +145,7 @@ def test_nothing_that_is_believed_meets_anything_else(lanes: list[NetNamespace],
         assert one.host_ip != other.host_ip
     for mine, theirs in combinations([each for each in shown.net_namespaces if each.netid], 2):
         if mine.netid == theirs.netid:
-            owners = {each.metadata.annotations.get(JOINED, each.metadata.name) for each in (mine, theirs)}
+            owners = {each.metadata.annotations.get(JOINED_ANNOTATION, each.metadata.name) for each in (mine, theirs)}
             assert len(owners) == 1
     if subnets:
         assert shown.host_subnets, "somebody has it"

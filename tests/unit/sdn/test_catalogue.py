@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
-from api.objects import ObjectMeta
-from api.pod_addresses import PodAddress
-from api.queries import ServicesQuestion
-from api.services import (
+from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
+from api.core.services import (
     ClientIPConfig,
     LoadBalancerIngress,
     LoadBalancerStatus,
@@ -25,6 +22,9 @@ from api.services import (
     ServiceStatus,
     SessionAffinityConfig,
 )
+from api.meta.types import ObjectMeta
+from api.network.queries import ServicesQuestion
+from api.network.types import PodAddress
 from sdn.drivers.openflow_codec import GroupCommand, bundle_add, group_mod
 from sdn.services.catalogue import Catalogue
 from sdn.services.report import answer

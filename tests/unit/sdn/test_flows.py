@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.objects import NetNamespace, ObjectMeta
+from api.meta.types import ObjectMeta
+from api.network.types import NetNamespace
 from sdn.drivers.openflow_codec import Command, flow_mod
 from sdn.flow import Flow, Goto, Output, SetField
 from sdn.flows import compile_flows, flood_flows, peer_flows, pod_flows

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.attach import CNI, NODE_AGENT
+from api.network.attach import CNI, NODE_AGENT
 from sdn.ipam import Exhausted, next_address, next_number, next_ofport
 from sdn.links import NETDEV, desired_bridge, desired_docker_bridge, guarded_devices, is_docker_bridge, missing
 from sdn.observed import Bridge, Link, Port, Switch

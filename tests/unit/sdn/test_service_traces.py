@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 from msgspec import structs
 
-from api.queries import TraceAnswer, TraceQuestion, TraceStep
+from api.network.queries import TraceAnswer, TraceQuestion, TraceStep
 from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
 from sdn.services.serving import LeftOut, Served, Vantage
 from sdn.services.tracing import Called, called, follow

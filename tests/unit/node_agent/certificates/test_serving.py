@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from api import keys
-from api.client import Client
-from api.kubeconfig import Kubeconfig
-from api.pem import Certificate, Subject, blocks
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.pki import keys
+from api.pki.pem import Certificate, Subject, pem_blocks
 from node_agent.certificates.serving import ServingCertificate
 from node_agent.settings import Settings
 from reconcile.errors import Refused
@@ -133,10 +133,10 @@ async def test_the_first_pass_makes_a_certificate_for_those_who_wait(tmp_path: P
 async def test_a_kept_certificate_without_its_key_is_made_anew(tmp_path: Path) -> None:
     await serving(settings(tmp_path), Clock()).load()
     kept = tmp_path / "pki" / "serving-self-signed.pem"
-    before = blocks(kept.read_bytes(), "CERTIFICATE")
+    before = pem_blocks(kept.read_bytes(), "CERTIFICATE")
     kept.write_bytes(before)
     await serving(settings(tmp_path), Clock()).load()
-    assert blocks(kept.read_bytes(), "CERTIFICATE") != before
+    assert pem_blocks(kept.read_bytes(), "CERTIFICATE") != before
 
 
 def test_one_file_without_the_other_is_refused(tmp_path: Path) -> None:

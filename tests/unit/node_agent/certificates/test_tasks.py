@@ -6,9 +6,9 @@ import datetime
 
 import pytest
 
-from api import keys
-from api.pem import BadPem, Subject
-from node_agent.certificates import crypto as tasks
+from api.pki import keys
+from api.pki.pem import BadPem, Subject
+from node_agent.certificates import crypto
 from reconcile.errors import NotReady
 
 NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
@@ -16,40 +16,40 @@ SUBJECT = Subject("system:node:n1", ("system:nodes",), ("n1",), ("10.0.0.1", "fd
 
 
 async def test_a_request_is_for_the_key_that_is_held() -> None:
-    first = await tasks.make_request(b"", SUBJECT, "x")
+    first = await crypto.make_request(b"", SUBJECT, "x")
     assert keys.read_request(first.request).subject == SUBJECT
-    again = await tasks.make_request(first.key, SUBJECT, "x")
+    again = await crypto.make_request(first.key, SUBJECT, "x")
     assert (again.key, again.fingerprint) == (first.key, first.fingerprint)
     assert again.fingerprint == keys.fingerprint(first.key, "x")
-    other = await tasks.make_request(first.key, SUBJECT, "y")
+    other = await crypto.make_request(first.key, SUBJECT, "y")
     assert other.fingerprint != first.fingerprint
 
 
 async def test_what_is_no_key_is_replaced_by_one() -> None:
-    asking = await tasks.make_request(b"words", SUBJECT, "x")
+    asking = await crypto.make_request(b"words", SUBJECT, "x")
     assert asking.fingerprint == keys.fingerprint(asking.key, "x")
 
 
 async def test_a_self_signed_certificate_says_what_was_put_into_it() -> None:
-    made = await tasks.self_signed_pair(SUBJECT, NOW)
-    assert keys.belongs(made.key, made.certificate)
+    made = await crypto.self_signed_pair(SUBJECT, NOW)
+    assert keys.matches_certificate(made.key, made.certificate)
     assert made.says == keys.read(made.certificate)
     assert made.says.subject == SUBJECT
-    assert await tasks.inspect_certificate(made.certificate) == made.says
-    assert await tasks.load_key_pair(made.key, made.certificate) == made
+    assert await crypto.inspect_certificate(made.certificate) == made.says
+    assert await crypto.load_key_pair(made.key, made.certificate) == made
 
 
 async def test_a_certificate_goes_with_its_own_key_alone() -> None:
-    made = await tasks.self_signed_pair(SUBJECT, NOW)
+    made = await crypto.self_signed_pair(SUBJECT, NOW)
     with pytest.raises(BadPem, match="another key"):
-        await tasks.load_key_pair(keys.new_key(), made.certificate)
+        await crypto.load_key_pair(keys.new_key(), made.certificate)
     with pytest.raises(BadPem, match="no private key"):
-        await tasks.load_key_pair(b"", made.certificate)
+        await crypto.load_key_pair(b"", made.certificate)
     with pytest.raises(BadPem, match="no certificate"):
-        await tasks.inspect_certificate(b"words")
+        await crypto.inspect_certificate(b"words")
 
 
 async def test_a_program_that_does_not_run_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "PROGRAM", "node_agent.certificates.nothing")
+    monkeypatch.setattr(crypto, "PROGRAM", "node_agent.certificates.nothing")
     with pytest.raises(NotReady, match="cannot be worked on"):
-        await tasks.inspect_certificate(b"words")
+        await crypto.inspect_certificate(b"words")

@@ -9,9 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from node_agent.runtime.container import group_containers
-from node_agent.stats import cadvisor
-from node_agent.stats import metrics as kubelet
-from node_agent.stats import metrics as resource
+from node_agent.stats import cadvisor, metrics
 from node_agent.stats.cgroup_stats import CgroupUsage
 from node_agent.stats.machine import MachineStats, NetworkInterface
 from node_agent.stats.metrics import COUNTER, GAUGE, MetricFamily, ProbeMetrics, Sample, format_families, format_labels
@@ -127,7 +125,7 @@ def test_a_pod_in_the_nodes_network_has_none_of_its_own() -> None:
 
 
 def test_resource_metrics() -> None:
-    text = format_families(resource.resource_families(FIGURES))
+    text = format_families(metrics.resource_families(FIGURES))
     seen = values(text)
     labels = (("container", "main"), ("namespace", "red"), ("pod", "web"))
     assert seen["container_cpu_usage_seconds_total"] == {labels: 2.0}
@@ -158,7 +156,7 @@ def test_what_a_kubelet_tells_of_its_pods() -> None:
     ended = container(POD, state="exited", restarts=1, ended=1)
     known = [PodWithContainers(POD, group_containers([sandbox(), MAIN, ended]))]
     seen = values(
-        format_families(kubelet.kubelet_families("node-1", known, {(UID, "data"): DISK, (UID, "scratch"): DISK}))
+        format_families(metrics.kubelet_families("node-1", known, {(UID, "data"): DISK, (UID, "scratch"): DISK}))
     )
     assert seen["kubelet_node_name"] == {(("node", "node-1"),): 1.0}
     assert seen["kubelet_running_pods"] == {(): 1.0}

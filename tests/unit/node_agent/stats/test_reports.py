@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from api.objects import Pod
+from api.core.pod import Pod
 from node_agent.cgroups.hierarchy import CgroupPath
 from node_agent.host import HostInfo, pod_dir
 from node_agent.runtime.container import group_containers
-from node_agent.stats import disk as disk_scan
-from node_agent.stats import provider as reports
+from node_agent.stats import disk, provider
 from node_agent.stats.collector import CgroupReader, StatsCollector
 from node_agent.stats.disk import DiskUsageScanner
 from node_agent.stats.metrics import ProbeMetrics
@@ -95,7 +94,7 @@ class Asked:
 
 @pytest.fixture
 def asked(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    monkeypatch.setattr(reports, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(provider, "LEAST_SECONDS", 0.0)
     return Asked(tree)
 
 
@@ -149,8 +148,8 @@ async def test_disks_are_walked_through_once_in_a_while(asked: Asked, monkeypatc
     assert first >= 100_000
     (scratch / "two").write_bytes(b"x" * 100_000)
     assert taken(await asked.summary()) == first
-    monkeypatch.setattr(disk_scan, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(disk_scan, "SHARE", 0)
+    monkeypatch.setattr(disk, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(disk, "SHARE", 0)
     asked.disks._due = 0.0
     await asked.disks.refresh(asked.pods)
     assert taken(await asked.summary()) >= first + 100_000

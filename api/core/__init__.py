@@ -1,0 +1,1 @@
+"""Types of the core, storage, coordination and certificates groups."""

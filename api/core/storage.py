@@ -1,0 +1,102 @@
+"""PersistentVolume and PersistentVolumeClaim. Pure."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from api.core.pod import ResourceRequirements
+from api.core.volumes import HostPathVolumeSource, NFSVolumeSource
+from api.meta.selectors import LabelSelector
+from api.meta.types import Json, Object, ObjectReference, Value
+
+ACCESS_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX"}
+"""Name of an access mode → its short form in tables."""
+RECLAIM_POLICIES = ("Retain",)
+VOLUME_MODES = ("Filesystem",)
+PENDING, AVAILABLE, BOUND, RELEASED, LOST = "Pending", "Available", "Bound", "Released", "Lost"
+
+
+class PersistentVolumeSpec(Value, frozen=True):
+    """Exactly one of `nfs` and `host_path` is set; `claim_ref` is the claim that has it."""
+
+    capacity: dict[str, str | int | float] = {}
+    access_modes: tuple[str, ...] = ()
+    persistent_volume_reclaim_policy: str = ""
+    storage_class_name: str = ""
+    volume_attributes_class_name: str | None = None
+    volume_mode: str | None = None
+    mount_options: tuple[str, ...] = ()
+    claim_ref: ObjectReference | None = None
+    nfs: NFSVolumeSource | None = None
+    host_path: HostPathVolumeSource | None = None
+    local: Json = None
+    csi: Json = None
+    node_affinity: Json = None
+
+
+class PersistentVolumeStatus(Value, frozen=True):
+    """`phase` is Available, Bound or Released."""
+
+    phase: str = ""
+    message: str = ""
+    reason: str = ""
+    last_phase_transition_time: str | None = None
+
+
+class PersistentVolume(Object, frozen=True):
+    """Storage that an administrator has set up."""
+
+    API_VERSION = "v1"
+    KIND = "PersistentVolume"
+
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    status: PersistentVolumeStatus = PersistentVolumeStatus()
+
+
+class PersistentVolumeClaimSpec(Value, frozen=True):
+    """`volume_name` is the volume that is asked for, or that the claim has."""
+
+    access_modes: tuple[str, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
+    volume_name: str = ""
+    storage_class_name: str | None = None
+    volume_attributes_class_name: str | None = None
+    volume_mode: str | None = None
+    selector: LabelSelector | None = None
+    data_source: Json = None
+    data_source_ref: Json = None
+
+
+class PersistentVolumeClaimStatus(Value, frozen=True):
+    """`phase` is Pending, Bound or Lost."""
+
+    phase: str = ""
+    access_modes: tuple[str, ...] = ()
+    capacity: dict[str, str | int | float] = {}
+    conditions: Json = None
+
+
+class PersistentVolumeClaim(Object, frozen=True):
+    """A project's claim to storage."""
+
+    API_VERSION = "v1"
+    KIND = "PersistentVolumeClaim"
+
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+def defaulted_volume(volume: PersistentVolume) -> PersistentVolume:
+    """The volume with every default written out."""
+    policy = volume.spec.persistent_volume_reclaim_policy or "Retain"
+    mode = volume.spec.volume_mode or "Filesystem"
+    path = volume.spec.host_path
+    path = path if path is None else replace(path, type=path.type or "")
+    spec = replace(volume.spec, persistent_volume_reclaim_policy=policy, volume_mode=mode, host_path=path)
+    return replace(volume, spec=spec, status=replace(volume.status, phase=volume.status.phase or PENDING))
+
+
+def defaulted_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    """The claim with every default written out."""
+    spec = replace(claim.spec, volume_mode=claim.spec.volume_mode or "Filesystem")
+    return replace(claim, spec=spec, status=replace(claim.status, phase=claim.status.phase or PENDING))

@@ -1,0 +1,1 @@
+"""What every object has (Kubernetes: meta/v1)."""

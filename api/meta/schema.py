@@ -1,0 +1,176 @@
+"""Check that a JSON document has the shape of a struct; report each mismatch by path as a FieldError. Pure."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+MISSING = "FieldValueRequired"
+INVALID = "FieldValueInvalid"
+DUPLICATE = "FieldValueDuplicate"
+NOT_SUPPORTED = "FieldValueNotSupported"
+FORBIDDEN = "FieldValueForbidden"
+UNKNOWN = "UnknownField"
+
+
+class FieldError(NamedTuple):
+    """One thing that is wrong with a document.
+
+    `path` is written as in Kubernetes (`spec.containers[1].image`), `found` shows the value, `wanted` says what is
+    accepted, `reason` is a cause of a Kubernetes Status, or UnknownField.
+    """
+
+    path: str
+    found: str
+    wanted: str
+    reason: str = INVALID
+
+    def __str__(self) -> str:
+        if self.reason == MISSING:
+            return f"{self.path}: is missing; {self.wanted}"
+        if self.reason == UNKNOWN:
+            return f"{self.path}: is not a field{self.wanted}"
+        return f"{self.path}: is {self.found}; {self.wanted}"
+
+
+def shape_errors(kind: type[msgspec.Struct], document: object) -> Iterator[FieldError]:
+    """Every place where the document does not have the shape of `kind`, in the order of the document."""
+    yield from _walk(_info(kind), document, "")
+
+
+@cache
+def _info(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+def _walk(info: inspect.Type, value: object, path: str) -> Iterator[FieldError]:
+    if isinstance(info, inspect.Metadata):
+        yield from _walk(info.type, value, path)
+    elif isinstance(info, inspect.StructType):
+        yield from _walk_struct(info, value, path)
+    elif isinstance(info, inspect.VarTupleType):
+        yield from _walk_list(info, value, path)
+    elif isinstance(info, inspect.DictType):
+        yield from _walk_map(info, value, path)
+    elif isinstance(info, inspect.UnionType):
+        yield from _walk_union(info, value, path)
+    elif not isinstance(info, inspect.AnyType) and not _is_scalar(info, value):
+        yield _mismatch(path, value, f"{_name(info)} is accepted")
+
+
+def _walk_struct(info: inspect.StructType, value: object, path: str) -> Iterator[FieldError]:
+    if not isinstance(value, dict):
+        yield _mismatch(path, value, "an object is accepted")
+        return
+    fields = {field.encode_name: field for field in info.fields}
+    for key, item in value.items():
+        place = f"{path}.{key}" if path else str(key) or '""'
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), fields, n=1)
+            yield FieldError(place, quoted(item), f'; did you mean "{near[0]}"?' if near else "", UNKNOWN)
+        elif item is not None:
+            yield from _walk(fields[key].type, item, place)
+    for key, field in fields.items():
+        if field.required and value.get(key) is None:
+            place = f"{path}.{key}" if path else key
+            yield FieldError(place, "null", f"{_name(field.type)} is required", MISSING)
+
+
+def _walk_list(info: inspect.VarTupleType, value: object, path: str) -> Iterator[FieldError]:
+    if not isinstance(value, list | tuple):
+        yield _mismatch(path, value, "a list is accepted")
+        return
+    for number, item in enumerate(value):
+        yield from _walk(info.item_type, item, f"{path}[{number}]")
+
+
+def _walk_map(info: inspect.DictType, value: object, path: str) -> Iterator[FieldError]:
+    if not isinstance(value, dict):
+        yield _mismatch(path, value, "a map is accepted")
+        return
+    for key, item in value.items():
+        yield from _walk(info.value_type, item, f"{path}[{key}]")
+
+
+def _walk_union(info: inspect.UnionType, value: object, path: str) -> Iterator[FieldError]:
+    options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
+    if len(options) == 1:
+        yield from _walk(options[0], value, path)
+    elif not any(_is_scalar(option, value) for option in options):
+        yield _mismatch(path, value, f"{' or '.join(map(_name, options))} is accepted")
+
+
+def _is_scalar(info: inspect.Type, value: object) -> bool:
+    if isinstance(info, inspect.BoolType):
+        return isinstance(value, bool)
+    if isinstance(info, inspect.IntType):
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    if isinstance(info, inspect.FloatType):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(info, inspect.BytesType):
+        return isinstance(value, str) and _is_base64(value)
+    return isinstance(info, inspect.StrType) and isinstance(value, str)
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(info: inspect.Type) -> str:
+    names: dict[type[inspect.Type], str] = {
+        inspect.BoolType: "true or false",
+        inspect.IntType: "a whole number",
+        inspect.FloatType: "a number",
+        inspect.StrType: "a string",
+        inspect.BytesType: "bytes in base64",
+        inspect.VarTupleType: "a list",
+    }
+    if isinstance(info, inspect.Metadata):
+        return _name(info.type)
+    return names.get(type(info), "an object")
+
+
+def _mismatch(path: str, value: object, wanted: str) -> FieldError:
+    return FieldError(path or "the document", quoted(value), wanted)
+
+
+def quoted(value: Any) -> str:
+    """A value as it may stand in a message: JSON, cut at 60 characters."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def without_nulls(value: object) -> object:
+    """The document with every field dropped that is null, which means the same as absent."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def unsupported_values(*rows: tuple[str, str, tuple[str, ...]]) -> Iterator[FieldError]:
+    """A problem for each (path, value, accepted) whose value is neither empty nor accepted."""
+    for path, value, accepted in rows:
+        if value and value not in accepted:
+            yield FieldError(path, quoted(value), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
+
+
+def duplicate_values(path: str, values: list[str]) -> Iterator[FieldError]:
+    """A problem for each value that stood before; `path` has a `{}` for its number."""
+    for number, value in enumerate(values):
+        if value and value in values[:number]:
+            yield FieldError(path.format(number), quoted(value), "must be unique", DUPLICATE)

@@ -1,0 +1,1 @@
+"""Types and requests of the pod network (network.openshift.io, podlane.io)."""

@@ -1,0 +1,1 @@
+"""Defaults and checks (Kubernetes: apis/core/validation and defaults)."""
