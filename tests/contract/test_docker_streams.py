@@ -515,10 +515,10 @@ async def test_a_program_that_docker_gave_up_is_ended_and_another_of_its_number_
     started, noted_at = ExecJournal(tmp_path), time.time() + later
     with spawned("sleep", "1000") as program:
 
-        async def ask(*_: object) -> object:
+        async def inspect(*_: object) -> object:
             return {"Running": False, "ExitCode": 126, "Pid": program.pid, "ContainerID": ""}
 
-        monkeypatch.setattr(docker_exec, "ask", docker_request)
+        monkeypatch.setattr(docker_exec, "docker_request", inspect)
         started.write_down("0" * 64)
         os.utime(tmp_path / ("0" * 64), (noted_at, noted_at))
         await kill_orphaned_execs("", ExecJournal(tmp_path))

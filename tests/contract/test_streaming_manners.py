@@ -137,7 +137,7 @@ async def test_of_a_message_without_end_no_more_waits_here_than_of_short_ones(
     one_pod: PodServer, deaf: RemoteCommandWitness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither of one client nor of many; and what waits is counted for as long as it does."""
-    monkeypatch.setattr(websocket, "COMMON", 4 << 20)
+    monkeypatch.setattr(websocket, "SHARED_BUFFER_BYTES", 4 << 20)
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Raw.to(one_pod.url)) for _ in range(30)]
         for client in clients:
