@@ -11,7 +11,7 @@ import sys
 
 from api.client.client import ClientError
 from api.client.kubeconfig import BadKubeconfig
-from master.settings import Settings, problems
+from master.config import MasterConfig, config_problems
 from reconcile.config_file import load
 from reconcile.daemon import notify, run
 from reconcile.errors import DriverError
@@ -23,8 +23,8 @@ PROG = "podlane-master"
 
 def main() -> int:
     """The console script. Exit codes: 0 stopped, 1 failed, 2 wrong use."""
-    settings = load(Settings, PROG, "/etc/podlane/master.yaml")
-    wrong = problems(settings)
+    settings = load(MasterConfig, PROG, "/etc/podlane/master.yaml")
+    wrong = config_problems(settings)
     if wrong:
         sys.stderr.writelines(f"{PROG}: {sentence}\n" for sentence in wrong)
         return 2
@@ -32,7 +32,7 @@ def main() -> int:
 
     async def serve() -> None:
         try:
-            await (_serve_beside(settings) if settings.kubeconfig else _serve(settings))
+            await (_serve_network_controller(settings) if settings.kubeconfig else _serve_api(settings))
         except (DriverError, ClientError, BadKubeconfig) as error:
             log.error("cannot run", extra={"error": str(error)})
             failed.append(error)
@@ -40,16 +40,16 @@ def main() -> int:
     return run(serve) or (1 if failed else 0)
 
 
-async def _serve_beside(settings: Settings) -> None:
-    from master.beside.daemon import serve_beside  # noqa: PLC0415 - 4 MB less than with the master's own
+async def _serve_network_controller(settings: MasterConfig) -> None:
+    from master.network_controller.app import run_network_controller  # noqa: PLC0415 - 4 MB less than with the master's own
 
-    await serve_beside(settings)
+    await run_network_controller(settings)
 
 
-async def _serve(settings: Settings) -> None:
-    from master.daemon import running  # noqa: PLC0415 - 1 MB less than with both
+async def _serve_api(settings: MasterConfig) -> None:
+    from master.app import run_master  # noqa: PLC0415 - 1 MB less than with both
 
-    async with running(settings) as master:
+    async with run_master(settings) as master:
         log.info("serving", extra={"url": master.url, "revision": master.store.revision})
         notify("READY=1")
         await asyncio.Event().wait()

@@ -1,1 +1,1 @@
-"""What must hold of what is written, and what is filled in."""
+"""Admission: checks and defaults of new and changed objects."""

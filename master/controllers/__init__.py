@@ -1,1 +1,1 @@
-"""What the master itself wishes of the objects: a look in, writes out."""
+"""Controllers: pure functions that read objects and return the actions that bring them to the desired state."""

@@ -1,9 +1,9 @@
-"""Requests for certificates that are approved by themselves, and those that are signed. Pure."""
+"""Approval and signing of CertificateSigningRequests. Pure."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -17,48 +17,49 @@ from api.core.certificates import (
 )
 from api.core.node import Node
 from api.pki import keys
-from master.access import signers
-from master.access.serving import Reserved
-from master.access.signers import May
+from master.auth import certificate_signing
+from master.auth.certificate_signing import Authorize, ReservedNames
+from master.controllers.actions import Action, Update, Warn
+from master.controllers.context import Lister, Sign
+from master.controllers.network import kubernetes_service
 from master.kinds.kind import show_time
-from master.writing.outcomes import Change, Notice
-
-Sign = Callable[[CertificateSigningRequest], bytes]
 
 
-def approvals(
+def approve_requests(
     requests: Iterable[CertificateSigningRequest],
     nodes: Collection[Node],
-    reserved: Reserved,
-    may: May,
+    reserved: ReservedNames,
+    may: Authorize,
     now: datetime.datetime,
-) -> Iterator[Change | Notice]:
+) -> Iterator[Update | Warn]:
     """Those of nodes that may have what they ask for; that others wait for somebody is told."""
     for item in requests:
         decided = any(csr_condition(item, kind) for kind in (APPROVED, DENIED, FAILED))
-        if decided or item.spec.signer_name not in signers.OF_NODES:
+        if decided or item.spec.signer_name not in certificate_signing.NODE_SIGNERS:
             continue
         name, spec = item.metadata.name, item.spec
-        found = signers.verdict(item, nodes, reserved, may)
+        found = certificate_signing.approve(item, nodes, reserved, may)
         if found.approved:
-            yield Change(_with(item, APPROVED, "AutoApproved", found.words, now), item)
+            yield Update(_with(item, APPROVED, "AutoApproved", found.words, now), item)
         else:
-            asked = f"{spec.username} asks {spec.signer_name} for {signers.wanted(item)}"
+            asked = f"{spec.username} asks {spec.signer_name} for {certificate_signing.describe_csr(item)}"
             words = f"{asked}; not approved by itself: {found.words}; kubectl certificate approve {name}"
-            yield Notice(words, f"CertificateSigningRequest {name}")
+            yield Warn(words, f"CertificateSigningRequest {name}")
 
 
-def signings(requests: Iterable[CertificateSigningRequest], sign: Sign, now: datetime.datetime) -> Iterator[Change]:
+def sign_requests(
+    requests: Iterable[CertificateSigningRequest], sign: Sign, now: datetime.datetime
+) -> Iterator[Update]:
     """Approved ones get their certificate, or are told why they do not."""
     for item in requests:
         approved = csr_condition(item, APPROVED) and not (csr_condition(item, DENIED) or csr_condition(item, FAILED))
-        if item.status.certificate or not approved or item.spec.signer_name not in signers.OURS:
+        if item.status.certificate or not approved or item.spec.signer_name not in certificate_signing.BUILTIN_SIGNERS:
             continue
-        why = signers.refusal(item, keys.read_request(item.spec.request))
+        why = certificate_signing.signing_denial(item, keys.read_request(item.spec.request))
         if why:
-            yield Change(_with(item, FAILED, "SignerValidationFailure", why, now), item)
+            yield Update(_with(item, FAILED, "SignerValidationFailure", why, now), item)
         else:
-            yield Change(replace(item, status=replace(item.status, certificate=sign(item))), item)
+            yield Update(replace(item, status=replace(item.status, certificate=sign(item))), item)
 
 
 def _with(
@@ -69,3 +70,21 @@ def _with(
         type=kind, status="True", reason=reason, message=words, last_update_time=moment, last_transition_time=moment
     )
     return replace(item, status=replace(item.status, conditions=(*item.status.conditions, row)))
+
+
+def sync_approvals(look: Lister) -> Iterable[Action]:
+    """Approve the requests that need no approval by an administrator."""
+    found = look.all("CertificateSigningRequest")
+    if not found:
+        return ()
+    place, wish = look.env.place(), look.env.wish
+    networks = (*(pool.network for pool in wish.pools.pools), wish.service_network)
+    reserved = ReservedNames(
+        networks, place.address if place else "", frozenset((*kubernetes_service.DNS_NAMES, look.env.host().lower()))
+    )
+    return approve_requests(found, look.all("Node"), reserved, look.env.may, look.now)
+
+
+def sync_signatures(look: Lister) -> Iterable[Action]:
+    """Sign the approved requests."""
+    return sign_requests(look.all("CertificateSigningRequest"), look.env.issue, look.now)

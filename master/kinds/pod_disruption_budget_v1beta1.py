@@ -15,11 +15,7 @@ from api.meta.types import Object
 from api.validation.registry import KindRules
 from master.kinds import pod_disruption_budget
 from master.kinds.kind import Conversion, Kind
-from master.kinds.pod_disruption_budget import (
-    POD_DISRUPTION_BUDGET,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
-)
+from master.kinds.pod_disruption_budget import POD_DISRUPTION_BUDGET, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 
 ALL = LabelSelector(
     match_expressions=(

@@ -1,1 +1,1 @@
-"""The HTTPS door and what stands behind each path."""
+"""The HTTPS API server."""

@@ -1,4 +1,4 @@
-"""The HTTPS door: who is asking, may they, and which part of the master answers."""
+"""The HTTPS listener: authenticates, authorizes and dispatches requests."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from api.meta.types import Object
-from master.access import reviews, service_tokens
-from master.access.authorize import READS, Attributes, PathAttributes, User
-from master.access.callers import Callers
-from master.access.pki import Authority
-from master.access.rights import Rights
-from master.access.service_tokens import Issuer
 from master.admission.chain import AdmissionChain
-from master.admission.service_addresses import USUAL, ServiceWish
+from master.auth import reviews, service_account_tokens
+from master.auth.attributes import READ_VERBS, Attributes, PathAttributes, User
+from master.auth.authentication import Authenticator
+from master.auth.authorization import Authorizer
+from master.auth.pki import Authority
+from master.auth.service_account_tokens import TokenSigner
+from master.config import DEFAULT_SERVICE_CONFIG, ServiceConfig
 from master.kinds import MADE, project
 from master.kinds.kind import SCALE
-from master.server import pages, project_requests, request_body, watch
-from master.server.nodes_door import NodesDoor
-from master.server.pass_through import PassThrough
-from master.server.pod_actions import PodActions
-from master.server.project_requests import ProjectRequests
-from master.server.resource_metrics import ResourceMetrics
-from master.server.rest import Objects
+from master.registry import projects
+from master.registry.metrics import MetricsReader
+from master.registry.pods import PodActions
+from master.registry.projects import ProjectRequests
+from master.registry.registry import Registry
+from master.resources import virtual
+from master.server import handlers, nonresource, watch
+from master.server.proxy.kubelet_client import KubeletClient
+from master.server.proxy.pod_streams import PodStreams
 from master.store.store import Store
 from master.wire import answers, bodies, passing, request
 from master.wire.ask import Answer, Ask, Clock
 from master.wire.passing import Passage
 from master.wire.request import Target
-from master.writing import writes
 from reconcile.errors import NotReady
 from reconcile.listener import Limits, Listener
 
@@ -45,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ServerDependencies:
     """What the server answers with. `unready` says why the master cannot do its work yet; empty if it can.
 
     `address` is that by which others reach it, `nodes` leads to the servers of the nodes.
@@ -53,15 +54,15 @@ class Parts:
 
     store: Store
     authority: Authority
-    tokens: Issuer
+    tokens: TokenSigner
     clock: Clock
     unready: Callable[[], str]
     address: str
-    nodes: NodesDoor
-    services: ServiceWish = USUAL
+    nodes: KubeletClient
+    services: ServiceConfig = DEFAULT_SERVICE_CONFIG
 
 
-def tls(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
+def tls_context(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
     """TLS that asks for a client certificate; one that our authority did not sign ends the connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -76,28 +77,28 @@ class Server:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: ServerDependencies,
         limits: Limits = Limits(),  # noqa: B008
-        body_seconds: float = request_body.BODY_SECONDS,
+        body_seconds: float = handlers.BODY_TIMEOUT_SECONDS,
     ) -> None:
         self._parts = parts
         self._store = parts.store
-        self._callers = Callers(parts.store, parts.tokens, parts.clock)
+        self._callers = Authenticator(parts.store, parts.tokens, parts.clock)
         chain = AdmissionChain(parts.clock, parts.authority.pem.decode(), parts.services)
-        self._rights = Rights(parts.store, self._callers.asked)
+        self._rights = Authorizer(parts.store, self._callers.asked)
         self._requests = ProjectRequests(parts.store, chain, parts.clock)
-        self._objects = Objects(parts.store, parts.clock, chain, self._rights)
-        self._metrics = ResourceMetrics(parts.store, parts.nodes, parts.clock)
+        self._objects = Registry(parts.store, parts.clock, chain, self._rights)
+        self._metrics = MetricsReader(parts.store, parts.nodes, parts.clock)
         on_pods = PodActions(parts.store, parts.clock)
         self._actions = {
             ("Pod", "binding"): on_pods.bind,
             ("Pod", "eviction"): on_pods.evict,
             ("ServiceAccount", "token"): self._callers.give,
         }
-        self._through = PassThrough(parts.store, parts.nodes)
-        self.watches = watch.Watches(parts.store, parts.clock)
+        self._through = PodStreams(parts.store, parts.nodes)
+        self.watches = watch.WatchHandler(parts.store, parts.clock)
         self._body_seconds = body_seconds
-        app = web.Application(client_max_size=request_body.LARGEST_BODY)
+        app = web.Application(client_max_size=handlers.MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._listener = Listener(app, limits)
 
@@ -126,14 +127,14 @@ class Server:
         try:
             return await self._answer(http)
         except answers.Failure as failure:
-            return _refusal(failure)
+            return _error_response(failure)
         except NotReady as error:
-            return _refusal(answers.unavailable(str(error)))
+            return _error_response(answers.unavailable(str(error)))
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
             log.exception("request failed", extra={"method": http.method, "path": http.path})
-            return _refusal(answers.failure(500, "InternalError", "the server failed; its log says more"))
+            return _error_response(answers.failure(500, "InternalError", "the server failed; its log says more"))
 
     async def _answer(self, http: web.Request) -> web.StreamResponse:
         certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
@@ -148,7 +149,7 @@ class Server:
         review = request.review(http.path)
         if review is not None:
             return await self._review(http, user, *review)
-        if http.path == project_requests.PATH:
+        if http.path == projects.PROJECT_REQUESTS_PATH:
             return await self._project_request(http, user)
         self._rights.check_attributes(user, PathAttributes(request.path_verb(http.method), http.path))
         answer = self._page(http)
@@ -158,11 +159,11 @@ class Server:
 
     def _page(self, http: web.Request) -> web.Response:
         tokens = self._parts.tokens
-        if http.path == service_tokens.KEYS_PATH:
-            return pages.json_answer(tokens.keys())
-        if http.path == service_tokens.CONFIGURATION_PATH:
-            return pages.json_answer(tokens.configuration(f"https://{self._parts.address}:{self.port}"))
-        return pages.answer(http, self._parts.unready)
+        if http.path == service_account_tokens.JWKS_PATH:
+            return nonresource.json_answer(tokens.keys())
+        if http.path == service_account_tokens.OPENID_CONFIGURATION_PATH:
+            return nonresource.json_answer(tokens.configuration(f"https://{self._parts.address}:{self.port}"))
+        return nonresource.handle(http, self._parts.unready)
 
     async def _pass(self, http: web.Request, user: User, passage: Passage) -> web.StreamResponse:
         self._rights.check(user, request.VERBS.get(http.method, ""), Ask(passage.where, {}, user=user))
@@ -186,11 +187,11 @@ class Server:
         if verb == "watch" and (http.method == "HEAD" or where.kind in MADE):
             raise answers.not_allowed()
         if verb == "watch":
-            return await self.watches.serve(http, watch.wish(ask))
+            return await self.watches.serve(http, watch.parse_watch_options(ask))
         try:
             answer = await self._operate(verb, ask)
         except answers.Failure:
-            if verb not in READS:
+            if verb not in READ_VERBS:
                 # It may rest on writes that are on their way to the disk: who looks again must see them.
                 await self._store.write()
             raise
@@ -231,7 +232,7 @@ class Server:
 
     async def _document(self, http: web.Request, content_type: str) -> Any:
         """The body as a document; YAML takes long enough to let others go on meanwhile."""
-        body = await request_body.whole(http, self._body_seconds)
+        body = await handlers.read_body(http, self._body_seconds)
         if not body and http.method == "DELETE":
             return None
         if content_type in (bodies.YAML, bodies.APPLY_PATCH):
@@ -243,20 +244,22 @@ class Server:
     async def _review(self, http: web.Request, user: User, kind: type[Object], namespace: str) -> web.StreamResponse:
         if http.method != "POST":
             raise answers.not_allowed()
-        group, plural = reviews.PLACES[kind]
+        group, plural = virtual.REVIEW_RESOURCES[kind]
         self._rights.check_attributes(user, Attributes("create", group, plural, namespace=namespace))
         if request.view(http.headers.get("Accept", "")) is not request.View.OBJECT:
             raise answers.not_acceptable()
         document = await self._document(http, _content_type(http))
-        review = writes.asked(kind, document, namespace)
-        judge = reviews.Judge(self._callers.whose, self._rights.reviewed, self._rights.rules)
-        answer = reviews.answered(review, user, judge)
-        return pages.json_answer(msgspec.structs.replace(answer, api_version=kind.API_VERSION, kind=kind.KIND), 201)
+        review = reviews.decode_review(kind, document, namespace)
+        judge = reviews.ReviewBackend(self._callers.whose, self._rights.reviewed, self._rights.rules)
+        answer = reviews.answer_review(review, user, judge)
+        return nonresource.json_answer(
+            msgspec.structs.replace(answer, api_version=kind.API_VERSION, kind=kind.KIND), 201
+        )
 
     async def _project_request(self, http: web.Request, user: User) -> web.StreamResponse:
         asked = Attributes("create", project.GROUP, project.REQUESTS)
         if not self._rights.decision(user, asked).allowed:
-            raise project_requests.refused()
+            raise projects.not_allowed()
         if http.method == "GET":
             # A list of what is never kept: it says that one may ask.
             return web.Response(body=answers.encode(answers.success()), content_type="application/json")
@@ -278,7 +281,7 @@ def _address(http: web.Request) -> str:
     return str(peer[0]) if peer else ""
 
 
-def _refusal(failure: answers.Failure) -> web.Response:
+def _error_response(failure: answers.Failure) -> web.Response:
     status = failure.status
     retry = status.details.retry_after_seconds if status.details else 0
     headers = CIMultiDict(_warnings(failure.warnings))

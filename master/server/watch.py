@@ -1,7 +1,8 @@
-"""Watches: every client gets the events of its selection, in order, from the revision it names.
+"""Watches: each client gets the events of its selection, in order, from its revision on.
 
-An event is put into words once for each form that is watched, however many watch it. A client that does not read is
-cut off when too much waits for it; it comes back with its last revision.
+An event is encoded once for each requested form, for all watchers together. Queued bytes of a client are bounded: a
+client that does not read is disconnected and comes back with its last revision. Watchers of one form share the queued
+chunks; only what the connection takes next is copied and encrypted for one client.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import datetime
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,29 +22,104 @@ from aiohttp import HttpVersion11, web
 from api.meta.schema import FORBIDDEN, FieldError
 from master.kinds.conversions import seen_event
 from master.kinds.kind import with_metadata
-from master.server.streams import Stream
 from master.store.records import Event, Expired
 from master.store.store import Store
 from master.wire import answers, request, tables
 from master.wire.ask import Ask
 from master.wire.request import Selection, View
 
+MAX_QUEUED_BYTES = 8 << 20
+"""Bytes that may wait for one client. One that lets more wait is cut off, and comes back with its last revision."""
+
+TRANSPORT_BUFFER = 32 << 10
+"""Bytes that are encrypted for one client ahead of its reading."""
+
+
+class ClientStream:
+    """`write` never waits; `flush` does. Made when the head of the answer is on its way."""
+
+    def __init__(self, http: web.Request, transport: asyncio.Transport, response: web.StreamResponse) -> None:
+        transport.set_write_buffer_limits(high=TRANSPORT_BUFFER)
+        self._protocol = http.protocol
+        self._transport = transport
+        self._response = response
+        self._waiting: deque[bytes] = deque()
+        self._unread = 0
+        self._stirred = asyncio.Event()
+        self._framed = response.chunked
+        self.ended = False
+        self.cut_off = False
+        """Whether it was ended because too much waited."""
+
+    @property
+    def full(self) -> bool:
+        """Whether what is written now has to wait."""
+        return bool(self._waiting)
+
+    def write(self, chunk: bytes) -> None:
+        """Send a chunk of HTTP/1.1, or let it wait behind others."""
+        if not self._framed:
+            chunk = chunk[chunk.index(b"\n") + 1 : -2]
+        if self._transport.is_closing():
+            self.end()
+        elif not self._waiting and not self._protocol.writing_paused:
+            self._transport.write(chunk)
+        else:
+            self._waiting.append(chunk)
+            self._stirred.set()
+            self.owe(len(chunk))
+
+    def owe(self, size: int) -> None:
+        """So many bytes more wait for the client."""
+        self._unread += size
+        if self._unread > MAX_QUEUED_BYTES and not self.cut_off:
+            self.cut_off = True
+            self._waiting.clear()
+            self._transport.abort()
+            self.end()
+
+    def paid(self, size: int) -> None:
+        """So many bytes, of which `owe` was told, wait no more."""
+        self._unread -= size
+
+    async def flush(self) -> None:
+        """Until nothing waits, or it has ended. Raises ConnectionError when the client goes."""
+        while self._waiting and not self.ended:
+            await self._response.drain()
+            while self._waiting and not self._protocol.writing_paused:
+                chunk = self._waiting.popleft()
+                self.paid(len(chunk))
+                self._transport.write(chunk)
+
+    async def flow(self) -> None:
+        """Send what waits, whenever something does, until it has ended."""
+        while not self.ended:
+            await self.flush()
+            await self._stirred.wait()
+            self._stirred.clear()
+
+    def end(self) -> None:
+        """Nothing more is to be sent."""
+        self.ended = True
+        self._stirred.set()
+
+
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime.datetime]
 
 BOOKMARK_SECONDS = 60.0
-DEFAULT_SECONDS = (1800.0, 3600.0)
+DEFAULT_WATCH_SECONDS = (1800.0, 3600.0)
 """How long a watch lasts that does not say: anything between, so that clients do not all come back at once."""
 
-TURN = 50
+YIELD_EVERY = 50
 """Events of a beginning that are sent before others have their turn; and before it is seen that the client has gone."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OutputOptions:
     """How events are to look."""
 
     view: View
@@ -51,11 +128,11 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WatchOptions:
     """A watch as it was asked for: after `revision`, or with what there is first, or (neither) with what comes."""
 
     selection: Selection
-    form: Form
+    form: OutputOptions
     revision: int | None
     existing: bool
     initial_end: bool
@@ -63,7 +140,7 @@ class Wish:
     seconds: float
 
 
-def wish(ask: Ask) -> Wish:
+def parse_watch_options(ask: Ask) -> WatchOptions:
     """Read the parameters of a watch. Raises Failure."""
     query = ask.query
     revision, seconds = request.number(query, "resourceVersion"), request.number(query, "timeoutSeconds")
@@ -72,14 +149,14 @@ def wish(ask: Ask) -> Wish:
         raise _forbidden_match("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
     if match and "sendInitialEvents" not in query:
         raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
-    return Wish(
+    return WatchOptions(
         selection=request.selection(ask.where, query, ask.visible),
-        form=Form(request.view(ask.accept), query.get("includeObject", "Metadata")),
+        form=OutputOptions(request.view(ask.accept), query.get("includeObject", "Metadata")),
         revision=revision or None,
         existing=initial or (not revision and "sendInitialEvents" not in query),
         initial_end=initial,
         bookmarks=request.flag(query, "allowWatchBookmarks"),
-        seconds=float(seconds) if seconds else random.uniform(*DEFAULT_SECONDS),
+        seconds=float(seconds) if seconds else random.uniform(*DEFAULT_WATCH_SECONDS),
     )
 
 
@@ -87,7 +164,7 @@ def _forbidden_match(why: str) -> answers.Failure:
     return answers.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", why, FORBIDDEN))
 
 
-def change(selection: Selection, event: Event) -> str:
+def event_type(selection: Selection, event: Event) -> str:
     """What an event is to those who see only a selection: an object may enter it or leave it. Empty if nothing."""
     before = selection.takes(event.previous)
     after = event.type != "DELETED" and selection.takes(event.record)
@@ -96,16 +173,16 @@ def change(selection: Selection, event: Event) -> str:
     return "DELETED" if before else ""
 
 
-class Watches:
+class WatchHandler:
     """All watches of the server."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._worded: Event | None = None
-        self._words: dict[tuple[str, str, Form], bytes] = {}
+        self._words: dict[tuple[str, str, OutputOptions], bytes] = {}
         self._seen: dict[str, Event] = {}
-        self._open: set[_Follower] = set()
+        self._open: set[Watcher] = set()
 
     @property
     def count(self) -> int:
@@ -117,7 +194,7 @@ class Watches:
         for follower in tuple(self._open):
             follower.end()
 
-    async def serve(self, http: web.Request, wanted: Wish) -> web.StreamResponse:
+    async def serve(self, http: web.Request, wanted: WatchOptions) -> web.StreamResponse:
         """Answer a watch until its time is up or the client goes."""
         if wanted.existing and (wanted.revision or 0) > self._store.revision:
             raise answers.too_large_version(wanted.revision or 0, self._store.revision)
@@ -130,7 +207,7 @@ class Watches:
         transport = http.transport
         if transport is None:
             return response
-        follower = _Follower(self, wanted, Stream(http, transport, response))
+        follower = Watcher(self, wanted, ClientStream(http, transport, response))
         self._open.add(follower)
         try:
             await follower.run(self._store)
@@ -138,7 +215,7 @@ class Watches:
             self._open.discard(follower)
         return response
 
-    def beginning(self, wanted: Wish) -> Iterator[Event]:
+    def beginning(self, wanted: WatchOptions) -> Iterator[Event]:
         """What a watch is sent first. Raises Expired."""
         selection = wanted.selection
         if wanted.existing:
@@ -146,7 +223,7 @@ class Watches:
             return (Event("ADDED", record, None) for record in records)
         return iter(self._store.since(selection.kind.stored, wanted.revision) if wanted.revision else ())
 
-    def words(self, selection: Selection, form: Form, event: Event) -> bytes:
+    def words(self, selection: Selection, form: OutputOptions, event: Event) -> bytes:
         """The event as a chunk of HTTP for one selection and form; empty if it is nothing to them."""
         if self._worded is not event:
             self._worded, self._words, self._seen = event, {}, {}
@@ -154,7 +231,7 @@ class Watches:
         if version not in self._seen:
             self._seen[version] = seen_event(selection.kind, event)
         told = self._seen[version]
-        what = change(selection, told)
+        what = event_type(selection, told)
         if not what:
             return b""
         left = what == "DELETED" and event.type != "DELETED"
@@ -163,7 +240,7 @@ class Watches:
             self._words[key] = _framed(what, self._shown(selection, form, told, left=left))
         return self._words[key]
 
-    def _shown(self, selection: Selection, form: Form, event: Event, *, left: bool) -> bytes:
+    def _shown(self, selection: Selection, form: OutputOptions, event: Event, *, left: bool) -> bytes:
         if form.view is View.OBJECT and not left:
             return event.record.data
         item: Any = event.record.object
@@ -175,7 +252,7 @@ class Watches:
         definitions = tables.columns(selection.kind) if form.definitions else None
         return tables.table(form.view, [row], {"resourceVersion": str(event.record.revision)}, definitions)
 
-    def bookmark(self, wanted: Wish, revision: int, annotations: dict[str, str] | None = None) -> bytes:
+    def bookmark(self, wanted: WatchOptions, revision: int, annotations: dict[str, str] | None = None) -> bytes:
         """Says how far the client has come."""
         kind, view = wanted.selection.kind, wanted.form.view
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
@@ -189,13 +266,13 @@ class Watches:
         return _framed("BOOKMARK", msgspec.json.encode({**head, "metadata": metadata}))
 
 
-class _Follower:
+class Watcher:
     """One client's watch."""
 
-    def __init__(self, watches: Watches, wanted: Wish, stream: Stream) -> None:
+    def __init__(self, watches: WatchHandler, wanted: WatchOptions, stream: ClientStream) -> None:
         self._watches = watches
         self._wanted = wanted
-        self._form = Form(wanted.form.view, wanted.form.include, definitions=wanted.form.view.is_table)
+        self._form = OutputOptions(wanted.form.view, wanted.form.include, definitions=wanted.form.view.is_table)
         self._stream = stream
         self._backlog: list[Event] | None = []
 
@@ -248,7 +325,7 @@ class _Follower:
             self._send(event)
             if self._stream.full:
                 await self._stream.flush()
-            elif number % TURN == 0:
+            elif number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             if self._stream.ended:
                 return

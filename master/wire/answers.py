@@ -10,10 +10,8 @@ import msgspec
 from api.meta import schema
 from api.meta.schema import FieldError
 from api.meta.types import ListMeta, Status, StatusCause, StatusDetails
-from master.access.authorize import Attributes, PathAttributes
+from master.auth.attributes import Attributes, PathAttributes
 from master.kinds.kind import AnyKind
-from master.writing.apply import UPDATE, Conflict, Owner
-from master.writing.field_sets import shown_path
 
 
 class Failure(Exception):
@@ -126,29 +124,6 @@ def unpatchable(why: str) -> Failure:
     message = "the server rejected our request due to an error in our request"
     cause = StatusCause(reason=schema.INVALID, message=why, field="patch")
     return failure(422, "Invalid", message, StatusDetails(causes=(cause,)))
-
-
-def apply_conflict(conflicts: Sequence[Conflict]) -> Failure:
-    """409: an apply would change what others own. kubectl shows the causes and tells of --force-conflicts."""
-    causes = tuple(
-        StatusCause(
-            reason="FieldManagerConflict", message=f"conflict with {_shown(row.owner)}", field=shown_path(row.path)
-        )
-        for row in conflicts
-    )
-    if len(causes) == 1:
-        listed = f"1 conflict: {causes[0].message}: {causes[0].field}"
-    else:
-        owners = sorted({_shown(row.owner) for row in conflicts})
-        rows = {name: [shown_path(row.path) for row in conflicts if _shown(row.owner) == name] for name in owners}
-        lines = [line for name in owners for line in (f"conflicts with {name}:", *(f"- {path}" for path in rows[name]))]
-        listed = f"{len(causes)} conflicts: " + "\n".join(lines)
-    return failure(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))
-
-
-def _shown(owner: Owner) -> str:
-    name = f'"{owner.manager}"' + (f' with subresource "{owner.subresource}"' if owner.subresource else "")
-    return f"{name} using {owner.api_version} at {owner.time}" if owner.operation == UPDATE else name
 
 
 def expired(message: str) -> Failure:

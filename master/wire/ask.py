@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from api.meta.schema import NOT_SUPPORTED, FieldError, quoted
-from master.access.authorize import User
+from master.auth.attributes import User
+from master.registry.request import DeleteOptions
 from master.store.records import Key
 from master.wire import answers, request
 from master.wire.request import Target, Visible
-from master.writing.writes import DeleteOptions
 
 Clock = Callable[[], datetime.datetime]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from master.access import reviews
+from master.auth import reviews
 from master.kinds import SERVED, project
 from master.kinds.kind import AnyKind
+from master.resources import virtual
 from master.wire.request import accepted
 
 VERSION = {
@@ -39,7 +40,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     **{
         group: tuple(
             Asked(plural, kind.KIND, namespaced=kind.KIND.startswith("Local"))
-            for (of, plural), kind in reviews.KINDS.items()
+            for (of, plural), kind in virtual.REVIEW_KINDS.items()
             if of == group
         )
         for group in (reviews.AUTHENTICATION, reviews.AUTHORIZATION)

@@ -16,11 +16,11 @@ import msgspec
 from api.meta.types import Status
 from master.kinds import SERVED
 from master.kinds.kind import AnyKind
+from master.registry.request import DeleteOptions
+from master.registry.scale import Scale
 from master.wire import bodies, request, schemas
 from master.wire.discovery import VERSION
 from master.wire.schemas import REFERENCE
-from master.writing.scaling import Scale
-from master.writing.writes import DeleteOptions
 
 Row = dict[str, Any]
 

@@ -13,10 +13,10 @@ import msgspec
 from api.meta.schema import quoted
 from api.meta.selectors import BadSelector, Selector, parse_fields, parse_labels
 from api.meta.types import Object
-from master.access.reviews import KINDS
 from master.kinds import BY_RESOURCE
 from master.kinds.kind import AnyKind
 from master.kinds.pod import POD
+from master.resources.virtual import REVIEW_KINDS
 from master.store.records import Record
 from master.wire import answers
 
@@ -92,12 +92,12 @@ def target(path: str) -> Target | None:
 def review(path: str) -> tuple[type[Object], str] | None:
     """The kind of review that a path is for, and its namespace; None if it is another path."""
     match path.strip("/").split("/"):
-        case ["apis", group, "v1", plural] if (group, plural) in KINDS and not KINDS[group, plural].KIND.startswith(
-            "Local"
-        ):
-            return KINDS[group, plural], ""
-        case ["apis", group, "v1", "namespaces", name, plural] if (group, plural) in KINDS and name:
-            return KINDS[group, plural], name
+        case ["apis", group, "v1", plural] if (group, plural) in REVIEW_KINDS and not REVIEW_KINDS[
+            group, plural
+        ].KIND.startswith("Local"):
+            return REVIEW_KINDS[group, plural], ""
+        case ["apis", group, "v1", "namespaces", name, plural] if (group, plural) in REVIEW_KINDS and name:
+            return REVIEW_KINDS[group, plural], name
     return None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.command import run
-from master.access import pki
+from master.auth import pki
 from tests.conformance.kubelet import KUBELET, WithKubelet, kubelet_settings
 from tests.conformance.own import OwnNode
 from tests.conformance.stock import NODE_IP, PODS, PORT, QUIET

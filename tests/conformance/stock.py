@@ -16,7 +16,7 @@ from typing import Any, Self
 import yaml
 
 from lab.command import run, succeeds
-from master.access import pki
+from master.auth import pki
 from tests import runtime
 from tests.conformance import images
 from tests.conformance.build import BINARIES

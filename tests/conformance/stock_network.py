@@ -15,7 +15,7 @@ from api.client.client import Client
 from api.network.types import NetNamespace
 from bench.bare import wait_until
 from lab.topology import LabNode, Process
-from master.controllers.network import master_service
+from master.controllers.network import kubernetes_service
 from tests.conformance import stock
 from tests.conformance.build import CONTROL_PLANE
 from tests.net.cluster import NetCluster
@@ -40,7 +40,7 @@ class StockCluster(NetCluster):
 
     def _start_master(self) -> None:
         address = str(self.lab.site.master)
-        service = master_service.service_address(IPv4Network(SERVICES))
+        service = kubernetes_service.service_address(IPv4Network(SERVICES))
         nodes = tuple(node.name for node in self.lab.nodes)
         names = (service, address, "127.0.0.1", "kubernetes.default.svc")
         stock.write_identities(self.home, f"{address}:{stock.PORT}", names, nodes)

@@ -19,8 +19,8 @@ from api.network.conflicts import CURSORS
 from api.network.queries import NodeQuery
 from api.network.types import HostSubnet, NetNamespace
 from bench.bare import wait_until
-from master.beside.election import NAMESPACE
 from master.kinds import BY_NAME
+from master.network_controller.leader_election import NAMESPACE
 from tests.command import podlane_network
 from tests.conformance.build import CONTROL_PLANE, missing
 from tests.conformance.stock_network import MANIFESTS, NETWORK, StockCluster

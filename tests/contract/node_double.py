@@ -25,7 +25,7 @@ from api.client.kubeconfig import Kubeconfig
 from api.core.certificates import SERVER_USAGES
 from api.pki import keys
 from api.pki.pem import Subject
-from master.access import pki
+from master.auth import pki
 from streams.connection import Connection
 from streams.spdy.session import Session, SpdyStream
 from streams.splice import splice

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from api.client.kubeconfig import Kubeconfig
-from master.access import pki
+from master.auth import pki
 from tests.contract.apiserver import ApiServer
 
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from api.client.bootstrap import node_kubeconfig
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
-from master.access import pki
+from master.auth import pki
 from node_agent.server.auth import ALLOWED_SECONDS, REFUSED_SECONDS, TOKEN_SECONDS, RequestAuth
 from node_agent.server.server import Route, Server, require_client_certificates
 from reconcile.errors import Refused

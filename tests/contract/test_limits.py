@@ -18,12 +18,12 @@ import pytest
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
-from master.access import pki, service_tokens
+from master.auth import pki, service_account_tokens
 from master.kinds import TYPES
-from master.server.nodes_door import NodesDoor, Trust, client_files
-from master.server.request_body import BODY_SECONDS, LARGEST_BODY
-from master.server.server import Parts, Server, tls
-from master.server.streams import MOST_UNREAD
+from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
+from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client_files
+from master.server.server import Server, ServerDependencies, tls_context
+from master.server.watch import MAX_QUEUED_BYTES
 from master.store.journaled_store import JournaledStore
 from reconcile.listener import MAX_REQUEST_LINE_BYTES, Limits
 from tests.contract.apiserver import ApiServer
@@ -97,16 +97,20 @@ async def raw(kubeconfig: Kubeconfig, *, anonymous: bool = False) -> AsyncIterat
 
 
 @asynccontextmanager
-async def own_server(root: Path, limits: Limits, body_seconds: float = BODY_SECONDS) -> AsyncIterator[Kubeconfig]:
+async def own_server(
+    root: Path, limits: Limits, body_seconds: float = BODY_TIMEOUT_SECONDS
+) -> AsyncIterator[Kubeconfig]:
     """A server in this process, whose limits are its own."""
     now = datetime.datetime.now(datetime.UTC)
-    authority, tokens = pki.authority(root / "pki", now), service_tokens.issuer(root / "pki")
+    authority, tokens = pki.authority(root / "pki", now), service_account_tokens.load_token_signer(root / "pki")
     store = await JournaledStore.open(root / "store.db", TYPES)
-    trust = Trust.of(client_files(authority, root / "pki", now), root / "pki" / "ca.crt", verify=True)
-    nodes = NodesDoor(store, trust, lambda: ("127.0.0.1", 0))
-    server = Server(Parts(store, authority, tokens, lambda: now, str, "127.0.0.1", nodes), limits, body_seconds)
+    trust = KubeletTLS.of(client_files(authority, root / "pki", now), root / "pki" / "ca.crt", verify=True)
+    nodes = KubeletClient(store, trust, lambda: ("127.0.0.1", 0))
+    server = Server(
+        ServerDependencies(store, authority, tokens, lambda: now, str, "127.0.0.1", nodes), limits, body_seconds
+    )
     pem = pki.server_certificate(authority, root / "pki", ["127.0.0.1"], now)
-    await server.start("127.0.0.1", 0, tls(pem, root / "pki" / "ca.crt"))
+    await server.start("127.0.0.1", 0, tls_context(pem, root / "pki" / "ca.crt"))
     admin = pki.client_identity(authority, "system:admin", ("system:masters",), now)
     try:
         yield Kubeconfig(f"https://127.0.0.1:{server.port}", authority.pem, admin.certificate, admin.key)
@@ -121,7 +125,7 @@ async def own_server(root: Path, limits: Limits, body_seconds: float = BODY_SECO
 @pytest.mark.parametrize(("more", "code"), [(0, 201), (1, 413)])
 async def test_a_body_may_have_three_mebibytes(server: ApiServer, more: int, code: int) -> None:
     document = b'{"metadata":{"name":"large"}}'
-    body = document + b" " * (LARGEST_BODY - len(document) + more)
+    body = document + b" " * (MAX_BODY_BYTES - len(document) + more)
     async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
         connection.send(f"POST {CONFIG_MAPS}?dryRun=All HTTP/1.1\r\n{HOST}Content-Length: {len(body)}\r\n\r\n")
         connection.send(body)
@@ -305,7 +309,7 @@ async def test_watches_that_are_not_read_are_cut_off_and_hold_up_nobody(server: 
             cast("asyncio.Transport", pair[1].transport).pause_reading()
             unread.append(pair)
         quick.send(f"GET {path} HTTP/1.1\r\n{HOST}\r\n")
-        writes = 3 * MOST_UNREAD // size
+        writes = 3 * MAX_QUEUED_BYTES // size
         for number in range(writes):
             document = {"metadata": {"name": f"big-{number}"}, "data": {"filler": "a" * size}}
             await client.request("POST", CONFIG_MAPS, msgspec.json.encode(document))
@@ -318,4 +322,4 @@ async def test_watches_that_are_not_read_are_cut_off_and_hold_up_nobody(server: 
         assert b'"big-0"' in received
         writer.transport.abort()
     await client.request("DELETE", CONFIG_MAPS)
-    assert grown < slow * MOST_UNREAD * 0.6, "each has a copy of its own"
+    assert grown < slow * MAX_QUEUED_BYTES * 0.6, "each has a copy of its own"

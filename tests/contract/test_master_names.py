@@ -14,9 +14,9 @@ import dns.rcode
 
 from api.meta.types import Object, ObjectMeta
 from api.network.types import HostSubnet, NetNamespace
+from master.config import MasterConfig
+from master.dns import DNSServer
 from master.kinds import TYPES
-from master.naming import Naming
-from master.settings import Settings
 from master.store.journaled_store import JournaledStore
 from master.store.records import Put, Remove
 from tests.contract.test_health import free_port
@@ -63,7 +63,7 @@ async def running(root: Path, *items: Object, **settings: Any) -> AsyncIterator[
         port = free_port()
         here = Running(store, port)
         await here.put(*items)
-        naming = Naming(store, Settings(advertise_address=HERE, dns_port=port, **settings))
+        naming = DNSServer(store, MasterConfig(advertise_address=HERE, dns_port=port, **settings))
         tasks.append(asyncio.create_task(naming.run()))
         await listening(port)
         yield here

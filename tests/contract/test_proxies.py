@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from master.access import pki
+from master.auth import pki
 from master.wire.links import LARGEST_PAGE
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from api.client.kubeconfig import Kubeconfig
-from master.server.dialling import Dialler, NotAllowed
+from master.server.proxy.kubelet_client import AddressNotAllowed, RestrictedConnector
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 from tests.contract.node_double import NODE, PODS, PROJECT, Stage, own_address, staged
@@ -125,7 +125,7 @@ async def test_what_the_master_may_of_nodes_servers(door: Door) -> None:
 async def test_the_address_under_which_the_master_is_known_is_its_own_anywhere() -> None:
     """Also that of a balancer before it, which no machine can bind."""
     known, port = "198.51.100.1", 8443
-    dialler = Dialler(lambda: (known, port))
+    dialler = RestrictedConnector(lambda: (known, port))
     async with dialler:
 
         def made(host: str, port: int) -> None:
@@ -133,7 +133,7 @@ async def test_the_address_under_which_the_master_is_known_is_its_own_anywhere()
             dialler._socket((family, socket.SOCK_STREAM, 0, "", (host, port))).close()
 
         for host in (known, f"::ffff:{known}"):
-            with pytest.raises(NotAllowed, match="address not allowed"):
+            with pytest.raises(AddressNotAllowed, match="address not allowed"):
                 made(host, port)
         made(known, 10250)
         made("198.51.100.2", port)

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from master.access import pki
+from master.auth import pki
 from streams.connection import MOST_UNREAD, Connection
 from streams.takeover import Upgraded, taken
 

@@ -10,7 +10,7 @@ import pytest
 LARGE = {
     "node_agent": {"anyio.abc", "cryptography", "grpclib"},
     "sdn": {"cryptography", "grpclib"},
-    "master": {"docker", "grpclib", "master.beside.daemon", "master.daemon", "prometheus_client"},
+    "master": {"docker", "grpclib", "master.network_controller.app", "master.app", "prometheus_client"},
 }
 
 

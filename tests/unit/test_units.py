@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from master.settings import Settings as MasterSettings
+from master.config import MasterConfig as MasterSettings
 from node_agent.settings import Settings as NodeAgentSettings
 from reconcile.config_file import merge
 from sdn.handouts import docker_options

@@ -1,8 +1,8 @@
-"""Services → Endpoints and EndpointSlices: which pods are behind a service, and which of them are ready. Pure.
+"""Endpoints and EndpointSlices of services: the pods behind a service, and which of them are ready. Pure.
 
-A pod is behind a service of its project when it has an address that others reach and the labels, until it has ended.
-A port by name is looked up in each pod; pods that have it at different numbers are told apart. What changes is stamped
-with the time at which the master saw why, so that whoever follows can tell how late he is.
+A pod belongs to a service of its namespace when it has an address and the labels, until it has ended. A named port is
+looked up in each pod; pods with different numbers are listed apart. Objects are annotated with the time of the change
+that triggered them, so that clients can measure the delay. Only services that events concern are reconciled.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -31,17 +32,19 @@ from api.core.resources import all_containers
 from api.core.services import EXTERNAL_NAME, Service, ServicePort, is_headless
 from api.meta.types import Object, ObjectMeta, ObjectReference
 from api.network.addresses import out_of_reach
-from master.controllers.dependents import reference_to
+from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
+from master.controllers.context import Lister
 from master.kinds.pod import is_ready
-from master.writing.outcomes import Change, Drop, Make, Write
+from master.resources.metadata import controller_reference
+from master.store.records import Event
 
-WRITER = "endpointslice.kubernetes.io/managed-by"
-ME = "endpointslice-controller.k8s.io"
-TRUNCATED = "endpoints.kubernetes.io/over-capacity"
-TRIGGERED = "endpoints.kubernetes.io/last-change-trigger-time"
+MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
+CONTROLLER_NAME = "endpointslice-controller.k8s.io"
+OVER_CAPACITY_ANNOTATION = "endpoints.kubernetes.io/over-capacity"
+TRIGGER_TIME_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 HEADLESS_LABEL = "service.kubernetes.io/headless"
-MOST_IN_ENDPOINTS = 1000
-MOST_IN_A_SLICE = 100
+MAX_ADDRESSES_PER_ENDPOINTS = 1000
+MAX_ENDPOINTS_PER_SLICE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +61,13 @@ Ports = tuple[EndpointPort, ...]
 SlicePorts = tuple[SlicePort, ...]
 
 
-def passes(
+def reconcile(
     services: Iterable[Service],
     pods: Iterable[Pod],
     endpoints: Iterable[Endpoints],
     slices: Iterable[EndpointSlice],
     now: datetime.datetime,
-) -> Iterator[Write]:
+) -> Iterator[WriteAction]:
     """Everything that is to be written. Endpoints that people made for services without a selector stay."""
     labelled: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
     for pod in pods:
@@ -73,7 +76,7 @@ def passes(
     known = {(item.metadata.namespace, item.metadata.name): item for item in endpoints}
     mine: dict[tuple[str, str], list[EndpointSlice]] = defaultdict(list)
     for item in slices:
-        if item.metadata.labels.get(WRITER) == ME:
+        if item.metadata.labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME:
             mine[(item.metadata.namespace, item.metadata.labels.get(SERVICE_LABEL, ""))].append(item)
     for service in services:
         key = (service.metadata.namespace, service.metadata.name)
@@ -84,9 +87,9 @@ def passes(
             yield from _endpoints(service, found, known.get(key), now)
             yield from _slices(service, found, own, now)
         else:
-            yield from (Drop(item) for item in own)
+            yield from (ForceDelete(item) for item in own)
     for left in mine.values():
-        yield from (Drop(item) for item in left)
+        yield from (ForceDelete(item) for item in left)
 
 
 def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]]:
@@ -138,8 +141,8 @@ def _hostname(service: Service, pod: Pod) -> str:
 
 def _endpoints(
     service: Service, found: Mapping[Ports, Sequence[Backend]], known: Endpoints | None, now: datetime.datetime
-) -> Iterator[Write]:
-    left, subsets = MOST_IN_ENDPOINTS, []
+) -> Iterator[WriteAction]:
+    left, subsets = MAX_ADDRESSES_PER_ENDPOINTS, []
     for ports, rows in sorted(found.items(), key=lambda row: tuple(port.port for port in row[0])):
         steady = [row for row in rows if not row.terminating or row.ready][:left]
         left -= len(steady)
@@ -148,8 +151,8 @@ def _endpoints(
         if good or bad:
             subsets.append(EndpointSubset(addresses=good, not_ready_addresses=bad, ports=ports))
     labels = _marked(service)
-    over = sum(len(rows) for rows in found.values()) > MOST_IN_ENDPOINTS
-    annotations = {TRUNCATED: "truncated"} if over else {}
+    over = sum(len(rows) for rows in found.values()) > MAX_ADDRESSES_PER_ENDPOINTS
+    annotations = {OVER_CAPACITY_ANNOTATION: "truncated"} if over else {}
     stamped = annotations | _trigger(now)
     if known is None:
         meta = ObjectMeta(
@@ -157,21 +160,21 @@ def _endpoints(
             namespace=service.metadata.namespace,
             labels=labels,
             annotations=stamped,
-            owner_references=(reference_to(service),),
+            owner_references=(controller_reference(service),),
         )
-        yield Make(Endpoints(metadata=meta, subsets=tuple(subsets)))
+        yield Create(Endpoints(metadata=meta, subsets=tuple(subsets)))
         return
     if known.subsets != tuple(subsets):
         annotations = stamped
-    elif TRIGGERED in known.metadata.annotations:
-        annotations[TRIGGERED] = known.metadata.annotations[TRIGGERED]
+    elif TRIGGER_TIME_ANNOTATION in known.metadata.annotations:
+        annotations[TRIGGER_TIME_ANNOTATION] = known.metadata.annotations[TRIGGER_TIME_ANNOTATION]
     metadata = replace(known.metadata, labels=labels, annotations=annotations)
     yield from _changed(replace(known, metadata=metadata, subsets=tuple(subsets)), known)
 
 
-def _changed(new: Object, old: Object) -> Iterator[Change]:
+def _changed(new: Object, old: Object) -> Iterator[Update]:
     if new != old:
-        yield Change(new, old)
+        yield Update(new, old)
 
 
 def _marked(service: Service) -> dict[str, str]:
@@ -181,7 +184,7 @@ def _marked(service: Service) -> dict[str, str]:
 
 
 def _trigger(now: datetime.datetime) -> dict[str, str]:
-    return {TRIGGERED: now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    return {TRIGGER_TIME_ANNOTATION: now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
 
 
 def _address(service: Service, pod: Pod) -> EndpointAddress:
@@ -201,7 +204,7 @@ def _slices(
     found: Mapping[Ports, Sequence[Backend]],
     own: Sequence[EndpointSlice],
     now: datetime.datetime,
-) -> Iterator[Write]:
+) -> Iterator[WriteAction]:
     """An endpoint stays in the slice that it is in; new ones fill what there is before another is made.
 
     A service with nothing behind it has one empty slice, by which clients see that it was looked at.
@@ -215,16 +218,16 @@ def _slices(
         wanted = slice_ports(ports)
         yield from _packed(service, wanted, rows, by_ports.pop(wanted, []), now)
     for left in by_ports.values():
-        yield from (Drop(item) for item in left)
+        yield from (ForceDelete(item) for item in left)
 
 
-def _placeholder(service: Service, known: Sequence[EndpointSlice], now: datetime.datetime) -> Iterator[Write]:
+def _placeholder(service: Service, known: Sequence[EndpointSlice], now: datetime.datetime) -> Iterator[WriteAction]:
     if not known:
-        yield Make(_made(service, (), (), now))
+        yield Create(_made(service, (), (), now))
     for item in known[:1]:
         yield from _changed(_filled(service, item, (), now), item)
     for item in known[1:]:
-        yield Drop(item)
+        yield ForceDelete(item)
 
 
 def _packed(
@@ -233,7 +236,7 @@ def _packed(
     rows: Sequence[Backend],
     known: Sequence[EndpointSlice],
     now: datetime.datetime,
-) -> Iterator[Write]:
+) -> Iterator[WriteAction]:
     wanted = {row.pod.metadata.uid: _endpoint(service, row) for row in rows}
     kept: list[list[Endpoint]] = []
     for item in known:
@@ -241,15 +244,15 @@ def _packed(
         kept.append([wanted.pop(uid) for uid in uids if uid in wanted])
     waiting = list(wanted.values())
     for item, endpoints in zip(known, kept, strict=True):
-        room = MOST_IN_A_SLICE - len(endpoints)
+        room = MAX_ENDPOINTS_PER_SLICE - len(endpoints)
         full = (*endpoints, *waiting[:room])
         waiting = waiting[room:]
         if full:
             yield from _changed(_filled(service, item, full, now), item)
         else:
-            yield Drop(item)
-    for start in range(0, len(waiting), MOST_IN_A_SLICE):
-        yield Make(_made(service, ports, tuple(waiting[start : start + MOST_IN_A_SLICE]), now))
+            yield ForceDelete(item)
+    for start in range(0, len(waiting), MAX_ENDPOINTS_PER_SLICE):
+        yield Create(_made(service, ports, tuple(waiting[start : start + MAX_ENDPOINTS_PER_SLICE]), now))
 
 
 def _filled(
@@ -264,7 +267,7 @@ def _filled(
 
 
 def _labels(service: Service) -> dict[str, str]:
-    names = {SERVICE_LABEL: service.metadata.name, WRITER: ME}
+    names = {SERVICE_LABEL: service.metadata.name, MANAGED_BY_LABEL: CONTROLLER_NAME}
     return {**_marked(service), **names}
 
 
@@ -277,7 +280,7 @@ def _made(
             namespace=service.metadata.namespace,
             labels=_labels(service),
             annotations=_trigger(now),
-            owner_references=(reference_to(service),),
+            owner_references=(controller_reference(service),),
         ),
         address_type="IPv4",
         endpoints=endpoints,
@@ -293,3 +296,106 @@ def _endpoint(service: Service, row: Backend) -> Endpoint:
         node_name=row.pod.spec.node_name or None,
         target_ref=_target(row.pod),
     )
+
+
+Name = tuple[str, str]
+"""Namespace and name."""
+
+Label = tuple[str, str, str]
+"""Namespace, key and value."""
+
+ENDPOINT_KINDS = ("Service", "Pod", "Endpoints", "EndpointSlice")
+
+
+class EndpointQueue:
+    """`tell` it of every event of KINDS from before the first pass on; `passes` is what there is to be written."""
+
+    def __init__(self) -> None:
+        self._filled = False
+        self._waiting: set[Name] = set()
+        self._services = _LabelIndex()
+        self._pods = _LabelIndex()
+        self._slices = _LabelIndex()
+
+    def tell(self, event: Event) -> None:
+        """Something was written or removed."""
+        if self._filled:
+            self._note(event.record.object, is_gone=event.type == "DELETED")
+
+    def passes(self, look: Lister) -> Iterator[Action]:
+        """Everything that is to be written now."""
+        if not self._filled:
+            self._filled = True
+            for kind in ENDPOINT_KINDS:
+                for item in look.all(kind):
+                    self._note(item)
+        for name in sorted(self._waiting):
+            is_done = True
+            for outcome in self._of(name, look):
+                is_done = False
+                yield outcome
+            if is_done:
+                self._waiting.discard(name)
+
+    def _of(self, name: Name, look: Lister) -> Iterator[Action]:
+        def found(kind: str, names: Iterable[str]) -> list[Any]:
+            each = (look.one(kind, one, name[0]) for one in sorted(names))
+            return [item for item in each if item is not None]
+
+        services, known = found("Service", [name[1]]), found("Endpoints", [name[1]])
+        pods = found("Pod", self._pods.under(*(_index_label(one) for one in services)))
+        slices = found("EndpointSlice", self._slices.under((*name, "")))
+        yield from reconcile(services, pods, known, slices, look.now)
+
+    def _note(self, item: Object, *, is_gone: bool = False) -> None:
+        meta = item.metadata
+        name = (meta.namespace, meta.name)
+        if isinstance(item, Service):
+            self._services.put(name, () if is_gone or not item.spec.selector else (_index_label(item),))
+            self._waiting.add(name)
+        elif item.KIND == "Endpoints":
+            self._waiting.add(name)
+        elif item.KIND == "EndpointSlice":
+            self._note_slice(name, meta.labels, is_gone=is_gone)
+        else:
+            labels = [(meta.namespace, *label) for label in meta.labels.items()]
+            either = {*self._pods.labels(name), *labels}
+            self._pods.put(name, () if is_gone else labels)
+            self._waiting.update((meta.namespace, one) for one in self._services.under(*either))
+
+    def _note_slice(self, name: Name, labels: Mapping[str, str], *, is_gone: bool) -> None:
+        """One that we wrote is under its service, as a label without a value."""
+        service = labels.get(SERVICE_LABEL, "")
+        is_ours = labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME and not is_gone
+        either = {*self._slices.labels(name), (name[0], service, "")}
+        self._slices.put(name, ((name[0], service, ""),) if is_ours else ())
+        self._waiting.update((namespace, one) for namespace, one, _ in either if one)
+
+
+def _index_label(service: Service) -> Label:
+    """The label by which the pods of a service are looked for: one of those that it selects by."""
+    return (service.metadata.namespace, *min(service.spec.selector.items(), default=("", "")))
+
+
+class _LabelIndex:
+    """Names by label, and labels by name."""
+
+    def __init__(self) -> None:
+        self._names: defaultdict[Label, set[str]] = defaultdict(set)
+        self._labels: dict[Name, tuple[Label, ...]] = {}
+
+    def put(self, name: Name, labels: Iterable[Label]) -> None:
+        for label in self._labels.pop(name, ()):
+            self._names[label].discard(name[1])
+            if not self._names[label]:
+                del self._names[label]
+        if after := tuple(labels):
+            self._labels[name] = after
+            for label in after:
+                self._names[label].add(name[1])
+
+    def labels(self, name: Name) -> tuple[Label, ...]:
+        return self._labels.get(name, ())
+
+    def under(self, *labels: Label) -> set[str]:
+        return {name for label in labels for name in self._names.get(label, ())}

@@ -1,196 +1,90 @@
-"""Which pod goes to which node. Pure.
-
-A node takes a pod when it has the labels that the pod's nodeSelector and node affinity require and no taint that the
-pod does not tolerate, when what the pod requests fits into what is left of its allocatable, when the pod's host ports
-are free there, and when its neighbours are such as the pod demands, and they bear it; that it is not Ready, cordoned or
-short of something is a taint, too. Among those nodes the pod's preferences count first, then how many pods of the same
-owner there are, how many pods, and how much CPU is left; at last the name, so that the same snapshot always gives the
-same answer. The more important pod is placed first, then the older one.
-"""
+"""The results of scheduling: bind, preempt, or mark as unschedulable. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import datetime
+from collections.abc import Iterable, Iterator
 
-from api.core import placement
-from api.core.node import Namespace, Node, Taint
-from api.core.placement import UNSCHEDULABLE
-from api.core.pod import FINAL_PHASES, ContainerPort, Pod
-from api.core.resources import Amounts, allocatable, conflicting_port, host_ports, pod_requests, shortages
-from api.meta import quantity
-from master.controllers.dependents import controller_of
-from master.controllers.nodes.node_taints import standing
-from master.controllers.scheduling.neighbours import Demands, Neighbours
+from msgspec.structs import replace
 
-SCHEDULER = "default-scheduler"
-"""Pods that name another scheduler are left to it."""
+from api.core.node import Namespace, Node
+from api.core.pod import Pod
+from api.meta.types import Condition
+from master.controllers import events
+from master.controllers.actions import Action, Delete, Update
+from master.controllers.context import Lister
+from master.controllers.events import SCHEDULER
+from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, needs_scheduling, schedule
+from master.controllers.scheduling.preemption import Preemption, cluster_view, preemption
+from master.kinds.kind import show_time
+from master.kinds.pod_disruption_budget import PodDisruptionBudget
+from master.registry import pods as writes
+from master.resources.disruption_budgets import with_disruption_target
 
-CORDONED = "node(s) were unschedulable"
-UNSUITED = "node(s) didn't match Pod's node affinity/selector"
-PORTS = "node(s) didn't have free ports for the requested pod ports"
-CROWDED = "Too many pods"
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The pod goes to that node."""
-
-    pod: Pod
-    node: str
+MAX_PER_PASS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Unplaced:
-    """No node takes the pod; the sentence says why."""
+def reconcile(
+    nodes: Iterable[Node],
+    pods: Iterable[Pod],
+    namespaces: Iterable[Namespace],
+    budgets: Iterable[PodDisruptionBudget],
+    now: datetime.datetime,
+) -> Iterator[Action]:
+    """Everything that is to be written for pods that wait for a node.
 
-    pod: Pod
-    sentence: str
-
-
-@dataclass
-class _Seat:
-    """A node with what is in use of it, in the course of one pass; `broods` counts its pods by their owner's uid."""
-
-    node: Node
-    room: Amounts
-    taints: tuple[Taint, ...]
-    used: Counter[str] = field(default_factory=Counter)
-    ports: list[ContainerPort] = field(default_factory=list)
-    broods: Counter[str] = field(default_factory=Counter)
-
-    def take(self, pod: Pod) -> None:
-        self.used.update(pod_requests(pod))
-        self.ports.extend(host_ports(pod))
-        self.broods[_owner(pod)] += 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """What a pod needs, worked out once for all nodes."""
-
-    pod: Pod
-    wanted: Amounts
-    ports: tuple[ContainerPort, ...]
-    demands: Demands
-
-
-def schedule(
-    nodes: Iterable[Node], pods: Iterable[Pod], namespaces: Iterable[Namespace] = ()
-) -> Iterator[Placed | Unplaced]:
-    """An answer for every pod that waits for a node."""
-    everything = tuple(pods)
-    ordered = sorted(nodes, key=lambda node: node.metadata.name)
-    seats = {node.metadata.name: _seat(node) for node in ordered}
-    there = [pod for pod in everything if pod.spec.node_name in seats and pod.status.phase not in FINAL_PHASES]
-    for pod in there:
-        seats[pod.spec.node_name].take(pod)
-    neighbours = Neighbours(ordered, there, {one.metadata.name: one.metadata.labels for one in namespaces})
-    for pod in sorted(filter(waits, everything), key=_rank):
-        answer = _place(_wish(pod, neighbours), tuple(seats.values()))
-        if isinstance(answer, Placed):
-            seats[answer.node].take(pod)
-            neighbours.add(pod, answer.node)
-        elif pod.status.nominated_node_name in seats:
-            seats[pod.status.nominated_node_name].take(pod)  # Those that matter less do not take what is made free.
-        yield answer
+    Room is made for one pod at a time: the next pass sees who is on its way out. So many pods are placed at most; their
+    writes bring the next pass, and what clients ask for meanwhile is not kept waiting.
+    """
+    everything, every_node, every_project = tuple(pods), tuple(nodes), tuple(namespaces)
+    if not any(needs_scheduling(pod) for pod in everything):
+        return
+    within, made_room, placed = cluster_view(every_node, everything, every_project, budgets), False, 0
+    for answer in schedule(every_node, everything, every_project):
+        if isinstance(answer, Scheduled):
+            yield Update(writes.with_node(answer.pod, answer.node, now), answer.pod)
+            yield events.scheduled(answer.pod, answer.node, now)
+            placed += 1
+            if placed == MAX_PER_PASS:
+                return
+            continue
+        found = None if made_room else preemption(answer.pod, within)
+        waiting = with_unschedulable(answer, now)
+        if found is not None:
+            made_room = True
+            waiting = replace(waiting, status=replace(waiting.status, nominated_node_name=found.node))
+            yield from _preempt_victims(found, now)
+        if waiting != answer.pod:
+            yield Update(waiting, answer.pod)
+            yield events.failed_scheduling(answer.pod, answer.sentence, now)
 
 
-def fits(
-    pod: Pod, node: str, nodes: Iterable[Node], there: Iterable[Pod], namespaces: Iterable[Namespace] = ()
-) -> bool:
-    """Whether the node of that name takes the pod, while those pods are there."""
-    everywhere, placed = tuple(nodes), tuple(there)
-    seat = _seat(next(one for one in everywhere if one.metadata.name == node))
-    for other in placed:
-        if other.spec.node_name == node:
-            seat.take(other)
-    neighbours = Neighbours(everywhere, placed, {one.metadata.name: one.metadata.labels for one in namespaces})
-    return not _reasons_against(_wish(pod, neighbours), seat)
+def _preempt_victims(found: Preemption, now: datetime.datetime) -> Iterator[Action]:
+    for victim in found.victims:
+        why = f"{SCHEDULER}: preempting to accommodate a higher priority pod"
+        yield Delete(with_disruption_target(victim, "PreemptionByScheduler", why, now))
+        yield events.preempted(victim, found.pod, now)
 
 
-def _seat(node: Node) -> _Seat:
-    return _Seat(node, allocatable(node), standing(node))
-
-
-def _wish(pod: Pod, neighbours: Neighbours) -> _Wish:
-    return _Wish(pod, pod_requests(pod), tuple(host_ports(pod)), neighbours.demands(pod))
-
-
-def waits(pod: Pod) -> bool:
-    """Whether the pod is for us to place."""
-    return (
-        not pod.spec.node_name
-        and not pod.metadata.deletion_timestamp
-        and pod.status.phase not in FINAL_PHASES
-        and pod.spec.scheduler_name in ("", SCHEDULER)
-        and not pod.spec.scheduling_gates
+def with_unschedulable(answer: Unschedulable, now: datetime.datetime) -> Pod:
+    """The pod with the condition that says why it waits; as it was, if that is no news."""
+    pod = answer.pod
+    old = next((row for row in pod.status.conditions if row.type == "PodScheduled"), None)
+    if old is not None and (old.status, old.reason, old.message) == ("False", "Unschedulable", answer.sentence):
+        return pod
+    since = old.last_transition_time if old is not None and old.status == "False" else show_time(now)
+    row = Condition(
+        type="PodScheduled",
+        status="False",
+        reason="Unschedulable",
+        message=answer.sentence,
+        last_transition_time=since,
     )
+    conditions = (*(other for other in pod.status.conditions if other.type != "PodScheduled"), row)
+    return replace(pod, status=replace(pod.status, conditions=conditions))
 
 
-def _rank(pod: Pod) -> tuple[int, str, str, str]:
-    meta = pod.metadata
-    return -(pod.spec.priority or 0), meta.creation_timestamp or "", meta.namespace, meta.name
-
-
-def _owner(pod: Pod) -> str:
-    owner = controller_of(pod.metadata)
-    return "" if owner is None else owner.uid
-
-
-def _place(wish: _Wish, seats: Sequence[_Seat]) -> Placed | Unplaced:
-    reasons, fitting = Counter[str](), list[_Seat]()
-    for seat in seats:
-        if found := _reasons_against(wish, seat):
-            reasons.update(found)
-        else:
-            fitting.append(seat)
-    if not fitting:
-        return Unplaced(wish.pod, _sentence(len(seats), reasons))
-    best = min(fitting, key=lambda seat: _cost(wish.pod, seat, wish.demands))
-    return Placed(wish.pod, best.node.metadata.name)
-
-
-def _cost(pod: Pod, seat: _Seat, demands: Demands) -> tuple[object, ...]:
-    meta, owner = seat.node.metadata, _owner(pod)
-    return (
-        placement.find_untolerated_taint(pod.spec, seat.node.spec.taints, ("PreferNoSchedule",)) is not None,
-        -placement.preference_score(pod.spec, meta.name, meta.labels) - demands.liking(meta.labels),
-        demands.crowding(meta.labels),
-        seat.broods[owner] if owner else 0,
-        seat.used["pods"],
-        seat.used["cpu"] - seat.room["cpu"],
-        meta.name,
-    )
-
-
-def _reasons_against(wish: _Wish, seat: _Seat) -> list[str]:
-    """In the words of Kubernetes: the first thing that speaks against the node; everything of which it is short."""
-    meta, spec = seat.node.metadata, wish.pod.spec
-    if (
-        seat.taints
-        and (taint := placement.find_untolerated_taint(spec, seat.taints, ("NoSchedule", "NoExecute"))) is not None
-    ):
-        words = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-        return [CORDONED if taint.key == UNSCHEDULABLE else words]
-    if not placement.matches_node(spec, meta.name, meta.labels):
-        return [UNSUITED]
-    if wish.ports and conflicting_port(wish.ports, seat.ports):
-        return [PORTS]
-    short = [_shortage(row.name, row.wanted) for row in shortages(wish.wanted, seat.used, seat.room)]
-    reason = wish.demands.against(meta.labels)
-    return short or ([reason] if reason else [])
-
-
-def _shortage(name: str, wanted: int) -> str:
-    if name == "pods":
-        return CROWDED
-    return f"Insufficient {name} (the pod requests {quantity.of_milli(wanted) if name == 'cpu' else wanted})"
-
-
-def _sentence(total: int, reasons: Counter[str]) -> str:
-    if not total:
-        return "0/0 nodes are available: no node has registered."
-    listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    return f"0/{total} nodes are available: {listed}."
+def sync_scheduler(look: Lister) -> Iterable[Action]:
+    """Schedule the pods that have no node."""
+    nodes, pods, budgets = look.all("Node"), look.all("Pod"), look.all("PodDisruptionBudget")
+    return reconcile(nodes, pods, look.all("Namespace"), budgets, look.now)

@@ -1,8 +1,7 @@
-"""Cron jobs: a job is made whenever it is time, and the oldest that have finished are forgotten. Pure.
+"""CronJobs: a Job at every scheduled time, and a limited history of finished Jobs. Pure.
 
-A job is named after its cron job and the minute for which it is, and the time of the last one is written down only when
-its job is there: so none is made twice and none is left out, whenever the master is killed. Of times that have passed
-meanwhile only the last one counts.
+A Job is named after its CronJob and its scheduled minute, and the time is recorded only when its Job exists. So no
+Job is created twice or skipped when the master is killed. Of several missed times only the last one counts.
 """
 
 from __future__ import annotations
@@ -15,23 +14,24 @@ from msgspec.structs import replace
 
 from api.core.events import NORMAL, reference
 from api.meta.types import ObjectMeta, ObjectReference
-from master.controllers import happenings
-from master.controllers.dependents import controller_of, reference_to
+from master.controllers import events
+from master.controllers.actions import Action, Create, Delete, Update, WriteAction
+from master.controllers.context import Lister
 from master.kinds import schedules
 from master.kinds.cron_job import FORBID, REPLACE, CronJob, CronJobStatus
 from master.kinds.job import COMPLETE, Job, has, is_finished
 from master.kinds.kind import parse_time, show_time
-from master.writing.outcomes import Change, End, Make, Write
+from master.resources.metadata import controller_of, controller_reference
 
 CONTROLLER = "cronjob-controller"
-MANUAL = "cronjob.kubernetes.io/instantiate"
+MANUAL_ANNOTATION = "cronjob.kubernetes.io/instantiate"
 """Annotation of a job that somebody made by hand (`kubectl create job --from`)."""
 
-SCHEDULED = "batch.kubernetes.io/cronjob-scheduled-timestamp"
+SCHEDULED_ANNOTATION = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 """Annotation of a job with the time for which it was made."""
 
 
-def passes(cron_jobs: Iterable[CronJob], jobs: Iterable[Job], now: datetime.datetime) -> Iterator[Write]:
+def reconcile(cron_jobs: Iterable[CronJob], jobs: Iterable[Job], now: datetime.datetime) -> Iterator[WriteAction]:
     """Everything that is to be written for these cron jobs."""
     owned: dict[str, list[Job]] = defaultdict(list)
     names: set[tuple[str, str]] = set()
@@ -42,33 +42,35 @@ def passes(cron_jobs: Iterable[CronJob], jobs: Iterable[Job], now: datetime.date
             owned[owner.uid].append(job)
     for one in cron_jobs:
         if one.metadata.deletion_timestamp is None:
-            yield from _pass(one, owned[one.metadata.uid], names, now)
+            yield from _sync(one, owned[one.metadata.uid], names, now)
 
 
-def _pass(owner: CronJob, jobs: list[Job], names: set[tuple[str, str]], now: datetime.datetime) -> Iterator[Write]:
+def _sync(
+    owner: CronJob, jobs: list[Job], names: set[tuple[str, str]], now: datetime.datetime
+) -> Iterator[WriteAction]:
     due = _due(owner, now)
     begun = due is not None and (owner.metadata.namespace, _name(owner, due)) in names
-    active = [job for job in jobs if not is_finished(job) and MANUAL not in job.metadata.annotations]
+    active = [job for job in jobs if not is_finished(job) and MANUAL_ANNOTATION not in job.metadata.annotations]
     waits = owner.spec.concurrency_policy == FORBID and active
     there = {job.metadata.uid for job in jobs}
-    yield from (_missed(owner, row, now) for row in owner.status.active if row.uid not in there)
+    yield from (_missing_job_event(owner, row, now) for row in owner.status.active if row.uid not in there)
     if due is not None and not begun and not waits:
         if owner.spec.concurrency_policy == REPLACE:
             for job in (job for job in active if not job.metadata.deletion_timestamp):
-                yield from _ended(owner, job, now)
+                yield from _delete_job(owner, job, now)
             active = []
-        yield Make(_made(owner, due), CONTROLLER)
-    for job in _forgotten(owner, jobs):
-        yield from _ended(owner, job, now)
+        yield Create(_new_job(owner, due), CONTROLLER)
+    for job in _prune_history(owner, jobs):
+        yield from _delete_job(owner, job, now)
     successes = (job.status.completion_time for job in jobs if has(job, COMPLETE))
     known = [time for time in (*successes, owner.status.last_successful_time) if time]
     status = CronJobStatus(
-        active=tuple(map(_referring, sorted(active, key=lambda job: job.metadata.name))),
+        active=tuple(map(_job_reference, sorted(active, key=lambda job: job.metadata.name))),
         last_schedule_time=show_time(due) if due is not None and begun else owner.status.last_schedule_time,
         last_successful_time=max(known, default=None),
     )
     if status != owner.status:
-        yield Change(replace(owner, status=status), owner)
+        yield Update(replace(owner, status=status), owner)
 
 
 def _due(owner: CronJob, now: datetime.datetime) -> datetime.datetime | None:
@@ -86,37 +88,37 @@ def _name(owner: CronJob, due: datetime.datetime) -> str:
     return f"{owner.metadata.name}-{int(due.timestamp()) // 60}"
 
 
-def _made(owner: CronJob, due: datetime.datetime) -> Job:
+def _new_job(owner: CronJob, due: datetime.datetime) -> Job:
     template = owner.spec.job_template
     return Job(
         metadata=ObjectMeta(
             name=_name(owner, due),
             namespace=owner.metadata.namespace,
             labels=template.metadata.labels,
-            annotations={**template.metadata.annotations, SCHEDULED: due.isoformat()},
-            owner_references=(reference_to(owner),),
+            annotations={**template.metadata.annotations, SCHEDULED_ANNOTATION: due.isoformat()},
+            owner_references=(controller_reference(owner),),
         ),
         spec=template.spec,
     )
 
 
-def _referring(job: Job) -> ObjectReference:
+def _job_reference(job: Job) -> ObjectReference:
     """Without its revision, which changes all the time."""
     return replace(reference(job), resource_version="")
 
 
-def _missed(owner: CronJob, row: ObjectReference, now: datetime.datetime) -> Make:
+def _missing_job_event(owner: CronJob, row: ObjectReference, now: datetime.datetime) -> Create:
     """Somebody else has deleted a job before it had finished."""
     words = f"Active job went missing: {row.name}"
-    return happenings.told(reference(owner), NORMAL, "MissingJob", words, CONTROLLER, now)
+    return events.event_about(reference(owner), NORMAL, "MissingJob", words, CONTROLLER, now)
 
 
-def _ended(owner: CronJob, job: Job, now: datetime.datetime) -> Iterator[Write]:
-    yield End(job)
-    yield happenings.ended(owner, job, CONTROLLER, now)
+def _delete_job(owner: CronJob, job: Job, now: datetime.datetime) -> Iterator[WriteAction]:
+    yield Delete(job)
+    yield events.deleted(owner, job, CONTROLLER, now)
 
 
-def _forgotten(owner: CronJob, jobs: Iterable[Job]) -> Iterator[Job]:
+def _prune_history(owner: CronJob, jobs: Iterable[Job]) -> Iterator[Job]:
     """Of the jobs that have finished, well or not, all but the newest."""
     finished = [job for job in jobs if is_finished(job) and not job.metadata.deletion_timestamp]
     for well, limit in (
@@ -126,3 +128,9 @@ def _forgotten(owner: CronJob, jobs: Iterable[Job]) -> Iterator[Job]:
         kind = [job for job in finished if has(job, COMPLETE) is well]
         kind.sort(key=lambda job: (job.status.start_time or "", job.metadata.name))
         yield from kind[: max(0, len(kind) - (limit or 0))]
+
+
+def sync_cron_jobs(look: Lister) -> Iterable[Action]:
+    """Reconcile all CronJobs."""
+    found = look.all("CronJob")
+    return reconcile(found, look.all("Job"), look.now) if found else ()

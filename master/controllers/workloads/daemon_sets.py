@@ -1,7 +1,7 @@
-"""Daemon sets: one pod on every node that suits it, replaced node by node when the template changes. Pure.
+"""DaemonSets: one pod on every matching node, replaced node by node when the template changes. Pure.
 
-The scheduler places the pods: each has a node affinity to the name of its node. A pass first mends what is missing or
-too many, and only when nothing is takes the next step from one template to the next.
+The scheduler binds the pods: each has a node affinity to the name of its node. A pass first repairs missing and
+surplus pods, and only when there are none takes the next step to a new template.
 """
 
 from __future__ import annotations
@@ -31,70 +31,71 @@ from api.core.placement import (
 )
 from api.core.pod import FINAL_PHASES, Pod, PodSpec
 from api.meta.selectors import LabelSelector, selector
-from master.controllers import happenings
-from master.controllers.nodes.node_taints import NO_EXECUTE, NO_SCHEDULE, PRESSURES, standing
-from master.controllers.workloads import revisions
-from master.controllers.workloads.own_pods import (
-    MOST_AT_ONCE,
-    Kin,
-    census,
+from master.controllers import events
+from master.controllers.actions import Action, Create, Delete, Update, WriteAction
+from master.controllers.context import Lister
+from master.controllers.nodes.taints import NO_EXECUTE, NO_SCHEDULE, PRESSURE_TAINTS, effective_taints
+from master.controllers.workloads import history as revisions
+from master.controllers.workloads.history import HASH_LABEL, hash_of
+from master.controllers.workloads.pod_control import (
+    MAX_PODS_PER_PASS,
+    OwnerIndex,
+    claim_pods,
     is_available,
-    is_due,
-    made_from,
+    pod_from_template,
     ready_since,
+    should_replace,
 )
-from master.controllers.workloads.revisions import HASH_LABEL, hash_of
 from master.kinds.controller_revision import ControllerRevision
 from master.kinds.daemon_set import ROLLING, DaemonSet, DaemonSetStatus
 from master.kinds.workload import share
-from master.writing.outcomes import Change, End, Make, Write
 
 CONTROLLER = "daemonset-controller"
 
-BORNE = (
+TOLERATED_TAINTS = (
     (NOT_READY, NO_EXECUTE),
     (UNREACHABLE, NO_EXECUTE),
-    (PRESSURES["DiskPressure"], NO_SCHEDULE),
+    (PRESSURE_TAINTS["DiskPressure"], NO_SCHEDULE),
     (MEMORY_PRESSURE, NO_SCHEDULE),
-    (PRESSURES["PIDPressure"], NO_SCHEDULE),
+    (PRESSURE_TAINTS["PIDPressure"], NO_SCHEDULE),
     (UNSCHEDULABLE, NO_SCHEDULE),
 )
 """(key, effect) of the taints that every pod of a daemon set tolerates."""
 
 
-def passes(
+def reconcile(
     sets: Iterable[DaemonSet],
     nodes: Iterable[Node],
     pods: Iterable[Pod],
     kept: Sequence[ControllerRevision],
     now: datetime.datetime,
-) -> Iterator[Write]:
+) -> Iterator[WriteAction]:
     """Everything that is to be written for these daemon sets."""
-    kin, places = Kin(pods), tuple(nodes)
+    kin, places = OwnerIndex(pods), tuple(nodes)
     for one in sets:
-        found = census(one, selector(one.spec.selector or LabelSelector()), kin.near(one))
+        found = claim_pods(one, selector(one.spec.selector or LabelSelector()), kin.near(one))
         yield from found.handed
         if not found.handed:
-            yield from _pass(one, places, found.mine, kept, now)
+            yield from _sync(one, places, found.mine, kept, now)
 
 
-def _pass(
+def _sync(
     owner: DaemonSet,
     nodes: Sequence[Node],
     pods: tuple[Pod, ...],
     kept: Sequence[ControllerRevision],
     now: datetime.datetime,
-) -> Iterator[Write]:
+) -> Iterator[WriteAction]:
     used = {f"{owner.metadata.name}-{pod.metadata.labels.get(HASH_LABEL, '')}" for pod in pods}
-    history = revisions.history(owner, kept, used)
-    stand = _Stand(owner, nodes, pods, "" if history.current is None else hash_of(history.current), now)
+    history = revisions.revision_history(owner, kept, used)
+    stand = _DaemonSetState(owner, nodes, pods, "" if history.current is None else hash_of(history.current), now)
     if owner.metadata.deletion_timestamp is None:
         yield from history.writes
         if history.current is not None:
             yield from stand.mended() or stand.rolled()
     status = replace(stand.status, collision_count=history.collisions)
     if status != owner.status:
-        yield Change(replace(owner, status=status), owner)
+        yield Update(replace(owner, status=status), owner)
 
 
 # --- which node -------------------------------------------------------------------------------------------------------
@@ -102,9 +103,9 @@ def _pass(
 
 def pod_spec(spec: PodSpec, node: str) -> PodSpec:
     """For a pod that is to be on this node: the scheduler puts it there, though the node may be unwell."""
-    bearing = [Toleration(key=key, operator="Exists", effect=effect) for key, effect in BORNE]
+    bearing = [Toleration(key=key, operator="Exists", effect=effect) for key, effect in TOLERATED_TAINTS]
     if spec.host_network:
-        key = PRESSURES["NetworkUnavailable"]
+        key = PRESSURE_TAINTS["NetworkUnavailable"]
         bearing.append(Toleration(key=key, operator="Exists", effect=NO_SCHEDULE))
     row = NodeSelectorRequirement(key=NAME_FIELD, operator="In", values=(node,))
     required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(row,)),))
@@ -128,12 +129,12 @@ def node_of(pod: Pod) -> str:
     return ""
 
 
-def suits(owner: DaemonSet, node: Node) -> tuple[bool, bool]:
+def should_run(owner: DaemonSet, node: Node) -> tuple[bool, bool]:
     """Whether a pod is to be made on a node, and whether one that is there may stay."""
     wish, name = owner.spec.template.spec, node.metadata.name
     if wish.node_name not in ("", name) or not placement.matches_node(wish, name, node.metadata.labels):
         return False, False
-    bearing, taints = pod_spec(wish, name), standing(node)
+    bearing, taints = pod_spec(wish, name), effective_taints(node)
     stays = placement.find_untolerated_taint(bearing, taints, (NO_EXECUTE,)) is None
     return stays and placement.find_untolerated_taint(bearing, taints, (NO_SCHEDULE,)) is None, stays
 
@@ -142,7 +143,7 @@ def suits(owner: DaemonSet, node: Node) -> tuple[bool, bool]:
 
 
 @dataclass(frozen=True)
-class _Stand:
+class _DaemonSetState:
     """A daemon set as it stands; `current` is the hash of its newest template."""
 
     owner: DaemonSet
@@ -162,7 +163,7 @@ class _Stand:
     @cached_property
     def fitness(self) -> Mapping[str, tuple[bool, bool]]:
         """What `suits` says of each node."""
-        return {node.metadata.name: suits(self.owner, node) for node in self.nodes}
+        return {node.metadata.name: should_run(self.owner, node) for node in self.nodes}
 
     @cached_property
     def wanted(self) -> tuple[str, ...]:
@@ -184,26 +185,27 @@ class _Stand:
 
     # --- what is missing or too many ----------------------------------------------------------------------------------
 
-    def mended(self) -> list[Write]:
+    def mended(self) -> list[WriteAction]:
         """Writes for nodes without a pod, with too many, or with one that has ended."""
         ended = [pod for name, pods in self.by_node.items() for pod in self._needless(name, pods)]
         bare = [name for name in self.wanted if name not in self.by_node]
         return [*self._made(bare), *self._ended(ended)]
 
-    def _made(self, names: Iterable[str]) -> list[Write]:
+    def _made(self, names: Iterable[str]) -> list[WriteAction]:
         template = self.owner.spec.template
         labels = {**template.metadata.labels, HASH_LABEL: self.current}
         return [
-            Make(
-                made_from(replace(template, spec=pod_spec(template.spec, name)), self.owner, labels=labels), CONTROLLER
+            Create(
+                pod_from_template(replace(template, spec=pod_spec(template.spec, name)), self.owner, labels=labels),
+                CONTROLLER,
             )
-            for name in list(names)[:MOST_AT_ONCE]
+            for name in list(names)[:MAX_PODS_PER_PASS]
         ]
 
-    def _ended(self, pods: Iterable[Pod]) -> list[Write]:
-        found: list[Write] = []
-        for pod in list(pods)[:MOST_AT_ONCE]:
-            found += [End(pod), happenings.ended(self.owner, pod, CONTROLLER, self.now)]
+    def _ended(self, pods: Iterable[Pod]) -> list[WriteAction]:
+        found: list[WriteAction] = []
+        for pod in list(pods)[:MAX_PODS_PER_PASS]:
+            found += [Delete(pod), events.deleted(self.owner, pod, CONTROLLER, self.now)]
         return found
 
     def _needless(self, name: str, pods: list[Pod]) -> Iterator[Pod]:
@@ -215,7 +217,7 @@ class _Stand:
         if not self.fitness[name][1]:
             yield from there
             return
-        yield from (pod for pod in there if pod.status.phase in FINAL_PHASES and is_due(pod, self.now))
+        yield from (pod for pod in there if pod.status.phase in FINAL_PHASES and should_replace(pod, self.now))
         live = [pod for pod in there if pod.status.phase not in FINAL_PHASES]
         yield from self._doubled(live)
 
@@ -231,7 +233,7 @@ class _Stand:
 
     # --- from one template to the next --------------------------------------------------------------------------------
 
-    def rolled(self) -> list[Write]:
+    def rolled(self) -> list[WriteAction]:
         """The next step, as far as the bounds allow."""
         if self.owner.spec.update_strategy.type != ROLLING:
             return []
@@ -274,3 +276,10 @@ class _Stand:
             number_unavailable=len(self.wanted) - available,
             observed_generation=self.owner.metadata.generation,
         )
+
+
+def sync_daemon_sets(look: Lister) -> Iterable[Action]:
+    """Reconcile all DaemonSets."""
+    if not (found := look.all("DaemonSet")):
+        return ()
+    return reconcile(found, look.all("Node"), look.all("Pod"), look.all("ControllerRevision"), look.now)

@@ -1,7 +1,7 @@
-"""Jobs: pods are made until enough of them have ended well, or too many have failed. Pure.
+"""Jobs: pods are created until enough have succeeded or too many have failed. Pure.
 
-Failing and completing take two steps, as in Kubernetes: first the job is marked with what it will come to, and its pods
-are told to end; when none is left it has come to it.
+Failing and completing take two steps, as in Kubernetes: the job first gets the condition of its target state, and its
+pods are deleted; when none is left it reaches that state.
 """
 
 from __future__ import annotations
@@ -16,19 +16,27 @@ from api.core.events import NORMAL, WARNING, reference
 from api.core.pod import Container, EnvVar, EnvVarSource, Pod
 from api.meta.selectors import LabelSelector, selector
 from api.meta.types import Condition, ObjectFieldSelector
-from master.controllers import happenings
-from master.controllers.dependents import controller_of
-from master.controllers.workloads.job_counts import (
+from master.controllers import events
+from master.controllers.actions import Action, Create, Delete, Update, WriteAction
+from master.controllers.context import Lister
+from master.controllers.workloads.job_tracking import (
     FAILURES,
     IGNORED_FAILURES,
-    MARK,
-    Tally,
-    is_marked,
-    marked,
+    TRACKING_FINALIZER,
+    JobPods,
+    has_finalizer,
     restarts,
-    unmarked,
+    with_finalizer,
+    without_finalizer,
 )
-from master.controllers.workloads.own_pods import MOST_AT_ONCE, Kin, census, dispensable, made_from, ready_since
+from master.controllers.workloads.pod_control import (
+    MAX_PODS_PER_PASS,
+    OwnerIndex,
+    claim_pods,
+    deletion_order,
+    pod_from_template,
+    ready_since,
+)
 from master.kinds import job_indexes, success_policy
 from master.kinds.job import (
     COMPLETE,
@@ -45,31 +53,31 @@ from master.kinds.job import (
 )
 from master.kinds.job_indexes import INDEX, index_of
 from master.kinds.kind import parse_time, show_time
-from master.writing.outcomes import Change, End, Make, Write
+from master.resources.metadata import controller_of
 
 COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
 CONTROLLER = "job-controller"
 
 
-def passes(
+def reconcile(
     jobs: Iterable[Job], pods: Iterable[Pod], now: datetime.datetime, refused: Mapping[str, str]
-) -> Iterator[Write]:
+) -> Iterator[WriteAction]:
     """Everything that is to be written for these jobs. `refused`: by uid, why a job does not get its pods."""
     everything, known = tuple(pods), tuple(jobs)
-    kin = Kin(() if all(map(is_finished, known)) else everything)
+    kin = OwnerIndex(() if all(map(is_finished, known)) else everything)
     counting: set[str] = set()
     for job in known:
         if job.spec.managed_by not in (None, OUR_NAME):
             counting.add(job.metadata.uid)  # Whoever acts for it counts its pods, too.
         elif not is_finished(job):
             counting.add(job.metadata.uid)
-            yield from _pass(job, kin.near(job), now, job.metadata.uid in refused)
+            yield from _sync(job, kin.near(job), now, job.metadata.uid in refused)
         elif _is_due(job, now):
-            yield End(job, "Foreground")
+            yield Delete(job, "Foreground")
     for pod in everything:
         owner = controller_of(pod.metadata)
-        if is_marked(pod) and (owner is None or owner.uid not in counting):
-            yield Change(unmarked(pod), pod)
+        if has_finalizer(pod) and (owner is None or owner.uid not in counting):
+            yield Update(without_finalizer(pod), pod)
 
 
 def _is_due(job: Job, now: datetime.datetime) -> bool:
@@ -82,26 +90,26 @@ def _is_due(job: Job, now: datetime.datetime) -> bool:
     return (now - ended).total_seconds() >= seconds
 
 
-def _pass(job: Job, pods: Iterable[Pod], now: datetime.datetime, is_refused: bool) -> Iterator[Write]:
-    found = census(job, selector(job.spec.selector or LabelSelector()), pods, marked)
+def _sync(job: Job, pods: Iterable[Pod], now: datetime.datetime, is_refused: bool) -> Iterator[WriteAction]:
+    found = claim_pods(job, selector(job.spec.selector or LabelSelector()), pods, with_finalizer)
     if found.handed:
         yield from found.handed
         return
-    tally = Tally(job, found.mine)
-    yield from (Change(unmarked(pod), pod) for pod in tally.counted)
+    tally = JobPods(job, found.mine)
+    yield from (Update(without_finalizer(pod), pod) for pod in tally.counted)
     target = _target(tally, now)
-    made, ended = _steps(tally, target, now)
+    made, ended = _plan_pods(tally, target, now)
     yield from made
     for pod in ended:
-        yield End(pod)
-        yield happenings.ended(job, pod, CONTROLLER, now)
+        yield Delete(pod)
+        yield events.deleted(job, pod, CONTROLLER, now)
     status = _status(tally, target, 0 if is_refused else len(made), ended, now)
     if status != job.status:
-        yield Change(replace(job, status=status), job)
-        yield from _news(job, status, now)
+        yield Update(replace(job, status=status), job)
+        yield from _condition_event(job, status, now)
 
 
-def _news(job: Job, status: JobStatus, now: datetime.datetime) -> Iterator[Make]:
+def _condition_event(job: Job, status: JobStatus, now: datetime.datetime) -> Iterator[Create]:
     """An event for what the job has come to."""
     known = {(row.type, row.status) for row in job.status.conditions}
     for row in status.conditions:
@@ -111,13 +119,13 @@ def _news(job: Job, status: JobStatus, now: datetime.datetime) -> Iterator[Make]
                 SUSPENDED: ("Suspended", row.message) if row.status == "True" else ("Resumed", row.message),
             }.get(row.type, (row.reason, row.message))
             kind = WARNING if row.type == FAILED else NORMAL
-            yield happenings.told(reference(job), kind, reason, words, CONTROLLER, now)
+            yield events.event_about(reference(job), kind, reason, words, CONTROLLER, now)
 
 
 # --- what it comes to -------------------------------------------------------------------------------------------------
 
 
-def _target(tally: Tally, now: datetime.datetime) -> Condition | None:
+def _target(tally: JobPods, now: datetime.datetime) -> Condition | None:
     """The condition that says what the job comes to, if that is known."""
     job = tally.job
     known = (
@@ -137,7 +145,7 @@ def _target(tally: Tally, now: datetime.datetime) -> Condition | None:
     return None
 
 
-def _failure(tally: Tally, now: datetime.datetime) -> tuple[str, str] | None:
+def _failure(tally: JobPods, now: datetime.datetime) -> tuple[str, str] | None:
     """Reason and sentence of a job that is given up."""
     spec, limit = tally.job.spec, tally.job.spec.backoff_limit or 0
     if tally.fatal:
@@ -171,7 +179,7 @@ def _condition(name: str, reason: str, message: str, now: datetime.datetime, sta
 # --- pods come and go -------------------------------------------------------------------------------------------------
 
 
-def _steps(tally: Tally, target: Condition | None, now: datetime.datetime) -> tuple[list[Make], list[Pod]]:
+def _plan_pods(tally: JobPods, target: Condition | None, now: datetime.datetime) -> tuple[list[Create], list[Pod]]:
     """Pods to be made and pods to be ended. One that the job itself ends is no failure and loses its mark, unless the
     whole job has failed.
     """
@@ -179,16 +187,16 @@ def _steps(tally: Tally, target: Condition | None, now: datetime.datetime) -> tu
     if job.metadata.deletion_timestamp:
         return [], []
     if target is not None and target.type == FAILURE_TARGET:
-        return [], list(tally.active[:MOST_AT_ONCE])
+        return [], list(tally.active[:MAX_PODS_PER_PASS])
     surplus = tally.active if target is not None or job.spec.suspend else _surplus(tally)
     if surplus:
-        return [], [unmarked(pod) for pod in surplus[:MOST_AT_ONCE]]
+        return [], [without_finalizer(pod) for pod in surplus[:MAX_PODS_PER_PASS]]
     if target is not None or job.spec.suspend:
         return [], []
-    return _makings(tally, now), []
+    return _creates(tally, now), []
 
 
-def _wanted(tally: Tally) -> int:
+def _desired_active(tally: JobPods) -> int:
     """How many pods are to run now."""
     spec = tally.job.spec
     parallel = spec.parallelism or 0
@@ -197,7 +205,7 @@ def _wanted(tally: Tally) -> int:
     return max(0, min(parallel, spec.completions - tally.succeeded - len(tally.lost)))
 
 
-def _surplus(tally: Tally) -> tuple[Pod, ...]:
+def _surplus(tally: JobPods) -> tuple[Pod, ...]:
     """Pods that run and are not needed: of an index that is settled or has another pod, and beyond the parallelism."""
     needless: list[Pod] = []
     needed = list(tally.active)
@@ -209,31 +217,31 @@ def _surplus(tally: Tally) -> tuple[Pod, ...]:
             is_pending = index is not None and index < (tally.job.spec.completions or 0) and index not in settled
             (needed if is_pending else needless).append(pod)
             settled.add(-1 if index is None else index)
-    too_many = max(0, len(needed) - _wanted(tally))
-    return (*needless, *dispensable(needed)[:too_many])
+    too_many = max(0, len(needed) - _desired_active(tally))
+    return (*needless, *deletion_order(needed)[:too_many])
 
 
-def _makings(tally: Tally, now: datetime.datetime) -> list[Make]:
+def _creates(tally: JobPods, now: datetime.datetime) -> list[Create]:
     job = tally.job
     later = len(tally.terminating) if job.spec.pod_replacement_policy == ONLY_FAILED else 0
-    missing = min(_wanted(tally) - len(tally.active) - later, MOST_AT_ONCE)
+    missing = min(_desired_active(tally) - len(tally.active) - later, MAX_PODS_PER_PASS)
     per_index = job.spec.backoff_limit_per_index is not None
     if missing <= 0 or (not per_index and tally.waits(now)):
         return []
     if not tally.is_indexed:
-        return [Make(made_from(job.spec.template, job, finalizers=_finalizers(job)), CONTROLLER)] * missing
+        return [Create(pod_from_template(job.spec.template, job, finalizers=_finalizers(job)), CONTROLLER)] * missing
     taken = {index_of(pod) for pod in (*tally.active, *(tally.terminating if later else ()))}
     settled = tally.done | tally.lost | taken
     pending = (index for index in range(job.spec.completions or 0) if index not in settled)
     free = (index for index in pending if not tally.index_waits(index, now))
-    return [Make(_indexed(tally, index), CONTROLLER) for index in islice(free, missing)]
+    return [Create(_index_pod(tally, index), CONTROLLER) for index in islice(free, missing)]
 
 
 def _finalizers(job: Job) -> tuple[str, ...]:
-    return (*job.spec.template.metadata.finalizers, MARK)
+    return (*job.spec.template.metadata.finalizers, TRACKING_FINALIZER)
 
 
-def _indexed(tally: Tally, index: int) -> Pod:
+def _index_pod(tally: JobPods, index: int) -> Pod:
     """The pod of an index, which knows it by annotation, label, variable and the name of its host."""
     job = tally.job
     meta = job.spec.template.metadata
@@ -243,7 +251,7 @@ def _indexed(tally: Tally, index: int) -> Pod:
         counts = (0, 0) if before is None else tally.failures_after(before)
         annotations |= {FAILURES: str(counts[0])} | ({IGNORED_FAILURES: str(counts[1])} if counts[1] else {})
     name = f"{job.metadata.name}-{index}"
-    pod = made_from(
+    pod = pod_from_template(
         job.spec.template,
         job,
         generate_name=f"{name}-",
@@ -267,7 +275,7 @@ def _with_index(container: Container) -> Container:
 # --- what it tells ----------------------------------------------------------------------------------------------------
 
 
-def _status(tally: Tally, target: Condition | None, made: int, ended: list[Pod], now: datetime.datetime) -> JobStatus:
+def _status(tally: JobPods, target: Condition | None, made: int, ended: list[Pod], now: datetime.datetime) -> JobStatus:
     job = tally.job
     old, spec = job.status, job.spec
     rows = {row.type: row for row in old.conditions}
@@ -299,3 +307,8 @@ def _status(tally: Tally, target: Condition | None, made: int, ended: list[Pod],
         completed_indexes=job_indexes.shown(tally.done) if tally.is_indexed else "",
         failed_indexes=job_indexes.shown(tally.lost) if spec.backoff_limit_per_index is not None else None,
     )
+
+
+def sync_jobs(look: Lister) -> Iterable[Action]:
+    """Reconcile all Jobs."""
+    return reconcile(look.all("Job"), look.all("Pod"), look.now, look.refused)

@@ -1,8 +1,8 @@
-"""Stateful sets: pods with lasting names and storage, made, ended and replaced in order. Pure.
+"""StatefulSets: pods with stable names and storage, created, deleted and replaced in order. Pure.
 
-A pod is known by its name, so there is never more than one of an identity: the next one is made when the one before is
-gone from the store. In order means: one is made when all before it are available; the last one ends first; and of a new
-template the last one is made first.
+Pods are identified by name, so there is never more than one of an identity: the next is created when the previous one
+is gone from the store. In order means: a pod is created when all before it are available; the last one is deleted
+first, and is the first to get a new template.
 """
 
 from __future__ import annotations
@@ -20,80 +20,81 @@ from api.core.pod import FINAL_PHASES, Pod
 from api.core.storage import PersistentVolumeClaim
 from api.meta.selectors import LabelSelector, selector
 from api.meta.types import Object, ObjectMeta, OwnerReference
-from master.controllers import happenings
-from master.controllers.dependents import controller_of
-from master.controllers.workloads import revisions
-from master.controllers.workloads.own_pods import (
-    MOST_AT_ONCE,
-    Kin,
-    census,
+from master.controllers import events
+from master.controllers.actions import Action, Create, Delete, Update, Warn
+from master.controllers.context import Lister
+from master.controllers.workloads import history as revisions
+from master.controllers.workloads.history import HASH_LABEL
+from master.controllers.workloads.pod_control import (
+    MAX_PODS_PER_PASS,
+    OwnerIndex,
+    claim_pods,
     is_available,
-    is_due,
-    made_from,
+    pod_from_template,
     ready_since,
+    should_replace,
 )
-from master.controllers.workloads.revisions import HASH_LABEL
 from master.kinds.controller_revision import ControllerRevision
 from master.kinds.stateful_set import DELETE, PARALLEL, ROLLING, StatefulSet, StatefulSetStatus, with_claims
 from master.kinds.workload import PodTemplateSpec
-from master.writing.outcomes import Change, End, Make, Notice, Outcome
+from master.resources.metadata import controller_of
 
 CONTROLLER = "statefulset-controller"
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
-NAME_LABEL, NUMBER_LABEL = "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"
+_ORDINAL = re.compile(r"0|[1-9][0-9]{0,9}")
+NAME_LABEL, ORDINAL_LABEL = "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"
 
 
-def passes(
+def reconcile(
     sets: Iterable[StatefulSet],
     pods: Iterable[Pod],
     claims: Iterable[PersistentVolumeClaim],
     kept: Sequence[ControllerRevision],
     now: datetime.datetime,
-) -> Iterator[Outcome]:
+) -> Iterator[Action]:
     """Everything that is to be written for these stateful sets."""
     everything = tuple(pods)
-    kin, names = Kin(everything), frozenset((pod.metadata.namespace, pod.metadata.name) for pod in everything)
+    kin, names = OwnerIndex(everything), frozenset((pod.metadata.namespace, pod.metadata.name) for pod in everything)
     held = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
     for one in sets:
-        able = [pod for pod in kin.near(one) if number_of(one, pod) is not None or controller_of(pod.metadata)]
-        found = census(one, selector(one.spec.selector or LabelSelector()), able)
+        able = [pod for pod in kin.near(one) if ordinal_of(one, pod) is not None or controller_of(pod.metadata)]
+        found = claim_pods(one, selector(one.spec.selector or LabelSelector()), able)
         yield from found.handed
         if not found.handed:
-            yield from _pass(one, found.mine, names, held, kept, now)
+            yield from _sync(one, found.mine, names, held, kept, now)
 
 
-def number_of(owner: StatefulSet, pod: Pod) -> int | None:
+def ordinal_of(owner: StatefulSet, pod: Pod) -> int | None:
     """The number of a pod of this set; None if it has not the name of one."""
     prefix, _, number = pod.metadata.name.rpartition("-")
-    return int(number) if prefix == owner.metadata.name and _NUMBER.fullmatch(number) else None
+    return int(number) if prefix == owner.metadata.name and _ORDINAL.fullmatch(number) else None
 
 
-def _pass(
+def _sync(
     owner: StatefulSet,
     pods: tuple[Pod, ...],
     names: frozenset[tuple[str, str]],
     claims: Mapping[tuple[str, str], PersistentVolumeClaim],
     kept: Sequence[ControllerRevision],
     now: datetime.datetime,
-) -> Iterator[Outcome]:
+) -> Iterator[Action]:
     used = {pod.metadata.labels.get(HASH_LABEL, "") for pod in pods} | {owner.status.current_revision}
-    history = revisions.history(owner, kept, used)
+    history = revisions.revision_history(owner, kept, used)
     update = history.current
     if update is None:
-        yield Change(replace(owner, status=replace(owner.status, collision_count=history.collisions)), owner)
+        yield Update(replace(owner, status=replace(owner.status, collision_count=history.collisions)), owner)
         return
     current = next((one for one in history.old if one.metadata.name == owner.status.current_revision), update)
-    stand = _Stand(owner, pods, names, claims, current, update, now)
+    stand = _StatefulSetState(owner, pods, names, claims, current, update, now)
     if owner.metadata.deletion_timestamp is None:
         yield from history.writes
         yield from stand.steps()
         yield from stand.claims_in_hand()
     if stand.status != owner.status:
-        yield Change(replace(owner, status=stand.status), owner)
+        yield Update(replace(owner, status=stand.status), owner)
 
 
 @dataclass(frozen=True)
-class _Stand:
+class _StatefulSetState:
     """A stateful set as it stands. `names` are (namespace, name) of all pods; `current` is the revision from which
     pods are made below the partition, `update` that of its newest template.
     """
@@ -117,7 +118,7 @@ class _Stand:
 
     @cached_property
     def _by_number(self) -> Mapping[int, Pod]:
-        found = ((number_of(self.owner, pod), pod) for pod in self.pods)
+        found = ((ordinal_of(self.owner, pod), pod) for pod in self.pods)
         return {number: pod for number, pod in found if number is not None}
 
     @property
@@ -139,14 +140,14 @@ class _Stand:
 
     # --- the next step ------------------------------------------------------------------------------------------------
 
-    def steps(self) -> Iterator[Outcome]:
+    def steps(self) -> Iterator[Action]:
         """In order the first that is due, otherwise all that are."""
         steps = 0
         for number in self._numbers:
             step, goes_on = self._kept(number)
             yield from step
             steps += bool(step)
-            if (self._in_order and not goes_on) or steps >= MOST_AT_ONCE:
+            if (self._in_order and not goes_on) or steps >= MAX_PODS_PER_PASS:
                 return
         for number in sorted((one for one in self._by_number if one not in self._numbers), reverse=True):
             pod = self._by_number[number]
@@ -163,16 +164,16 @@ class _Stand:
         pod = self._by_number[number]
         return self._serves(pod) or (number not in self._numbers and pod.status.phase in FINAL_PHASES)
 
-    def _kept(self, number: int) -> tuple[list[Outcome], bool]:
+    def _kept(self, number: int) -> tuple[list[Action], bool]:
         """What is missing of one identity, and whether the next may follow."""
         pod = self._by_number.get(number)
         if pod is None:
             return self._made(number), False
         if pod.metadata.deletion_timestamp is None and pod.status.phase in FINAL_PHASES:
-            return (self._replaced(pod) if is_due(pod, self.now) else []), False
+            return (self._replaced(pod) if should_replace(pod, self.now) else []), False
         return self._claimed(number), self._serves(pod)
 
-    def _rolled(self) -> Iterator[Outcome]:
+    def _rolled(self) -> Iterator[Action]:
         """The last pod that is of an older template goes, when all after it serve."""
         for number in reversed(range(max(self._first, self._partition), self._numbers.stop)):
             pod = self._by_number.get(number)
@@ -184,13 +185,13 @@ class _Stand:
             if not self._serves(pod):
                 return
 
-    def _replaced(self, pod: Pod) -> list[Outcome]:
+    def _replaced(self, pod: Pod) -> list[Action]:
         words = f"StatefulSet {self.owner.metadata.namespace}/{self.owner.metadata.name} is recreating failed Pod "
         about, words = reference(self.owner), words + pod.metadata.name
-        return [End(pod), happenings.told(about, WARNING, "RecreatingFailedPod", words, CONTROLLER, self.now)]
+        return [Delete(pod), events.event_about(about, WARNING, "RecreatingFailedPod", words, CONTROLLER, self.now)]
 
-    def _ended(self, pod: Pod) -> list[Outcome]:
-        return [End(pod), happenings.ended(self.owner, pod, CONTROLLER, self.now)]
+    def _ended(self, pod: Pod) -> list[Action]:
+        return [Delete(pod), events.deleted(self.owner, pod, CONTROLLER, self.now)]
 
     # --- an identity --------------------------------------------------------------------------------------------------
 
@@ -200,16 +201,16 @@ class _Stand:
     def _revision(self, pod: Pod) -> str:
         return pod.metadata.labels.get(HASH_LABEL, "")
 
-    def _made(self, number: int) -> list[Outcome]:
+    def _made(self, number: int) -> list[Action]:
         """The pod, with claims that are missing; nothing while something else is in the way of its name or claims."""
         name = self._name(number)
         if (self.owner.metadata.namespace, name) in self.names:
             why = f"the pod {name} is not of StatefulSet {self.owner.metadata.name}, which cannot make its own"
-            return [Notice(why, about=f"{self.owner.metadata.namespace}/{name}")]
+            return [Warn(why, about=f"{self.owner.metadata.namespace}/{name}")]
         found = (self._claim(claim) for _, claim in self._claim_names(number))
         if any(claim is not None and claim.metadata.deletion_timestamp for claim in found):
             return []
-        return [*self._claimed(number), Make(self._pod(number), CONTROLLER)]
+        return [*self._claimed(number), Create(self._pod(number), CONTROLLER)]
 
     def _pod(self, number: int) -> Pod:
         rolls = self.owner.spec.update_strategy.type == ROLLING
@@ -220,11 +221,11 @@ class _Stand:
             **template.metadata.labels,
             HASH_LABEL: revision.metadata.name,
             NAME_LABEL: name,
-            NUMBER_LABEL: str(number),
+            ORDINAL_LABEL: str(number),
         }
         spec = with_claims(template.spec, self._claim_names(number))
         spec = replace(spec, hostname=name, subdomain=self.owner.spec.service_name)
-        return made_from(replace(template, spec=spec), self.owner, name=name, generate_name="", labels=labels)
+        return pod_from_template(replace(template, spec=spec), self.owner, name=name, generate_name="", labels=labels)
 
     @property
     def _old_template(self) -> PodTemplateSpec:
@@ -240,9 +241,9 @@ class _Stand:
     def _claim(self, name: str) -> PersistentVolumeClaim | None:
         return self.claims.get((self.owner.metadata.namespace, name))
 
-    def _claimed(self, number: int) -> list[Outcome]:
+    def _claimed(self, number: int) -> list[Action]:
         """The claims of an identity that are missing."""
-        made: list[Outcome] = []
+        made: list[Action] = []
         for template, (_, name) in zip(self.owner.spec.volume_claim_templates, self._claim_names(number), strict=True):
             if self._claim(name) is None:
                 labels = {**template.metadata.labels, **(self.owner.spec.selector or LabelSelector()).match_labels}
@@ -253,17 +254,17 @@ class _Stand:
                     annotations=template.metadata.annotations,
                     owner_references=self._claim_owners(number),
                 )
-                made.append(Make(replace(template, metadata=meta), owner=self.owner))
+                made.append(Create(replace(template, metadata=meta), owner=self.owner))
         return made
 
     def _claim_owners(self, number: int) -> tuple[OwnerReference, ...]:
         """With whom a claim goes: with the set, with the pod that is no longer wished for, or with nobody."""
         policy, pod = self.owner.spec.persistent_volume_claim_retention_policy, self._by_number.get(number)
         if number not in self._numbers and policy.when_scaled == DELETE:
-            return (_naming(pod),) if pod is not None else ()
-        return (_naming(self.owner),) if policy.when_deleted == DELETE else ()
+            return (_owner_reference(pod),) if pod is not None else ()
+        return (_owner_reference(self.owner),) if policy.when_deleted == DELETE else ()
 
-    def claims_in_hand(self) -> Iterator[Change]:
+    def claims_in_hand(self) -> Iterator[Update]:
         """Claims of pods that are there, in the hands of those with whom they go."""
         uids = {self.owner.metadata.uid, *(pod.metadata.uid for pod in self.pods)}
         for number in self._by_number:
@@ -274,7 +275,7 @@ class _Stand:
                 others = (row for row in claim.metadata.owner_references if row.uid not in uids)
                 owners = (*others, *self._claim_owners(number))
                 if owners != claim.metadata.owner_references:
-                    yield Change(replace(claim, metadata=replace(claim.metadata, owner_references=owners)), claim)
+                    yield Update(replace(claim, metadata=replace(claim.metadata, owner_references=owners)), claim)
 
     # --- what it tells ------------------------------------------------------------------------------------------------
 
@@ -299,7 +300,18 @@ class _Stand:
         )
 
 
-def _naming(owner: Object) -> OwnerReference:
+def _owner_reference(owner: Object) -> OwnerReference:
     return OwnerReference(
         api_version=owner.API_VERSION, kind=owner.KIND, name=owner.metadata.name, uid=owner.metadata.uid
     )
+
+
+def sync_stateful_sets(look: Lister) -> Iterable[Action]:
+    """Reconcile all StatefulSets."""
+    if not (found := look.all("StatefulSet")):
+        return ()
+    claims, kept = look.all("PersistentVolumeClaim"), look.all("ControllerRevision")
+    return reconcile(found, look.all("Pod"), claims, kept, look.now)
+
+
+STATEFUL_SET_KINDS = ("StatefulSet", "ControllerRevision", "PersistentVolumeClaim", "Pod")

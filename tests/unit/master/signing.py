@@ -27,11 +27,11 @@ from api.core.node import Node, NodeAddress, NodeStatus
 from api.meta.types import Condition, ObjectMeta
 from api.pki import keys
 from api.pki.pem import Subject
-from master.access.authorize import Attributes, User
-from master.access.serving import ADDRESS, Reserved
+from master.auth.attributes import Attributes, User
+from master.auth.certificate_signing import ADDRESS_EXTRA, ReservedNames
 from master.controllers import certificates
+from master.controllers.actions import Update, Warn
 from master.kinds.kind import show_time
-from master.writing.outcomes import Change, Notice
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 HOUR, MINUTE = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
@@ -57,7 +57,7 @@ def request(
         usages=usages,
         username=user,
         groups=groups,
-        extra={ADDRESS: (came_from,)} if came_from else {},
+        extra={ADDRESS_EXTRA: (came_from,)} if came_from else {},
     )
     return CertificateSigningRequest(metadata=ObjectMeta(name="x", creation_timestamp=show_time(NOW)), spec=spec)
 
@@ -83,13 +83,13 @@ class Rights:
         return (user.name, asked.subresource) in self.held
 
 
-RESERVED = Reserved((IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.0.0.7", frozenset(("head",)))
+RESERVED = ReservedNames((IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.0.0.7", frozenset(("head",)))
 
 
 def why(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> str:
     """Why it waits for somebody; empty if it does not."""
-    (found,) = certificates.approvals([item], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
-    if isinstance(found, Notice):
+    (found,) = certificates.approve_requests([item], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
+    if isinstance(found, Warn):
         assert "kubectl certificate approve x" in found.text
         return found.text
     assert request_in(found).status.conditions[0].type == APPROVED
@@ -111,7 +111,7 @@ def serving(
     return request(subject, NODE_SERVING, SERVER_USAGES, user, groups, came_from)
 
 
-def request_in(change: Change) -> CertificateSigningRequest:
+def request_in(change: Update) -> CertificateSigningRequest:
     assert isinstance(change.item, CertificateSigningRequest)
     return change.item
 

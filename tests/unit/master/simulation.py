@@ -13,12 +13,12 @@ from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.types import Condition, Object
 from api.validation.registry import default
-from master.controllers import dependents, happenings
-from master.controllers.workloads import cron_jobs, daemon_sets, deployments, jobs, replicas, stateful_sets
+from master.controllers import events, garbage_collector
+from master.controllers.actions import Create, Delete, ForceDelete, Update, Warn
+from master.controllers.workloads import cron_jobs, daemon_sets, deployments, jobs, replica_sets, stateful_sets
 from master.kinds import BY_NAME
 from master.kinds.kind import show_time
-from master.writing import writes
-from master.writing.outcomes import Change, Drop, End, Make, Notice
+from master.registry import request, strategy
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -64,23 +64,23 @@ class Simulation:
         """Whether anything was written."""
         writes = list(writes)
         for write in writes:
-            if isinstance(write, Make):
+            if isinstance(write, Create):
                 self.put(write.item)
-            elif isinstance(write, Change):
+            elif isinstance(write, Update):
                 key = (write.item.KIND, write.item.metadata.name)
                 assert self.objects[key] == write.before, "two writes of one object in a pass"
                 self._keep(write.item)
-            elif isinstance(write, End):
+            elif isinstance(write, Delete):
                 self.end(write.item, policy=write.policy)
-            elif isinstance(write, Drop):
+            elif isinstance(write, ForceDelete):
                 self.drop(write.item)
         return bool(writes)
 
     def end(self, item: Any, grace: int | None = None, policy: str = "") -> None:
         """As somebody deletes it: a pod that has a node is marked, and goes when the node lets it go."""
         node = Node() if item.KIND == "Pod" and item.spec.node_name else None
-        options = writes.DeleteOptions(grace_period_seconds=grace, propagation_policy=policy)
-        left = writes.deleted(BY_NAME[item.KIND], item, options, self.now, node)
+        options = request.DeleteOptions(grace_period_seconds=grace, propagation_policy=policy)
+        left = strategy.prepare_delete(BY_NAME[item.KIND], item, options, self.now, node)
         if left is None:
             self.drop(item)
         else:
@@ -89,27 +89,27 @@ class Simulation:
     def _keep(self, item: Any) -> None:
         key = (item.KIND, item.metadata.name)
         self.objects[key] = item
-        if writes.may_go(BY_NAME[item.KIND], item):
+        if strategy.is_deletable(BY_NAME[item.KIND], item):
             del self.objects[key]
 
     def step(self) -> bool:
         """One pass of every controller."""
         sets, pods = self.all("ReplicaSet"), self.pods()
-        busy = self.carry_out(deployments.passes(self.all("Deployment"), sets, pods, self.now))
+        busy = self.carry_out(deployments.reconcile(self.all("Deployment"), sets, pods, self.now))
         owners = [*self.all("ReplicaSet"), *self.all("ReplicationController")]
-        busy |= self.carry_out(replicas.passes(owners, self.pods(), self.now, {}))
+        busy |= self.carry_out(replica_sets.reconcile(owners, self.pods(), self.now, {}))
         revisions = self.all("ControllerRevision")
-        daemons = daemon_sets.passes(self.all("DaemonSet"), self.all("Node"), self.pods(), revisions, self.now)
+        daemons = daemon_sets.reconcile(self.all("DaemonSet"), self.all("Node"), self.pods(), revisions, self.now)
         busy |= self.carry_out(daemons)
         claims, revisions = self.all("PersistentVolumeClaim"), self.all("ControllerRevision")
-        stateful = stateful_sets.passes(self.all("StatefulSet"), self.pods(), claims, revisions, self.now)
-        busy |= self.carry_out(write for write in stateful if not isinstance(write, Notice))
-        busy |= self.carry_out(cron_jobs.passes(self.all("CronJob"), self.all("Job"), self.now))
-        busy |= self.carry_out(jobs.passes(self.all("Job"), self.pods(), self.now, {}))
-        owned = dependents.passes(
+        stateful = stateful_sets.reconcile(self.all("StatefulSet"), self.pods(), claims, revisions, self.now)
+        busy |= self.carry_out(write for write in stateful if not isinstance(write, Warn))
+        busy |= self.carry_out(cron_jobs.reconcile(self.all("CronJob"), self.all("Job"), self.now))
+        busy |= self.carry_out(jobs.reconcile(self.all("Job"), self.pods(), self.now, {}))
+        owned = garbage_collector.reconcile(
             list(self.objects.values()),
             lambda row, _: row.kind in BY_NAME,
-            lambda item, row: happenings.foreign_owner(item, row, self.now),
+            lambda item, row: events.invalid_owner_namespace(item, row, self.now),
         )
         busy |= self.carry_out(owned)
         return busy

@@ -8,7 +8,7 @@ import pytest
 
 from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork, HostSubnet
-from master.admission import checks
+from master.admission import cluster_network
 from master.wire.answers import Failure
 
 CLUSTER = ClusterNetwork(
@@ -22,9 +22,9 @@ def by_hand(host_ip: str, subnet: str) -> HostSubnet:
 
 
 def test_a_host_subnet_made_by_hand_is_admitted() -> None:
-    checks.check_host_subnet(by_hand("10.245.2.4", "10.128.2.0/23"), [THERE], CLUSTER)
-    checks.check_host_subnet(by_hand("10.245.2.4", ""), [THERE], CLUSTER)
-    checks.check_host_subnet(THERE, [THERE], CLUSTER)
+    cluster_network.check_host_subnet(by_hand("10.245.2.4", "10.128.2.0/23"), [THERE], CLUSTER)
+    cluster_network.check_host_subnet(by_hand("10.245.2.4", ""), [THERE], CLUSTER)
+    cluster_network.check_host_subnet(THERE, [THERE], CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_a_host_subnet_made_by_hand_is_admitted() -> None:
 )
 def test_one_that_would_take_what_is_anothers_is_refused(host_ip: str, subnet: str, words: str) -> None:
     with pytest.raises(Failure) as refused:
-        checks.check_host_subnet(by_hand(host_ip, subnet), [THERE], CLUSTER)
+        cluster_network.check_host_subnet(by_hand(host_ip, subnet), [THERE], CLUSTER)
     assert re.search(words, refused.value.status.message), refused.value.status.message

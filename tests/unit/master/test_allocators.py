@@ -5,7 +5,7 @@ from ipaddress import IPv4Network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.admission.allocators import LAST_VNID, allocate_vnids, next_numbers
+from master.allocators import LAST_VNID, allocate_vnids, next_numbers
 from tests.unit.master.wishes import pools
 
 DEFAULT = pools(("10.128.0.0/14", 9))

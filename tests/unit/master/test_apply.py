@@ -9,14 +9,27 @@ from hypothesis import strategies as st
 from api.core.config import ConfigMap
 from api.core.pod import Pod
 from master.kinds.shape import shape_of
-from master.writing.apply import APPLY, BEFORE, UPDATE, Applied, Owner, applied, managed_fields, owners_in, tracked
-from master.writing.field_sets import from_fields, leaves, shown_path, to_fields
+from master.registry.managed_fields import (
+    APPLY,
+    BEFORE_FIRST_APPLY,
+    UPDATE,
+    Applied,
+    FieldManager,
+    apply,
+    format_managers,
+    format_path,
+    from_fields,
+    leaves,
+    managers_in,
+    to_fields,
+    track_update,
+)
 
 CONFIG_MAP, POD = shape_of(ConfigMap), shape_of(Pod)
 
 
-def owner(manager: str, operation: str = APPLY, fields: Any = None) -> Owner:
-    return Owner(manager, operation, "", "v1", "2026-01-01T00:00:00Z", from_fields(fields or {}))
+def owner(manager: str, operation: str = APPLY, fields: Any = None) -> FieldManager:
+    return FieldManager(manager, operation, "", "v1", "2026-01-01T00:00:00Z", from_fields(fields or {}))
 
 
 def config_map(**data: str) -> dict[str, Any]:
@@ -32,9 +45,9 @@ def fields(result: Applied, manager: str) -> Any:
 
 
 def test_who_creates_by_apply_owns_what_is_in_the_body() -> None:
-    result = applied({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
+    result = apply({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
     assert result.document == config_map(k="1")
-    assert managed_fields(result.owners) == [
+    assert format_managers(result.owners) == [
         {
             "manager": "m1",
             "operation": "Apply",
@@ -47,26 +60,26 @@ def test_who_creates_by_apply_owns_what_is_in_the_body() -> None:
 
 
 def test_another_value_of_an_owned_field_is_a_conflict_and_force_takes_it() -> None:
-    first = applied({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
-    second = applied(first.document, config_map(k="2"), CONFIG_MAP, first.owners, owner("m2"))
-    assert [(row.owner.manager, shown_path(row.path)) for row in second.conflicts] == [("m1", ".data.k")]
+    first = apply({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
+    second = apply(first.document, config_map(k="2"), CONFIG_MAP, first.owners, owner("m2"))
+    assert [(row.owner.manager, format_path(row.path)) for row in second.conflicts] == [("m1", ".data.k")]
     assert second.document["data"] == {"k": "2"}
-    assert [row["manager"] for row in managed_fields(second.owners)] == ["m2"]
+    assert [row["manager"] for row in format_managers(second.owners)] == ["m2"]
 
 
 def test_the_same_value_is_owned_by_both_and_goes_with_the_last_of_them() -> None:
-    first = applied({}, config_map(k="1", x="1"), CONFIG_MAP, (), owner("m1"))
-    second = applied(first.document, config_map(k="1"), CONFIG_MAP, first.owners, owner("m2"))
+    first = apply({}, config_map(k="1", x="1"), CONFIG_MAP, (), owner("m1"))
+    second = apply(first.document, config_map(k="1"), CONFIG_MAP, first.owners, owner("m2"))
     assert not second.conflicts
-    third = applied(second.document, config_map(), CONFIG_MAP, second.owners, owner("m1"))
+    third = apply(second.document, config_map(), CONFIG_MAP, second.owners, owner("m1"))
     assert third.document["data"] == {"k": "1"}
-    fourth = applied(third.document, config_map(), CONFIG_MAP, third.owners, owner("m2"))
+    fourth = apply(third.document, config_map(), CONFIG_MAP, third.owners, owner("m2"))
     assert fourth.document["data"] == {}
 
 
 def test_items_of_keyed_lists_are_owned_one_by_one() -> None:
     one, two = {"name": "a", "image": "i", "env": [{"name": "X", "value": "1"}]}, {"name": "b", "image": "j"}
-    first = applied({}, pod(one), POD, (), owner("m1"))
+    first = apply({}, pod(one), POD, (), owner("m1"))
     assert fields(first, "m1") == {
         "f:spec": {
             "f:containers": {
@@ -79,44 +92,44 @@ def test_items_of_keyed_lists_are_owned_one_by_one() -> None:
             }
         }
     }
-    second = applied(first.document, pod(two), POD, first.owners, owner("m2"))
+    second = apply(first.document, pod(two), POD, first.owners, owner("m2"))
     assert second.document["spec"]["containers"] == [one, two]
-    third = applied(second.document, pod({"name": "a", "image": "i"}), POD, second.owners, owner("m1"))
+    third = apply(second.document, pod({"name": "a", "image": "i"}), POD, second.owners, owner("m1"))
     assert third.document["spec"]["containers"] == [{"name": "a", "image": "i", "env": []}, two]
-    last = applied(third.document, pod(), POD, third.owners, owner("m2"))
+    last = apply(third.document, pod(), POD, third.owners, owner("m2"))
     assert last.document["spec"]["containers"] == [{"name": "a", "image": "i", "env": []}]
 
 
 def test_an_item_stays_while_somebody_owns_a_part_of_it() -> None:
-    first = applied({}, pod({"name": "a", "image": "i"}), POD, (), owner("m1"))
-    second = applied(first.document, pod({"name": "a", "tty": True}), POD, first.owners, owner("m2"))
-    third = applied(second.document, pod(), POD, second.owners, owner("m1"))
+    first = apply({}, pod({"name": "a", "image": "i"}), POD, (), owner("m1"))
+    second = apply(first.document, pod({"name": "a", "tty": True}), POD, first.owners, owner("m2"))
+    third = apply(second.document, pod(), POD, second.owners, owner("m1"))
     assert third.document["spec"]["containers"] == [{"name": "a", "tty": True}]
 
 
 def test_ports_are_told_apart_by_protocol_which_may_be_left_out() -> None:
     tcp, udp = {"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}
-    first = applied({}, pod({"name": "a", "ports": [tcp, udp]}), POD, (), owner("m1"))
+    first = apply({}, pod({"name": "a", "ports": [tcp, udp]}), POD, (), owner("m1"))
     live = pod({"name": "a", "ports": [{"containerPort": 53, "protocol": "TCP"}, udp]})
-    second = applied(live, pod({"name": "a", "ports": [tcp]}), POD, first.owners, owner("m1"))
+    second = apply(live, pod({"name": "a", "ports": [tcp]}), POD, first.owners, owner("m1"))
     assert second.document["spec"]["containers"][0]["ports"] == [{"containerPort": 53, "protocol": "TCP"}]
 
 
 def test_what_was_there_before_the_first_apply_belongs_to_somebody() -> None:
-    result = applied(config_map(k="1", x="1"), config_map(k="2"), CONFIG_MAP, (), owner("m1"))
-    assert [(row.owner.manager, shown_path(row.path)) for row in result.conflicts] == [(BEFORE, ".data.k")]
-    assert fields(result, BEFORE) == {"f:data": {"f:x": {}}}
+    result = apply(config_map(k="1", x="1"), config_map(k="2"), CONFIG_MAP, (), owner("m1"))
+    assert [(row.owner.manager, format_path(row.path)) for row in result.conflicts] == [(BEFORE_FIRST_APPLY, ".data.k")]
+    assert fields(result, BEFORE_FIRST_APPLY) == {"f:data": {"f:x": {}}}
 
 
 def test_a_write_that_is_no_apply_takes_what_it_changes_once_there_are_owners() -> None:
     old, new = config_map(k="1", x="1"), config_map(k="2", y="1")
-    assert tracked(old, new, CONFIG_MAP, (), owner("edit", UPDATE)) == ()
-    first = applied({}, old, CONFIG_MAP, (), owner("m1"))
-    after = tracked(old, new, CONFIG_MAP, first.owners, owner("edit", UPDATE))
+    assert track_update(old, new, CONFIG_MAP, (), owner("edit", UPDATE)) == ()
+    first = apply({}, old, CONFIG_MAP, (), owner("m1"))
+    after = track_update(old, new, CONFIG_MAP, first.owners, owner("edit", UPDATE))
     assert {row.manager: to_fields(row.fields) for row in after if row.fields} == {
         "edit": {"f:data": {"f:k": {}, "f:y": {}}}
     }
-    again = tracked(new, config_map(k="2"), CONFIG_MAP, after, owner("edit", UPDATE))
+    again = track_update(new, config_map(k="2"), CONFIG_MAP, after, owner("edit", UPDATE))
     assert {row.manager: to_fields(row.fields) for row in again if row.fields} == {"edit": {"f:data": {"f:k": {}}}}
 
 
@@ -132,12 +145,12 @@ WISHES = st.dictionaries(NAMES, st.sampled_from(["1", "2"]), max_size=3)
 @given(st.lists(st.tuples(st.sampled_from(["m1", "m2"]), WISHES), max_size=6))
 def test_any_row_of_forced_applies_leaves_what_their_owners_want(writes: list[tuple[str, dict[str, str]]]) -> None:
     document: dict[str, Any] = {}
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[FieldManager, ...] = ()
     for manager, data in writes:
-        result = applied(document, config_map(**data), CONFIG_MAP, owners, owner(manager))
+        result = apply(document, config_map(**data), CONFIG_MAP, owners, owner(manager))
         assert {key: result.document["data"][key] for key in data} == data
         document = result.document
-        owners = owners_in({"metadata": {"managedFields": managed_fields(result.owners)}})
+        owners = managers_in({"metadata": {"managedFields": format_managers(result.owners)}})
         owned = {step[1] for row in owners for step in row.fields if len(step) == 2}
         assert owned == {f"f:{key}" for key in document["data"]}
 

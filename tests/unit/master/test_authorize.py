@@ -4,7 +4,8 @@ import pytest
 
 from api.core.pod import Pod, PodSpec
 from api.meta.types import ObjectMeta, OwnerReference
-from master.access.authorize import Attributes, Decision, PathAttributes, User, decision, who_cannot
+from master.auth.attributes import Attributes, Decision, PathAttributes, User, denial_message
+from master.auth.authorization import decide
 
 ADMIN = User("system:admin", frozenset(("system:masters",)))
 NODE = User("system:node:n1", frozenset(("system:nodes",)))
@@ -16,7 +17,7 @@ NETWORK = "network.openshift.io"
 
 
 def may(user: User, asked: Attributes | PathAttributes, *, roles: bool = False) -> bool:
-    return decision(user, asked, lambda _: Decision(roles)).allowed
+    return decide(user, asked, lambda _: Decision(roles)).allowed
 
 
 @pytest.mark.parametrize("user", [NOBODY, KNOWN, PRETENDER])
@@ -37,14 +38,14 @@ def test_roles_give_a_node_nothing_of_what_it_has_rules_for() -> None:
 
 
 def test_a_refusal_names_who_what_and_where() -> None:
-    assert who_cannot(KNOWN, Attributes("list", resource="pods", namespace="pr")) == (
+    assert denial_message(KNOWN, Attributes("list", resource="pods", namespace="pr")) == (
         'User "bob" cannot list resource "pods" in API group "" in the namespace "pr"'
     )
-    assert who_cannot(NOBODY, Attributes("delete", "network.openshift.io", "hostsubnets", name="a")) == (
+    assert denial_message(NOBODY, Attributes("delete", "network.openshift.io", "hostsubnets", name="a")) == (
         'User "system:anonymous" cannot delete resource "hostsubnets" in API group "network.openshift.io" '
         "at the cluster scope"
     )
-    assert who_cannot(KNOWN, PathAttributes("get", "/metrics")) == 'User "bob" cannot get path "/metrics"'
+    assert denial_message(KNOWN, PathAttributes("get", "/metrics")) == 'User "bob" cannot get path "/metrics"'
 
 
 def test_masters_may_do_everything() -> None:

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from api.meta.types import Object
 from api.network.conflicts import CURSORS
 from api.network.types import CHANGE_NETWORK, ClusterNetwork, HostSubnet, NetNamespace
-from master.beside.decisions import Plan, Seen, Write, plan
-from master.controllers.bootstrap import NetworkWish
-from master.writing.outcomes import Change, Drop, Make
+from master.config import NetworkConfig
+from master.controllers.actions import Create, ForceDelete, Update
+from master.network_controller.reconcile import ClusterState, Plan, Write, plan
 from tests.unit.master.make import lane, meta, namespace, node, subnet
 from tests.unit.master.wishes import TINY, WALL, WISH, lines
 
-EMPTY = Seen((), (), None, (), ())
+EMPTY = ClusterState((), (), None, (), ())
 
 
 def numbered(network: ClusterNetwork) -> Mapping[str, int]:
@@ -36,7 +36,7 @@ def network_of(done: Plan) -> ClusterNetwork:
     return done.network.item
 
 
-def first(seen: Seen, wish: NetworkWish = WISH) -> tuple[ClusterNetwork, Seen]:
+def first(seen: ClusterState, wish: NetworkConfig = WISH) -> tuple[ClusterNetwork, ClusterState]:
     """The network as it stands after the first pass over nothing."""
     network = network_of(plan(wish, EMPTY, WALL))
     network = replace(network, metadata=replace(network.metadata, resource_version="1", uid="u"))
@@ -45,15 +45,15 @@ def first(seen: Seen, wish: NetworkWish = WISH) -> tuple[ClusterNetwork, Seen]:
 
 def test_the_first_pass_makes_the_network_and_notes_where_the_numbers_begin() -> None:
     done = plan(WISH, EMPTY, WALL)
-    assert isinstance(done.network, Make)
+    assert isinstance(done.network, Create)
     assert numbered(network_of(done)) == {"subnets": 0, "vnids": 0}
     assert done.rest == ()
 
 
 def test_numbers_are_noted_with_the_network_and_namespaces_are_nobodys_business() -> None:
-    _, seen = first(Seen((namespace("red"), namespace("default")), (node("a"),), None, (), ()))
+    _, seen = first(ClusterState((namespace("red"), namespace("default")), (node("a"),), None, (), ()))
     done = plan(WISH, seen, WALL)
-    assert isinstance(done.network, Change)
+    assert isinstance(done.network, Update)
     assert numbered(network_of(done)) == {"subnets": 1, "vnids": 1}
     assert lines(done.rest) == [
         "+ HostSubnet a 10.128.0.0/23 10.245.2.3",
@@ -63,7 +63,7 @@ def test_numbers_are_noted_with_the_network_and_namespaces_are_nobodys_business(
 
 
 def test_when_all_is_done_nothing_is_written() -> None:
-    network, seen = first(Seen((namespace("red"),), (node("a"),), None, (), ()))
+    network, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (), ()))
     done = plan(WISH, seen, WALL)
     settled = with_fields(
         seen,
@@ -76,7 +76,7 @@ def test_when_all_is_done_nothing_is_written() -> None:
 
 
 def test_numbers_that_nobody_can_read_begin_anew() -> None:
-    network, seen = first(Seen((namespace("red"),), (), None, (), (lane("blue", 10),)))
+    network, seen = first(ClusterState((namespace("red"),), (), None, (), (lane("blue", 10),)))
     for text in ("", "[]", '{"vnids": "x"}', "7"):
         metadata = replace(network.metadata, annotations={CURSORS: text})
         done = plan(WISH, with_fields(seen, network=replace(network, metadata=metadata)), WALL)
@@ -86,7 +86,7 @@ def test_numbers_that_nobody_can_read_begin_anew() -> None:
 def test_who_has_the_vnid_of_an_older_one_gets_its_own() -> None:
     older = replace(lane("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
     projects = (namespace("red"), namespace("blue"), namespace("new"))
-    _, seen = first(Seen(projects, (), None, (), (older, lane("blue", 10))))
+    _, seen = first(ClusterState(projects, (), None, (), (older, lane("blue", 10))))
     done = plan(WISH, seen, WALL)
     assert lines(done.rest) == ["~ NetNamespace blue 11"]
     assert done.notices == {"netnamespace blue": "it had the VNID 10 of red; it gets 11"}
@@ -95,7 +95,7 @@ def test_who_has_the_vnid_of_an_older_one_gets_its_own() -> None:
 def test_who_was_joined_goes_with_it() -> None:
     asking = replace(lane("green", 12), metadata=meta("green", annotations={CHANGE_NETWORK: "join:blue"}))
     projects = tuple(map(namespace, ("red", "blue", "green")))
-    _, seen = first(Seen(projects, (), None, (), (lane("blue", 10), asking, lane("red", 11))))
+    _, seen = first(ClusterState(projects, (), None, (), (lane("blue", 10), asking, lane("red", 11))))
     (change,) = plan(WISH, seen, WALL).rest
     joined = change.item
     assert isinstance(joined, NetNamespace)
@@ -108,7 +108,7 @@ def test_of_two_nodes_with_one_subnet_the_younger_gets_another() -> None:
     nodes = (node("a"), node("b", ip="10.245.2.4"))
     older = subnet("b", "10.128.0.0/22", ip="10.245.2.4")
     older = replace(older, metadata=replace(older.metadata, creation_timestamp="2025-01-01T00:00:00Z"))
-    _, seen = first(Seen((), nodes, None, (subnet("a", "10.128.2.0/23"), older), ()))
+    _, seen = first(ClusterState((), nodes, None, (subnet("a", "10.128.2.0/23"), older), ()))
     done = plan(WISH, seen, WALL)
     assert lines(done.rest) == ["- HostSubnet a 10.128.2.0/23 10.245.2.3"]
     after = plan(WISH, with_fields(seen, subnets=(older,)), WALL)
@@ -118,7 +118,7 @@ def test_of_two_nodes_with_one_subnet_the_younger_gets_another() -> None:
 def test_one_made_by_hand_is_left_to_those_who_made_it() -> None:
     over_another = subnet("x", "10.128.0.0/23", ip="10.9.9.9", uid="")
     at_anothers = subnet("y", "10.128.8.0/23", ip="10.245.2.3", uid="")
-    _, seen = first(Seen((), (node("a"),), None, (subnet("a", "10.128.0.0/23"), over_another, at_anothers), ()))
+    _, seen = first(ClusterState((), (node("a"),), None, (subnet("a", "10.128.0.0/23"), over_another, at_anothers), ()))
     done = plan(WISH, seen, WALL)
     assert done.rest == ()
     assert set(done.notices) == {"hostsubnet x", "hostsubnet y", "node a"}
@@ -126,7 +126,7 @@ def test_one_made_by_hand_is_left_to_those_who_made_it() -> None:
 
 def test_objects_that_make_no_sense_are_left_alone_and_told_of() -> None:
     bad = (replace(subnet("a", "10.128.0.7/23"), host="b"), replace(lane("red", 10), netname="blue"))
-    _, seen = first(Seen((namespace("red"),), (node("a"),), None, (bad[0],), (bad[1],)))
+    _, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (bad[0],), (bad[1],)))
     done = plan(WISH, seen, WALL)
     assert (done.network, done.rest) == (None, ())
     assert set(done.notices) == {"hostsubnet a", "netnamespace red"}
@@ -145,11 +145,11 @@ class Server:
     def write(self, write: Write) -> bool:
         key = write.item.KIND, write.item.metadata.name
         there = self.objects.get(key)
-        before = write.before if isinstance(write, Change) else write.item
-        wanted = None if isinstance(write, Make) else before.metadata.resource_version
+        before = write.before if isinstance(write, Update) else write.item
+        wanted = None if isinstance(write, Create) else before.metadata.resource_version
         if (there.metadata.resource_version if there else None) != wanted:
             return False
-        if isinstance(write, Drop):
+        if isinstance(write, ForceDelete):
             del self.objects[key]
         else:
             revision = next(self.revisions)
@@ -167,11 +167,11 @@ class Actor:
     """One that believes to be in charge: it sees each kind as it was when it looked, and writes in its own time."""
 
     server: Server
-    wish: NetworkWish
-    seen: Seen = EMPTY
+    wish: NetworkConfig
+    seen: ClusterState = EMPTY
     todo: list[Write] = field(default_factory=list)
 
-    def look(self, kinds: int, world: Seen) -> None:
+    def look(self, kinds: int, world: ClusterState) -> None:
         """Refresh some of what it knows (bits of `kinds`)."""
         if kinds & 1:
             self.seen = with_fields(self.seen, namespaces=world.namespaces, nodes=world.nodes)
@@ -235,7 +235,7 @@ def test_whatever_has_happened_one_who_sees_all_puts_it_right(steps: list[tuple[
     for who, what, number in steps:
         actor = actors[who]
         projects = tuple(namespace(f"p{one}") for one in range(number))
-        world = Seen(projects, (node("a"), node("b", ip="10.245.2.4")), None, (), ())
+        world = ClusterState(projects, (node("a"), node("b", ip="10.245.2.4")), None, (), ())
         if what == "look":
             actor.look(number, world)
         elif what == "decide":
@@ -243,10 +243,10 @@ def test_whatever_has_happened_one_who_sees_all_puts_it_right(steps: list[tuple[
         else:
             actor.act()
     if doubled:
-        server.write(Make(replace(lane("p0", 10), metadata=meta("p0", creation_timestamp=None))))
-        server.write(Make(replace(lane("p1", 10), metadata=meta("p1", creation_timestamp=None))))
-        server.write(Make(replace(subnet("b", "10.1.0.0/25", ip="10.245.2.4"), subnet="10.1.0.0/24")))
-    world = Seen((namespace("p0"), namespace("p1")), (node("a"), node("b", ip="10.245.2.4")), None, (), ())
+        server.write(Create(replace(lane("p0", 10), metadata=meta("p0", creation_timestamp=None))))
+        server.write(Create(replace(lane("p1", 10), metadata=meta("p1", creation_timestamp=None))))
+        server.write(Create(replace(subnet("b", "10.1.0.0/25", ip="10.245.2.4"), subnet="10.1.0.0/24")))
+    world = ClusterState((namespace("p0"), namespace("p1")), (node("a"), node("b", ip="10.245.2.4")), None, (), ())
     alone = Actor(server, TINY)
     for _ in range(8):
         alone.look(7, world)

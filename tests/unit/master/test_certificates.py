@@ -28,8 +28,8 @@ from api.core.node import Node
 from api.meta.types import ObjectMeta
 from api.pki import keys
 from api.pki.pem import Subject
-from master.access import bootstrap_tokens
-from master.controllers import certificates, forgetting
+from master.auth import authentication
+from master.controllers import certificates, expiration
 from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST
 from master.kinds.kind import show_time
 from reconcile.errors import Refused
@@ -85,7 +85,7 @@ def test_what_is_no_certificate_of_a_node_is_neither_approved_nor_signed(
 ) -> None:
     item = request(subject, NODE_CLIENT, usages)
     assert not approved(item, (), (item.spec.username, "nodeclient"))
-    (change,) = certificates.signings([decided(item, APPROVED)], lambda _: b"never", NOW)
+    (change,) = certificates.sign_requests([decided(item, APPROVED)], lambda _: b"never", NOW)
     assert not request_in(change).status.certificate
     assert request_in(change).status.conditions[-1].type == FAILED
     assert why in request_in(change).status.conditions[-1].message
@@ -194,8 +194,8 @@ def test_only_what_is_approved_is_signed_and_only_once() -> None:
     denied, failed = decided(item, DENIED), decided(item, APPROVED, FAILED)
     done = replace(item, status=replace(decided(item, APPROVED).status, certificate=b"there"))
     waiting = [item, denied, failed, done, decided(foreign, APPROVED)]
-    assert list(certificates.signings(waiting, lambda _: b"no", NOW)) == []
-    (change,) = certificates.signings([decided(item, APPROVED)], lambda _: b"yes", NOW)
+    assert list(certificates.sign_requests(waiting, lambda _: b"no", NOW)) == []
+    (change,) = certificates.sign_requests([decided(item, APPROVED)], lambda _: b"yes", NOW)
     assert request_in(change).status.certificate == b"yes"
 
 
@@ -205,7 +205,7 @@ def test_requests_are_forgotten_in_their_time() -> None:
     issued = replace(item, status=replace(decided(item, APPROVED).status, certificate=pem))
 
     def gone(one: CertificateSigningRequest, after: datetime.timedelta) -> bool:
-        return bool(list(forgetting.old_requests([one], NOW + after)))
+        return bool(list(expiration.expired_csrs([one], NOW + after)))
 
     for one, last in ((item, 24 * HOUR), (decided(item, DENIED), HOUR), (decided(item, FAILED), HOUR), (issued, HOUR)):
         assert not gone(one, last)
@@ -229,11 +229,15 @@ def secret(**changes: str) -> Secret:
         **{key.replace("_", "-"): value for key, value in changes.items()},
     }
     meta = ObjectMeta(name="bootstrap-token-abcdef", namespace="kube-system")
-    return Secret(metadata=meta, type=bootstrap_tokens.TYPE, data={key: value.encode() for key, value in told.items()})
+    return Secret(
+        metadata=meta,
+        type=authentication.BOOTSTRAP_TOKEN_TYPE,
+        data={key: value.encode() for key, value in told.items()},
+    )
 
 
 def test_who_presents_a_token_is_a_bootstrapper() -> None:
-    user = bootstrap_tokens.user(
+    user = authentication.user_from_bootstrap_token(
         TOKEN, secret(auth_extra_groups="system:bootstrappers:a, system:bootstrappers:b:c"), NOW
     )
     assert user.name == "system:bootstrap:abcdef"
@@ -257,18 +261,18 @@ def test_who_presents_a_token_is_a_bootstrapper() -> None:
 )
 def test_a_token_that_is_none_is_refused(found: Secret | None) -> None:
     with pytest.raises(Refused):
-        bootstrap_tokens.user(TOKEN, found, NOW)
+        authentication.user_from_bootstrap_token(TOKEN, found, NOW)
 
 
 def test_tokens_are_forgotten_when_they_are_over() -> None:
     lasting = replace(secret(), data={key: value for key, value in secret().data.items() if key != "expiration"})
     other = replace(secret(expiration=show_time(NOW)), type="Opaque")
     over = secret(expiration=show_time(NOW))
-    found = forgetting.old_tokens([secret(), lasting, other, over], NOW)
+    found = expiration.expired_bootstrap_tokens([secret(), lasting, other, over], NOW)
     assert [one.item for one in found] == [over]
 
 
 def test_the_form_of_a_token() -> None:
-    assert bootstrap_tokens.name(TOKEN) == "bootstrap-token-abcdef"
+    assert authentication.bootstrap_token_secret_name(TOKEN) == "bootstrap-token-abcdef"
     for text in ("abcdef.0123456789abcde", "abcdef.0123456789abcdef\n", "ABCDEF.0123456789abcdef", "a.b.c", ""):
-        assert bootstrap_tokens.name(text) == ""
+        assert authentication.bootstrap_token_secret_name(text) == ""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.core.storage import PersistentVolume, PersistentVolumeClaim
 from api.validation.registry import default
-from master.controllers.claims import bindings
+from master.controllers.persistent_volumes import bind_volumes
 from tests.unit.master.make import meta
 
 
@@ -37,14 +37,14 @@ def settled(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -
     """What is there when nothing is left to write; writing twice must be enough."""
     held: Items = list(items)
     for _ in range(2):
-        for change in bindings(
+        for change in bind_volumes(
             [item for item in held if isinstance(item, PersistentVolume)],
             [item for item in held if isinstance(item, PersistentVolumeClaim)],
             usual,
         ):
             held[next(place for place, item in enumerate(held) if item is change.before)] = change.item  # type: ignore[call-overload]
     volumes = [item for item in held if isinstance(item, PersistentVolume)]
-    assert not list(bindings(volumes, [item for item in held if isinstance(item, PersistentVolumeClaim)], usual))
+    assert not list(bind_volumes(volumes, [item for item in held if isinstance(item, PersistentVolumeClaim)], usual))
     return held
 
 

@@ -6,10 +6,10 @@ from api.core.node import Lease, LeaseSpec, Node
 from api.meta.types import OwnerReference
 from api.network.types import ClusterNetwork
 from master.controllers import bootstrap
-from master.controllers.nodes import silence
+from master.controllers.actions import Update
+from master.controllers.nodes import lifecycle
 from master.kinds.namespace import LASTING
 from master.kinds.service_cidr import ServiceCIDR
-from master.writing.outcomes import Change
 from tests.unit.master.make import meta, namespace, node
 from tests.unit.master.wishes import FLAT, WALL, WISH, lines
 
@@ -17,7 +17,7 @@ from tests.unit.master.wishes import FLAT, WALL, WISH, lines
 
 
 def test_what_belongs_to_every_cluster() -> None:
-    found = list(bootstrap.bootstrap(WISH, [], None))
+    found = list(bootstrap.bootstrap_objects(WISH, [], None))
     *namespaces, network = lines(found)
     assert namespaces == [f"+ Namespace {name}" for name in LASTING]
     assert network == "+ ClusterNetwork default"
@@ -26,26 +26,26 @@ def test_what_belongs_to_every_cluster() -> None:
     assert made.plugin_name == "redhat/openshift-ovs-multitenant"
     there = replace(made, metadata=meta("default"))
     always = [namespace(name) for name in LASTING]
-    assert lines(bootstrap.bootstrap(WISH, always, there)) == []
-    assert lines(bootstrap.bootstrap(FLAT, always, there)) == ["~ ClusterNetwork default"]
-    assert lines(bootstrap.bootstrap(WISH, always[:3], there)) == ["+ Namespace kube-system"]
+    assert lines(bootstrap.bootstrap_objects(WISH, always, there)) == []
+    assert lines(bootstrap.bootstrap_objects(FLAT, always, there)) == ["~ ClusterNetwork default"]
+    assert lines(bootstrap.bootstrap_objects(WISH, always[:3], there)) == ["+ Namespace kube-system"]
 
 
 def test_the_priority_classes_that_are_always_there() -> None:
-    both = list(bootstrap.priority_classes([]))
+    both = list(bootstrap.bootstrap_priority_classes([]))
     assert lines(both) == ["+ PriorityClass system-cluster-critical", "+ PriorityClass system-node-critical"]
-    assert lines(bootstrap.priority_classes([both[0].item])) == lines(both[1:])  # type: ignore[list-item]
+    assert lines(bootstrap.bootstrap_priority_classes([both[0].item])) == lines(both[1:])  # type: ignore[list-item]
 
 
 def test_the_service_network_can_be_read() -> None:
-    (made,) = bootstrap.service_cidr(WISH, None)
+    (made,) = bootstrap.bootstrap_service_cidr(WISH, None)
     found = made.item
     assert isinstance(found, ServiceCIDR)
     assert lines([made]) == ["+ ServiceCIDR kubernetes"]
     assert found.spec.cidrs == (str(WISH.service_network),)
-    assert list(bootstrap.service_cidr(WISH, found)) == []
+    assert list(bootstrap.bootstrap_service_cidr(WISH, found)) == []
     other = replace(found, spec=replace(found.spec, cidrs=("10.96.0.0/12",)))
-    assert list(bootstrap.service_cidr(WISH, other)) == [Change(found, other)]
+    assert list(bootstrap.bootstrap_service_cidr(WISH, other)) == [Update(found, other)]
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -53,11 +53,11 @@ def test_the_service_network_can_be_read() -> None:
 
 def test_a_silent_node_is_lost_after_its_grace_and_told_once() -> None:
     quiet, lively = node("quiet"), node("lively")
-    seen = silence.sightings({}, [quiet, lively], [], now=100.0)
+    seen = lifecycle.update_heartbeats({}, [quiet, lively], [], now=100.0)
     lively = node("lively", heartbeat="2026-01-01T00:00:10Z")
-    seen = silence.sightings(seen, [quiet, lively], [], now=130.0)
-    assert list(silence.lost_nodes([quiet, lively], seen, 40, 139.0, WALL)) == []
-    (change,) = silence.lost_nodes([quiet, lively], seen, 40, 140.0, WALL)
+    seen = lifecycle.update_heartbeats(seen, [quiet, lively], [], now=130.0)
+    assert list(lifecycle.expired_nodes([quiet, lively], seen, 40, 139.0, WALL)) == []
+    (change,) = lifecycle.expired_nodes([quiet, lively], seen, 40, 140.0, WALL)
     lost = change.item
     assert isinstance(lost, Node)
     row = lost.status.conditions[0]
@@ -68,16 +68,18 @@ def test_a_silent_node_is_lost_after_its_grace_and_told_once() -> None:
         "2026-01-01T12:00:00Z",
     )
     assert row.last_heartbeat_time == "2026-01-01T00:00:00Z"
-    assert list(silence.lost_nodes([lost], seen, 40, 500.0, WALL)) == []
+    assert list(lifecycle.expired_nodes([lost], seen, 40, 500.0, WALL)) == []
     # Our own writing is not a sign of life of the node.
-    assert silence.sightings(seen, [lost], [], now=500.0) == {("quiet", "uid-quiet"): seen[("quiet", "uid-quiet")]}
+    assert lifecycle.update_heartbeats(seen, [lost], [], now=500.0) == {
+        ("quiet", "uid-quiet"): seen[("quiet", "uid-quiet")]
+    }
 
 
 def test_after_a_start_of_the_master_every_node_has_a_full_grace() -> None:
     stale = node("a", heartbeat="2020-01-01T00:00:00Z")
-    seen = silence.sightings({}, [stale], [], now=1000.0)
-    assert list(silence.lost_nodes([stale], seen, 40, 1039.0, WALL)) == []
-    assert len(list(silence.lost_nodes([stale], seen, 40, 1040.0, WALL))) == 1
+    seen = lifecycle.update_heartbeats({}, [stale], [], now=1000.0)
+    assert list(lifecycle.expired_nodes([stale], seen, 40, 1039.0, WALL)) == []
+    assert len(list(lifecycle.expired_nodes([stale], seen, 40, 1040.0, WALL))) == 1
 
 
 def leased(name: str, renewed: str, owner: str = "", namespace: str = "kube-node-lease") -> Lease:
@@ -87,10 +89,10 @@ def leased(name: str, renewed: str, owner: str = "", namespace: str = "kube-node
 
 def test_a_node_that_renews_its_lease_lives_though_its_status_stands() -> None:
     nodes = [node("a"), node("b")]
-    seen = silence.sightings({}, nodes, [leased("a", "1"), leased("b", "1")], now=0.0)
+    seen = lifecycle.update_heartbeats({}, nodes, [leased("a", "1"), leased("b", "1")], now=0.0)
     elsewhere = leased("b", "2", namespace="red")
-    seen = silence.sightings(seen, nodes, [leased("a", "2"), leased("b", "1"), elsewhere], now=30.0)
-    assert [change.item.metadata.name for change in silence.lost_nodes(nodes, seen, 40, 50.0, WALL)] == ["b"]
+    seen = lifecycle.update_heartbeats(seen, nodes, [leased("a", "2"), leased("b", "1"), elsewhere], now=30.0)
+    assert [change.item.metadata.name for change in lifecycle.expired_nodes(nodes, seen, 40, 50.0, WALL)] == ["b"]
 
 
 def test_a_lease_goes_with_its_node() -> None:
@@ -100,11 +102,11 @@ def test_a_lease_goes_with_its_node() -> None:
         leased("fresh", "1"),
         leased("other", "1", owner="uid-gone", namespace="red"),
     ]
-    assert lines(silence.orphaned_leases([node("a")], leases)) == ["- Lease gone"]
+    assert lines(lifecycle.orphaned_leases([node("a")], leases)) == ["- Lease gone"]
 
 
 def test_a_node_that_never_said_anything_is_lost_too() -> None:
     mute = replace(node("a"), status=type(node("a").status)())
-    seen = silence.sightings({}, [mute], [], now=0.0)
-    (change,) = silence.lost_nodes([mute], seen, 40, 40.0, WALL)
+    seen = lifecycle.update_heartbeats({}, [mute], [], now=0.0)
+    (change,) = lifecycle.expired_nodes([mute], seen, 40, 40.0, WALL)
     assert [row.type for row in change.item.status.conditions] == ["Ready"]  # type: ignore[attr-defined]

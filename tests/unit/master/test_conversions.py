@@ -30,14 +30,7 @@ from master.kinds.horizontal_pod_autoscaler import (
 from master.kinds.horizontal_pod_autoscaler_v1 import HORIZONTAL_POD_AUTOSCALER_V1 as V1
 from master.kinds.horizontal_pod_autoscaler_v1 import METRICS as METRICS_NOTE
 from master.kinds.kind import AnyKind
-from master.kinds.metrics import (
-    MetricSpec,
-    MetricStatus,
-    MetricTarget,
-    PodsMetricSource,
-    ResourceMetricSource,
-    of_cpu,
-)
+from master.kinds.metrics import MetricSpec, MetricStatus, MetricTarget, PodsMetricSource, ResourceMetricSource, of_cpu
 from master.kinds.pod_address import POD_ADDRESS
 from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetSpec
 from master.kinds.pod_disruption_budget_v1beta1 import ALL as ALL_PODS

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from api.meta.types import Condition
 from api.validation.registry import decode
+from master.controllers.actions import Create
 from master.controllers.workloads import cron_jobs
 from master.kinds import schedules
 from master.kinds.cron_job import CRON_JOB, CronJob
 from master.kinds.job import Job, is_finished
 from master.kinds.kind import show_time
-from master.writing.outcomes import Make
 from tests.unit.master.simulation import START, Simulation
 
 DONE = (Condition(type="Complete", status="True"),)
@@ -178,9 +178,9 @@ def test_no_time_is_answered_twice_whatever_is_killed(policy: str, actions: list
                 status = replace(job.status, completion_time=show_time(world.now), conditions=DONE)
                 world.change(replace(job, status=status))
         else:
-            found = list(cron_jobs.passes([world.cron], world.all("Job"), world.now))[:number]
+            found = list(cron_jobs.reconcile([world.cron], world.all("Job"), world.now))[:number]
             made += [
-                write.item.metadata.name for write in found if isinstance(write, Make) and isinstance(write.item, Job)
+                write.item.metadata.name for write in found if isinstance(write, Create) and isinstance(write.item, Job)
             ]
             world.carry_out(found)
             assert policy == "Allow" or sum(not is_finished(job) for job in world.all("Job")) <= 1

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from api.core.node import Node, Taint
 from api.core.pod import Pod
 from api.validation.registry import decode
-from master.controllers.scheduling.scheduler import Placed, schedule
+from master.controllers.scheduling.algorithm import Scheduled, schedule
 from master.controllers.workloads import daemon_sets
 from master.controllers.workloads.daemon_sets import node_of
-from master.controllers.workloads.own_pods import ready_since
+from master.controllers.workloads.pod_control import ready_since
 from master.kinds.daemon_set import DAEMON_SET, DaemonSet
 from master.kinds.workload import share
-from master.writing import patch
+from master.registry import patch
 from tests.unit.master import make
 from tests.unit.master.simulation import Simulation
 
@@ -64,7 +64,7 @@ class Daemons(Simulation):
     def bind(self, pod: Pod) -> None:
         """As the scheduler does it."""
         for answer in schedule(self.all("Node"), [pod]):
-            if isinstance(answer, Placed):
+            if isinstance(answer, Scheduled):
                 self.change(replace(pod, spec=replace(pod.spec, node_name=answer.node)))
 
     def start_all(self) -> None:
@@ -198,7 +198,7 @@ def test_a_template_can_be_had_back_and_the_history_is_as_long_as_wished() -> No
     assert sorted(revisions) == [3, 4, 5]
     current = world.wish
     document = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "i:4"}]}}}}
-    undone = patch.strategic(document, revisions[3].data, DAEMON_SET.shape)
+    undone = patch.strategic_merge_patch(document, revisions[3].data, DAEMON_SET.shape)
     assert undone["spec"]["template"]["spec"]["containers"][0]["image"] == "i:2"
     world.roll("i:2")
     world.start_all()
@@ -255,7 +255,7 @@ def test_a_rollout_stays_within_its_bounds_and_ends(
 def one_pass(world: Daemons, cut: int) -> None:
     """One pass that is killed after so many of its writes."""
     kept = world.all("ControllerRevision")
-    found = list(daemon_sets.passes([world.wish], world.all("Node"), world.pods(), kept, world.now))
+    found = list(daemon_sets.reconcile([world.wish], world.all("Node"), world.pods(), kept, world.now))
     world.carry_out(found[:cut])
 
 

@@ -15,12 +15,11 @@ from api.core.config import ConfigMap
 from api.core.events import Event
 from api.core.node import Namespace
 from api.meta.types import Object, OwnerReference
-from master.controllers.dependents import passes
-from master.controllers.happenings import foreign_owner
-from master.controllers.table import resolves
+from master.controllers.actions import Create, Delete, Update
+from master.controllers.events import invalid_owner_namespace
+from master.controllers.garbage_collector import owner_is_resolvable, reconcile
 from master.kinds.kind import parse_time
-from master.writing.outcomes import Change, End, Make
-from master.writing.writes import FOREGROUND, ORPHAN
+from master.registry.strategy import FOREGROUND, ORPHAN
 from tests.unit.master.make import THEN, meta
 
 MOST_PASSES = 50
@@ -58,16 +57,16 @@ def written(*objects: str) -> list[str]:
 
 
 def _lines(objects: Sequence[Object]) -> list[str]:
-    writes = list(passes(objects, lambda row, _: row.kind == "ConfigMap", _told))
+    writes = list(reconcile(objects, lambda row, _: row.kind == "ConfigMap", _told))
     return [
-        f"- {write.item.metadata.name} {write.policy}" if isinstance(write, End) else f"+ {shown(write.item)}"
+        f"- {write.item.metadata.name} {write.policy}" if isinstance(write, Delete) else f"+ {shown(write.item)}"
         for write in writes
-        if not isinstance(write, Make)
-    ] + [f"! {write.item.message}" for write in writes if isinstance(write, Make) and isinstance(write.item, Event)]
+        if not isinstance(write, Create)
+    ] + [f"! {write.item.message}" for write in writes if isinstance(write, Create) and isinstance(write.item, Event)]
 
 
-def _told(one: Object, row: OwnerReference) -> Make:
-    return foreign_owner(one, row, parse_time(THEN) or datetime.datetime.min)
+def _told(one: Object, row: OwnerReference) -> Create:
+    return invalid_owner_namespace(one, row, parse_time(THEN) or datetime.datetime.min)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +117,9 @@ def test_an_owner_is_in_reach_and_what_the_reference_says(
     owner = ConfigMap(metadata=meta("a", namespace=namespace, finalizers=finalizers, deletion_timestamp=deleted))
     rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **(OWNER | row)),)
     dependent = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
-    writes = list(passes([owner, dependent], lambda *_: True, _told))
-    ends = End(dependent) in writes
-    goes_on = any(isinstance(write, Change) and write.before is owner for write in writes)
+    writes = list(reconcile([owner, dependent], lambda *_: True, _told))
+    ends = Delete(dependent) in writes
+    goes_on = any(isinstance(write, Update) and write.before is owner for write in writes)
     if is_owner:
         assert (ends, goes_on) == (finalizers == (FOREGROUND,), finalizers == (ORPHAN,))
     else:
@@ -142,11 +141,11 @@ def test_what_is_in_no_namespace_cannot_be_looked_for_its_owner_in_one() -> None
     owner = ConfigMap(metadata=meta("a", namespace="red", finalizers=(FOREGROUND,), deletion_timestamp=THEN))
     rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **OWNER),)
     dependent = Namespace(metadata=meta("b", owner_references=rows))
-    writes = list(passes([owner, dependent], resolves, _told))
+    writes = list(reconcile([owner, dependent], owner_is_resolvable, _told))
     assert [write.item.metadata.name for write in writes] == ["a"]
-    assert list(passes([dependent], resolves, _told)) == []
+    assert list(reconcile([dependent], owner_is_resolvable, _told)) == []
     inside = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
-    assert list(passes([inside], resolves, _told)) == [End(inside)]
+    assert list(reconcile([inside], owner_is_resolvable, _told)) == [Delete(inside)]
 
 
 @given(st.lists(st.sets(st.integers(0, 5), max_size=3), min_size=1, max_size=6))
@@ -157,9 +156,9 @@ def test_an_owner_that_waits_goes_in_the_end_whoever_belongs_to_whom(owners: lis
     unrelated = {name: objects[name] for name in rows if "0" not in _above(name, rows)}
     objects["0"] = _ended(objects["0"], "Foreground")
     for _ in range(MOST_PASSES):
-        writes = list(passes(list(objects.values()), lambda *_: True, _told))
+        writes = list(reconcile(list(objects.values()), lambda *_: True, _told))
         for write in writes:
-            left = _ended(write.item, write.policy) if isinstance(write, End) else write.item
+            left = _ended(write.item, write.policy) if isinstance(write, Delete) else write.item
             assert isinstance(left, ConfigMap)
             objects[left.metadata.name] = left
             if left.metadata.deletion_timestamp and not left.metadata.finalizers:

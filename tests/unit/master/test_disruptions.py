@@ -11,15 +11,11 @@ from msgspec.structs import replace
 from api.core.pod import Pod, PodSpec, PodStatus
 from api.meta.types import Condition, Object, OwnerReference
 from api.validation.registry import decode
-from master.admission.evictions import drawn_on, marked, read
-from master.controllers.workloads.disruptions import passes
+from master.controllers.workloads.disruption_budgets import reconcile
 from master.kinds.deployment import Deployment, DeploymentSpec
-from master.kinds.pod_disruption_budget import (
-    POD_DISRUPTION_BUDGET,
-    PodDisruptionBudget,
-    PodDisruptionBudgetStatus,
-)
+from master.kinds.pod_disruption_budget import POD_DISRUPTION_BUDGET, PodDisruptionBudget, PodDisruptionBudgetStatus
 from master.kinds.replica_set import ReplicaSet, ReplicaSetSpec
+from master.registry.pods import budget_after_eviction, decode_eviction, with_eviction_condition
 from master.wire.answers import Failure
 from tests.unit.master.make import meta
 
@@ -57,10 +53,10 @@ WEB = ReplicaSet(metadata=meta("web", namespace="red"), spec=ReplicaSetSpec(repl
 
 
 def status_of(item: PodDisruptionBudget, pods: list[Pod], *owners: Object) -> PodDisruptionBudgetStatus:
-    found = list(passes([item], pods, owners, NOW))
+    found = list(reconcile([item], pods, owners, NOW))
     for change in found:
         assert isinstance(change.item, PodDisruptionBudget)
-        assert not list(passes([change.item], pods, owners, NOW)), "the second pass has nothing to say"
+        assert not list(reconcile([change.item], pods, owners, NOW)), "the second pass has nothing to say"
         return change.item.status
     return item.status
 
@@ -125,7 +121,7 @@ def test_what_cannot_be_counted_allows_nothing_and_says_why(kind: str, why: str)
     assert status.disruptions_allowed == 0
     assert [(row.reason, row.message) for row in status.conditions] == [("SyncFailed", why)]
     with pytest.raises(Failure) as refused:
-        drawn_on(one, [replace(budget(maxUnavailable=1), status=status)], NOW)
+        budget_after_eviction(one, [replace(budget(maxUnavailable=1), status=status)], NOW)
     assert refused.value.status.details is not None
     assert f"because it failed sync: {why}" in refused.value.status.details.causes[0].message
 
@@ -142,9 +138,9 @@ def test_the_condition_keeps_its_time_until_it_turns() -> None:
     item, pods = budget(minAvailable=1), [pod("a"), pod("b")]
     first = status_of(item, pods)
     later = NOW + datetime.timedelta(hours=1)
-    (change,) = passes([replace(item, status=first)], [*pods, pod("c")], (), later)
+    (change,) = reconcile([replace(item, status=first)], [*pods, pod("c")], (), later)
     assert change.item.status.conditions == first.conditions  # type: ignore[attr-defined]
-    (change,) = passes([replace(item, status=first)], pods[:1], (), later)
+    (change,) = reconcile([replace(item, status=first)], pods[:1], (), later)
     assert change.item.status.conditions[0].last_transition_time == "2026-01-01T13:00:00Z"  # type: ignore[attr-defined]
 
 
@@ -180,14 +176,14 @@ def counted(allowed: int, healthy: int = 3, desired: int = 2, generation: int = 
 
 def test_a_budget_is_drawn_on_and_says_when_it_is_used_up() -> None:
     item = budget(counted(2))
-    once = drawn_on(pod("a"), [item], NOW)
+    once = budget_after_eviction(pod("a"), [item], NOW)
     assert once is not None
     assert once.status.conditions[0].reason == "SufficientPods"
-    twice = drawn_on(pod("b"), [once], NOW)
+    twice = budget_after_eviction(pod("b"), [once], NOW)
     assert twice is not None
     assert (twice.status.disruptions_allowed, twice.status.conditions[0].reason) == (0, "InsufficientPods")
     with pytest.raises(Failure) as refused:
-        drawn_on(pod("c"), [twice], NOW)
+        budget_after_eviction(pod("c"), [twice], NOW)
     status = refused.value.status
     assert (status.code, status.reason) == (429, "TooManyRequests")
     assert status.message == "Cannot evict pod as it would violate the pod's disruption budget."
@@ -210,7 +206,7 @@ def test_evictions_are_refused_in_the_words_of_the_reference(
     budgets: list[PodDisruptionBudget], code: int, why: str
 ) -> None:
     with pytest.raises(Failure) as refused:
-        drawn_on(pod("a"), budgets, NOW)
+        budget_after_eviction(pod("a"), budgets, NOW)
     status = refused.value.status
     told = [status.message, *(cause.message for cause in (status.details.causes if status.details else ()))]
     assert status.code == code
@@ -227,9 +223,9 @@ FREE = [
 
 @pytest.mark.parametrize("one", FREE)
 def test_pods_that_no_budget_guards_cost_nothing(one: Pod) -> None:
-    assert drawn_on(one, [budget(counted(0))], NOW) is None
+    assert budget_after_eviction(one, [budget(counted(0))], NOW) is None
     with pytest.raises(Failure):
-        drawn_on(pod("a"), [budget(counted(0))], NOW)
+        budget_after_eviction(pod("a"), [budget(counted(0))], NOW)
 
 
 @pytest.mark.parametrize(
@@ -239,10 +235,10 @@ def test_pods_that_no_budget_guards_cost_nothing(one: Pod) -> None:
 def test_pods_that_are_not_healthy_go_by_the_policy(policy: str | None, healthy: int, free: bool) -> None:
     item = budget(counted(0, healthy, 2), unhealthyPodEvictionPolicy=policy)
     if free:
-        assert drawn_on(pod("a", ready=False), [item], NOW) is None
+        assert budget_after_eviction(pod("a", ready=False), [item], NOW) is None
     else:
         with pytest.raises(Failure):
-            drawn_on(pod("a", ready=False), [item], NOW)
+            budget_after_eviction(pod("a", ready=False), [item], NOW)
 
 
 @given(st.integers(0, 8), st.integers(0, 10), st.lists(st.integers(0, 7), max_size=20))
@@ -256,7 +252,7 @@ def test_no_evictions_leave_fewer_healthy_pods_than_wanted(ready: int, wanted: i
         if one is None:
             continue
         try:
-            item = drawn_on(one, [item], NOW) or item
+            item = budget_after_eviction(one, [item], NOW) or item
         except Failure:
             continue
         del pods[f"p{number}"]
@@ -267,21 +263,23 @@ def test_no_evictions_leave_fewer_healthy_pods_than_wanted(ready: int, wanted: i
 
 
 def test_bodies_of_evictions() -> None:
-    found = read("p", {"kind": "Eviction", "apiVersion": "policy/v1beta1", "metadata": {"name": "p"}, "spec": None})
+    found = decode_eviction(
+        "p", {"kind": "Eviction", "apiVersion": "policy/v1beta1", "metadata": {"name": "p"}, "spec": None}
+    )
     assert found.delete_options is None
     asked = {"metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": 7, "dryRun": ["All"]}}
-    options = read("p", asked).delete_options
+    options = decode_eviction("p", asked).delete_options
     assert options is not None
     assert (options.grace_period_seconds, options.dry_run) == (7, ("All",))
     wrongs: tuple[Any, ...] = ({}, {"metadata": {"name": "q"}}, {"kind": "Pod", "metadata": {"name": "p"}}, [], None)
     for wrong in wrongs:
         with pytest.raises(Failure) as refused:
-            read("p", wrong)
+            decode_eviction("p", wrong)
         assert refused.value.status.code == 400
 
 
 def test_the_pod_says_why_it_ends() -> None:
-    once = marked(pod("a"), NOW)
+    once = with_eviction_condition(pod("a"), NOW)
     row = once.status.conditions[-1]
     assert (row.type, row.status, row.reason) == ("DisruptionTarget", "True", "EvictionByEvictionAPI")
-    assert marked(once, NOW) is once
+    assert with_eviction_condition(once, NOW) is once

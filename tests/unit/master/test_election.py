@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from api.client.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
 from api.core.node import Lease
 from api.meta.types import Object, Status
-from master.beside import election
-from master.beside.election import HELD_SECONDS, LEASE_SECONDS, Election
+from master.network_controller import leader_election
+from master.network_controller.leader_election import HELD_SECONDS, LEASE_SECONDS, LeaderElection
 from reconcile.errors import NotReady
 
 
@@ -66,13 +66,13 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock.now += seconds
         await sleep(0)
 
-    monkeypatch.setattr("master.beside.election.asyncio.sleep", pass_time)
+    monkeypatch.setattr("master.network_controller.leader_election.asyncio.sleep", pass_time)
     return clock
 
 
 async def test_the_first_is_in_charge_and_the_second_waits_until_it_is_silent(at_once: Clock) -> None:
     server = Leases()
-    first, second = Election(server, "first", at_once), Election(server, "second", at_once)
+    first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     await first.win()
     began = at_once.now
     await second.win()
@@ -85,7 +85,7 @@ async def test_the_first_is_in_charge_and_the_second_waits_until_it_is_silent(at
 
 async def test_who_renews_stays_in_charge(at_once: Clock) -> None:
     server = Leases()
-    first, second = Election(server, "first", at_once), Election(server, "second", at_once)
+    first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     await first.win()
     keeping, waiting = asyncio.create_task(first.keep()), asyncio.create_task(second.win())
     while at_once.now < 1000.0 + 20 * LEASE_SECONDS:
@@ -99,20 +99,20 @@ async def test_who_renews_stays_in_charge(at_once: Clock) -> None:
 
 async def test_who_cannot_renew_writes_no_more_and_says_so(at_once: Clock) -> None:
     server = Leases()
-    first = Election(server, "first", at_once)
+    first = LeaderElection(server, "first", at_once)
     await first.win()
     first.check()
     server.away = True
     with pytest.raises(NotReady, match="could not be renewed"):
         await first.keep()
-    assert at_once.now <= 1000.0 + HELD_SECONDS + 2 * election.RETRY_SECONDS
+    assert at_once.now <= 1000.0 + HELD_SECONDS + 2 * leader_election.RETRY_SECONDS
     with pytest.raises(NotReady):
         first.check()
 
 
 async def test_what_is_given_back_is_free_at_once(at_once: Clock) -> None:
     server = Leases()
-    first, second = Election(server, "first", at_once), Election(server, "second", at_once)
+    first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     await first.win()
     await first.give_back()
     assert not first.held
@@ -123,7 +123,7 @@ async def test_what_is_given_back_is_free_at_once(at_once: Clock) -> None:
 
 async def test_who_was_stopped_for_long_and_goes_on_notices_before_it_writes(at_once: Clock) -> None:
     server = Leases()
-    first, second = Election(server, "first", at_once), Election(server, "second", at_once)
+    first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     await first.win()
     at_once.now += 60
     with pytest.raises(NotReady):
@@ -137,7 +137,7 @@ async def test_who_was_stopped_for_long_and_goes_on_notices_before_it_writes(at_
 
 async def test_of_two_who_take_it_at_the_same_moment_one_has_it(at_once: Clock) -> None:
     server = Leases()
-    both = Election(server, "first", at_once), Election(server, "second", at_once)
+    both = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(one.win()) for one in both]
     done: Callable[[], int] = lambda: sum(task.done() for task in tasks)  # noqa: E731
     while not done():

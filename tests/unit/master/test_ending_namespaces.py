@@ -9,8 +9,8 @@ from api.core.config import ConfigMap
 from api.core.events import Event
 from api.core.node import Namespace, NamespaceSpec
 from api.meta.types import Object
-from master.controllers.ending_namespaces import passes
-from master.writing.outcomes import Change
+from master.controllers.actions import Update
+from master.controllers.namespaces import reconcile
 from tests.unit.master.make import meta, namespace, pod
 from tests.unit.master.wishes import WALL, lines
 
@@ -27,7 +27,7 @@ def config(name: str, *finalizers: str, place: str = "red", deleted: str | None 
 
 
 def wished(item: Namespace, *contents: Object) -> list[str]:
-    return lines(passes([item, namespace("blue")], contents, WALL))
+    return lines(reconcile([item, namespace("blue")], contents, WALL))
 
 
 def test_it_takes_its_pods_along_and_then_goes() -> None:
@@ -45,8 +45,8 @@ def test_what_else_is_in_it_goes_at_once() -> None:
 def test_what_bears_finalizers_is_waited_for() -> None:
     assert wished(ending(), config("held", "mine/x"), config("free")) == ["end ConfigMap held", "- ConfigMap free"]
     held = [config(name, "mine/x", deleted=THEN) for name in ("a", "b")]
-    (change,) = passes([ending("kubernetes")], [*held, pod("p", deleted=THEN)], WALL)
-    assert isinstance(change, Change)
+    (change,) = reconcile([ending("kubernetes")], [*held, pod("p", deleted=THEN)], WALL)
+    assert isinstance(change, Update)
     assert isinstance(change.item, Namespace)
     found = {row.type: (row.status, row.reason, row.message) for row in change.item.status.conditions}
     assert found == {
@@ -70,17 +70,17 @@ def test_what_bears_finalizers_is_waited_for() -> None:
     }  # fmt: skip
     assert change.item.spec == ending("kubernetes").spec, "it is still held"
     later = WALL + datetime.timedelta(hours=1)
-    assert not list(passes([change.item], [*held, pod("p", deleted=THEN)], later)), "that is told once"
-    (second,) = passes([change.item], held, later)
+    assert not list(reconcile([change.item], [*held, pod("p", deleted=THEN)], later)), "that is told once"
+    (second,) = reconcile([change.item], held, later)
     assert second.item.status.conditions[3].last_transition_time == "2026-01-01T12:00:00Z"  # type: ignore[attr-defined]
 
 
 def test_it_is_let_go_where_somebody_else_holds_it() -> None:
-    (change,) = passes([ending("kubernetes", holders=("mine",))], [], WALL)
-    assert isinstance(change, Change)
+    (change,) = reconcile([ending("kubernetes", holders=("mine",))], [], WALL)
+    assert isinstance(change, Update)
     assert change.item == ending(holders=("mine",))
     assert wished(ending(holders=("mine",))) == []
-    (change,) = passes([ending("kubernetes", "theirs")], [], WALL)
+    (change,) = reconcile([ending("kubernetes", "theirs")], [], WALL)
     assert change.item == ending("theirs")
     assert wished(ending("theirs")) == []
     assert wished(ending("kubernetes")) == ["- Namespace red"]

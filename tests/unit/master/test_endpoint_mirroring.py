@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from api.core.endpoints import Endpoint, EndpointAddress, EndpointPort, Endpoints, EndpointSlice, EndpointSubset
 from api.core.services import Service, ServiceSpec
 from api.validation.registry import check
-from master.controllers.network.endpoint_mirroring import NOT_MIRRORED, passes
-from master.writing.outcomes import Change, Drop, Make, Write
+from master.controllers.actions import Create, ForceDelete, Update, WriteAction
+from master.controllers.network.endpoint_slice_mirroring import NOT_MIRRORED, reconcile
 from tests.unit.master.make import meta
 from tests.unit.master.wishes import lines
 
@@ -34,9 +34,9 @@ def service(**spec: object) -> Service:
     return Service(metadata=meta("web", namespace="red"), spec=ServiceSpec(**spec))  # type: ignore[arg-type]
 
 
-def kept(writes: Iterable[Write]) -> list[EndpointSlice]:
+def kept(writes: Iterable[WriteAction]) -> list[EndpointSlice]:
     """The slices that are made, as they are stored."""
-    found = [write.item for write in writes if isinstance(write, Make) and isinstance(write.item, EndpointSlice)]
+    found = [write.item for write in writes if isinstance(write, Create) and isinstance(write.item, EndpointSlice)]
     return [
         replace(item, metadata=replace(item.metadata, name=f"web-{number}", uid=f"u{number}", generation=1))
         for number, item in enumerate(found)
@@ -49,7 +49,7 @@ def ready(item: EndpointSlice) -> list[tuple[str, bool | None]]:
 
 def test_each_subset_has_a_slice() -> None:
     wish = made(subset("10.1.0.2", waiting=("10.1.0.3",)), subset("10.1.0.4", port=SECURE), labels={"mine": "kept"})
-    first, second = kept(passes([service()], [wish], []))
+    first, second = kept(reconcile([service()], [wish], []))
     assert ready(first) == [("10.1.0.2", True), ("10.1.0.3", False)]
     assert (ready(second), second.ports[0].port) == ([("10.1.0.4", True)], 443)
     assert first.metadata.labels == {
@@ -59,26 +59,26 @@ def test_each_subset_has_a_slice() -> None:
     }
     assert [owner.kind for owner in first.metadata.owner_references] == ["Endpoints"]
     assert not [*check(first), *check(second)]
-    assert list(passes([service()], [wish], [first, second])) == []
+    assert list(reconcile([service()], [wish], [first, second])) == []
 
 
 def test_a_slice_follows_its_endpoints() -> None:
-    old = kept(passes([service()], [made(subset("10.1.0.2"))], []))
-    (write,) = passes([service()], [made(subset("10.1.0.9"))], old)
-    assert isinstance(write, Change)
+    old = kept(reconcile([service()], [made(subset("10.1.0.2"))], []))
+    (write,) = reconcile([service()], [made(subset("10.1.0.9"))], old)
+    assert isinstance(write, Update)
     assert isinstance(write.item, EndpointSlice)
     assert (write.item.metadata.generation, ready(write.item)) == (2, [("10.1.0.9", True)])
-    other = [type(write) for write in passes([service()], [made(subset("10.1.0.2", port=SECURE))], old)]
-    assert other == [Make, Drop]
+    other = [type(write) for write in reconcile([service()], [made(subset("10.1.0.2", port=SECURE))], old)]
+    assert other == [Create, ForceDelete]
 
 
 def test_what_is_not_mirrored() -> None:
     wish = made(subset("10.1.0.2"))
-    old = kept(passes([service()], [wish], []))
+    old = kept(reconcile([service()], [wish], []))
     gone = ["- EndpointSlice web-0"]
-    assert lines(passes([service(selector={"app": "web"})], [wish], old)) == gone
-    assert lines(passes([], [wish], old)) == gone
-    assert lines(passes([service()], [], old)) == gone
-    assert lines(passes([service()], [made(subset("10.1.0.2"), labels=NOT_MIRRORED)], old)) == gone
+    assert lines(reconcile([service(selector={"app": "web"})], [wish], old)) == gone
+    assert lines(reconcile([], [wish], old)) == gone
+    assert lines(reconcile([service()], [], old)) == gone
+    assert lines(reconcile([service()], [made(subset("10.1.0.2"), labels=NOT_MIRRORED)], old)) == gone
     foreign = EndpointSlice(metadata=meta("x", namespace="red"), address_type="IPv4", endpoints=(Endpoint(),))
-    assert lines(passes([service()], [], [foreign])) == []
+    assert lines(reconcile([service()], [], [foreign])) == []

@@ -13,11 +13,11 @@ from api.core.pod import Pod, PodStatus
 from api.core.services import Service
 from api.meta.types import Condition, Object
 from api.validation.registry import decode, default
+from master.controllers.actions import Create, ForceDelete
 from master.controllers.network import endpoints
-from master.controllers.network.endpoint_work import KINDS, EndpointWork
+from master.controllers.network.endpoints import ENDPOINT_KINDS, EndpointQueue
 from master.kinds import BY_NAME
 from master.store.records import Event, Key, Record, key_of, stamped
-from master.writing.outcomes import Drop, Make
 from tests.unit.master.make import meta, pod
 from tests.unit.master.wishes import WALL
 
@@ -29,7 +29,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.objects: dict[Key, Any] = {}
-        self.work = EndpointWork()
+        self.work = EndpointQueue()
         self.looked_for = 0
         self._number = 0
 
@@ -54,7 +54,7 @@ class Kept:
         del self.objects[key_of(item)]
 
     def _tell(self, event: str, item: Object) -> None:
-        if item.KIND in KINDS:
+        if item.KIND in ENDPOINT_KINDS:
             key = key_of(item)
             self.work.tell(Event(event, Record(key, self._number, b"", type(item), item), None))
 
@@ -64,9 +64,9 @@ class Kept:
             if not written:
                 break
             for write in written:
-                self.drop(write.item) if isinstance(write, Drop) else self.put(write.item)  # type: ignore[union-attr]
-        services, pods, known, slices = map(self.all, KINDS)
-        assert list(endpoints.passes(services, pods, known, slices, WALL)) == [], "a look at everything finds more"
+                self.drop(write.item) if isinstance(write, ForceDelete) else self.put(write.item)  # type: ignore[union-attr]
+        services, pods, known, slices = map(self.all, ENDPOINT_KINDS)
+        assert list(endpoints.reconcile(services, pods, known, slices, WALL)) == [], "a look at everything finds more"
 
 
 def service(name: str, **selector: str) -> Service:
@@ -120,8 +120,8 @@ def test_what_was_refused_is_tried_again() -> None:
     kept.put(service("web", app="web"))
     for _ in range(2):
         first, second = kept.work.passes(kept)  # type: ignore[arg-type]
-        assert isinstance(first, Make)
-        assert isinstance(second, Make)
+        assert isinstance(first, Create)
+        assert isinstance(second, Create)
     kept.settle()
 
 
@@ -130,7 +130,7 @@ def test_however_things_change_the_work_is_that_of_a_look_at_everything(seed: in
     chance, kept = random.Random(seed), Kept()
     for _ in range(60):
         name, value = f"s{chance.randrange(4)}", chance.choice("abc")
-        there = [item for kind in KINDS for item in kept.all(kind)]
+        there = [item for kind in ENDPOINT_KINDS for item in kept.all(kind)]
         what = chance.randrange(6)
         if what == 0:
             kept.put(service(name, app=value))

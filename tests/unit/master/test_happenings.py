@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from api.core.events import Event, EventSeries, EventSource, event, reference
 from api.core.node import Namespace
 from api.validation.registry import check, immutable
-from master.controllers import forgetting, happenings
+from master.controllers import events, expiration
 from master.kinds.event import EVENT
 from tests.unit.master.make import meta, namespace, pod
 from tests.unit.master.wishes import WALL, lines
@@ -81,11 +81,11 @@ def test_events_are_forgotten_an_hour_after_they_were_last_heard_of() -> None:
     old = replace(PULLED, metadata=meta("old"), last_timestamp="2026-01-01T10:59:59Z")
     fresh = replace(PULLED, metadata=meta("fresh"), last_timestamp="2026-01-01T11:00:00Z")
     undated = replace(PULLED, metadata=meta("undated"), last_timestamp=None)
-    assert lines(forgetting.old_events([old, fresh, undated], WALL)) == ["- Event old", "- Event undated"]
+    assert lines(expiration.expired_events([old, fresh, undated], WALL)) == ["- Event old", "- Event undated"]
 
 
 def test_the_scheduler_tells_what_it_did() -> None:
-    made = [happenings.scheduled(pod("a"), "n1", WALL).item, happenings.unscheduled(pod("b"), "no room", WALL).item]
+    made = [events.scheduled(pod("a"), "n1", WALL).item, events.failed_scheduling(pod("b"), "no room", WALL).item]
     assert [(e.type, e.reason, e.message, e.source.component) for e in made if isinstance(e, Event)] == [
         ("Normal", "Scheduled", "Successfully assigned red/a to n1", "default-scheduler"),
         ("Warning", "FailedScheduling", "no room", "default-scheduler"),

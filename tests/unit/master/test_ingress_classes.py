@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from master.admission.ingress_classes import DEFAULT, classed
+from master.admission.defaults import DEFAULT_CLASS_ANNOTATION, apply_default_class
 from master.kinds.ingress import CLASS_ANNOTATION, Ingress, IngressClass, IngressSpec
 from tests.unit.master.make import meta
 
 
 def a_class(name: str, default: str = "", created: str = "2026-01-01T00:00:00Z") -> IngressClass:
-    return IngressClass(metadata=meta(name, annotations={DEFAULT: default}, creation_timestamp=created))
+    return IngressClass(
+        metadata=meta(name, annotations={DEFAULT_CLASS_ANNOTATION: default}, creation_timestamp=created)
+    )
 
 
 OLD, NEW = a_class("old", "true"), a_class("new", "true", "2026-02-01T00:00:00Z")
@@ -28,7 +30,7 @@ ALSO_NEW = a_class("also-new", "true", "2026-02-01T00:00:00Z")
     ],
 )
 def test_the_newest_default_counts(classes: list[IngressClass], found: str | None) -> None:
-    assert classed(Ingress(metadata=meta("web")), classes).spec.ingress_class_name == found
+    assert apply_default_class(Ingress(metadata=meta("web")), classes).spec.ingress_class_name == found
 
 
 def test_who_names_a_class_keeps_it() -> None:
@@ -36,4 +38,4 @@ def test_who_names_a_class_keeps_it() -> None:
         Ingress(metadata=meta("web"), spec=IngressSpec(ingress_class_name="mine")),
         Ingress(metadata=meta("web", annotations={CLASS_ANNOTATION: "mine"})),
     ):
-        assert classed(item, [NEW]) is item
+        assert apply_default_class(item, [NEW]) is item

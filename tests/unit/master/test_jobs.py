@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from api.core.pod import ContainerState, ContainerStateTerminated, ContainerStatus, Pod
 from api.meta.types import Condition
 from api.validation.registry import decode
+from master.controllers.actions import Delete
 from master.controllers.workloads import jobs
-from master.controllers.workloads.job_counts import MARK, backoff, is_marked
-from master.controllers.workloads.own_pods import MOST_AT_ONCE, is_active
+from master.controllers.workloads.job_tracking import TRACKING_FINALIZER, backoff, has_finalizer
+from master.controllers.workloads.pod_control import MAX_PODS_PER_PASS, is_active
 from master.kinds import job_indexes
 from master.kinds.job import JOB, Job, has, is_finished
 from master.kinds.job_indexes import index_of
 from master.kinds.kind import show_time
+from master.registry import strategy
 from master.wire.answers import Failure
-from master.writing import writes
-from master.writing.outcomes import End
 from tests.unit.master.simulation import START, Simulation
 
 TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}}
@@ -94,7 +94,7 @@ def test_a_job_runs_one_pod_to_its_end() -> None:
     work.settle()
     (pod,) = work.pods()
     uid = work.job.metadata.uid
-    assert pod.metadata.finalizers == (MARK,)
+    assert pod.metadata.finalizers == (TRACKING_FINALIZER,)
     assert pod.metadata.labels == {
         "batch.kubernetes.io/controller-uid": uid,
         "batch.kubernetes.io/job-name": "work",
@@ -116,7 +116,7 @@ def test_a_job_runs_one_pod_to_its_end() -> None:
     assert JOB.cells(work.job, work.now + datetime.timedelta(60))[1:4] == ("Complete", "1/1", "3s")
     assert [event.reason for event in work.all("Event")] == ["Completed"]
     (kept,) = work.pods()
-    assert not is_marked(kept), "a pod that has been counted can be deleted"
+    assert not has_finalizer(kept), "a pod that has been counted can be deleted"
 
 
 def test_as_many_at_a_time_as_the_parallelism_and_as_many_as_are_left() -> None:
@@ -303,7 +303,7 @@ def test_each_index_has_a_pod_that_knows_it() -> None:
 def test_of_many_only_some_are_made_at_once() -> None:
     work = Work(completions=100_000, parallelism=100_000, completionMode="Indexed")
     work.step()
-    assert work.job.status.active == len(work.active()) == MOST_AT_ONCE
+    assert work.job.status.active == len(work.active()) == MAX_PODS_PER_PASS
 
 
 def test_an_indexed_job_may_grow_and_shrink() -> None:
@@ -332,7 +332,7 @@ def test_an_index_is_given_up_alone() -> None:
     work.finish_all()
     assert work.conditions["Failed"] == ("True", "FailedIndexes")
     assert work.numbers == (0, 1, 2)
-    assert not any(map(is_marked, work.pods()))
+    assert not any(map(has_finalizer, work.pods()))
 
 
 def test_too_many_lost_indexes_end_the_job() -> None:
@@ -450,11 +450,11 @@ def check_bounds(work: Work) -> None:
 
 def one_pass(work: Work, killed: bool, withdrawn: list[str]) -> None:
     """One pass of the controller; when it is killed nothing of it is written, because a pass is one transaction."""
-    found = list(jobs.passes(work.all("Job"), work.pods(), work.now, {}))
+    found = list(jobs.reconcile(work.all("Job"), work.pods(), work.now, {}))
     if killed:
         return
-    ended = [write.item for write in found if isinstance(write, End) and isinstance(write.item, Pod)]
-    withdrawn += [pod.metadata.name for pod in ended if not is_marked(pod)]
+    ended = [write.item for write in found if isinstance(write, Delete) and isinstance(write.item, Pod)]
+    withdrawn += [pod.metadata.name for pod in ended if not has_finalizer(pod)]
     before = work.job.status
     work.carry_out(found)
     after = work.job.status
@@ -509,7 +509,7 @@ def test_every_pod_is_counted_once_whatever_happens(
     work.settle()
     status = work.job.status
     assert is_finished(work.job)
-    assert not any(map(is_marked, work.pods()))
+    assert not any(map(has_finalizer, work.pods()))
     assert not work.active()
     assert has(work.job, "Complete") == (status.succeeded == completions and (per_index or status.failed <= limit))
     numbers, counted = status.succeeded + status.failed, len(seen - set(withdrawn))
@@ -592,7 +592,7 @@ def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str
 
 
 def updated(old: Job, **spec: Any) -> Job:
-    found: Job = writes.updated(JOB, replace(old, spec=replace(old.spec, **spec)), old)
+    found: Job = strategy.prepare_update(JOB, replace(old, spec=replace(old.spec, **spec)), old)
     return found
 
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from api.validation.registry import decode, default, immutable
 from master.kinds import ALL, BY_NAME, BY_RESOURCE, SERVED, STORED
 from master.kinds.kind import VERBS, AnyKind
+from master.registry.strategy import prepare_subresource_update
 from master.wire import tables
 from master.wire.request import View
-from master.writing.writes import part_updated
 
 NOW = datetime.datetime(2026, 1, 1, 0, 2, 21, tzinfo=datetime.UTC)
 KINDS = {kind.plural: kind for kind in ALL} | {"horizontalpodautoscalers": BY_NAME["HorizontalPodAutoscaler"]}
@@ -398,4 +398,4 @@ def test_a_status_brings_labels_and_annotations_along() -> None:
     old = read("ingresses", ingress())
     spec, metadata = replace(old.spec, ingress_class_name="x"), replace(old.metadata, labels={"a": "b"})
     new = replace(old, spec=spec, metadata=metadata)
-    assert part_updated(KINDS["ingresses"], "status", new, old) == replace(old, metadata=new.metadata)
+    assert prepare_subresource_update(KINDS["ingresses"], "status", new, old) == replace(old, metadata=new.metadata)

@@ -7,7 +7,7 @@ import pytest
 from api.core.pod import Pod
 from api.core.storage import PersistentVolumeClaim
 from api.validation.registry import decode, default
-from master.admission import limit_ranges
+from master.admission import limit_ranger
 from master.kinds import BY_NAME
 from master.kinds.limit_range import LIMIT_RANGE, LimitRange
 from master.wire.answers import Failure
@@ -21,7 +21,7 @@ def bounds(*rows: dict[str, Any]) -> LimitRange:
 
 def refusal(item: Any, *found: LimitRange) -> str:
     with pytest.raises(Failure) as refused:
-        limit_ranges.check(BY_NAME[item.KIND], item, found)
+        limit_ranger.check_limit_ranges(BY_NAME[item.KIND], item, found)
     assert refused.value.status.code == 403
     return refused.value.status.message.partition(" is forbidden: ")[2]
 
@@ -39,7 +39,7 @@ def test_defaults_follow_from_the_bounds() -> None:
 
 def test_what_is_silent_is_filled_in_and_told() -> None:
     row = bounds({"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}, "defaultRequest": {"cpu": "100m"}})
-    item = limit_ranges.filled(pod({}, {"limits": {"cpu": "2"}}, init=({},)), [row])
+    item = limit_ranger.apply_limit_range(pod({}, {"limits": {"cpu": "2"}}, init=({},)), [row])
     assert [one.resources.limits for one in item.spec.containers] == [
         {"cpu": "1", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"},
     ]  # fmt: skip
@@ -47,13 +47,13 @@ def test_what_is_silent_is_filled_in_and_told() -> None:
         {"cpu": "100m", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"},
     ]  # fmt: skip
     assert item.spec.init_containers[0].resources.limits == {"cpu": "1", "memory": "1Gi"}
-    assert item.metadata.annotations[limit_ranges.TOLD] == (
+    assert item.metadata.annotations[limit_ranger.LIMIT_RANGER_ANNOTATION] == (
         "LimitRanger plugin set: cpu, memory request for container c0; cpu, memory limit for container c0; "
         "memory request for container c1; memory limit for container c1; "
         "cpu, memory request for init container i0; cpu, memory limit for init container i0"
     )
     full = pod({"limits": {"cpu": "1", "memory": "1Gi"}})
-    assert limit_ranges.filled(full, [row]) is full
+    assert limit_ranger.apply_limit_range(full, [row]) is full
 
 
 CPU = {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}
@@ -91,7 +91,7 @@ def test_refusals_are_in_the_words_of_the_reference(row: dict[str, Any], item: P
      {"type": "Pod", "max": {"cpu": "2"}}, {"type": "PersistentVolumeClaim", "max": {"storage": "1"}}],
 )  # fmt: skip
 def test_what_is_within_bounds_is_taken(row: dict[str, Any]) -> None:
-    limit_ranges.check(BY_NAME["Pod"], pod(CPU), [bounds(row)])
+    limit_ranger.check_limit_ranges(BY_NAME["Pod"], pod(CPU), [bounds(row)])
 
 
 def test_claims_have_bounds_of_their_own() -> None:

@@ -10,14 +10,15 @@ from api.core.endpoints import Endpoints, EndpointSlice
 from api.core.services import Service, ServiceSpec
 from api.meta.types import Object, ObjectMeta
 from api.validation.registry import default
-from master.controllers.network.master_service import Place, passes
+from master.controllers.actions import Create, ForceDelete, Update, Warn
+from master.controllers.context import ServerAddress
+from master.controllers.network.kubernetes_service import reconcile
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata
 from master.store.records import stamped
-from master.writing.outcomes import Change, Drop, Make, Notice
 
 NETWORK = IPv4Network("172.30.0.0/16")
-PLACE = Place("10.245.2.2", 8443)
+PLACE = ServerAddress("10.245.2.2", 8443)
 
 
 def kept(item: Object) -> Object:
@@ -26,7 +27,7 @@ def kept(item: Object) -> Object:
 
 
 def first() -> tuple[Service, Endpoints, EndpointSlice]:
-    made = [kept(write.item) for write in passes(NETWORK, PLACE, (), None, ()) if isinstance(write, Make)]
+    made = [kept(write.item) for write in reconcile(NETWORK, PLACE, (), None, ()) if isinstance(write, Create)]
     service, endpoints, item = made
     assert isinstance(service, Service)
     assert isinstance(endpoints, Endpoints)
@@ -44,40 +45,40 @@ def test_it_is_there_from_the_start_and_leads_to_the_master() -> None:
     assert item.metadata.labels["kubernetes.io/service-name"] == "kubernetes"
     for one in (service, endpoints, item):
         assert list(BY_NAME[one.KIND].rules.check(one)) == []
-    assert list(passes(NETWORK, PLACE, (service,), endpoints, (item,))) == []
+    assert list(reconcile(NETWORK, PLACE, (service,), endpoints, (item,))) == []
 
 
 def test_it_follows_the_master() -> None:
     service, endpoints, item = first()
-    elsewhere = Place("10.245.2.9", 9443)
-    writes = list(passes(NETWORK, elsewhere, (service,), endpoints, (item,)))
-    assert [type(write) for write in writes] == [Change, Change, Change]
-    after = [kept(write.item) for write in writes if isinstance(write, Change)]
-    assert list(passes(NETWORK, elsewhere, (after[0],), after[1], (after[2],))) == []  # type: ignore[arg-type]
+    elsewhere = ServerAddress("10.245.2.9", 9443)
+    writes = list(reconcile(NETWORK, elsewhere, (service,), endpoints, (item,)))
+    assert [type(write) for write in writes] == [Update, Update, Update]
+    after = [kept(write.item) for write in writes if isinstance(write, Update)]
+    assert list(reconcile(NETWORK, elsewhere, (after[0],), after[1], (after[2],))) == []  # type: ignore[arg-type]
 
 
 def test_what_people_change_is_mended_but_for_their_marks() -> None:
     service, endpoints, item = first()
     mine = with_metadata(service, labels={"mine": "1"})
     mine = replace(mine, spec=replace(mine.spec, selector={"app": "evil"}, type="NodePort"))
-    (write,) = passes(NETWORK, PLACE, (mine,), replace(endpoints), (item,))
-    assert isinstance(write, Change)
+    (write,) = reconcile(NETWORK, PLACE, (mine,), replace(endpoints), (item,))
+    assert isinstance(write, Update)
     assert isinstance(write.item, Service)
     assert (write.item.spec.selector, write.item.spec.type) == ({}, "ClusterIP")
     assert write.item.metadata.labels == {"mine": "1", "component": "apiserver", "provider": "kubernetes"}
-    (write,) = passes(NETWORK, PLACE, (service,), replace(endpoints, subsets=()), (item,))
-    assert isinstance(write, Change)
+    (write,) = reconcile(NETWORK, PLACE, (service,), replace(endpoints, subsets=()), (item,))
+    assert isinstance(write, Update)
 
 
 def test_another_service_network_gives_it_another_address() -> None:
     service, endpoints, item = first()
-    writes = list(passes(IPv4Network("172.31.0.0/16"), PLACE, (service,), endpoints, (item,)))
-    assert [type(write) for write in writes] == [Drop, Make]
+    writes = list(reconcile(IPv4Network("172.31.0.0/16"), PLACE, (service,), endpoints, (item,)))
+    assert [type(write) for write in writes] == [ForceDelete, Create]
 
 
 def test_a_service_that_has_its_address_is_named() -> None:
     taken = Service(metadata=ObjectMeta(name="web", namespace="red"), spec=ServiceSpec(cluster_ip="172.30.0.1"))
     _, endpoints, item = first()
-    (notice,) = passes(NETWORK, PLACE, (taken,), endpoints, (item,))
-    assert isinstance(notice, Notice)
+    (notice,) = reconcile(NETWORK, PLACE, (taken,), endpoints, (item,))
+    assert isinstance(notice, Warn)
     assert "service red/web has 172.30.0.1" in notice.text

@@ -25,7 +25,7 @@ from api.core.pod import Pod, PodSchedulingGate
 from api.meta.selectors import LabelSelector, LabelSelectorRequirement
 from api.meta.types import ObjectMeta, OwnerReference
 from api.validation.registry import immutable
-from master.controllers.scheduling.scheduler import Placed, schedule
+from master.controllers.scheduling.algorithm import Scheduled, schedule
 from master.kinds.pod import POD, state
 from tests.unit.master.make import node, pod
 
@@ -59,7 +59,7 @@ def far(key: str = HOST, wish: LabelSelector | None = WEB, **more: Any) -> Affin
 def answers(nodes: list[Node], pods: list[Pod], namespaces: tuple[Namespace, ...] = ()) -> dict[str, str]:
     found = {}
     for answer in schedule(nodes, pods, namespaces):
-        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Placed) else answer.sentence
+        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.sentence
     return found
 
 
@@ -212,7 +212,7 @@ def test_no_answer_ever_makes_zones_more_uneven_than_allowed(apps: list[str], sk
     pods = [web(f"p{n:02d}", app=app, topology_spread_constraints=(spread(skew),)) for n, app in enumerate(apps)]
     zones, counts = {one.metadata.name: one.metadata.labels[ZONE] for one in ZONES[:count]}, Counter[str]()
     for answer in schedule(ZONES[:count], pods):
-        assert isinstance(answer, Placed)
+        assert isinstance(answer, Scheduled)
         if answer.pod.metadata.labels["app"] == "web":
             counts[zones[answer.node]] += 1
         assert max(counts.values(), default=0) - min(counts[zone] for zone in zones.values()) <= skew

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from api.core.node import Node, NodeSpec, Taint
 from api.meta.types import ObjectMeta, OwnerReference
-from master.access.node_restriction import refusal
+from master.admission.node_restriction import node_restriction_denial
 
 TAINT = Taint(key="dedicated", value="db", effect="NoSchedule")
 OWNER = OwnerReference(api_version="v1", kind="Namespace", name="gone", uid="gone")
@@ -48,37 +48,40 @@ def node(labels: dict[str, str] | None = None, taints: tuple[Taint, ...] = (), *
 @pytest.mark.parametrize("label", FORBIDDEN)
 def test_labels_of_others_a_node_neither_sets_nor_changes_nor_takes_away(label: str) -> None:
     has, other, none = node({label: "a"}), node({label: "b"}), node()
-    assert refusal(has, None) == f"is not allowed to set the following labels: {label}"
+    assert node_restriction_denial(has, None) == f"is not allowed to set the following labels: {label}"
     for new, old in ((has, none), (other, has), (none, has)):
-        assert refusal(new, old) == f"is not allowed to modify labels: {label}"
-    assert refusal(replace(has, spec=NodeSpec(unschedulable=True)), has) is None
+        assert node_restriction_denial(new, old) == f"is not allowed to modify labels: {label}"
+    assert node_restriction_denial(replace(has, spec=NodeSpec(unschedulable=True)), has) is None
 
 
 @pytest.mark.parametrize("label", OWN)
 def test_labels_that_tell_what_it_is_are_its_own(label: str) -> None:
     has, none = node({label: "a"}), node()
-    assert [refusal(new, old) for new, old in ((has, None), (has, none), (none, has))] == [None] * 3
+    assert [node_restriction_denial(new, old) for new, old in ((has, None), (has, none), (none, has))] == [None] * 3
 
 
 def test_all_labels_that_are_refused_are_named_in_order() -> None:
     labels = {"node-role.kubernetes.io/b": "", "disk": "ssd", "k8s.io/a": ""}
-    assert refusal(node(labels), node()) == "is not allowed to modify labels: k8s.io/a, node-role.kubernetes.io/b"
+    assert (
+        node_restriction_denial(node(labels), node())
+        == "is not allowed to modify labels: k8s.io/a, node-role.kubernetes.io/b"
+    )
 
 
 def test_taints_come_with_the_registration_only() -> None:
-    assert refusal(node(None, (TAINT,)), None) is None
-    assert refusal(node({"disk": "ssd"}, (TAINT,)), node(None, (TAINT,))) is None
+    assert node_restriction_denial(node(None, (TAINT,)), None) is None
+    assert node_restriction_denial(node({"disk": "ssd"}, (TAINT,)), node(None, (TAINT,))) is None
     for new, old in ((node(None, (TAINT,)), node()), (node(), node(None, (TAINT,)))):
-        assert refusal(new, old) == "is not allowed to modify taints"
+        assert node_restriction_denial(new, old) == "is not allowed to modify taints"
 
 
 def test_a_node_gives_itself_no_owner_and_leaves_none() -> None:
     for new, old in ((node(None, (), OWNER), node()), (node(), node(None, (), OWNER))):
-        assert refusal(new, old) == "is not allowed to modify ownerReferences"
-    assert refusal(node({"disk": "ssd"}, (), OWNER), node(None, (), OWNER)) is None
+        assert node_restriction_denial(new, old) == "is not allowed to modify ownerReferences"
+    assert node_restriction_denial(node({"disk": "ssd"}, (), OWNER), node(None, (), OWNER)) is None
 
 
 def test_a_node_registers_without_an_owner() -> None:
     owned = Node(metadata=ObjectMeta(name="n", owner_references=(OWNER,)))
-    assert refusal(owned, None) == "is not allowed to set ownerReferences"
-    assert refusal(Node(metadata=ObjectMeta(name="n")), None) is None
+    assert node_restriction_denial(owned, None) == "is not allowed to set ownerReferences"
+    assert node_restriction_denial(Node(metadata=ObjectMeta(name="n")), None) is None

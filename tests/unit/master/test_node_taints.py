@@ -7,11 +7,12 @@ from api.core.node import Node, NodeStatus, Taint
 from api.core.placement import Toleration
 from api.core.pod import Pod
 from api.meta.types import Condition
-from master.controllers.nodes import node_taints, taint_evictions
-from master.controllers.nodes.silence import was_away
-from master.controllers.scheduling.scheduler import Placed, Unplaced, schedule
+from master.controllers.actions import Create, Delete, Update
+from master.controllers.nodes import taint_eviction
+from master.controllers.nodes import taints as node_taints
+from master.controllers.nodes.lifecycle import was_suspended
+from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, schedule
 from master.kinds.default_tolerations import with_tolerations
-from master.writing.outcomes import Change, End, Make
 from tests.unit.master.make import meta, node, pod
 from tests.unit.master.wishes import WALL, lines
 
@@ -34,7 +35,7 @@ def with_taints(one: Node, *taints: Taint) -> Node:
 
 def changed(*nodes: Node) -> dict[str, list[str]]:
     found = {}
-    for change in node_taints.tainted(nodes, WALL):
+    for change in node_taints.reconcile(nodes, WALL):
         assert isinstance(change.item, Node)
         found[change.item.metadata.name] = shown(change.item.spec.taints)
     return found
@@ -61,8 +62,8 @@ def changed(*nodes: Node) -> dict[str, list[str]]:
 )
 def test_taints_follow_from_the_state_of_a_node(one: Node, wanted: list[str]) -> None:
     assert changed(one, node("b")) == ({"a": wanted} if wanted else {})
-    assert shown(node_taints.standing(one)) == wanted
-    (change,) = (*node_taints.tainted([one, node("b")], WALL), None)[:1]
+    assert shown(node_taints.effective_taints(one)) == wanted
+    (change,) = (*node_taints.reconcile([one, node("b")], WALL), None)[:1]
     if change is not None:
         assert isinstance(change.item, Node)
         assert {taint.time_added for taint in change.item.spec.taints} == {NOON}
@@ -73,14 +74,14 @@ def test_taints_follow_from_the_state_of_a_node(one: Node, wanted: list[str]) ->
 
 def test_taints_of_others_stay_and_what_stands_keeps_its_time() -> None:
     gpu, old = Taint(key="gpu", effect="NoSchedule"), Taint(PREFIX + "not-ready", effect="NoExecute", time_added="then")
-    (change,) = node_taints.tainted([with_taints(node("a", ready="False"), old, gpu), node("b")], WALL)
+    (change,) = node_taints.reconcile([with_taints(node("a", ready="False"), old, gpu), node("b")], WALL)
     assert isinstance(change.item, Node)
     assert change.item.spec.taints == (
         old,
         gpu,
         Taint(PREFIX + "not-ready", effect="NoSchedule", time_added=NOON),
     )
-    (change,) = node_taints.tainted([with_taints(node("a", ready="Unknown"), old, gpu), node("b")], WALL)
+    (change,) = node_taints.reconcile([with_taints(node("a", ready="Unknown"), old, gpu), node("b")], WALL)
     assert isinstance(change.item, Node)
     assert shown(change.item.spec.taints) == ["gpu:NoSchedule", "unreachable:NoExecute", "unreachable:NoSchedule"]
 
@@ -143,10 +144,10 @@ def test_a_pod_leaves_when_it_bears_a_taint_no_longer(
     taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...], after: int | None
 ) -> None:
     nodes = [with_taints(node("a"), *taints), node("b")]
-    since = taint_evictions.marks({}, nodes, grace=40, now=100.0)
+    since = taint_eviction.taint_times({}, nodes, grace=40, now=100.0)
 
     def leaves(now: float) -> bool:
-        return bool(list(taint_evictions.evictions(nodes, [on("p", *tolerations)], since, now, WALL)))
+        return bool(list(taint_eviction.evictions(nodes, [on("p", *tolerations)], since, now, WALL)))
 
     assert leaves(1_000_000.0) == (after is not None)
     if after is not None:
@@ -159,33 +160,33 @@ def test_pods_that_go_are_told_why_and_others_are_left_alone() -> None:
     mirror = replace(on("mirror"), metadata=meta("mirror", annotations={"kubernetes.io/config.mirror": "x"}))
     elsewhere = [pod("waiting"), pod("well", node="b", phase="Running"), pod("lost", node="gone")]
     pods = [on("goes"), on("ended", phase="Succeeded"), on("going", deleted=NOON), mirror, *elsewhere]
-    since = taint_evictions.marks({}, nodes, 40, 0.0)
-    end, told = taint_evictions.evictions(nodes, pods, since, 0.0, WALL)
-    assert isinstance(end, End)
+    since = taint_eviction.taint_times({}, nodes, 40, 0.0)
+    end, told = taint_eviction.evictions(nodes, pods, since, 0.0, WALL)
+    assert isinstance(end, Delete)
     assert isinstance(end.item, Pod)
     assert lines([end]) == ["end Pod goes"]
     (row,) = end.item.status.conditions
     assert (row.type, row.status, row.reason) == ("DisruptionTarget", "True", "DeletionByTaintManager")
-    assert isinstance(told, Make)
+    assert isinstance(told, Create)
     assert told.item.reason == "TaintManagerEviction"  # type: ignore[attr-defined]
 
 
 def test_tolerations_count_from_the_first_look_and_after_a_start_only_after_a_grace() -> None:
     nodes = [with_taints(node("a"), DRAIN, UNREACHABLE)]
-    first = taint_evictions.marks(None, nodes, grace=40, now=100.0)
+    first = taint_eviction.taint_times(None, nodes, grace=40, now=100.0)
     assert first == {("uid-a", "drain"): 100.0, ("uid-a", UNREACHABLE.key): 140.0}
-    assert taint_evictions.marks(first, nodes, grace=40, now=160.0) == first
-    assert taint_evictions.marks(first, [node("a")], grace=40, now=170.0) == {}
-    assert taint_evictions.marks({}, nodes, grace=40, now=180.0)["uid-a", UNREACHABLE.key] == 180.0
+    assert taint_eviction.taint_times(first, nodes, grace=40, now=160.0) == first
+    assert taint_eviction.taint_times(first, [node("a")], grace=40, now=170.0) == {}
+    assert taint_eviction.taint_times({}, nodes, grace=40, now=180.0)["uid-a", UNREACHABLE.key] == 180.0
     hasty = on("p", bears("drain"), bears(UNREACHABLE.key, 0))
-    assert not list(taint_evictions.evictions(nodes, [hasty], first, 139.0, WALL))
-    assert list(taint_evictions.evictions(nodes, [hasty], first, 140.0, WALL))
+    assert not list(taint_eviction.evictions(nodes, [hasty], first, 139.0, WALL))
+    assert list(taint_eviction.evictions(nodes, [hasty], first, 140.0, WALL))
 
 
 def test_a_master_that_did_not_look_blames_nobody() -> None:
-    assert was_away(float("-inf"), 5.0, 40)
-    assert was_away(100.0, 121.0, 40)
-    assert not was_away(100.0, 105.0, 40)
+    assert was_suspended(float("-inf"), 5.0, 40)
+    assert was_suspended(100.0, 121.0, 40)
+    assert not was_suspended(100.0, 105.0, 40)
 
 
 # --- what else --------------------------------------------------------------------------------------------------------
@@ -194,29 +195,29 @@ def test_a_master_that_did_not_look_blames_nobody() -> None:
 def test_pods_of_a_silent_node_are_not_ready_any_more() -> None:
     rows = (Condition(type="Initialized", status="True"), Condition(type="Ready", status="True", observed_generation=3))
     here, there = (replace(pod(name, node=name), status=replace(pod("p").status, conditions=rows)) for name in "ab")
-    (change,) = node_taints.unready_pods([node("a", ready="Unknown"), node("b", ready="False")], [here, there], WALL)
-    assert isinstance(change, Change)
+    (change,) = node_taints.pods_not_ready([node("a", ready="Unknown"), node("b", ready="False")], [here, there], WALL)
+    assert isinstance(change, Update)
     assert isinstance(change.item, Pod)
     assert change.item.status.conditions == (
         rows[0],
         Condition(type="Ready", status="False", last_transition_time=NOON, observed_generation=3),
     )
-    assert not list(node_taints.unready_pods([node("a", ready="Unknown")], [change.item], WALL))
+    assert not list(node_taints.pods_not_ready([node("a", ready="Unknown")], [change.item], WALL))
 
 
 def test_the_scheduler_heeds_what_a_node_is_about_to_be_tainted_with() -> None:
     tired = states(node("a"), MemoryPressure="True")
     (answer,) = schedule([tired, node("b", ready="False")], [with_tolerations(pod("p"))])
-    assert isinstance(answer, Unplaced)
+    assert isinstance(answer, Unschedulable)
     assert answer.sentence == (
         "0/2 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/memory-pressure: }, "
         "1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }."
     )
     (answer,) = schedule([tired], [with_tolerations(pod("p", requests={"cpu": "1m"}))])
-    assert isinstance(answer, Placed)
+    assert isinstance(answer, Scheduled)
     everywhere = replace(pod("p"), spec=replace(pod("p").spec, tolerations=(Toleration(operator="Exists"),)))
     (answer,) = schedule([node("b", ready="False")], [everywhere])
-    assert isinstance(answer, Placed)
+    assert isinstance(answer, Scheduled)
 
 
 @pytest.mark.parametrize(

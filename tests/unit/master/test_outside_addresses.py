@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus
 from api.validation.registry import decode, default
-from master.admission.external_addresses import ExternalNetworks, check
-from master.controllers.network import ingress_addresses
-from master.settings import Settings, port_range, problems
+from master.admission.service_ips import check_external_ips
+from master.config import ExternalNetworks, MasterConfig, config_problems, network_config, parse_port_range
+from master.controllers.actions import Update, Warn
+from master.controllers.network import ingress_ips
 from master.wire.answers import Failure
-from master.wishes import network_wish
-from master.writing.outcomes import Change, Notice
 from tests.unit.master.make import meta
 from tests.unit.master.wishes import cursor, lines
 
@@ -36,7 +35,7 @@ def at(*addresses: str, name: str = "web", **spec: Any) -> Service:
 
 
 def test_an_address_that_was_set_free_may_be_had() -> None:
-    check(at("203.0.113.1", "1.2.3.4"), None, [at("203.0.113.2", name="b")], FREE, RESERVED)
+    check_external_ips(at("203.0.113.1", "1.2.3.4"), None, [at("203.0.113.2", name="b")], FREE, RESERVED)
 
 
 REFUSED = [
@@ -53,28 +52,28 @@ REFUSED = [
 @pytest.mark.parametrize(("address", "words"), REFUSED)
 def test_what_was_not_set_free_is_refused(address: str, words: str) -> None:
     with pytest.raises(Failure, match=words) as refused:
-        check(at(address), None, [at("203.0.113.2", name="b")], FREE, RESERVED)
+        check_external_ips(at(address), None, [at("203.0.113.2", name="b")], FREE, RESERVED)
     assert refused.value.status.code == 422
 
 
 def test_nothing_is_free_unless_it_is_said() -> None:
     with pytest.raises(Failure, match="the setting externalIPNetworkCIDRs admits none"):
-        check(at("203.0.113.1"), None, [], ExternalNetworks(), {})
+        check_external_ips(at("203.0.113.1"), None, [], ExternalNetworks(), {})
 
 
 def test_what_a_service_has_it_keeps() -> None:
     """The setting may have changed meanwhile."""
     old = at("198.51.100.1")
-    check(at("198.51.100.1", selector={"a": "b"}), old, [], FREE, RESERVED)
+    check_external_ips(at("198.51.100.1", selector={"a": "b"}), old, [], FREE, RESERVED)
     with pytest.raises(Failure, match=r"externalIPs\[1\]"):
-        check(at("198.51.100.1", "198.51.100.2"), old, [], FREE, RESERVED)
+        check_external_ips(at("198.51.100.1", "198.51.100.2"), old, [], FREE, RESERVED)
 
 
 def test_two_services_may_have_ports_of_one_address() -> None:
     other = at("203.0.113.1", name="b", ports=[{"port": 81}, {"port": 80, "protocol": "UDP", "name": "u"}][:1])
-    check(at("203.0.113.1"), None, [other], FREE, RESERVED)
+    check_external_ips(at("203.0.113.1"), None, [other], FREE, RESERVED)
     with pytest.raises(Failure, match="has port 81/TCP of it"):
-        check(at("203.0.113.1", ports=[{"port": 81}]), at("203.0.113.1"), [other], FREE, RESERVED)
+        check_external_ips(at("203.0.113.1", ports=[{"port": 81}]), at("203.0.113.1"), [other], FREE, RESERVED)
 
 
 # --- ingress ----------------------------------------------------------------------------------------------------------
@@ -88,11 +87,11 @@ def told(item: Service, address: str) -> Service:
 
 
 def addresses(services: list[Service], start: int = 0, network: IPv4Network | None = TINY) -> dict[str, str]:
-    writes = ingress_addresses.passes(network, services, cursor(start))
+    writes = ingress_ips.reconcile(network, services, cursor(start))
     return {
         write.item.metadata.name: write.item.status.load_balancer.ingress[0].ip
         for write in writes
-        if isinstance(write, Change) and isinstance(write.item, Service)
+        if isinstance(write, Update) and isinstance(write.item, Service)
     }
 
 
@@ -104,7 +103,7 @@ def test_each_balanced_service_is_given_an_address() -> None:
     services = [balanced("a"), balanced("b"), service("c"), balanced("d", loadBalancerClass="example.org/own")]
     assert addresses(services) == {"a": "172.29.0.1", "b": "172.29.0.2"}
     kept = [told(services[0], "172.29.0.1"), told(services[1], "172.29.0.2")]
-    assert lines(ingress_addresses.passes(TINY, kept, cursor(2))) == []
+    assert lines(ingress_ips.reconcile(TINY, kept, cursor(2))) == []
 
 
 def test_a_freed_address_rests_and_one_may_be_asked_for() -> None:
@@ -128,19 +127,21 @@ def test_another_network_gives_other_addresses() -> None:
 def test_who_gets_none_is_told() -> None:
     services = [balanced(f"s{number}") for number in range(7)]
     assert len(set(addresses(services).values())) == 6
-    found = ingress_addresses.passes(TINY, services, cursor(0))
-    assert [one.about for one in found if isinstance(one, Notice)] == ["service red/s6"]
+    found = ingress_ips.reconcile(TINY, services, cursor(0))
+    assert [one.about for one in found if isinstance(one, Warn)] == ["service red/s6"]
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
 def test_settings_say_what_services_may_have() -> None:
-    wish = network_wish(Settings(services_node_port_range="31000-31009", external_ip_network_cidrs=("203.0.113.0/24",)))
+    wish = network_config(
+        MasterConfig(services_node_port_range="31000-31009", external_ip_network_cidrs=("203.0.113.0/24",))
+    )
     assert wish.services.node_ports == range(31000, 31010)
     assert wish.services.external.admitted == (IPv4Network("203.0.113.0/24"),)
     assert wish.services.ingress == IPv4Network("172.29.0.0/16")
-    assert network_wish(Settings(ingress_ip_network_cidr="")).services.ingress is None
+    assert network_config(MasterConfig(ingress_ip_network_cidr="")).services.ingress is None
 
 
 BAD = [
@@ -155,9 +156,9 @@ BAD = [
 
 @pytest.mark.parametrize(("settings", "words"), BAD, ids=str)
 def test_settings_that_make_no_sense_are_told(settings: dict[str, Any], words: str) -> None:
-    (sentence,) = problems(Settings(**settings))
+    (sentence,) = config_problems(MasterConfig(**settings))
     assert re.search(words, sentence), sentence
 
 
 def test_a_range_of_ports_is_read() -> None:
-    assert port_range("1-65535") == range(1, 65536)
+    assert parse_port_range("1-65535") == range(1, 65536)

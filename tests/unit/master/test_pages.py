@@ -12,8 +12,8 @@ import pytest
 
 from api.codec.kinds import KINDS
 from master.admission.chain import AdmissionChain
-from master.admission.service_addresses import USUAL
-from master.server.rest import Objects
+from master.config import DEFAULT_SERVICE_CONFIG
+from master.registry.registry import Registry
 from master.store.journaled_store import JournaledStore
 from master.store.records import Put, Remove
 from master.wire.answers import Failure
@@ -37,7 +37,7 @@ async def store(tmp_path: Path) -> AsyncIterator[JournaledStore]:
 def listed(store: JournaledStore, **query: str) -> Any:
     where = target("/api/v1/namespaces")
     assert where is not None
-    objects = Objects(store, now, AdmissionChain(now, "", USUAL), None)  # type: ignore[arg-type]
+    objects = Registry(store, now, AdmissionChain(now, "", DEFAULT_SERVICE_CONFIG), None)  # type: ignore[arg-type]
     found = json.loads(objects.list_all(Ask(where, query)).body)
     return found["metadata"], [item["metadata"]["name"] for item in found["items"]]
 

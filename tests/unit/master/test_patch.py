@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from api.core.pod import Pod
 from master.kinds.shape import OPEN, Form, Shape, shape_of
-from master.writing.patch import Unpatchable, apply_operations, merge
-from master.writing.patch import strategic as strategic_by_shape
+from master.registry.patch import InvalidPatch, json_patch, merge_patch
+from master.registry.patch import strategic_merge_patch as strategic_by_shape
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"]),
@@ -39,7 +39,7 @@ RFC_7386 = [
 
 @pytest.mark.parametrize(("target", "patch", "result"), RFC_7386)
 def test_merge_as_in_rfc_7386(target: Any, patch: Any, result: Any) -> None:
-    assert merge(target, patch) == result
+    assert merge_patch(target, patch) == result
 
 
 # From the appendix of RFC 6902.
@@ -72,7 +72,7 @@ RFC_6902 = [
 
 @pytest.mark.parametrize(("target", "operations", "result"), RFC_6902)
 def test_operations_as_in_rfc_6902(target: Any, operations: Any, result: Any) -> None:
-    assert apply_operations(target, operations) == result
+    assert json_patch(target, operations) == result
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_operations_as_in_rfc_6902(target: Any, operations: Any, result: Any) ->
 )
 def test_operations_that_do_not_fit_change_nothing(operations: Any) -> None:
     document = {"a": 1, "l": [1, 2], "m": {"x": 1}}
-    with pytest.raises(Unpatchable):
-        apply_operations(document, operations)
+    with pytest.raises(InvalidPatch):
+        json_patch(document, operations)
     assert document == {"a": 1, "l": [1, 2], "m": {"x": 1}}
 
 
@@ -152,24 +152,24 @@ def test_strategic_directives_on_maps_and_sets() -> None:
     [[], {"$patch": "shake"}, {"spec": {"containers": [{"image": "1"}]}}, {"$deleteFromPrimitiveList/a": 1, "a": 1}],
 )
 def test_strategic_says_what_does_not_fit(patch: Any) -> None:
-    with pytest.raises(Unpatchable):
+    with pytest.raises(InvalidPatch):
         strategic({**POD, "a": [1]}, patch)
 
 
 @given(JSON, JSON)
 def test_merge_is_idempotent_and_leaves_its_arguments(target: Any, patch: Any) -> None:
     before = repr((target, patch))
-    once = merge(target, patch)
-    assert merge(once, patch) == once
+    once = merge_patch(target, patch)
+    assert merge_patch(once, patch) == once
     assert repr((target, patch)) == before
 
 
 @given(JSON, JSON)
 def test_operations_and_strategic_never_fail_in_another_way(target: Any, patch: Any) -> None:
     before = repr((target, patch))
-    for apply in (apply_operations, strategic):
+    for apply in (json_patch, strategic):
         try:
             apply(target, patch)
-        except Unpatchable:
+        except InvalidPatch:
             pass
     assert repr((target, patch)) == before

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from api.client.kubeconfig import Kubeconfig
-from master.access import pki, service_tokens
+from master.auth import pki, service_account_tokens
 from tests.fakes import AgentKilled
 from tests.killer import KILLER
 
@@ -19,7 +19,7 @@ SERVER = "https://127.0.0.1:8443"
 
 def _start(root: Path) -> None:
     authority = pki.authority(root / "pki", NOW)
-    service_tokens.issuer(root / "pki")
+    service_account_tokens.load_token_signer(root / "pki")
     pki.server_certificate(authority, root / "pki", ["127.0.0.1"], NOW)
     pki.admin_kubeconfig(authority, root / "admin.kubeconfig", SERVER, NOW)
 

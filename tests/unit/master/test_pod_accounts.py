@@ -10,7 +10,7 @@ from api.core.pod import Container, Pod, PodSpec
 from api.core.volumes import EmptyDirVolumeSource, Volume, VolumeMount
 from api.meta.types import LocalObjectReference, ObjectMeta
 from api.validation.static_pods import CONFIG_MIRROR
-from master.admission.pod_accounts import MOUNT, named, with_account
+from master.admission.service_account import TOKEN_MOUNT_PATH, apply_service_account, set_service_account_name
 from master.kinds.service_account import ServiceAccount
 from master.wire.answers import Failure
 
@@ -42,7 +42,7 @@ VOLUME = {
 
 
 def admitted(pod: Pod, account: ServiceAccount | None = ACCOUNT) -> Pod:
-    return with_account(named(pod), account, "abcde")
+    return apply_service_account(set_service_account_name(pod), account, "abcde")
 
 
 def mounts(pod: Pod) -> list[list[str]]:
@@ -53,19 +53,19 @@ def mounts(pod: Pod) -> list[list[str]]:
 def test_every_container_has_the_token() -> None:
     pod = admitted(POD)
     assert (pod.spec.service_account_name, pod.spec.service_account) == ("default", "default")
-    assert mounts(pod) == [[MOUNT]] * 3
+    assert mounts(pod) == [[TOKEN_MOUNT_PATH]] * 3
     assert [mount.read_only for one in pod.spec.containers for mount in one.volume_mounts] == [True, True]
     assert msgspec.json.decode(msgspec.json.encode(pod.spec.volumes)) == [VOLUME]
     assert admitted(pod) == pod
 
 
 def test_a_copy_of_a_pod_keeps_the_volume_it_has() -> None:
-    pod = with_account(admitted(POD), ACCOUNT, "other")
+    pod = apply_service_account(admitted(POD), ACCOUNT, "other")
     assert [volume.name for volume in pod.spec.volumes] == ["kube-api-access-abcde"]
 
 
 def test_what_stands_in_the_place_of_the_token_stays() -> None:
-    own = VolumeMount(name="mine", mount_path=MOUNT)
+    own = VolumeMount(name="mine", mount_path=TOKEN_MOUNT_PATH)
     volume = Volume(name="mine", empty_dir=EmptyDirVolumeSource())
     one = replace(POD.spec.containers[0], volume_mounts=(own,))
     spec = replace(POD.spec, init_containers=(), containers=(one,), volumes=(volume,))
@@ -97,7 +97,7 @@ def test_passwords_are_those_of_the_account_unless_the_pod_has_its_own() -> None
 
 
 def test_the_old_name_of_the_field_counts() -> None:
-    pod = named(replace(POD, spec=replace(POD.spec, service_account="robot")))
+    pod = set_service_account_name(replace(POD, spec=replace(POD.spec, service_account="robot")))
     assert (pod.spec.service_account_name, pod.spec.service_account) == ("robot", "robot")
 
 

@@ -11,14 +11,10 @@ from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.selectors import LabelSelector
 from api.meta.types import ObjectMeta
-from master.controllers.scheduling import placements
-from master.controllers.scheduling.preemption import Preemption, preemption, scene
-from master.kinds.pod_disruption_budget import (
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
-)
-from master.writing.outcomes import Change, End, Make, Outcome
+from master.controllers.actions import Action, Create, Delete, Update
+from master.controllers.scheduling import scheduler
+from master.controllers.scheduling.preemption import Preemption, cluster_view, preemption
+from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from tests.unit.master.make import node, pod
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -33,7 +29,7 @@ def at(name: str, cpu: int, priority: int = 0, on: str = "a", **status: str) -> 
 
 def found(new: Pod, pods: Iterable[Pod], *nodes: Node, budgets: tuple[PodDisruptionBudget, ...] = ()) -> list[str]:
     """The node, and the victims."""
-    answer = preemption(new, scene(nodes or (SMALL,), pods, (), budgets))
+    answer = preemption(new, cluster_view(nodes or (SMALL,), pods, (), budgets))
     return [] if answer is None else [answer.node, *sorted(one.metadata.name for one in answer.victims)]
 
 
@@ -82,37 +78,37 @@ def test_what_a_budget_guards_goes_last() -> None:
     assert found(at("new", 4, 9, on=""), there, budgets=(budget("guarded", 0),)) == ["a", "free", "guarded"]
 
 
-def pass_over(*pods: Pod) -> list[Outcome]:
-    return list(placements.passes([SMALL], pods, [], [], NOW))
+def pass_over(*pods: Pod) -> list[Action]:
+    return list(scheduler.reconcile([SMALL], pods, [], [], NOW))
 
 
 def test_room_is_made_once_and_kept_until_it_is_there() -> None:
     new, old = at("new", 4, 9, on=""), at("old", 4)
     outcomes = pass_over(new, old)
-    (end,) = (one for one in outcomes if isinstance(one, End))
+    (end,) = (one for one in outcomes if isinstance(one, Delete))
     assert [row.reason for row in end.item.status.conditions] == ["PreemptionByScheduler"]  # type: ignore[attr-defined]
-    (change,) = (one for one in outcomes if isinstance(one, Change))
+    (change,) = (one for one in outcomes if isinstance(one, Update))
     assert change.item.status.nominated_node_name == "a"  # type: ignore[attr-defined]
-    reasons = {one.item.reason for one in outcomes if isinstance(one, Make)}  # type: ignore[attr-defined]
+    reasons = {one.item.reason for one in outcomes if isinstance(one, Create)}  # type: ignore[attr-defined]
     assert reasons == {"Preempted", "FailedScheduling"}
     going = replace(old, metadata=replace(old.metadata, deletion_timestamp="2026-01-01T00:00:30Z"))
     waiting: Pod = change.item  # type: ignore[assignment]
     assert not pass_over(waiting, going)
     half = replace(going, spec=at("half", 2).spec)
     small = at("small", 1, on="")
-    told = [one.item.spec.node_name for one in pass_over(waiting, half, small) if isinstance(one, Change)]  # type: ignore[attr-defined]
+    told = [one.item.spec.node_name for one in pass_over(waiting, half, small) if isinstance(one, Update)]  # type: ignore[attr-defined]
     assert told == [""], "the small one does not take what is being made free for the important one"
-    (placed,) = (one for one in pass_over(waiting) if isinstance(one, Change))
+    (placed,) = (one for one in pass_over(waiting) if isinstance(one, Update))
     assert (placed.item.spec.node_name, placed.item.status.nominated_node_name) == ("a", "")  # type: ignore[attr-defined]
 
 
 def test_a_burst_is_placed_in_parts() -> None:
-    crowd = [pod(f"p{number:03}") for number in range(placements.MOST_AT_ONCE + 5)]
+    crowd = [pod(f"p{number:03}") for number in range(scheduler.MAX_PER_PASS + 5)]
     wide = node("a", capacity={"pods": "2000"})
-    first = [one.item for one in placements.passes([wide], crowd, [], [], NOW) if isinstance(one, Change)]
-    assert len(first) == placements.MOST_AT_ONCE
+    first = [one.item for one in scheduler.reconcile([wide], crowd, [], [], NOW) if isinstance(one, Update)]
+    assert len(first) == scheduler.MAX_PER_PASS
     left = [one for one in crowd if one.metadata.name not in {item.metadata.name for item in first}]
-    rest = [one for one in placements.passes([wide], [*left, *first], [], [], NOW) if isinstance(one, Change)]  # type: ignore[list-item]
+    rest = [one for one in scheduler.reconcile([wide], [*left, *first], [], [], NOW) if isinstance(one, Update)]  # type: ignore[list-item]
     assert len(rest) == 5
 
 
@@ -122,7 +118,7 @@ def test_victims_matter_less_and_without_any_of_them_there_is_no_room(
 ) -> None:
     there = [at(f"p{number}", *row) for number, row in enumerate(rows)]
     used = sum(size for size, _ in rows)
-    answer = preemption(at("new", cpu, priority, on=""), scene([SMALL], there, (), ()))
+    answer = preemption(at("new", cpu, priority, on=""), cluster_view([SMALL], there, (), ()))
     if answer is None:
         lower = sum(size for size, rank in rows if rank < priority)
         assert used - lower + cpu > 4 or not lower

@@ -11,7 +11,7 @@ from api.meta.types import ObjectMeta
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata
 from master.kinds.project import PROJECT, Project
-from master.server.project_requests import administrator, read, wished
+from master.registry.projects import admin_binding, decode_project_request, requested_project
 from master.wire import discovery
 from master.wire.answers import Failure
 
@@ -37,13 +37,13 @@ def test_of_a_project_only_what_people_call_it_is_changed() -> None:
 
 
 def test_a_request_becomes_a_project_with_an_administrator() -> None:
-    wish = read({"metadata": {"name": "red"}, "displayName": "Red", "description": None})
-    assert wished(wish, "bob")["metadata"]["annotations"] == {
+    wish = decode_project_request({"metadata": {"name": "red"}, "displayName": "Red", "description": None})
+    assert requested_project(wish, "bob")["metadata"]["annotations"] == {
         "openshift.io/display-name": "Red",
         "openshift.io/description": "",
         "openshift.io/requester": "bob",
     }
-    binding = administrator("red", "bob")
+    binding = admin_binding("red", "bob")
     assert list(BY_NAME["RoleBinding"].rules.check(binding)) == []
     assert (binding.role_ref.name, binding.subjects[0].name) == ("admin", "bob")
 
@@ -51,7 +51,7 @@ def test_a_request_becomes_a_project_with_an_administrator() -> None:
 @pytest.mark.parametrize("document", [None, [], {"metadata": []}, {"displayName": 7}, {"metadata": {"name": "kube-x"}}])
 def test_what_is_no_request_is_refused(document: object) -> None:
     with pytest.raises(Failure):
-        read(document)
+        decode_project_request(document)
 
 
 def test_discovery_lists_projects_beside_requests() -> None:

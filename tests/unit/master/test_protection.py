@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from api.core.pod import Pod
 from api.core.storage import PersistentVolume, PersistentVolumeClaim
-from master.controllers.protection import releases
+from master.controllers.actions import ForceDelete, Update
+from master.controllers.persistent_volumes import release_protection
 from master.kinds import BY_NAME
 from master.kinds.kind import with_metadata
-from master.writing.outcomes import Change, Drop
 from tests.unit.master.test_claims import claim, disk
 from tests.unit.node_agent.make import pod
 
@@ -43,7 +43,7 @@ def phase(of: Pod, name: str) -> Pod:
 def test_a_claim_goes_when_no_pod_has_it(pods: list[Pod], goes: bool) -> None:
     item: PersistentVolumeClaim = leaving(claim("data"))
     assert item.metadata.finalizers == ("kubernetes.io/pvc-protection",)
-    assert list(releases([], [item], pods)) == ([Drop(item)] if goes else [])
+    assert list(release_protection([], [item], pods)) == ([ForceDelete(item)] if goes else [])
 
 
 @pytest.mark.parametrize(("bound", "goes"), [("Available", True), ("Released", True), ("Bound", False)])
@@ -51,16 +51,16 @@ def test_a_volume_goes_when_no_claim_has_it(bound: str, goes: bool) -> None:
     item: PersistentVolume = leaving(disk("one"))
     item = replace(item, status=replace(item.status, phase=bound))
     assert item.metadata.finalizers == ("kubernetes.io/pv-protection",)
-    assert list(releases([item], [], [USER])) == ([Drop(item)] if goes else [])
+    assert list(release_protection([item], [], [USER])) == ([ForceDelete(item)] if goes else [])
 
 
 def test_finalizers_of_others_are_waited_for() -> None:
     item = leaving(claim("data"), "example.com/backup")
-    [change] = releases([], [item], [])
-    assert isinstance(change, Change)
+    [change] = release_protection([], [item], [])
+    assert isinstance(change, Update)
     assert change.item.metadata.finalizers == ("example.com/backup",)
-    assert not list(releases([], [change.item], []))  # type: ignore[list-item]
+    assert not list(release_protection([], [change.item], []))  # type: ignore[list-item]
 
 
 def test_what_is_not_being_deleted_stays() -> None:
-    assert not list(releases([disk("one")], [claim("data")], []))
+    assert not list(release_protection([disk("one")], [claim("data")], []))

@@ -15,7 +15,8 @@ from api.meta import quantity
 from api.meta.quantity import Quantity
 from api.meta.types import Object
 from api.validation.registry import decode, default
-from master.admission import quotas
+from master.admission import resource_quota
+from master.controllers import resource_quotas
 from master.kinds import BY_NAME
 from master.kinds.resource_quota import RESOURCE_QUOTA, ResourceQuota, ResourceQuotaStatus
 from master.wire.answers import Failure
@@ -77,7 +78,7 @@ def quota(hard: dict[str, Any], used: dict[str, Any] | None = None, name: str = 
 
 
 def shown(item: Object) -> dict[str, str]:
-    return {name: str(amount) for name, amount in quotas.usage(BY_NAME[item.KIND], item, NOW).items()}
+    return {name: str(amount) for name, amount in resource_quota.usage(BY_NAME[item.KIND], item, NOW).items()}
 
 
 PODS = [
@@ -126,14 +127,14 @@ def test_what_services_and_claims_take() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", quotas.COUNTABLE, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", resource_quota.COUNTED_KINDS, ids=lambda kind: kind.name)
 def test_every_kind_is_counted_and_takes_only_what_concerns_it(kind: Any) -> None:
     item = kind.type()
     if kind.name in ("Pod", "Service", "PersistentVolumeClaim"):
         return
-    found = quotas.usage(kind, item, NOW)
-    assert quotas.counted_as(kind) in found
-    assert all(quotas.concerns(kind, name) for name in found)
+    found = resource_quota.usage(kind, item, NOW)
+    assert resource_quota.count_resource(kind) in found
+    assert all(resource_quota.is_counted_by(kind, name) for name in found)
 
 
 # --- scopes -----------------------------------------------------------------------------------------------------------
@@ -165,9 +166,9 @@ SCOPES = [
 @pytest.mark.parametrize(("spec", "inside", "outside"), SCOPES)
 def test_scopes(spec: dict[str, Any], inside: Pod, outside: Pod) -> None:
     item = quota({"pods": "1"}, **spec)
-    assert quotas.in_scopes(item, inside)
-    assert not quotas.in_scopes(item, outside)
-    assert not quotas.in_scopes(item, made(Service, spec={"ports": [{"port": 80}]}))
+    assert resource_quota.matches_scopes(item, inside)
+    assert not resource_quota.matches_scopes(item, outside)
+    assert not resource_quota.matches_scopes(item, made(Service, spec={"ports": [{"port": 80}]}))
 
 
 # --- charging ---------------------------------------------------------------------------------------------------------
@@ -178,7 +179,7 @@ def nothing(kind: str, namespace: str) -> list[Any]:
 
 
 def charge(item: Any, *found: ResourceQuota, old: Any = None, there: Any = nothing) -> list[ResourceQuota]:
-    return quotas.charged(BY_NAME[item.KIND], item, old, found, there, NOW)
+    return resource_quota.charge(BY_NAME[item.KIND], item, old, found, there, NOW)
 
 
 def refusal(item: Any, *found: ResourceQuota, there: Any = nothing) -> str:
@@ -252,12 +253,12 @@ def test_the_controller_counts_what_there_is() -> None:
         assert namespace == "red"
         return rows.get(kind, [])
 
-    (change,) = quotas.passes([item], there, NOW)
+    (change,) = resource_quotas.reconcile([item], there, NOW)
     assert isinstance(change.item, ResourceQuota)
     assert change.item.status.used == {
         "pods": "3", "count/pods": "4", "requests.cpu": "2", "secrets": "1", "count/jobs.batch": "0",
     }  # fmt: skip
-    assert not list(quotas.passes([change.item], there, NOW))
+    assert not list(resource_quotas.reconcile([change.item], there, NOW))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["make", "end", "count"]), st.integers(1, 2000)), max_size=40))
@@ -282,7 +283,7 @@ def test_no_history_exceeds_the_hard_limit(steps: list[tuple[str, int]]) -> None
         elif what == "end" and pods:
             pods.pop(number % len(pods))
         else:
-            item = next((change.item for change in quotas.passes([item], there, NOW)), item)  # type: ignore[assignment]
+            item = next((change.item for change in resource_quotas.reconcile([item], there, NOW)), item)  # type: ignore[assignment]
         assert len(pods) <= 5
         assert taken() <= 3000
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.meta.types import ObjectMeta
-from master.access.authorize import Attributes, PathAttributes, User
-from master.access.grants import Grants
-from master.access.rbac import EVERYTHING, Grant, decision, shown_rule, uncovered
+from master.auth.attributes import Attributes, PathAttributes, User
+from master.auth.rbac import ALL_RULES, BindingIndex, BindingMatch, decide, format_rule, rules_not_covered
 from master.kinds.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject
 from master.store.journaled_store import JournaledStore
 from master.store.records import Put, Remove
@@ -35,7 +34,7 @@ def rule(verbs: str, groups: str = "core", resources: str = "", names: str = "",
 
 
 def allows(one: PolicyRule, asked: Attributes | PathAttributes) -> bool:
-    return decision(asked, [Grant(BINDING, BOB, (one,))]).allowed
+    return decide(asked, [BindingMatch(BINDING, BOB, (one,))]).allowed
 
 
 LOG = Attributes("get", resource="pods", subresource="log", namespace="red", name="p")
@@ -82,15 +81,17 @@ def test_a_rule_does_not_allow(one: PolicyRule, asked: Attributes | PathAttribut
 def test_the_reason_says_which_binding_of_which_role_to_whom() -> None:
     rules = (rule("get", resources="pods"),)
     asked = Attributes("get", resource="pods")
-    assert decision(asked, [Grant(BINDING, BOB, rules)]).reason == (
+    assert decide(asked, [BindingMatch(BINDING, BOB, rules)]).reason == (
         'RBAC: allowed by ClusterRoleBinding "x" of ClusterRole "y" to User "bob"'
     )
-    assert decision(asked, [Grant(LOCAL, ROBOT, rules)]).reason == (
+    assert decide(asked, [BindingMatch(LOCAL, ROBOT, rules)]).reason == (
         'RBAC: allowed by RoleBinding "x/red" of Role "y" to ServiceAccount "robot/blue"'
     )
-    assert decision(asked, []).reason == ""
-    assert decision(asked, [Grant(LOCAL, BOB, None)]).reason == 'RBAC: role.rbac.authorization.k8s.io "y" not found'
-    both = decision(asked, [Grant(LOCAL, BOB, None), Grant(BINDING, BOB, None)])
+    assert decide(asked, []).reason == ""
+    assert (
+        decide(asked, [BindingMatch(LOCAL, BOB, None)]).reason == 'RBAC: role.rbac.authorization.k8s.io "y" not found'
+    )
+    both = decide(asked, [BindingMatch(LOCAL, BOB, None), BindingMatch(BINDING, BOB, None)])
     assert both.reason.startswith("RBAC: [role.rbac")
 
 
@@ -104,7 +105,7 @@ def test_what_is_missing_is_said_in_one_rule_for_each_thing() -> None:
         rule("update", "apps", "deployments/scale"),
         rule("get", paths="/apis/apps /metrics"),
     ]
-    assert [shown_rule(one) for one in uncovered(held, wanted)] == [
+    assert [format_rule(one) for one in rules_not_covered(held, wanted)] == [
         '{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list" "watch"]}',
         '{APIGroups:[""], Resources:["pods"], Verbs:["list" "watch"]}',
         '{NonResourceURLs:["/metrics"], Verbs:["get"]}',
@@ -113,10 +114,10 @@ def test_what_is_missing_is_said_in_one_rule_for_each_thing() -> None:
 
 def test_a_rule_for_names_does_not_cover_one_for_all() -> None:
     named = rule("get", resources="pods", names="p")
-    assert uncovered([named], [rule("get", resources="pods")])
-    assert uncovered([named], [rule("get", resources="pods", names="q")])
-    assert not uncovered([rule("get", resources="pods")], [named])
-    assert not uncovered([named], [named])
+    assert rules_not_covered([named], [rule("get", resources="pods")])
+    assert rules_not_covered([named], [rule("get", resources="pods", names="q")])
+    assert not rules_not_covered([rule("get", resources="pods")], [named])
+    assert not rules_not_covered([named], [named])
 
 
 words = st.lists(st.sampled_from(["*", "a", "b"]), min_size=1, max_size=2, unique=True).map(" ".join)
@@ -139,11 +140,11 @@ requests = st.builds(
 def test_what_is_covered_allows_nothing_new(
     held: list[PolicyRule], wanted: PolicyRule, asked: Attributes | PathAttributes
 ) -> None:
-    missing = uncovered(held, [wanted])
+    missing = rules_not_covered(held, [wanted])
     if allows(wanted, asked):
         assert any(allows(one, asked) for one in (*held, *missing))
-    assert not uncovered(EVERYTHING, [wanted])
-    assert not uncovered([*held, *missing], [wanted])
+    assert not rules_not_covered(ALL_RULES, [wanted])
+    assert not rules_not_covered([*held, *missing], [wanted])
 
 
 # --- who has them -----------------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ def bound(name: str, *subjects: Subject, namespace: str = "", role: str = "Clust
     )
 
 
-def held(grants: Grants, user: User, namespace: str) -> list[str]:
+def held(grants: BindingIndex, user: User, namespace: str) -> list[str]:
     found = ((one.binding.metadata.name, one.rules) for one in grants.of(user, namespace))
     return [f"{name}:{'?' if rules is None else len(rules)}" for name, rules in found]
 
@@ -169,7 +170,7 @@ async def test_bindings_are_followed(tmp_path: Path) -> None:
     store = await JournaledStore.open(tmp_path / "db", (Role, ClusterRole, RoleBinding, ClusterRoleBinding))
     try:
         (first,) = await store.write(Put(bound("first", BOB)))
-        grants = Grants(store)
+        grants = BindingIndex(store)
         bob, robot = User("bob", frozenset(("dev",))), User("system:serviceaccount:red:robot", frozenset())
         assert held(grants, bob, "") == ["first:?"]
         await store.write(Put(READER), Put(WRITER))
@@ -190,6 +191,6 @@ async def test_bindings_are_followed(tmp_path: Path) -> None:
         assert held(grants, bob, "") == ["first:1"]
         await store.write(Remove(first))
         assert held(grants, bob, "") == []
-        assert held(Grants(store), bob, "red") == held(grants, bob, "red") == ["devs:1", "devs:1"]
+        assert held(BindingIndex(store), bob, "red") == held(grants, bob, "red") == ["devs:1", "devs:1"]
     finally:
         await asyncio.shield(store.close())

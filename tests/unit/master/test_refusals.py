@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from api.core.pod import Pod
 from api.meta.types import Object
-from master.admission.priorities import prioritised
-from master.controllers.refusals import FIRST, LAST, Refusal, refused, relieved
+from master.admission.defaults import apply_priority
+from master.controllers.context import CreateBackoff
+from master.controllers.runtime import MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS, next_backoff, reset_after
 from master.kinds.limit_range import LimitRange
 from master.kinds.priority_class import PriorityClass
 from master.store.records import Event, Record, key_of
@@ -20,12 +21,12 @@ from tests.unit.master.test_quotas import quota
 def test_pauses_double_up_to_a_minute() -> None:
     one, now, pauses = None, 100.0, list[float]()
     for _ in range(9):
-        one = refused(one, "red", "no", now)
+        one = next_backoff(one, "red", "no", now)
         assert one.again == now + one.pause
         pauses.append(one.pause)
         now = one.again
-    assert pauses[:3] == [FIRST, 2 * FIRST, 4 * FIRST]
-    assert pauses[-2:] == [LAST, LAST]
+    assert pauses[:3] == [MIN_BACKOFF_SECONDS, 2 * MIN_BACKOFF_SECONDS, 4 * MIN_BACKOFF_SECONDS]
+    assert pauses[-2:] == [MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS]
 
 
 def event(kind: str, new: Object, old: Object | None = None) -> Event:
@@ -49,8 +50,8 @@ RELIEF = [
 
 @pytest.mark.parametrize(("news", "is_relief"), RELIEF)
 def test_who_waits_tries_again_where_there_is_more_room(news: Event, is_relief: bool) -> None:
-    known = {"mine": Refusal("red", "no", 8.0, 50.0), "theirs": Refusal("blue", "no", 8.0, 50.0)}
-    found = relieved(known, news, 10.0)
+    known = {"mine": CreateBackoff("red", "no", 8.0, 50.0), "theirs": CreateBackoff("blue", "no", 8.0, 50.0)}
+    found = reset_after(known, news, 10.0)
     assert found["mine"].again == (10.0 if is_relief else 50.0)
     assert found["theirs"] == known["theirs"]
     assert found["mine"].pause == 8.0
@@ -78,6 +79,6 @@ RANKS = [
 
 @pytest.mark.parametrize(("item", "classes", "wanted"), RANKS)
 def test_priorities_come_from_classes(item: Pod, classes: Any, wanted: tuple[str, int, str]) -> None:
-    spec = prioritised(item, classes).spec
+    spec = apply_priority(item, classes).spec
     assert (spec.priority_class_name, spec.priority, spec.preemption_policy) == wanted
-    assert prioritised(replace(item, spec=spec), classes).spec == spec
+    assert apply_priority(replace(item, spec=spec), classes).spec == spec

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from api.core.node import Node
 from api.core.pod import Pod
-from master.access.bootstrap_roles import ROLES
+from master.auth.bootstrap_policy import ROLES
 from master.kinds.resource_metrics import NODE_METRICS, POD_METRICS
-from master.server import resource_metrics
-from master.server.resource_metrics import PATH, ResourceMetrics
+from master.registry import metrics
+from master.registry.metrics import SUMMARY_PATH, MetricsReader
 from master.store.journaled_store import JournaledStore
 from master.store.records import Put
 from master.wire.answers import Failure
@@ -59,7 +59,7 @@ class Nodes:
         self.asked: list[str] = []
 
     async def get(self, node: str, path: str, seconds: float = 10.0) -> bytes:
-        assert (path, seconds < 10) == (PATH, True)
+        assert (path, seconds < 10) == (SUMMARY_PATH, True)
         self.asked.append(node)
         await asyncio.sleep(0)
         if node not in self.said:
@@ -72,7 +72,7 @@ class Door:
 
     def __init__(self, store: JournaledStore, nodes: Nodes) -> None:
         self.nodes = nodes
-        self._metrics = ResourceMetrics(store, nodes, lambda: NOW)
+        self._metrics = MetricsReader(store, nodes, lambda: NOW)
 
     async def get(self, path: str, accept: str = "", **query: str) -> Any:
         where = target(f"/apis/metrics.k8s.io/v1beta1/{path}")
@@ -157,7 +157,7 @@ async def test_many_who_ask_at_once_are_one(door: Door) -> None:
 
 
 async def test_nothing_is_kept_for_long(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource_metrics, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
     await door.get("nodes/near")
     await door.get("nodes/near")
     assert door.nodes.asked == ["near", "near"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from master.controllers.loop import rest
+from master.controllers.runtime import cool_down
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from master.controllers.loop import rest
 def test_a_controller_rests_after_a_look_in_vain_and_after_a_large_write(
     spent: float, written: int, seconds: float
 ) -> None:
-    assert rest(spent, written) == pytest.approx(seconds)
+    assert cool_down(spent, written) == pytest.approx(seconds)

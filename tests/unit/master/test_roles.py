@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from api.meta.selectors import LabelSelector
 from api.meta.types import Object, ObjectMeta
-from master.access import escalation, impersonation
-from master.access.authorize import Attributes, User
-from master.access.bootstrap_roles import AUTO_UPDATE, BINDINGS, ROLES
-from master.access.rbac import EVERYTHING, uncovered
-from master.controllers.roles import passes
+from master.auth import impersonation, rbac
+from master.auth.attributes import Attributes, User
+from master.auth.bootstrap_policy import AUTO_UPDATE, BINDINGS, ROLES
+from master.auth.rbac import ALL_RULES, rules_not_covered
+from master.controllers.actions import Create, ForceDelete, Update
+from master.controllers.cluster_roles import reconcile
 from master.kinds import BY_NAME, BY_RESOURCE
 from master.kinds.kind import with_metadata
 from master.kinds.rbac import (
@@ -26,7 +27,6 @@ from master.kinds.rbac import (
     Subject,
 )
 from master.wire.answers import Failure
-from master.writing.outcomes import Change, Drop, Make
 
 PODS = PolicyRule(verbs=("get",), api_groups=("",), resources=("pods",))
 SECRETS = PolicyRule(verbs=("get",), api_groups=("",), resources=("secrets",))
@@ -37,14 +37,14 @@ def settled(
 ) -> tuple[dict[str, ClusterRole], dict[str, ClusterRoleBinding]]:
     """What a pass leaves; the next one finds nothing to do."""
     found: dict[tuple[str, str], Object] = {(item.KIND, item.metadata.name): item for item in (*roles, *bindings)}
-    for write in passes(list(roles), list(bindings)):
-        if isinstance(write, Drop):
+    for write in reconcile(list(roles), list(bindings)):
+        if isinstance(write, ForceDelete):
             del found[write.item.KIND, write.item.metadata.name]
         else:
             found[write.item.KIND, write.item.metadata.name] = write.item
     after = {name: item for (_, name), item in found.items() if isinstance(item, ClusterRole)}
     bound = {name: item for (_, name), item in found.items() if isinstance(item, ClusterRoleBinding)}
-    assert list(passes(after.values(), bound.values())) == []
+    assert list(reconcile(after.values(), bound.values())) == []
     return after, bound
 
 
@@ -52,17 +52,17 @@ FIRST_ROLES, FIRST_BINDINGS = settled((), ())
 
 
 def test_a_new_cluster_has_them_all_and_each_part_in_its_whole() -> None:
-    assert all(isinstance(write, Make) for write in passes((), ()))
+    assert all(isinstance(write, Create) for write in reconcile((), ()))
     assert FIRST_ROLES.keys() >= {role.metadata.name for role in ROLES}
     assert {one.role_ref.name for one in BINDINGS} <= FIRST_ROLES.keys()
     admin, edit, view = (FIRST_ROLES[name].rules for name in ("admin", "edit", "view"))
-    assert not uncovered(admin, edit)
-    assert not uncovered(edit, view)
-    assert uncovered(view, edit)
-    assert uncovered(edit, admin)
-    assert not uncovered(view, [PODS])
-    assert uncovered(view, [SECRETS])
-    assert not uncovered(edit, [SECRETS])
+    assert not rules_not_covered(admin, edit)
+    assert not rules_not_covered(edit, view)
+    assert rules_not_covered(view, edit)
+    assert rules_not_covered(edit, admin)
+    assert not rules_not_covered(view, [PODS])
+    assert rules_not_covered(view, [SECRETS])
+    assert not rules_not_covered(edit, [SECRETS])
 
 
 def test_they_are_accepted_as_users_would_write_them() -> None:
@@ -79,7 +79,7 @@ def test_what_is_missing_comes_back_and_what_was_added_stays() -> None:
     del roles["system:kube-scheduler"]
     after, bound = settled(roles.values(), bindings.values())
     mended = after["system:node-proxier"]
-    assert not uncovered(mended.rules, (*role.rules, SECRETS))
+    assert not rules_not_covered(mended.rules, (*role.rules, SECRETS))
     assert mended.metadata.labels == {**role.metadata.labels, "mine": "1"}
     assert bound["system:node-proxier"].subjects == (eve, *binding.subjects)
     assert after["system:kube-scheduler"] == FIRST_ROLES["system:kube-scheduler"]
@@ -90,15 +90,15 @@ def test_what_is_marked_so_is_left_alone() -> None:
     role, binding = replace(FIRST_ROLES[name], rules=()), replace(FIRST_BINDINGS[name], subjects=())
     roles = {**FIRST_ROLES, name: with_metadata(role, annotations=marks)}
     bindings = {**FIRST_BINDINGS, name: with_metadata(binding, annotations=marks)}
-    assert list(passes(roles.values(), bindings.values())) == []
+    assert list(reconcile(roles.values(), bindings.values())) == []
     roles[name], bindings[name] = role, binding
-    assert {type(one) for one in passes(roles.values(), bindings.values())} == {Change}
+    assert {type(one) for one in reconcile(roles.values(), bindings.values())} == {Update}
 
 
 def test_a_binding_to_another_role_is_replaced() -> None:
     other = replace(FIRST_BINDINGS["basic-users"], role_ref=RoleRef(kind="ClusterRole", name="cluster-admin"))
-    writes = list(passes(FIRST_ROLES.values(), {**FIRST_BINDINGS, "basic-users": other}.values()))
-    assert [type(write) for write in writes] == [Drop, Make]
+    writes = list(reconcile(FIRST_ROLES.values(), {**FIRST_BINDINGS, "basic-users": other}.values()))
+    assert [type(write) for write in writes] == [ForceDelete, Create]
 
 
 def test_a_role_made_of_others_follows_them() -> None:
@@ -106,7 +106,7 @@ def test_a_role_made_of_others_follows_them() -> None:
     part = ClusterRole(metadata=ObjectMeta(name="mine", labels=labels), rules=(SECRETS,))
     after, _ = settled({**FIRST_ROLES, "mine": part}.values(), FIRST_BINDINGS.values())
     for name in ("view", "edit", "admin"):
-        assert not uncovered(after[name].rules, [SECRETS])
+        assert not rules_not_covered(after[name].rules, [SECRETS])
     del after["mine"]
     again, _ = settled(after.values(), FIRST_BINDINGS.values())
     assert again == FIRST_ROLES
@@ -130,8 +130,8 @@ ROLE = BY_RESOURCE["rbac.authorization.k8s.io", "v1", "clusterroles"]
 BINDING = BY_RESOURCE["rbac.authorization.k8s.io", "v1", "rolebindings"]
 
 
-def giver(*may: Attributes, held: tuple[PolicyRule, ...] = (PODS,), user: User = BOB) -> escalation.Giver:
-    return escalation.Giver(
+def giver(*may: Attributes, held: tuple[PolicyRule, ...] = (PODS,), user: User = BOB) -> rbac.Requester:
+    return rbac.Requester(
         user,
         may=lambda asked: asked in may,
         held=lambda namespace: held,
@@ -146,29 +146,29 @@ def role(*rules: PolicyRule, gathers: bool = False) -> ClusterRole:
 
 
 def test_a_role_gives_what_its_writer_has() -> None:
-    escalation.check(ROLE, role(PODS), None, giver())
+    rbac.check_escalation(ROLE, role(PODS), None, giver())
     with pytest.raises(Failure) as refused:
-        escalation.check(ROLE, role(PODS, SECRETS), None, giver())
+        rbac.check_escalation(ROLE, role(PODS, SECRETS), None, giver())
     assert refused.value.status.code == 403
     assert refused.value.status.message == (
         'clusterroles.rbac.authorization.k8s.io "r" is forbidden: user "bob" '
         '(groups=["dev" "system:authenticated"]) is attempting to grant RBAC permissions not currently held:\n'
         '{APIGroups:[""], Resources:["secrets"], Verbs:["get"]}'
     )
-    escalation.check(ROLE, role(SECRETS), None, giver(user=User("root", frozenset(("system:masters",)))))
+    rbac.check_escalation(ROLE, role(SECRETS), None, giver(user=User("root", frozenset(("system:masters",)))))
     group = "rbac.authorization.k8s.io"
-    escalation.check(ROLE, role(SECRETS), None, giver(Attributes("escalate", group, "clusterroles")))
+    rbac.check_escalation(ROLE, role(SECRETS), None, giver(Attributes("escalate", group, "clusterroles")))
     changed = Attributes("escalate", group, "clusterroles", name="r")
-    escalation.check(ROLE, role(SECRETS), role(), giver(changed))
+    rbac.check_escalation(ROLE, role(SECRETS), role(), giver(changed))
     with pytest.raises(Failure):
-        escalation.check(ROLE, role(SECRETS), None, giver(changed))
+        rbac.check_escalation(ROLE, role(SECRETS), None, giver(changed))
 
 
 def test_a_role_that_gathers_others_is_for_administrators() -> None:
     for new, old in ((role(gathers=True), None), (role(), role(gathers=True))):
         with pytest.raises(Failure, match="must have cluster-admin privileges to use the aggregationRule"):
-            escalation.check(ROLE, new, old, giver())
-        escalation.check(ROLE, new, old, giver(held=EVERYTHING))
+            rbac.check_escalation(ROLE, new, old, giver())
+        rbac.check_escalation(ROLE, new, old, giver(held=ALL_RULES))
 
 
 def test_a_binding_gives_what_its_writer_has() -> None:
@@ -176,17 +176,17 @@ def test_a_binding_gives_what_its_writer_has() -> None:
         reference = RoleRef(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name=name)
         return RoleBinding(metadata=ObjectMeta(name="b", namespace="red"), role_ref=reference)
 
-    escalation.check(BINDING, bind("both"), None, giver(held=(PODS, SECRETS)))
+    rbac.check_escalation(BINDING, bind("both"), None, giver(held=(PODS, SECRETS)))
     with pytest.raises(Failure, match="not currently held"):
-        escalation.check(BINDING, bind("both"), None, giver())
+        rbac.check_escalation(BINDING, bind("both"), None, giver())
     allowed = Attributes("bind", "rbac.authorization.k8s.io", "clusterroles", namespace="red", name="both")
-    escalation.check(BINDING, bind("both"), None, giver(allowed))
+    rbac.check_escalation(BINDING, bind("both"), None, giver(allowed))
     with pytest.raises(Failure, match='"gone" not found'):
-        escalation.check(BINDING, bind("gone"), None, giver())
+        rbac.check_escalation(BINDING, bind("gone"), None, giver())
     ending = with_metadata(bind("both"), finalizers=("a",))
-    escalation.check(BINDING, bind("both"), ending, giver())
+    rbac.check_escalation(BINDING, bind("both"), ending, giver())
     with pytest.raises(Failure, match="not currently held"):
-        escalation.check(BINDING, with_metadata(bind("both"), labels={"a": "b"}), ending, giver())
+        rbac.check_escalation(BINDING, with_metadata(bind("both"), labels={"a": "b"}), ending, giver())
 
 
 # --- asking as somebody else ------------------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ AUTHENTICATION = "authentication.k8s.io"
 
 
 def test_a_request_as_somebody_else() -> None:
-    assert impersonation.disguise([("Accept", "*/*"), ("Impersonation", "x")]) is None
-    found = impersonation.disguise(
+    assert impersonation.parse_impersonation([("Accept", "*/*"), ("Impersonation", "x")]) is None
+    found = impersonation.parse_impersonation(
         [
             ("Impersonate-User", "eve"),
             ("Impersonate-Group", "dev"),
@@ -220,15 +220,15 @@ def test_a_request_as_somebody_else() -> None:
 
 
 def test_a_request_as_a_service_account_or_as_nobody() -> None:
-    found = impersonation.disguise([("Impersonate-User", "system:serviceaccount:red:robot")])
+    found = impersonation.parse_impersonation([("Impersonate-User", "system:serviceaccount:red:robot")])
     assert found is not None
     assert found.needed == (Attributes("impersonate", "", "serviceaccounts", namespace="red", name="robot"),)
     assert found.user.groups == {"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:red"}
-    nobody = impersonation.disguise([("Impersonate-User", "system:anonymous")])
+    nobody = impersonation.parse_impersonation([("Impersonate-User", "system:anonymous")])
     assert nobody is not None
     assert nobody.user == User()
 
 
 def test_headers_without_a_user_are_refused() -> None:
     with pytest.raises(Failure, match="without impersonating a user"):
-        impersonation.disguise([("Impersonate-Group", "system:masters")])
+        impersonation.parse_impersonation([("Impersonate-Group", "system:masters")])

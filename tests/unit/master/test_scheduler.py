@@ -12,14 +12,14 @@ from api.core.placement import (
     Toleration,
 )
 from api.core.pod import ContainerPort, Pod
-from master.controllers.scheduling.scheduler import Placed, Unplaced, schedule
+from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, schedule
 from tests.unit.master.make import node, pod
 
 
 def answers(nodes: list[Node], pods: list[Pod]) -> dict[str, str]:
     found = {}
     for answer in schedule(nodes, pods):
-        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Placed) else answer.sentence
+        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.sentence
     return found
 
 
@@ -79,7 +79,7 @@ def test_bound_deleted_and_foreign_pods_are_left_alone() -> None:
 
 def test_unplaced_keeps_the_pod() -> None:
     waiting = pod("p")
-    assert list(schedule([], [waiting])) == [Unplaced(waiting, "0/0 nodes are available: no node has registered.")]
+    assert list(schedule([], [waiting])) == [Unschedulable(waiting, "0/0 nodes are available: no node has registered.")]
 
 
 def test_affinity_and_taints_keep_a_pod_away() -> None:

@@ -14,12 +14,13 @@ from api.core.pod import ContainerPort, Pod, PodStatus
 from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus
 from api.meta.types import Condition
 from api.validation.registry import check, decode, default, immutable
-from master.admission.service_addresses import NODE_PORTS, Cursors, assigned
+from master.admission.service_ips import AllocatorCursors, allocate
+from master.config import DEFAULT_NODE_PORTS
+from master.controllers.actions import Create, ForceDelete, Update
 from master.controllers.network import endpoints
 from master.kinds.service import SERVICE
+from master.registry.patch import merge_patch
 from master.wire.answers import Failure
-from master.writing.outcomes import Change, Drop, Make
-from master.writing.patch import merge
 from tests.unit.master.make import meta, pod
 from tests.unit.master.wishes import WALL
 
@@ -36,10 +37,10 @@ def service(name: str = "web", **spec: Any) -> Service:
 def given(
     service: Service,
     others: Sequence[Service] = (),
-    cursors: Cursors = Cursors(),  # noqa: B008 it is frozen
+    cursors: AllocatorCursors = AllocatorCursors(),  # noqa: B008 it is frozen
     old: Service | None = None,
-) -> tuple[Service, Cursors]:
-    return assigned(service, old, others, NETWORK, NODE_PORTS, cursors)
+) -> tuple[Service, AllocatorCursors]:
+    return allocate(service, old, others, NETWORK, DEFAULT_NODE_PORTS, cursors)
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
@@ -55,7 +56,7 @@ def test_addresses_come_in_sequence_and_a_freed_one_rests() -> None:
 
 def test_there_are_no_more_addresses_than_the_network_has() -> None:
     others: list[Service] = []
-    cursors = Cursors()
+    cursors = AllocatorCursors()
     for number in range(6):
         done, cursors = given(service(f"s{number}"), others, cursors)
         others = [*others, done]
@@ -121,10 +122,10 @@ def test_a_port_outside_of_the_range_stays_with_who_has_it() -> None:
     """The setting may have changed meanwhile."""
     old, _ = given(service(type="NodePort"))
     new = SERVICE.on_update(service(type="NodePort", selector={"a": "b"}), old)
-    kept, _ = assigned(new, old, (), NETWORK, range(40000, 40010), Cursors())
+    kept, _ = allocate(new, old, (), NETWORK, range(40000, 40010), AllocatorCursors())
     assert kept.spec.ports[0].node_port == 30000
     with pytest.raises(Failure, match="valid ports is 40000-40009"):
-        assigned(new, None, (), NETWORK, range(40000, 40010), Cursors())
+        allocate(new, None, (), NETWORK, range(40000, 40010), AllocatorCursors())
 
 
 LOCAL = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
@@ -153,12 +154,12 @@ def test_an_update_keeps_what_was_given() -> None:
 
 def after(old: Service, changes: dict[str, Any]) -> Service | list[str]:
     """What a merge patch of its spec makes of a service, or why it does not."""
-    document = merge(msgspec.json.decode(msgspec.json.encode(old)), {"spec": changes})
+    document = merge_patch(msgspec.json.decode(msgspec.json.encode(old)), {"spec": changes})
     item, problems, _ = decode(Service, SERVICE.settled(document, old))
     if item is None:
         return [problem.path for problem in problems]
     new = SERVICE.on_update(default(item), old)
-    return [problem.path for problem in immutable(old, new)] or given(new, (), Cursors(0, 5), old)[0]
+    return [problem.path for problem in immutable(old, new)] or given(new, (), AllocatorCursors(0, 5), old)[0]
 
 
 FILLED = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "externalTrafficPolicy", "loadBalancerClass")
@@ -301,11 +302,11 @@ def backend(number: int, ready: bool = True, port: int = 8080, **metadata: Any) 
 
 def of(chosen: Service, pods: list[Pod], slices: list[EndpointSlice] | None = None) -> list[Any]:
     chosen = replace(chosen, metadata=meta("web", namespace="red"))
-    return list(endpoints.passes([chosen], pods, [], slices or [], WALL))
+    return list(endpoints.reconcile([chosen], pods, [], slices or [], WALL))
 
 
 def made_slices(writes: list[Any]) -> list[EndpointSlice]:
-    return [write.item for write in writes if isinstance(write, Make) and isinstance(write.item, EndpointSlice)]
+    return [write.item for write in writes if isinstance(write, Create) and isinstance(write.item, EndpointSlice)]
 
 
 def test_ready_pods_are_behind_a_service_and_others_wait() -> None:
@@ -341,9 +342,9 @@ def test_a_service_with_nothing_behind_it_has_one_empty_slice() -> None:
     assert (empty.ports, empty.endpoints, empty.address_type) == ((), (), "IPv4")
     known = replace(empty, metadata=replace(empty.metadata, name="web-1"))
     another = replace(empty, metadata=replace(empty.metadata, name="web-2"))
-    assert [type(write) for write in of(web, [], [known, another])] == [Make, Drop]
+    assert [type(write) for write in of(web, [], [known, another])] == [Create, ForceDelete]
     writes = of(web, [backend(1)], [known])
-    assert [write.item.metadata.name for write in writes if isinstance(write, Drop)] == ["web-1"]
+    assert [write.item.metadata.name for write in writes if isinstance(write, ForceDelete)] == ["web-1"]
     assert len(made_slices(writes)) == 1
 
 
@@ -381,9 +382,9 @@ def test_a_slice_holds_a_hundred_and_its_endpoints_stay_where_they_are() -> None
     first = made_slices(of(web, pods))
     assert [len(piece.endpoints) for piece in first] == [100, 50]
     known = [replace(piece, metadata=replace(piece.metadata, name=f"web-{n}")) for n, piece in enumerate(first)]
-    changes = [write for write in of(web, pods[1:], known) if isinstance(write, Change)]
+    changes = [write for write in of(web, pods[1:], known) if isinstance(write, Update)]
     assert [change.before for change in changes] == [known[0]]
-    gone = [write for write in of(web, pods[:100], known) if isinstance(write, Drop)]
+    gone = [write for write in of(web, pods[:100], known) if isinstance(write, ForceDelete)]
     assert [drop.item for drop in gone] == [known[1]]
 
 
@@ -398,18 +399,24 @@ def test_a_service_without_an_address_is_marked_as_such() -> None:
 
 def test_what_changes_says_since_when() -> None:
     web = replace(service(selector={"app": "web"}), metadata=meta("web", namespace="red"))
-    first: list[Any] = [write.item for write in endpoints.passes([web], [backend(1)], [], [], WALL)]
-    assert {item.metadata.annotations[endpoints.TRIGGERED] for item in first} == {"2026-01-01T12:00:00.000000Z"}
+    first: list[Any] = [write.item for write in endpoints.reconcile([web], [backend(1)], [], [], WALL)]
+    assert {item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for item in first} == {
+        "2026-01-01T12:00:00.000000Z"
+    }
     there, piece = first[0], replace(first[1], metadata=replace(first[1].metadata, name="web-1"))
     later = WALL + datetime.timedelta(milliseconds=250)
-    assert list(endpoints.passes([web], [backend(1)], [there], [piece], later)) == []
+    assert list(endpoints.reconcile([web], [backend(1)], [there], [piece], later)) == []
     marked = replace(web, metadata=replace(web.metadata, labels={"a": "b"}))
-    second = list(endpoints.passes([marked], [backend(1)], [there], [piece], later))
+    second = list(endpoints.reconcile([marked], [backend(1)], [there], [piece], later))
     assert [write.item.metadata.labels["a"] for write in second] == ["b", "b"]
-    assert {write.item.metadata.annotations[endpoints.TRIGGERED] for write in second} == {"2026-01-01T12:00:00.000000Z"}
-    third = list(endpoints.passes([web], [backend(1, ready=False)], [there], [piece], later))
-    assert [type(write) for write in third] == [Change, Change]
-    assert {write.item.metadata.annotations[endpoints.TRIGGERED] for write in third} == {"2026-01-01T12:00:00.250000Z"}
+    assert {write.item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for write in second} == {
+        "2026-01-01T12:00:00.000000Z"
+    }
+    third = list(endpoints.reconcile([web], [backend(1, ready=False)], [there], [piece], later))
+    assert [type(write) for write in third] == [Update, Update]
+    assert {write.item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for write in third} == {
+        "2026-01-01T12:00:00.250000Z"
+    }
 
 
 def test_an_endpoint_that_is_published_although_it_is_not_ready_does_not_serve() -> None:

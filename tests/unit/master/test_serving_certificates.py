@@ -7,13 +7,12 @@ from typing import cast
 
 import pytest
 
-from master.access.authorize import User
-from master.access.serving import ADDRESS
-from master.admission.signing_requests import asked_by
-from master.controllers.look import Look
-from master.controllers.network.master_service import Place
-from master.controllers.table import CONTROLLERS
-from master.writing.outcomes import Change, Notice
+from master.admission.certificate_requests import set_requester
+from master.auth.attributes import User
+from master.auth.certificate_signing import ADDRESS_EXTRA
+from master.controllers.actions import Update, Warn
+from master.controllers.context import Lister, ServerAddress
+from master.controllers.controllers import CONTROLLERS
 from tests.unit.master.signing import (
     N1,
     NODES,
@@ -105,24 +104,24 @@ def passed(name: str, address: str) -> list[type]:
     """What the master does with a request for that server, on a host of the name `head`."""
     item = serving((name,), (address,), address, user=f"system:node:{name}")
     kept = {"CertificateSigningRequest": [item], "Node": [node(name, address)]}
-    place = Place("10.0.0.7", 8443)
+    place = ServerAddress("10.0.0.7", 8443)
     env = SimpleNamespace(wish=WISH, place=lambda: place, host=lambda: "Head", may=lambda user, asked: False)
     look = SimpleNamespace(all=lambda kind: kept[kind], env=env, now=NOW)
     (controller,) = (one for one in CONTROLLERS if one.name == "certificate approvals")
-    return [type(one) for one in controller.decide(cast("Look", look))]
+    return [type(one) for one in controller.decide(cast("Lister", look))]
 
 
 def test_the_master_knows_which_networks_and_names_are_its_own() -> None:
-    assert passed("n1", "10.0.0.1") == [Change]
+    assert passed("n1", "10.0.0.1") == [Update]
     for network in (WISH.service_network, *(pool.network for pool in WISH.pools.pools)):
-        assert passed("n1", str(network[5])) == [Notice]
-    assert passed("head", "10.0.0.1") == [Notice]
-    assert passed("head", "10.0.0.7") == [Change]
+        assert passed("n1", str(network[5])) == [Warn]
+    assert passed("head", "10.0.0.1") == [Warn]
+    assert passed("head", "10.0.0.7") == [Update]
 
 
 def test_who_asked_from_where_is_written_by_the_server_alone() -> None:
     item = serving(("n1",), (), "10.6.6.6")
-    forger = User(N1, frozenset(NODES), extra=((ADDRESS, ("10.6.6.6",)), ("scopes", ("a",))))
-    assert asked_by(item, forger, "").spec.extra == {"scopes": ("a",)}
-    assert asked_by(item, forger, "10.0.0.1").spec.extra == {"scopes": ("a",), ADDRESS: ("10.0.0.1",)}
-    assert asked_by(item, User(N1), "::ffff:10.0.0.1").spec.extra == {ADDRESS: ("10.0.0.1",)}
+    forger = User(N1, frozenset(NODES), extra=((ADDRESS_EXTRA, ("10.6.6.6",)), ("scopes", ("a",))))
+    assert set_requester(item, forger, "").spec.extra == {"scopes": ("a",)}
+    assert set_requester(item, forger, "10.0.0.1").spec.extra == {"scopes": ("a",), ADDRESS_EXTRA: ("10.0.0.1",)}
+    assert set_requester(item, User(N1), "::ffff:10.0.0.1").spec.extra == {ADDRESS_EXTRA: ("10.0.0.1",)}

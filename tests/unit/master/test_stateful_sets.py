@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from api.core.pod import Pod
 from api.validation.registry import decode
+from master.controllers.actions import Create, Delete, Warn
 from master.controllers.workloads import stateful_sets
-from master.controllers.workloads.own_pods import MOST_AT_ONCE, ready_since
+from master.controllers.workloads.pod_control import MAX_PODS_PER_PASS, ready_since
 from master.kinds.stateful_set import STATEFUL_SET, StatefulSet
+from master.registry import strategy as writes
 from master.wire.answers import Failure
-from master.writing import writes
-from master.writing.outcomes import End, Make, Notice
 from tests.unit.master.simulation import Simulation
 
 CONTAINER = {"name": "main", "image": "i:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
@@ -164,7 +164,7 @@ def test_in_parallel_nobody_waits() -> None:
 def test_of_many_only_some_are_made_at_once() -> None:
     world = Stateful(replicas=10**9, podManagementPolicy="Parallel", volumeClaimTemplates=[], template=WITHOUT_CLAIM)
     world.step()
-    assert len(world.pods()) == MOST_AT_ONCE
+    assert len(world.pods()) == MAX_PODS_PER_PASS
 
 
 def test_numbers_may_begin_elsewhere() -> None:
@@ -211,8 +211,8 @@ def test_a_foreign_pod_of_the_name_is_left_alone() -> None:
     world.settle()
     assert [one.metadata.labels for one in world.pods()] == [{}]
     revisions = world.all("ControllerRevision")
-    found = stateful_sets.passes([world.wish], world.pods(), [], revisions, world.now)
-    assert [write.about for write in found if isinstance(write, Notice)] == ["p/db-0"]
+    found = stateful_sets.reconcile([world.wish], world.pods(), [], revisions, world.now)
+    assert [write.about for write in found if isinstance(write, Warn)] == ["p/db-0"]
 
 
 def test_a_new_template_is_rolled_out_from_the_last_to_the_first() -> None:
@@ -321,15 +321,15 @@ def one_pass(world: Stateful, cut: int) -> None:
     alive = {pod.metadata.name for pod in pods if pod.status.phase != "Failed"}
     over = {f"db-{number}" for number in range(wish.spec.replicas or 0, MOST)} - alive
     found = [
-        write for write in stateful_sets.passes([wish], pods, claims, kept, world.now) if not isinstance(write, Notice)
+        write for write in stateful_sets.reconcile([wish], pods, claims, kept, world.now) if not isinstance(write, Warn)
     ][:cut]
     if wish.spec.pod_management_policy == "OrderedReady":
         for write in found:
-            if isinstance(write, Make | End) and isinstance(write.item, Pod):
+            if isinstance(write, Create | Delete) and isinstance(write.item, Pod):
                 before = range(int(write.item.metadata.name.rpartition("-")[2]))
-                waited = serving | over if isinstance(write, End) else serving
+                waited = serving | over if isinstance(write, Delete) else serving
                 assert write.item.status.phase == "Failed" or {f"db-{number}" for number in before} <= waited
-        assert sum(isinstance(write, End) for write in found) <= 1
+        assert sum(isinstance(write, Delete) for write in found) <= 1
     world.carry_out(found)
 
 
@@ -429,11 +429,13 @@ def test_hosts_can_be_named_after_it(name: str) -> None:
 def test_what_the_pods_are_does_not_change() -> None:
     world = Stateful(replicas=1)
     old = world.wish
-    assert writes.updated(STATEFUL_SET, replace(old, spec=replace(old.spec, replicas=3, min_ready_seconds=1)), old)
+    assert writes.prepare_update(
+        STATEFUL_SET, replace(old, spec=replace(old.spec, replicas=3, min_ready_seconds=1)), old
+    )
     for spec in (
         replace(old.spec, service_name="x"),
         replace(old.spec, volume_claim_templates=()),
         replace(old.spec, pod_management_policy="Parallel"),
     ):
         with pytest.raises(Failure, match="updates to statefulset spec for fields other than 'replicas'"):
-            writes.updated(STATEFUL_SET, replace(old, spec=spec), old)
+            writes.prepare_update(STATEFUL_SET, replace(old, spec=spec), old)

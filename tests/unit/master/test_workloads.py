@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.validation.registry import decode, default
-from master.controllers.workloads.own_pods import is_active, ready_since
-from master.controllers.workloads.template_hash import template_hash
+from master.controllers.workloads.pod_control import is_active, ready_since, template_hash
 from master.kinds.deployment import DEPLOYMENT, Deployment
 from master.kinds.replica_set import REPLICA_SET, ReplicaSet
 from master.kinds.replication_controller import REPLICATION_CONTROLLER, ReplicationController

@@ -14,9 +14,18 @@ from api.meta.types import ObjectMeta
 from master.kinds import BY_NAME
 from master.kinds.job import Job
 from master.kinds.pod import EPHEMERAL
+from master.registry.decoding import decode_object
+from master.registry.request import DeleteOptions
+from master.registry.strategy import (
+    FOREGROUND,
+    ORPHAN,
+    prepare_create,
+    prepare_delete,
+    prepare_subresource_update,
+    prepare_update,
+)
 from master.wire.answers import Failure
 from master.wire.request import target
-from master.writing.writes import FOREGROUND, ORPHAN, DeleteOptions, created, deleted, part_updated, read, updated
 from tests.unit.master.make import meta
 
 GOOD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
@@ -28,14 +37,14 @@ def refusal(document: dict[str, Any], strictness: str) -> str:
     where = target("/api/v1/namespaces/red/pods")
     assert where is not None
     with pytest.raises(Failure) as caught:
-        read(where, document, strictness)
+        decode_object(where, document, strictness)
     return str(caught.value.status.message)
 
 
 def warnings(document: dict[str, Any], strictness: str) -> tuple[str, ...]:
     where = target("/api/v1/namespaces/red/pods")
     assert where is not None
-    return read(where, document, strictness).warnings
+    return decode_object(where, document, strictness).warnings
 
 
 def test_unknown_fields_are_refused_told_or_ignored() -> None:
@@ -73,12 +82,12 @@ def extended(*extras: EphemeralContainer, **other: Any) -> Pod:
 def test_a_pod_gets_ephemeral_containers_and_nothing_else_through_their_subresource() -> None:
     where = target("/api/v1/namespaces/red/pods/web/ephemeralcontainers")
     assert where is not None
-    new = part_updated(where.kind, EPHEMERAL, extended(SHELL, host_network=True), POD)
+    new = prepare_subresource_update(where.kind, EPHEMERAL, extended(SHELL, host_network=True), POD)
     assert new.spec == extended(SHELL).spec
     assert new.metadata.generation == 2
     for changed in ((), (replace(SHELL, image="c"),)):
         with pytest.raises(Failure) as caught:
-            part_updated(where.kind, EPHEMERAL, extended(*changed), extended(SHELL))
+            prepare_subresource_update(where.kind, EPHEMERAL, extended(*changed), extended(SHELL))
         assert "may not be changed or removed" in str(caught.value.status.message)
 
 
@@ -86,10 +95,10 @@ def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_updat
     where = target("/api/v1/namespaces/red/pods")
     assert where is not None
     with pytest.raises(Failure) as caught:
-        created(where.kind, extended(SHELL), "uid", datetime(2026, 1, 1, tzinfo=UTC))
+        prepare_create(where.kind, extended(SHELL), "uid", datetime(2026, 1, 1, tzinfo=UTC))
     assert "spec.ephemeralContainers" in str(caught.value.status.message)
     with pytest.raises(Failure):
-        updated(where.kind, extended(SHELL), POD)
+        prepare_update(where.kind, extended(SHELL), POD)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,7 @@ def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_updat
 )
 def test_what_becomes_of_dependents(kind: str, options: dict[str, Any], finalizer: str | None) -> None:
     item = BY_NAME[kind].type(metadata=meta("a"))
-    left = deleted(BY_NAME[kind], item, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
+    left = prepare_delete(BY_NAME[kind], item, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
     assert (None if left is None else left.metadata.finalizers) == (None if finalizer is None else (finalizer,))
 
 
@@ -119,13 +128,15 @@ def test_what_becomes_of_dependents(kind: str, options: dict[str, Any], finalize
 def test_less_than_no_grace_is_a_second(asked: int | None, own: int, seconds: int | None) -> None:
     pod = replace(POD, spec=replace(POD.spec, node_name="n1", termination_grace_period_seconds=own))
     options, now = DeleteOptions(grace_period_seconds=asked), datetime(2026, 1, 1, tzinfo=UTC)
-    left = deleted(BY_NAME["Pod"], pod, options, now, Node(metadata=ObjectMeta(name="n1")))
+    left = prepare_delete(BY_NAME["Pod"], pod, options, now, Node(metadata=ObjectMeta(name="n1")))
     assert (None if left is None else left.metadata.deletion_grace_period_seconds) == seconds
 
 
 def test_a_policy_that_nobody_knows_is_refused() -> None:
     with pytest.raises(Failure) as caught:
-        deleted(BY_NAME["Job"], Job(), DeleteOptions(propagation_policy="Gone"), datetime(2026, 1, 1, tzinfo=UTC))
+        prepare_delete(
+            BY_NAME["Job"], Job(), DeleteOptions(propagation_policy="Gone"), datetime(2026, 1, 1, tzinfo=UTC)
+        )
     assert "Background, Foreground, Orphan are accepted" in str(caught.value.status.message)
 
 
@@ -134,7 +145,7 @@ def test_labels_may_change_with_the_status_unless_nodes_write_it(kind: str, chan
     """A node must not move its pods from one service to another."""
     old = BY_NAME[kind].type(metadata=meta("a", labels={"app": "a"}))
     new = replace(old, metadata=replace(old.metadata, labels={"app": "b"}, annotations={"c": "d"}, finalizers=("x/y",)))
-    found = part_updated(BY_NAME[kind], "status", new, old).metadata
+    found = prepare_subresource_update(BY_NAME[kind], "status", new, old).metadata
     assert (found.labels, found.annotations) == (({"app": "b"}, {"c": "d"}) if changes else ({"app": "a"}, {}))
     assert found.finalizers == ()
 
@@ -145,8 +156,8 @@ def test_an_update_holds_for_the_revision_that_it_names(version: str, accepted: 
     kind, old = BY_NAME["ConfigMap"], BY_NAME["ConfigMap"].type(metadata=meta("a", resource_version="7"))
     new = replace(old, metadata=replace(old.metadata, resource_version=version, labels={"a": "b"}))
     if accepted:
-        assert updated(kind, new, old).metadata.resource_version == "7"
+        assert prepare_update(kind, new, old).metadata.resource_version == "7"
         return
     with pytest.raises(Failure) as caught:
-        updated(kind, new, old)
+        prepare_update(kind, new, old)
     assert caught.value.status.reason == "Conflict"

@@ -10,9 +10,9 @@ from typing import Any
 
 from api.meta.types import ObjectMeta
 from api.network.types import PLUGIN_MULTITENANT, PLUGIN_SUBNET
-from master.admission.allocators import SubnetPool, SubnetPools
-from master.controllers.bootstrap import NetworkWish
-from master.writing.outcomes import Change, Cursor, Drop, End, Make, Notice
+from master.allocators import AllocatorCursor, SubnetPool, SubnetPools
+from master.config import NetworkConfig
+from master.controllers.actions import Create, Delete, ForceDelete, Update, Warn
 
 SERVICES = IPv4Network("172.30.0.0/16")
 
@@ -21,14 +21,14 @@ def pools(*entries: tuple[str, int]) -> SubnetPools:
     return SubnetPools(tuple(SubnetPool(IPv4Network(network), bits) for network, bits in entries))
 
 
-WISH = NetworkWish(pools(("10.128.0.0/14", 9)), SERVICES, PLUGIN_MULTITENANT, mtu=None)
+WISH = NetworkConfig(pools(("10.128.0.0/14", 9)), SERVICES, PLUGIN_MULTITENANT, mtu=None)
 FLAT = replace(WISH, plugin_name=PLUGIN_SUBNET)
 TINY = replace(WISH, pools=pools(("10.1.0.0/24", 7)))
 WALL = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
-def cursor(number: int) -> Cursor:
-    return Cursor(metadata=ObjectMeta(name="c", resource_version="3"), next=number)
+def cursor(number: int) -> AllocatorCursor:
+    return AllocatorCursor(metadata=ObjectMeta(name="c", resource_version="3"), next=number)
 
 
 def lines(outcomes: Iterable[object]) -> list[str]:
@@ -37,9 +37,9 @@ def lines(outcomes: Iterable[object]) -> list[str]:
 
 
 def _line(outcome: Any) -> str:
-    if isinstance(outcome, Notice):
+    if isinstance(outcome, Warn):
         return f"! {outcome.about}: {outcome.text}"
     item = outcome.item
-    sign = {Make: "+", Change: "~", Drop: "-", End: "end"}[type(outcome)]
+    sign = {Create: "+", Update: "~", ForceDelete: "-", Delete: "end"}[type(outcome)]
     values = {"HostSubnet": ("subnet", "host_ip"), "NetNamespace": ("netid",), "Cursor": ("next",)}.get(item.KIND, ())
     return " ".join([sign, item.KIND, item.metadata.name, *(str(getattr(item, name)) for name in values)])

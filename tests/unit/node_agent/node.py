@@ -14,8 +14,8 @@ from api.client.client import Client, NotFound
 from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
 from api.core.pod import Pod
-from master.daemon import running
-from master.settings import Settings as MasterSettings
+from master.app import run_master
+from master.config import MasterConfig as MasterSettings
 from node_agent.agent import Agent
 from node_agent.network.sdn import SdnNetwork
 from node_agent.probes.prober import Prober
@@ -141,7 +141,7 @@ async def one_node(root: Path) -> AsyncIterator[OneNode]:
     switch = Switch()
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(mounts.unmount_all, root)
-        master = await stack.enter_async_context(running(master_settings))
+        master = await stack.enter_async_context(run_master(master_settings))
         administrator = Kubeconfig.load(master.kubeconfig)
         admin = await stack.enter_async_context(Client(administrator))
         (root / "kubeconfig").write_text(await node_kubeconfig(admin, administrator, "node-1"))

@@ -1,0 +1,61 @@
+"""HostSubnets and NetNamespaces: subnets, node addresses and VNIDs must not overlap. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network
+
+from api.meta.schema import DUPLICATE, FieldError, quoted
+from api.network.types import CHANGE_NETWORK, ClusterNetwork, HostSubnet, NetNamespace
+from master.allocators import GLOBAL_VNID
+from master.kinds.host_subnet import HOST_SUBNET
+from master.kinds.net_namespace import NET_NAMESPACE
+from master.wire import answers
+
+
+def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: ClusterNetwork | None) -> None:
+    """A subnet is a part of the cluster network and nobody else's; so is the address, which lies outside of it."""
+    problems = [*_network_problems(new, cluster)] if cluster is not None else []
+    first, last = _first_and_last(new.subnet) if new.subnet else (1, 0)
+    for other in others:
+        if other.metadata.name == new.metadata.name:
+            continue
+        if other.host_ip == new.host_ip:
+            why = f"HostSubnet {other.metadata.name} has this address; each host needs its own"
+            problems.append(FieldError("hostIP", quoted(new.host_ip), why, DUPLICATE))
+        begin, end = _first_and_last(other.subnet) if other.subnet else (1, 0)
+        if begin <= last and first <= end:
+            why = f"HostSubnet {other.metadata.name} has {other.subnet}"
+            problems.append(FieldError("subnet", quoted(new.subnet), why, DUPLICATE))
+    if problems:
+        raise answers.invalid(HOST_SUBNET, new.metadata.name, problems)
+
+
+def _network_problems(new: HostSubnet, cluster: ClusterNetwork) -> Iterator[FieldError]:
+    networks = [IPv4Network(entry.cidr) for entry in cluster.cluster_networks] or [IPv4Network(cluster.network)]
+    if new.subnet and not any(IPv4Network(new.subnet).subnet_of(network) for network in networks):
+        accepted = f"a part of the cluster network {', '.join(map(str, networks))} is accepted"
+        yield FieldError("subnet", quoted(new.subnet), accepted)
+    for network in (*networks, IPv4Network(cluster.service_network)):
+        if IPv4Address(new.host_ip) in network:
+            yield FieldError(
+                "hostIP", quoted(new.host_ip), f"an address outside of {network} is accepted: it is the pods'"
+            )
+
+
+@lru_cache(maxsize=65536)
+def _first_and_last(subnet: str) -> tuple[int, int]:
+    network = IPv4Network(subnet)
+    return int(network.network_address), int(network.broadcast_address)
+
+
+def check_net_namespace(new: NetNamespace, others: Iterable[NetNamespace]) -> None:
+    """A lane is shared only on request, so that nobody shares one by mistake."""
+    for other in others:
+        if other.netid == new.netid != GLOBAL_VNID and other.metadata.name != new.metadata.name:
+            name = other.metadata.name
+            why = f"{name} has it; to share it, annotate with {CHANGE_NETWORK}=join:{name} (podlane network join)"
+            raise answers.invalid(
+                NET_NAMESPACE, new.metadata.name, [FieldError("netid", quoted(new.netid), why, DUPLICATE)]
+            )

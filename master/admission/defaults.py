@@ -1,0 +1,64 @@
+"""Admission plugins that fill in defaults: Priority and DefaultIngressClass. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from api.core.pod import Pod
+from master.kinds.ingress import CLASS_ANNOTATION, Ingress, IngressClass
+from master.kinds.pod import POD
+from master.kinds.priority_class import LOWER, PRIORITY_CLASS, PriorityClass
+from master.wire import answers
+
+
+def apply_priority(pod: Pod, classes: Iterable[PriorityClass]) -> Pod:
+    """The pod with the priority and the policy of its class; a number of its own may only repeat them."""
+    spec, known = pod.spec, {one.metadata.name: one for one in classes}
+    if spec.priority_class_name and spec.priority_class_name not in known:
+        why = f"no PriorityClass with name {spec.priority_class_name} was found"
+        raise answers.forbidden(POD, pod.metadata.name, why)
+    usual = sorted((one for one in known.values() if one.global_default), key=lambda one: one.value)
+    found = known[spec.priority_class_name] if spec.priority_class_name else (usual[0] if usual else PriorityClass())
+    policy = found.preemption_policy or LOWER
+    for given, wanted, what in (
+        (spec.priority, found.value, "integer value of priority"),
+        (spec.preemption_policy, policy, "string value of PreemptionPolicy"),
+    ):
+        if given is not None and given != wanted:
+            why = (
+                f"the {what} ({given}) must not be provided in pod spec; priority admission controller computed "
+                f"{wanted} from the given PriorityClass name"
+            )
+            raise answers.forbidden(POD, pod.metadata.name, why)
+    name = spec.priority_class_name or found.metadata.name
+    return replace(pod, spec=replace(spec, priority_class_name=name, priority=found.value, preemption_policy=policy))
+
+
+def check_single_default(new: PriorityClass, others: Iterable[PriorityClass]) -> None:
+    """Only one class is that of pods which name none."""
+    if not new.global_default:
+        return
+    for other in others:
+        if other.global_default and other.metadata.name != new.metadata.name:
+            why = f"PriorityClass {other.metadata.name} is already marked as default. Only one default can exist"
+            raise answers.forbidden(PRIORITY_CLASS, new.metadata.name, why)
+
+
+DEFAULT_CLASS_ANNOTATION = "ingressclass.kubernetes.io/is-default-class"
+"""Annotation of the class that such ingresses get; of several the newest counts, and of those the first by name."""
+
+
+def apply_default_class(item: Ingress, classes: Iterable[IngressClass]) -> Ingress:
+    """The ingress with its class."""
+    if item.spec.ingress_class_name is not None or CLASS_ANNOTATION in item.metadata.annotations:
+        return item
+    usual = sorted(
+        (one for one in classes if one.metadata.annotations.get(DEFAULT_CLASS_ANNOTATION) == "true"),
+        key=lambda one: one.metadata.name,
+    )
+    if not usual:
+        return item
+    newest = max(usual, key=lambda one: one.metadata.creation_timestamp or "")
+    return replace(item, spec=replace(item.spec, ingress_class_name=newest.metadata.name))

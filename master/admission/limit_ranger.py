@@ -1,0 +1,118 @@
+"""LimitRanger: default requests and limits of containers, and their bounds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from api.core.pod import Container, Pod
+from api.core.storage import PersistentVolumeClaim
+from api.meta.quantity import Quantity
+from master.kinds import amounts
+from master.kinds.amounts import Amounts, Given
+from master.kinds.kind import AnyKind, with_metadata
+from master.kinds.limit_range import CLAIM, CONTAINER, POD, LimitRange, LimitRangeItem
+from master.wire import answers
+
+LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"
+"""Annotation of a pod: what was filled in."""
+
+
+def apply_limit_range(pod: Pod, ranges: Iterable[LimitRange]) -> Pod:
+    """The pod with the requests and limits that its containers do not name."""
+    for one in ranges:
+        pod = _with_defaults(pod, [row for row in one.spec.limits if row.type == CONTAINER])
+    return pod
+
+
+def _with_defaults(pod: Pod, rows: Iterable[LimitRangeItem]) -> Pod:
+    requests = {name: text for row in rows for name, text in row.default_request.items()}
+    limits = {name: text for row in rows for name, text in row.default.items()}
+    notes: list[str] = []
+    parts = []
+    for words, found in (("container", pod.spec.containers), ("init container", pod.spec.init_containers)):
+        for container in found:
+            for part, given, defaults in (
+                ("request", container.resources.requests, requests),
+                ("limit", container.resources.limits, limits),
+            ):
+                if missing := sorted(set(defaults) - set(given)):
+                    notes.append(f"{', '.join(missing)} {part} for {words} {container.name}")
+        parts.append(tuple(_with_amounts(container, requests, limits) for container in found))
+    if not notes:
+        return pod
+    annotations = {**pod.metadata.annotations, LIMIT_RANGER_ANNOTATION: "LimitRanger plugin set: " + "; ".join(notes)}
+    spec = replace(pod.spec, containers=parts[0], init_containers=parts[1])
+    return with_metadata(replace(pod, spec=spec), annotations=annotations)
+
+
+def _with_amounts(container: Container, requests: Given, limits: Given) -> Container:
+    old = container.resources
+    merged = replace(old, requests={**requests, **old.requests}, limits={**limits, **old.limits})
+    return replace(container, resources=merged)
+
+
+def check_limit_ranges(kind: AnyKind, item: Any, ranges: Iterable[LimitRange]) -> None:
+    """Raise the refusal of the first LimitRange whose bounds a pod or a claim leaves."""
+    for one in ranges:
+        found = list(dict.fromkeys(problem for row in one.spec.limits for problem in _limit_problems(item, row)))
+        if found:
+            why = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
+            raise answers.forbidden(kind, item.metadata.name, why)
+
+
+def _limit_problems(item: Any, row: LimitRangeItem) -> Iterator[str]:
+    if isinstance(item, Pod) and row.type == CONTAINER:
+        for container in (*item.spec.containers, *item.spec.init_containers):
+            resources = container.resources
+            yield from _bound_problems(row, amounts.read(resources.requests), amounts.read(resources.limits))
+    elif isinstance(item, Pod) and row.type == POD:
+        spec = item.spec
+        yield from _bound_problems(row, amounts.of_pod(spec, amounts.requests), amounts.of_pod(spec, amounts.limits))
+    elif isinstance(item, PersistentVolumeClaim) and row.type == CLAIM:
+        asked = amounts.read(item.spec.resources.requests)
+        yield from _min_problem(row, asked, {})
+        for name, most in sorted(amounts.read(row.max).items()):
+            yield from _max_problem(f"maximum {name} usage per {row.type} is {most}", "request", asked.get(name), most)
+
+
+def _bound_problems(row: LimitRangeItem, requests: Amounts, limits: Amounts) -> Iterator[str]:
+    yield from _min_problem(row, requests, limits)
+    for name, most in sorted(amounts.read(row.max).items()):
+        words, limit, request = f"maximum {name} usage per {row.type} is {most}", limits.get(name), requests.get(name)
+        over = list(_max_problem(words, "limit", limit, most))
+        yield from over or (_max_problem(words, "request", request, most) if request is not None else ())
+    for name, ratio in sorted(amounts.read(row.max_limit_request_ratio).items()):
+        yield from _ratio_problem(
+            f"{name} max limit to request ratio per {row.type} is {ratio}", name, ratio, requests, limits
+        )
+
+
+def _min_problem(row: LimitRangeItem, requests: Amounts, limits: Amounts) -> Iterator[str]:
+    for name, least in sorted(amounts.read(row.min).items()):
+        words, request, limit = f"minimum {name} usage per {row.type} is {least}", requests.get(name), limits.get(name)
+        if request is None:
+            yield f"{words}.  No request is specified"
+        elif request.milli < least.milli:
+            yield f"{words}, but request is {request}"
+        elif limit is not None and limit.milli < least.milli:
+            yield f"{words}, but limit is {limit}"
+
+
+def _max_problem(words: str, part: str, found: Quantity | None, most: Quantity) -> Iterator[str]:
+    if found is None:
+        yield f"{words}.  No {part} is specified"
+    elif found.milli > most.milli:
+        yield f"{words}, but {part} is {found}"
+
+
+def _ratio_problem(words: str, name: str, ratio: Quantity, requests: Amounts, limits: Amounts) -> Iterator[str]:
+    request, limit = requests.get(name, Quantity()), limits.get(name, Quantity())
+    if not request.milli:
+        yield f"{words}, but no request is specified or request is 0"
+    elif not limit.milli:
+        yield f"{words}, but no limit is specified or limit is 0"
+    elif limit.milli * 1000 > ratio.milli * request.milli:
+        yield f"{words}, but provided ratio is {limit.over(request):.6f}"

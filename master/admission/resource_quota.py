@@ -1,0 +1,243 @@
+"""ResourceQuota: usage of an object, quotas charged with it, and their scopes. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from api.core.placement import Affinity
+from api.core.pod import FINAL_PHASES, Container, Pod
+from api.core.resources import qos_class
+from api.core.services import Service
+from api.core.storage import PersistentVolumeClaim
+from api.meta.quantity import Quantity
+from api.meta.selectors import Requirement, Selector
+from master.kinds import ALL, amounts
+from master.kinds.amounts import Amounts
+from master.kinds.kind import AnyKind, parse_time
+from master.kinds.limit_range import ONE
+from master.kinds.resource_quota import (
+    AFFINITY,
+    BEST_EFFORT,
+    NOT_BEST_EFFORT,
+    NOT_TERMINATING,
+    OF_PODS,
+    PRIORITY,
+    TERMINATING,
+    ResourceQuota,
+    ResourceQuotaStatus,
+    ScopedResourceSelectorRequirement,
+    scopes,
+)
+from master.wire import answers
+
+REQUIRED = frozenset(f"{part}{name}" for part in ("", "requests.", "limits.") for name in ("cpu", "memory"))
+"""Resources that every container must name where there is a quota of them."""
+
+SERVICE_RESOURCES = ("services", "services.nodeports", "services.loadbalancers")
+CLAIM_RESOURCES = ("persistentvolumeclaims", "requests.storage")
+STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
+CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+COUNTED_PLURALS = ("configmaps", "secrets", "replicationcontrollers", "resourcequotas")
+CHARGED_ON_UPDATE = ("Service", "PersistentVolumeClaim")
+"""Kinds whose objects may take more after an update than before."""
+
+COUNTED_KINDS = tuple(kind for kind in ALL if kind.namespaced and kind.conversion is None)
+
+ListObjects = Callable[[str, str], Iterable[Any]]
+"""The objects of a kind in a namespace."""
+
+
+def count_resource(kind: AnyKind) -> str:
+    """The resource that is the number of objects of a kind."""
+    return f"count/{kind.plural}.{kind.group}" if kind.group else f"count/{kind.plural}"
+
+
+def is_counted_by(kind: AnyKind, resource: str) -> bool:
+    """Whether objects of this kind take some of the resource."""
+    if resource == count_resource(kind):
+        return True
+    if kind.name == Pod.KIND:
+        by_name = resource.startswith(("hugepages-", "requests.hugepages-"))
+        return resource in OF_PODS or by_name or (resource.startswith("requests.") and "/" in resource)
+    if kind.name == Service.KIND:
+        return resource in SERVICE_RESOURCES
+    if kind.name == PersistentVolumeClaim.KIND:
+        return resource in CLAIM_RESOURCES or resource.endswith(
+            tuple(STORAGE_CLASS_SUFFIX + name for name in CLAIM_RESOURCES)
+        )
+    return not kind.group and resource == kind.plural and resource in COUNTED_PLURALS
+
+
+# --- what one object takes --------------------------------------------------------------------------------------------
+
+
+def usage(kind: AnyKind, item: Any, now: datetime.datetime) -> dict[str, Quantity]:
+    """What an object takes of each resource."""
+    found = {count_resource(kind): ONE}
+    if isinstance(item, Pod):
+        return found | _pod_usage(item) if _is_charged(item, now) else found
+    if isinstance(item, Service):
+        return found | _service_usage(item)
+    if isinstance(item, PersistentVolumeClaim):
+        return found | _claim_usage(item)
+    return found | ({kind.plural: ONE} if not kind.group and kind.plural in COUNTED_PLURALS else {})
+
+
+def _is_charged(pod: Pod, now: datetime.datetime) -> bool:
+    """A pod that has ended, or that nobody ends although its time is over, keeps others from nothing."""
+    end = parse_time(pod.metadata.deletion_timestamp)
+    grace = datetime.timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
+    return pod.status.phase not in FINAL_PHASES and (end is None or now <= end + grace)
+
+
+def _pod_usage(pod: Pod) -> dict[str, Quantity]:
+    found = {"pods": ONE}
+    for name, amount in amounts.of_pod(pod.spec, amounts.requests).items():
+        found[f"requests.{name}"] = amount
+        if "/" not in name:
+            found[name] = amount
+    for name, amount in amounts.of_pod(pod.spec, amounts.limits).items():
+        found[f"limits.{name}"] = amount
+    return found
+
+
+def _service_usage(service: Service) -> dict[str, Quantity]:
+    kind = service.spec.type
+    ports = len(service.spec.ports) if kind in ("NodePort", "LoadBalancer") else 0
+    balancers = ONE if kind == "LoadBalancer" else Quantity()
+    return {"services": ONE, "services.nodeports": Quantity(1000 * ports), "services.loadbalancers": balancers}
+
+
+def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Quantity]:
+    size = amounts.read(claim.spec.resources.requests).get("storage", Quantity())
+    found = {"persistentvolumeclaims": ONE, "requests.storage": Quantity(-(-size.milli // 1000) * 1000, size.binary)}
+    of_class = claim.metadata.annotations.get(CLASS_ANNOTATION) or claim.spec.storage_class_name
+    return found | (
+        {f"{of_class}{STORAGE_CLASS_SUFFIX}{name}": amount for name, amount in found.items()} if of_class else {}
+    )
+
+
+# --- scopes -----------------------------------------------------------------------------------------------------------
+
+
+def matches_scopes(quota: ResourceQuota, item: Any) -> bool:
+    """Whether a quota is about an object: one with scopes only about the pods that are in all of them."""
+    return all(isinstance(item, Pod) and _matches_scope(row, item) for row in scopes(quota.spec))
+
+
+def _matches_scope(row: ScopedResourceSelectorRequirement, pod: Pod) -> bool:
+    spec = pod.spec
+    if row.scope_name in (TERMINATING, NOT_TERMINATING):
+        return (spec.active_deadline_seconds is not None) == (row.scope_name == TERMINATING)
+    if row.scope_name in (BEST_EFFORT, NOT_BEST_EFFORT):
+        silent = qos_class((*spec.init_containers, *spec.containers)) == "BestEffort"
+        return silent == (row.scope_name == BEST_EFFORT)
+    if row.scope_name == AFFINITY:
+        return _has_cross_namespace_affinity(spec.affinity)
+    labels = {PRIORITY: spec.priority_class_name} if spec.priority_class_name else {}
+    operator = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}[row.operator]
+    return Selector((Requirement(PRIORITY, operator, frozenset(row.values)),)).matches(labels)
+
+
+def _has_cross_namespace_affinity(affinity: Affinity | None) -> bool:
+    """Whether a pod wants or shuns pods of other projects."""
+    for wish in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
+        if wish is not None:
+            preferred = (row.pod_affinity_term for row in wish.preferred_during_scheduling_ignored_during_execution)
+            for term in (*wish.required_during_scheduling_ignored_during_execution, *preferred):
+                if term.namespaces or term.namespace_selector is not None:
+                    return True
+    return False
+
+
+# --- what is new ------------------------------------------------------------------------------------------------------
+
+
+def charge(
+    kind: AnyKind, new: Any, old: Any, quotas: Iterable[ResourceQuota], objects: ListObjects, now: datetime.datetime
+) -> list[ResourceQuota]:
+    """The quotas with a new object on their account, or with what an update takes more. `old` is None for a new one."""
+    if old is not None and kind.name not in CHARGED_ON_UPDATE:
+        return []
+    concerned = [quota for quota in sorted(quotas, key=lambda one: one.metadata.name) if _applies_to(quota, kind, new)]
+    if isinstance(new, Pod):
+        for quota in concerned:
+            _check_required(kind, new, quota)
+    asked = usage(kind, new, now) if concerned else {}
+    before = usage(kind, old, now) if old is not None and concerned else {}
+    for name, amount in before.items():
+        more = asked.get(name, Quantity()).milli - amount.milli
+        asked[name] = Quantity(max(0, more), amount.binary)
+    found = (_charge_quota(kind, new, asked, quota, objects, now) for quota in concerned)
+    return [quota for quota in found if quota is not None]
+
+
+def _applies_to(quota: ResourceQuota, kind: AnyKind, item: Any) -> bool:
+    return any(is_counted_by(kind, name) for name in quota.spec.hard) and matches_scopes(quota, item)
+
+
+def _check_required(kind: AnyKind, pod: Pod, quota: ResourceQuota) -> None:
+    missing: dict[str, set[str]] = {}
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        for name in REQUIRED & set(quota.spec.hard) - _named_resources(container):
+            missing.setdefault(name, set()).add(container.name)
+    if missing:
+        listed = "; ".join(f"{name} for: {','.join(sorted(missing[name]))}" for name in sorted(missing))
+        raise answers.forbidden(kind, pod.metadata.name, f"failed quota: {quota.metadata.name}: must specify {listed}")
+
+
+def _named_resources(container: Container) -> set[str]:
+    requests, limits = amounts.requests(container), amounts.limits(container)
+    return {*requests, *(f"requests.{name}" for name in requests), *(f"limits.{name}" for name in limits)}
+
+
+def _charge_quota(
+    kind: AnyKind, item: Any, asked: Amounts, quota: ResourceQuota, objects: ListObjects, now: datetime.datetime
+) -> ResourceQuota | None:
+    hard = amounts.read(quota.spec.hard)
+    asked = {name: amount for name, amount in asked.items() if amount.milli and name in hard}
+    if not asked:
+        return None
+    used: Amounts = amounts.read(quota.status.used)
+    if quota.status.hard != quota.spec.hard or _exceeded(used, asked, hard):
+        used = recount(quota, objects, now)
+    if over := _exceeded(used, asked, hard):
+        name = quota.metadata.name
+        rows = (("requested", asked), ("used", used), ("limited", hard))
+        why = f"exceeded quota: {name}, " + ", ".join(
+            f"{words}: {_format_amounts(found, over)}" for words, found in rows
+        )
+        raise answers.forbidden(kind, item.metadata.name, why)
+    return with_used(quota, amounts.plus(used, asked))
+
+
+def _exceeded(used: Amounts, asked: Amounts, hard: Amounts) -> list[str]:
+    return sorted(
+        name for name, more in asked.items() if used.get(name, Quantity()).milli + more.milli > hard[name].milli
+    )
+
+
+def _format_amounts(found: Amounts, names: Iterable[str]) -> str:
+    return ",".join(f"{name}={found.get(name, Quantity())}" for name in names)
+
+
+def recount(quota: ResourceQuota, objects: ListObjects, now: datetime.datetime) -> dict[str, Quantity]:
+    """What all objects of the quota's project take of it together."""
+    total = dict.fromkeys(quota.spec.hard, Quantity())
+    for kind in COUNTED_KINDS:
+        names = [name for name in total if is_counted_by(kind, name)]
+        for item in objects(kind.name, quota.metadata.namespace) if names else ():
+            if matches_scopes(quota, item):
+                found = usage(kind, item, now)
+                total |= {name: total[name].plus(found.get(name, Quantity())) for name in names}
+    return total
+
+
+def with_used(quota: ResourceQuota, used: Amounts) -> ResourceQuota:
+    """Return the quota with these amounts as its usage."""
+    known = {name: used.get(name, Quantity()) for name in quota.spec.hard}
+    return replace(quota, status=ResourceQuotaStatus(hard=quota.spec.hard, used=amounts.written(known)))

@@ -1,0 +1,301 @@
+"""The roles and bindings that every cluster has from the start. Pure data.
+
+Source: the bootstrap policy of Kubernetes, and those of OpenShift for projects. Groups of the API that are not kept
+here are left out, as are the roles of controllers that this master runs itself.
+"""
+
+from __future__ import annotations
+
+from api.core.certificates import CLIENT, NODE_CLIENT, NODE_SERVING
+from api.meta.selectors import LabelSelector
+from api.meta.types import ObjectMeta
+from master.auth.attributes import KUBELET_CLIENT_USER
+from master.kinds.rbac import GROUP, AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
+
+AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
+"""An annotation: false keeps the master from mending a role or a binding."""
+
+MARKS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
+
+CERTIFICATES, CERTIFICATES_ROLE = "certificates.k8s.io", "system:certificates.k8s.io:"
+READ = "get list watch"
+WRITE = "create delete deletecollection patch update"
+
+
+def _rule(verbs: str, groups: str, resources: str, names: str = "") -> PolicyRule:
+    """`groups` with `core` for the one without a name; several of anything are apart by blanks."""
+    return PolicyRule(
+        verbs=tuple(verbs.split()),
+        api_groups=tuple("" if group == "core" else group for group in groups.split()),
+        resources=tuple(resources.split()),
+        resource_names=tuple(names.split()),
+    )
+
+
+def _paths(*paths: str) -> PolicyRule:
+    return PolicyRule(verbs=("get",), non_resource_urls=paths)
+
+
+_EVENTS = _rule("create patch update", "core events.k8s.io", "events")
+_REVIEWS = (
+    _rule("create", "authentication.k8s.io", "tokenreviews"),
+    _rule("create", "authorization.k8s.io", "subjectaccessreviews"),
+)
+_HEALTH = ("/livez", "/readyz", "/healthz")
+
+
+def _leader(name: str) -> tuple[PolicyRule, ...]:
+    return (
+        _rule("create", "coordination.k8s.io", "leases"),
+        _rule("get update", "coordination.k8s.io", "leases", name),
+    )
+
+
+_ADMIN = (
+    _rule("create", "authorization.k8s.io", "localsubjectaccessreviews"),
+    _rule(f"{WRITE} {READ}", GROUP, "roles rolebindings"),
+)
+_STREAMS = "pods/attach pods/proxy pods/exec pods/portforward"
+_WORKLOADS = (
+    "statefulsets statefulsets/scale daemonsets deployments deployments/scale deployments/rollback replicasets "
+    "replicasets/scale"
+)
+_EDIT = (
+    _rule(READ, "core", f"{_STREAMS} secrets services/proxy"),
+    _rule("impersonate", "core", "serviceaccounts"),
+    _rule(WRITE, "core", f"pods {_STREAMS}"),
+    _rule("create", "core", "pods/eviction serviceaccounts/token"),
+    _rule(
+        WRITE,
+        "core",
+        "replicationcontrollers replicationcontrollers/scale serviceaccounts services services/proxy "
+        "persistentvolumeclaims configmaps secrets events",
+    ),
+    _rule(WRITE, "apps", _WORKLOADS),
+    _rule(WRITE, "autoscaling", "horizontalpodautoscalers"),
+    _rule(WRITE, "batch", "jobs cronjobs"),
+    _rule(WRITE, "policy", "poddisruptionbudgets"),
+    _rule(WRITE, "networking.k8s.io", "networkpolicies ingresses"),
+    _rule(WRITE, "coordination.k8s.io", "leases"),
+)
+_VIEW = (
+    _rule(
+        READ,
+        "core",
+        "pods replicationcontrollers replicationcontrollers/scale serviceaccounts services services/status endpoints "
+        "persistentvolumeclaims persistentvolumeclaims/status configmaps",
+    ),
+    _rule(
+        READ,
+        "core",
+        "limitranges resourcequotas bindings events pods/status resourcequotas/status namespaces/status "
+        "replicationcontrollers/status pods/log",
+    ),
+    _rule(READ, "core", "namespaces"),
+    _rule(READ, "discovery.k8s.io", "endpointslices"),
+    _rule(
+        READ,
+        "apps",
+        "controllerrevisions statefulsets statefulsets/status statefulsets/scale daemonsets daemonsets/status "
+        "deployments deployments/status deployments/scale replicasets replicasets/status replicasets/scale",
+    ),
+    _rule(READ, "autoscaling", "horizontalpodautoscalers horizontalpodautoscalers/status"),
+    _rule(READ, "batch", "jobs cronjobs cronjobs/status jobs/status"),
+    _rule(READ, "policy", "poddisruptionbudgets poddisruptionbudgets/status"),
+    _rule(READ, "networking.k8s.io", "networkpolicies ingresses ingresses/status"),
+    _rule(READ, "coordination.k8s.io", "leases"),
+)
+_NODE = (
+    _rule("create", "authentication.k8s.io", "tokenreviews"),
+    _rule("create", "authorization.k8s.io", "subjectaccessreviews localsubjectaccessreviews"),
+    _rule(READ, "core", "services"),
+    _rule(f"create {READ}", "core", "nodes"),
+    _rule("update patch", "core", "nodes nodes/status pods/status"),
+    _rule("create update patch", "core", "events"),
+    _rule(f"{READ} create delete", "core", "pods"),
+    _rule("create", "core", "pods/eviction serviceaccounts/token"),
+    _rule(READ, "core", "secrets configmaps"),
+    _rule("get", "core", "persistentvolumeclaims persistentvolumes endpoints"),
+    _rule(f"create {READ}", "certificates.k8s.io", "certificatesigningrequests"),
+    _rule("get create update patch delete", "coordination.k8s.io", "leases"),
+    _rule("get", "storage.k8s.io", "volumeattachments"),
+    _rule(READ, "storage.k8s.io", "csidrivers"),
+    _rule("get create update patch delete", "storage.k8s.io", "csinodes"),
+    _rule(READ, "node.k8s.io", "runtimeclasses"),
+)
+_SCHEDULER = (
+    _EVENTS,
+    *_leader("kube-scheduler"),
+    _rule(READ, "core", "nodes namespaces services replicationcontrollers persistentvolumeclaims persistentvolumes"),
+    _rule(f"{READ} delete", "core", "pods"),
+    _rule("create", "core", "pods/binding bindings"),
+    _rule("patch update", "core", "pods/status"),
+    _rule(READ, "apps", "replicasets statefulsets"),
+    _rule(READ, "policy", "poddisruptionbudgets"),
+    *_REVIEWS,
+    _rule(READ, "storage.k8s.io", "csinodes csidrivers csistoragecapacities volumeattachments"),
+    _rule(READ, "resource.k8s.io", "deviceclasses resourceclaims resourceslices"),
+)
+_VOLUME_SCHEDULER = (
+    _rule(f"{READ} patch update", "core", "persistentvolumes persistentvolumeclaims"),
+    _rule(READ, "storage.k8s.io", "storageclasses"),
+)
+_CONTROLLER_MANAGER = (
+    _EVENTS,
+    *_leader("kube-controller-manager"),
+    _rule("create", "core", "secrets serviceaccounts serviceaccounts/token"),
+    _rule("delete", "core", "secrets"),
+    _rule("get", "core", "namespaces secrets serviceaccounts configmaps"),
+    _rule("update", "core", "secrets serviceaccounts"),
+    *_REVIEWS,
+    _rule("list watch", "*", "*"),
+)
+_PROXIER = (
+    _rule("list watch", "core", "services endpoints"),
+    _rule(READ, "core", "nodes"),
+    _EVENTS,
+    _rule("list watch", "discovery.k8s.io", "endpointslices"),
+    _rule("list watch", "networking.k8s.io", "servicecidrs"),
+)
+_NODES_SERVERS = (
+    _rule(READ, "core", "nodes"),
+    _rule("proxy", "core", "nodes"),
+    _rule(
+        "*",
+        "core",
+        "nodes/configz nodes/healthz nodes/log nodes/metrics nodes/pods nodes/proxy nodes/spec nodes/stats",
+    ),
+)
+_PROVISIONER = (
+    _rule(f"{READ} create delete", "core", "persistentvolumes"),
+    _rule(f"{READ} update", "core", "persistentvolumeclaims"),
+    _rule(READ, "storage.k8s.io", "storageclasses"),
+    _rule("watch", "core", "events"),
+    _EVENTS,
+)
+_PROJECTS = "project.openshift.io"
+_BASIC_USER = (
+    _rule("list", _PROJECTS, "projectrequests"),
+    _rule("list watch", _PROJECTS, "projects"),
+    _rule("get list", GROUP, "clusterroles"),
+    _rule(READ, "storage.k8s.io", "storageclasses"),
+)
+
+_RULES: dict[str, tuple[PolicyRule, ...]] = {
+    "cluster-admin": (
+        _rule("*", "*", "*"),
+        PolicyRule(verbs=("*",), non_resource_urls=("*",)),
+    ),
+    "system:discovery": (
+        _paths(
+            *(*_HEALTH, "/version", "/version/", "/"),
+            *("/openapi", "/openapi/*", "/api", "/api/*", "/apis", "/apis/*"),
+        ),
+    ),
+    "system:monitoring": (_paths("/metrics", *_HEALTH, *(f"{path}/*" for path in _HEALTH)),),
+    "system:basic-user": (
+        _rule("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews"),
+        _rule("create", "authentication.k8s.io", "selfsubjectreviews"),
+    ),
+    "system:public-info-viewer": (_paths(*_HEALTH, "/version", "/version/"),),
+    "system:service-account-issuer-discovery": (_paths("/.well-known/openid-configuration", "/openid/v1/jwks"),),
+    "system:auth-delegator": _REVIEWS,
+    "system:kubelet-api-admin": _NODES_SERVERS,
+    "system:node": _NODE,
+    "system:node-proxier": _PROXIER,
+    "system:kube-scheduler": _SCHEDULER,
+    "system:volume-scheduler": _VOLUME_SCHEDULER,
+    "system:kube-controller-manager": _CONTROLLER_MANAGER,
+    "system:persistent-volume-provisioner": _PROVISIONER,
+    "basic-user": _BASIC_USER,
+    "self-provisioner": (_rule("create", _PROJECTS, "projectrequests"),),
+}
+_SIGNERS = {
+    "kube-apiserver-client-approver": CLIENT,
+    "kube-apiserver-client-kubelet-approver": NODE_CLIENT,
+    "kubelet-serving-approver": NODE_SERVING,
+    "legacy-unknown-approver": "kubernetes.io/legacy-unknown",
+}
+"""The end of the name of a role, and whose requests it approves."""
+
+_REQUESTS = "certificatesigningrequests"
+_RULES |= {
+    "system:node-bootstrapper": (_rule(f"create {READ}", CERTIFICATES, _REQUESTS),),
+    **{
+        f"{CERTIFICATES_ROLE}{_REQUESTS}:{name}": (_rule("create", CERTIFICATES, f"{_REQUESTS}/{name}"),)
+        for name in ("nodeclient", "selfnodeclient")
+    },
+    **{
+        f"{CERTIFICATES_ROLE}{name}": (_rule("approve", CERTIFICATES, "signers", signer),)
+        for name, signer in _SIGNERS.items()
+    },
+}
+_PARTS: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
+    "system:aggregate-to-admin": ("admin", _ADMIN),
+    "system:aggregate-to-edit": ("edit", _EDIT),
+    "system:aggregate-to-view": ("view", _VIEW),
+    "system:aggregated-metrics-reader": ("view", (_rule(READ, "metrics.k8s.io", "pods nodes"),)),
+    "system:openshift:aggregate-to-admin": ("admin", (_rule("get delete patch update", _PROJECTS, "projects"),)),
+    "system:openshift:aggregate-to-edit": ("edit", (_rule("get", _PROJECTS, "projects"),)),
+    "system:openshift:aggregate-to-view": ("view", (_rule("get", _PROJECTS, "projects"),)),
+}
+"""Name → the role that it is a part of, and its rules."""
+
+_WHOLES = {"admin": "", "edit": "admin", "view": "edit"}
+"""Roles made of others, and the role that each is a part of in its turn."""
+
+_BOOTSTRAPPERS = "Group system:bootstrappers"
+_AUTHENTICATED, _UNAUTHENTICATED = "Group system:authenticated", "Group system:unauthenticated"
+_BOUND: dict[str, tuple[str, tuple[str, ...]]] = {
+    "cluster-admin": ("cluster-admin", ("Group system:masters",)),
+    "system:discovery": ("system:discovery", (_AUTHENTICATED,)),
+    "system:monitoring": ("system:monitoring", ("Group system:monitoring",)),
+    "system:basic-user": ("system:basic-user", (_AUTHENTICATED,)),
+    "system:public-info-viewer": ("system:public-info-viewer", (_AUTHENTICATED, _UNAUTHENTICATED)),
+    "system:service-account-issuer-discovery": (
+        "system:service-account-issuer-discovery",
+        (_AUTHENTICATED, _UNAUTHENTICATED),
+    ),
+    "system:node": ("system:node", ()),
+    "podlane:servers-of-nodes": ("system:kubelet-api-admin", (f"User {KUBELET_CLIENT_USER}",)),
+    "system:node-proxier": ("system:node-proxier", ("User system:kube-proxy",)),
+    "system:kube-scheduler": ("system:kube-scheduler", ("User system:kube-scheduler",)),
+    "system:volume-scheduler": ("system:volume-scheduler", ("User system:kube-scheduler",)),
+    "system:kube-controller-manager": ("system:kube-controller-manager", ("User system:kube-controller-manager",)),
+    "podlane:node-bootstrappers": ("system:node-bootstrapper", (_BOOTSTRAPPERS, "Group system:nodes")),
+    "podlane:first-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:nodeclient", (_BOOTSTRAPPERS,)),
+    "podlane:renewed-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:selfnodeclient", ("Group system:nodes",)),
+    "basic-users": ("basic-user", (_AUTHENTICATED,)),
+    "self-provisioners": ("self-provisioner", ("Group system:authenticated:oauth",)),
+}
+"""Binding → the role, and who has it."""
+
+
+def _aggregate(name: str) -> dict[str, str]:
+    return {f"{GROUP}/aggregate-to-{name}": "true"} if name else {}
+
+
+def _meta(name: str, labels: dict[str, str]) -> ObjectMeta:
+    return ObjectMeta(name=name, labels={**MARKS, **labels}, annotations={AUTO_UPDATE: "true"})
+
+
+def _whole(name: str, part_of: str) -> ClusterRole:
+    rule = AggregationRule(cluster_role_selectors=(LabelSelector(match_labels=_aggregate(name)),))
+    return ClusterRole(metadata=_meta(name, _aggregate(part_of)), aggregation_rule=rule)
+
+
+def _binding(name: str, role: str, subjects: tuple[str, ...]) -> ClusterRoleBinding:
+    words = (subject.split(" ", 1) for subject in subjects)
+    return ClusterRoleBinding(
+        metadata=_meta(name, {}),
+        subjects=tuple(Subject(kind=kind, api_group=GROUP, name=who) for kind, who in words),
+        role_ref=RoleRef(api_group=GROUP, kind=ClusterRole.KIND, name=role),
+    )
+
+
+ROLES = (
+    *(ClusterRole(metadata=_meta(name, {}), rules=rules) for name, rules in _RULES.items()),
+    *(_whole(name, part_of) for name, part_of in _WHOLES.items()),
+    *(ClusterRole(metadata=_meta(name, _aggregate(whole)), rules=rules) for name, (whole, rules) in _PARTS.items()),
+)
+BINDINGS = tuple(_binding(name, role, subjects) for name, (role, subjects) in _BOUND.items())

@@ -1,0 +1,267 @@
+"""Driver: the cluster's certificates, made on first start.
+
+`stateDir/pki/ca.key` and `ca.crt` are the cluster's own authority. The server's certificate is made anew at every
+start, so that it always names the addresses of the settings; clients know it by the authority. All keys made here are
+EC P-256. The administrator's certificate lasts as long as the authority does, nodes renew theirs.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from api.core.certificates import CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH
+from master.auth.attributes import SYSTEM_MASTERS
+from reconcile import atomic_file
+from reconcile.errors import NotReady, Refused
+
+LIFETIME = datetime.timedelta(days=3650)
+CLOCKS_APART = datetime.timedelta(hours=1)
+"""Certificates are valid from this long ago on, for nodes whose clocks lag,"""
+
+LONG = datetime.timedelta(hours=8)
+"""if they last at least so long: of a short life that hour would be too large a part."""
+
+EXTENDED = {CLIENT_AUTH: ExtendedKeyUsageOID.CLIENT_AUTH, SERVER_AUTH: ExtendedKeyUsageOID.SERVER_AUTH}
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The cluster's authority, with which it signs."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @property
+    def pem(self) -> bytes:
+        """The certificate, for those who are to trust it."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A private key and the certificate for it, both as PEM."""
+
+    key: bytes
+    certificate: bytes
+
+
+def authority(directory: Path, now: datetime.datetime) -> Authority:
+    """The authority of this cluster; made, with its key first, if there is none. Raises NotReady and Refused."""
+    key_path, certificate_path = directory / "ca.key", directory / "ca.crt"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not certificate_path.exists():
+            made = _make_authority(now)
+            atomic_file.write(key_path, private_pem(made.key))
+            atomic_file.write(certificate_path, made.pem, 0o644)
+        return _load_authority(key_path.read_bytes(), certificate_path.read_bytes(), directory)
+    except OSError as error:
+        raise NotReady(f"certificates in {directory}: {error}") from error
+
+
+def server_certificate(ca: Authority, directory: Path, known_as: Iterable[str], now: datetime.datetime) -> Path:
+    """A new certificate for the server under these addresses and names and this machine's, with its key in one file."""
+    names = [*known_as, "127.0.0.1", "::1", "localhost", socket.gethostname()]
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "podlane-master")])
+    san = x509.SubjectAlternativeName([_general_name(name) for name in dict.fromkeys(names) if name])
+    certificate = _sign(ca, subject, key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now, names=san)
+    path = directory / "server.pem"
+    try:
+        atomic_file.write(path, private_pem(key) + certificate)
+    except OSError as error:
+        raise NotReady(f"certificate of the server {path}: {error}") from error
+    return path
+
+
+def client_identity(ca: Authority, user: str, groups: Iterable[str], now: datetime.datetime) -> Identity:
+    """A key and a certificate for a user (CN) of some groups (O)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _sign(ca, _subject(user, groups), key.public_key(), ExtendedKeyUsageOID.CLIENT_AUTH, now)
+    return Identity(key=private_pem(key), certificate=certificate)
+
+
+def sign_request(ca: Authority, pem: bytes, usages: Iterable[str], seconds: float, now: datetime.datetime) -> bytes:
+    """A certificate, as PEM, for what the request names and its key, good for these usages and so many seconds.
+
+    It is for the caller to say whether the request may be granted.
+    """
+    request, wanted = x509.load_pem_x509_csr(pem), frozenset(usages)
+    life = datetime.timedelta(seconds=seconds)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(request.subject)
+        .issuer_name(ca.certificate.subject)
+        .public_key(request.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_APART if life >= LONG else now)
+        .not_valid_after(min(now + life, ca.certificate.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(wanted), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([EXTENDED[one] for one in sorted(wanted & EXTENDED.keys())]), False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False)
+    )
+    for extension in request.extensions:
+        if isinstance(extension.value, x509.SubjectAlternativeName):
+            builder = builder.add_extension(extension.value, critical=False)
+    return builder.sign(ca.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _key_usage(wanted: frozenset[str]) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=DIGITAL_SIGNATURE in wanted,
+        content_commitment=False,
+        key_encipherment=KEY_ENCIPHERMENT in wanted,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def admin_kubeconfig(ca: Authority, path: Path, server: str, now: datetime.datetime) -> bool:
+    """Write the administrator's kubeconfig, mode 0600, unless the file there is already for this server and authority.
+
+    Returns whether it was written.
+    """
+    try:
+        if _serves(path, server, ca):
+            return False
+        admin = client_identity(ca, "system:admin", (SYSTEM_MASTERS,), now)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_file.write(path, yaml.safe_dump(kubeconfig(server, ca, admin, "admin"), sort_keys=False).encode())
+    except OSError as error:
+        raise NotReady(f"kubeconfig {path}: {error}") from error
+    return True
+
+
+def kubeconfig(server: str, ca: Authority, identity: Identity, user: str) -> dict[str, object]:
+    """A kubeconfig with everything inside."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "podlane", "cluster": {"server": server, "certificate-authority-data": _base64(ca.pem)}}],
+        "users": [
+            {
+                "name": user,
+                "user": {
+                    "client-certificate-data": _base64(identity.certificate),
+                    "client-key-data": _base64(identity.key),
+                },
+            }
+        ],
+        "contexts": [{"name": "podlane", "context": {"cluster": "podlane", "user": user}}],
+        "current-context": "podlane",
+    }
+
+
+def _serves(path: Path, server: str, ca: Authority) -> bool:
+    if not path.exists():
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return f"server: {server}\n" in text and _base64(ca.pem) in text
+
+
+def _make_authority(now: datetime.datetime) -> Authority:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"podlane-ca-{now:%Y%m%d%H%M%S}")])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_APART)
+        .not_valid_after(now + LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(key, certificate)
+
+
+def _load_authority(key_pem: bytes, certificate_pem: bytes, directory: Path) -> Authority:
+    try:
+        key = serialization.load_pem_private_key(key_pem, password=None)
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+    except ValueError as error:
+        raise Refused(f"certificates in {directory} cannot be read: {error}; left unchanged") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+        raise Refused(f"ca.key and ca.crt in {directory} do not belong together; left unchanged")
+    return Authority(key, certificate)
+
+
+def _sign(
+    ca: Authority,
+    subject: x509.Name,
+    public_key: CertificatePublicKeyTypes,
+    usage: x509.ObjectIdentifier,
+    now: datetime.datetime,
+    *,
+    names: x509.SubjectAlternativeName | None = None,
+) -> bytes:
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(ca.certificate.subject)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCKS_APART)
+        .not_valid_after(min(now + LIFETIME, ca.certificate.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False)
+    )
+    if names is not None:
+        builder = builder.add_extension(names, critical=False)
+    return builder.sign(ca.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _subject(user: str, groups: Iterable[str]) -> x509.Name:
+    organizations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*organizations, x509.NameAttribute(NameOID.COMMON_NAME, user)])
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The key as PEM (PKCS 8), not encrypted."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,127 @@
+"""The list of controllers: what each watches, and its reconcile function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from master.admission import resource_quota
+from master.controllers import bootstrap, cluster_roles
+from master.controllers.actions import Action
+from master.controllers.certificates import sync_approvals, sync_signatures
+from master.controllers.context import SHORT_LIVED_KINDS, Controller, Lister
+from master.controllers.expiration import sync_expiration
+from master.controllers.garbage_collector import OWNED_KINDS, sync_owners
+from master.controllers.namespaces import NAMESPACED_KINDS, sync_namespaces
+from master.controllers.network import endpoint_slice_mirroring, host_subnets, ingress_ips, net_namespaces
+from master.controllers.network.endpoint_slice_mirroring import MIRRORED_KINDS
+from master.controllers.network.kubernetes_service import sync_kubernetes_service
+from master.controllers.nodes import taints
+from master.controllers.nodes.taints import sync_pod_readiness
+from master.controllers.persistent_volumes import sync_claims
+from master.controllers.resource_quotas import sync_quotas
+from master.controllers.scheduling.scheduler import sync_scheduler
+from master.controllers.service_accounts import sync_token_secrets
+from master.controllers.workloads.cron_jobs import sync_cron_jobs
+from master.controllers.workloads.daemon_sets import sync_daemon_sets
+from master.controllers.workloads.deployments import sync_deployments
+from master.controllers.workloads.disruption_budgets import SCALABLE_KINDS, sync_disruption_budgets
+from master.controllers.workloads.jobs import sync_jobs
+from master.controllers.workloads.replica_sets import REPLICA_KINDS, sync_replicas
+from master.controllers.workloads.stateful_sets import STATEFUL_SET_KINDS, sync_stateful_sets
+from master.registry import creation
+
+ROLLOUT_SECONDS = 5.0
+"""Time between two looks for what becomes so by time alone: a pod that has been ready for long enough."""
+
+JOB_SECONDS = 1.0
+"""Time between two looks for deadlines of jobs, for retries and for times of cron jobs that have come."""
+
+EXPIRY_SECONDS = 60.0
+"""Time between two looks for what is to be forgotten."""
+
+
+def _sync_network(look: Lister) -> Iterator[Action]:
+    wish, nodes, namespaces = look.env.wish, look.all("Node"), look.all("Namespace")
+    yield from bootstrap.bootstrap_objects(wish, namespaces, look.one("ClusterNetwork", "default"))
+    yield from host_subnets.reconcile_host_subnets(wish, nodes, look.all("HostSubnet"), look.cursor("subnets"))
+    yield from net_namespaces.reconcile_net_namespaces(wish, namespaces, look.all("NetNamespace"), look.cursor("vnids"))
+
+
+def _with_all(passes: Callable[..., Iterable[Action]], *kinds: str) -> Callable[[Lister], Iterable[Action]]:
+    """A controller that sees everything of these kinds, in this order."""
+    return lambda look: passes(*(look.all(kind) for kind in kinds))
+
+
+KUBERNETES_SERVICE = "master service"
+
+CONTROLLERS = (
+    Controller(
+        "network", ("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"), _sync_network, opens=True
+    ),
+    Controller(
+        "service network",
+        ("ServiceCIDR",),
+        lambda look: bootstrap.bootstrap_service_cidr(
+            look.env.wish, look.one("ServiceCIDR", bootstrap.SERVICE_CIDR_NAME)
+        ),
+    ),
+    Controller(
+        "priority classes",
+        ("PriorityClass",),
+        _with_all(bootstrap.bootstrap_priority_classes, "PriorityClass"),
+        opens=True,
+    ),
+    Controller(
+        KUBERNETES_SERVICE,
+        ("Service", "Endpoints", "EndpointSlice", "ClusterNetwork"),
+        sync_kubernetes_service,
+        opens=True,
+    ),
+    Controller("account secrets", ("Secret", "ServiceAccount"), sync_token_secrets),
+    Controller(
+        "accounts",
+        ("Namespace", "ServiceAccount", "ConfigMap"),
+        lambda look: creation.reconcile_companions(
+            look.all("Namespace"), look.all("ServiceAccount"), look.all("ConfigMap"), look.env.authority
+        ),
+    ),
+    Controller(
+        "roles",
+        ("ClusterRole", "ClusterRoleBinding"),
+        _with_all(cluster_roles.reconcile, "ClusterRole", "ClusterRoleBinding"),
+        opens=True,
+    ),
+    Controller("certificate approvals", ("CertificateSigningRequest", "Node"), sync_approvals),
+    Controller("certificates", ("CertificateSigningRequest",), sync_signatures),
+    Controller("scheduler", ("Pod", "Node"), sync_scheduler),
+    Controller("deployments", ("Deployment", "ReplicaSet", "Pod"), sync_deployments, ROLLOUT_SECONDS),
+    Controller("replicas", (*REPLICA_KINDS, "Pod"), sync_replicas, ROLLOUT_SECONDS),
+    Controller("disruptions", ("PodDisruptionBudget", "Pod", *SCALABLE_KINDS), sync_disruption_budgets),
+    Controller("daemon-sets", ("DaemonSet", "ControllerRevision", "Node", "Pod"), sync_daemon_sets, ROLLOUT_SECONDS),
+    Controller("stateful-sets", STATEFUL_SET_KINDS, sync_stateful_sets, ROLLOUT_SECONDS),
+    Controller("cron-jobs", ("CronJob", "Job"), sync_cron_jobs, JOB_SECONDS),
+    Controller("jobs", ("Job", "Pod"), sync_jobs, JOB_SECONDS),
+    Controller(
+        "quotas",
+        tuple(kind.name for kind in resource_quota.COUNTED_KINDS if kind.name not in SHORT_LIVED_KINDS),
+        sync_quotas,
+    ),
+    Controller(
+        "ingress addresses",
+        ("Service",),
+        lambda look: ingress_ips.reconcile(
+            look.env.wish.services.ingress, look.all("Service"), look.cursor("ingress-addresses")
+        ),
+    ),
+    Controller("mirrored-endpoints", MIRRORED_KINDS, _with_all(endpoint_slice_mirroring.reconcile, *MIRRORED_KINDS)),
+    Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"), sync_claims),
+    Controller("dependents", OWNED_KINDS, sync_owners),
+    Controller(
+        "namespaces",
+        ("Namespace", *(name for name in NAMESPACED_KINDS if name not in SHORT_LIVED_KINDS)),
+        sync_namespaces,
+    ),
+    Controller("taints", ("Node",), lambda look: taints.reconcile(look.all("Node"), look.now)),
+    Controller("unready", ("Node",), sync_pod_readiness),
+    Controller("expiry", (), sync_expiration, EXPIRY_SECONDS),
+)

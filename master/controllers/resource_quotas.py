@@ -1,0 +1,27 @@
+"""Usage of ResourceQuotas, recounted. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+
+from master.admission.resource_quota import ListObjects, recount, with_used
+from master.controllers.actions import Action, Update
+from master.controllers.context import Lister
+from master.kinds.resource_quota import ResourceQuota
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+
+
+def reconcile(quotas: Iterable[ResourceQuota], objects: ListObjects, now: datetime.datetime) -> Iterator[Update]:
+    """The quotas that have used something else than they say."""
+    for quota in quotas:
+        found = with_used(quota, recount(quota, objects, now))
+        if found.status != quota.status:
+            yield Update(found, quota)
+
+
+def sync_quotas(look: Lister) -> Iterable[Action]:
+    """Recount the usage of all quotas."""
+    found = look.all("ResourceQuota")
+    return reconcile(found, look.all, look.now) if found else ()

@@ -1,0 +1,131 @@
+"""Status of PodDisruptionBudgets: healthy pods, and disruptions allowed. Pure.
+
+The numbers are those of Kubernetes. Percentages and maxUnavailable are relative to the number of pods that the
+controllers of the pods expect.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from api.core.pod import Pod
+from api.meta.types import Object
+from master.controllers.actions import Action, Update
+from master.controllers.context import Lister
+from master.kinds import BY_NAME, STORED
+from master.kinds.kind import parse_time, show_time
+from master.kinds.pod import is_ready
+from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetStatus
+from master.kinds.workload import share
+from master.resources.disruption_budgets import SYNC_FAILED, budget_conditions, covers, with_condition
+from master.resources.metadata import controller_of
+
+DISRUPTION_TIMEOUT = datetime.timedelta(minutes=2)
+"""How long somebody's promise to end a pod is believed."""
+
+
+class ExpectedCountUnknown(Exception):
+    """It cannot be told how many pods there ought to be; the text is for the condition."""
+
+
+def reconcile(
+    budgets: Iterable[PodDisruptionBudget], pods: Iterable[Pod], scaled: Iterable[Object], now: datetime.datetime
+) -> Iterator[Update]:
+    """The status of each budget, where it is news. `scaled` are all objects that say how many pods they want."""
+    owners = {item.metadata.uid: item for item in scaled}
+    by_namespace: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        by_namespace[pod.metadata.namespace].append(pod)
+    for budget in budgets:
+        mine = [pod for pod in by_namespace[budget.metadata.namespace] if covers(budget, pod)]
+        status = _status(budget, mine, owners, now)
+        if status != budget.status:
+            yield Update(replace(budget, status=status), budget)
+
+
+def _status(
+    budget: PodDisruptionBudget, pods: list[Pod], owners: Mapping[str, Object], now: datetime.datetime
+) -> PodDisruptionBudgetStatus:
+    old = replace(budget.status, observed_generation=budget.metadata.generation)
+    try:
+        expected, desired = _desired_healthy(budget, pods, owners)
+    except ExpectedCountUnknown as error:
+        failed = replace(old, disruptions_allowed=0)
+        return replace(failed, conditions=budget_conditions(failed, SYNC_FAILED, str(error), now))
+    promised = _pending_disruptions(budget, pods, now)
+    healthy = sum(
+        is_ready(pod) and not pod.metadata.deletion_timestamp and pod.metadata.name not in promised for pod in pods
+    )
+    counted = replace(
+        old,
+        disrupted_pods=promised,
+        disruptions_allowed=max(0, healthy - desired) if expected else 0,
+        current_healthy=healthy,
+        desired_healthy=desired,
+        expected_pods=expected,
+    )
+    return with_condition(counted, now)
+
+
+def _pending_disruptions(budget: PodDisruptionBudget, pods: Iterable[Pod], now: datetime.datetime) -> dict[str, str]:
+    """Of the pods that are still there, those that somebody promised to end not long ago."""
+    there = {pod.metadata.name for pod in pods if not pod.metadata.deletion_timestamp}
+    found = {name: parse_time(since) for name, since in budget.status.disrupted_pods.items() if name in there}
+    return {
+        name: show_time(since)
+        for name, since in found.items()
+        if since is not None and now < since + DISRUPTION_TIMEOUT
+    }
+
+
+# --- how many there ought to be ---------------------------------------------------------------------------------------
+
+
+def _desired_healthy(budget: PodDisruptionBudget, pods: list[Pod], owners: Mapping[str, Object]) -> tuple[int, int]:
+    """(pods that there ought to be, pods that must be healthy). Raises Unknown."""
+    spec = budget.spec
+    if spec.max_unavailable is not None:
+        expected = _expected_pods(pods, owners)
+        return expected, max(0, expected - share(spec.max_unavailable, expected, up=True))
+    if isinstance(spec.min_available, int):
+        return len(pods), spec.min_available
+    if spec.min_available is None:
+        return 0, 0
+    expected = _expected_pods(pods, owners)
+    return expected, share(spec.min_available, expected, up=True)
+
+
+def _expected_pods(pods: Iterable[Pod], owners: Mapping[str, Object]) -> int:
+    """What the controllers of these pods want together; pods without one are not counted."""
+    scales: dict[str, int] = {}
+    for pod in pods:
+        owner: Object | None = None
+        reference = controller_of(pod.metadata)
+        while reference is not None and (above := owners.get(reference.uid)) is not None:
+            owner, reference = above, controller_of(above.metadata)
+        if owner is not None:
+            scaling = BY_NAME[owner.KIND].scaling
+            scales[owner.metadata.uid] = scaling.replicas(owner) if scaling else 0
+        elif reference is not None:
+            kind = BY_NAME.get(reference.kind)
+            if kind is not None and kind.scaling is None:
+                what = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+                raise ExpectedCountUnknown(f"{what} does not implement the scale subresource")
+            raise ExpectedCountUnknown(f'found no controllers for pod "{pod.metadata.name}"')
+    return sum(scales.values())
+
+
+SCALABLE_KINDS = tuple(kind.name for kind in STORED if kind.scaling is not None)
+"""Kinds whose objects say how many pods they want."""
+
+
+def sync_disruption_budgets(look: Lister) -> Iterable[Action]:
+    """Update the status of all PodDisruptionBudgets."""
+    if not (found := look.all("PodDisruptionBudget")):
+        return ()
+    scaled = [item for kind in SCALABLE_KINDS for item in look.all(kind)]
+    return reconcile(found, look.all("Pod"), scaled, look.now)

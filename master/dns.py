@@ -1,0 +1,93 @@
+"""The DNS server of the master: names of services, for clients outside the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from ipaddress import IPv4Address, IPv4Network
+
+import dns.name
+
+from api.core.endpoints import EndpointSlice
+from api.core.services import Service
+from api.network.types import HostSubnet, NetNamespace
+from master.config import MasterConfig
+from master.store.records import Event, Record
+from master.store.store import Store
+from nameserver.directory import Directory
+from nameserver.names import GLOBAL_LANE, STRANGER, Domain, Names
+from nameserver.server import NameServer
+from reconcile.errors import NotReady
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 10.0
+
+
+class DNSServer:
+    """Whoever reaches the master may ask for all names. With projects apart, who asks from a node's address, or as a
+    pod, gets only those that are for everybody: it may be a pod of any project, behind its node's address.
+
+    Others are not asked for other names: nobody's questions go through the master.
+    """
+
+    def __init__(self, store: Store, settings: MasterConfig) -> None:
+        networks = [settings.cluster_network, *(entry.cidr for entry in settings.more_cluster_networks)]
+        self._address, self._port = settings.advertise_address, settings.dns_port
+        self._pods = tuple(IPv4Network(network) for network in networks)
+        self._is_flat = settings.plugin == "ovs-subnet"
+        self._lanes: dict[str, int] = {}
+        self._nodes: dict[str, str] = {}
+        self._node_addresses: frozenset[str] = frozenset()
+        self._directory = Directory()
+        origin = dns.name.from_text(settings.cluster_domain)
+        domain = Domain(origin, (*self._pods, IPv4Network(settings.service_network)), self._address)
+        self._names = Names(self._directory, domain, None if self._is_flat else self._lanes)
+        self._server = NameServer(self._names, self._lane)
+        for kind in (Service, EndpointSlice, NetNamespace, HostSubnet):
+            for record in store.scan(kind.KIND):
+                self._take(record, is_there=True)
+            store.watch(kind.KIND, self._follow)
+        self._directory.ready = True
+
+    async def run(self) -> None:
+        """Until cancelled. An address that cannot be had is told, and tried again."""
+        trouble = ""
+        try:
+            while self._port:
+                try:
+                    await self._server.start(self._address, self._port)
+                    break
+                except NotReady as error:
+                    if trouble != str(error):
+                        trouble = str(error)
+                        log.warning("names are not told", extra={"why": trouble})
+                await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.Event().wait()
+        finally:
+            await self._server.stop()
+
+    def _follow(self, event: Event) -> None:
+        self._take(event.record, is_there=event.type != "DELETED")
+
+    def _take(self, record: Record, *, is_there: bool) -> None:
+        key, item = (record.key.namespace, record.key.name), record.object
+        if isinstance(item, Service):
+            self._directory.put_service(key, item if is_there else None)
+        elif isinstance(item, EndpointSlice):
+            self._directory.put_slice(key, item if is_there else None)
+        elif isinstance(item, NetNamespace):
+            self._lanes.pop(item.netname, None)
+            self._lanes |= {item.netname: item.netid} if is_there else {}
+            self._server.show(self._names, self._lane)
+        elif isinstance(item, HostSubnet):
+            self._nodes.pop(key[1], None)
+            self._nodes |= {key[1]: item.host_ip} if is_there else {}
+            self._node_addresses = frozenset(self._nodes.values())
+
+    def _lane(self, address: str) -> int:
+        """Of who asks from an address."""
+        if self._is_flat:
+            return GLOBAL_LANE
+        is_pod = any(IPv4Address(address) in network for network in self._pods)
+        return STRANGER if is_pod or address in self._node_addresses else GLOBAL_LANE

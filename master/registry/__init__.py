@@ -1,0 +1,1 @@
+"""Operations on resources: decode, admit, store, answer."""

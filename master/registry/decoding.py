@@ -1,0 +1,108 @@
+"""Decoding of request bodies: names, strictness, defaults and validation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from api.meta.schema import UNKNOWN
+from api.validation.registry import decode, default
+from master.kinds.kind import AnyKind, with_metadata
+from master.wire import answers
+from master.wire.readable import unreadable
+from master.wire.request import Target
+
+
+def random_letters() -> str:
+    """Five of them."""
+    return "".join(random.choices(NAME_LETTERS, k=5))
+
+
+NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Letters of generated names: no vowels, so that they make no words."""
+
+MAX_GENERATED_NAME_LENGTH = 63
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedObject:
+    """An object from a client, accepted; the warnings go back with the answer."""
+
+    item: Any
+    warnings: tuple[str, ...]
+
+
+def decode_object(
+    where: Target, document: object, strictness: str, random_letters: Callable[[], str] | None = None
+) -> DecodedObject:
+    """The object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName."""
+    kind = where.kind
+    if not isinstance(document, dict):
+        raise answers.bad_request(f"the body is not a {kind.name}: a JSON object is accepted")
+    document = _fill_name(where, check_type_meta(kind, document), random_letters)
+    item, problems, warnings = decode(kind.type, document, kind.rules)
+    told_of = {problem.path for problem in problems}
+    found = unreadable(kind.type.API_VERSION, kind.name, document)
+    problems = (*problems, *(problem for problem in found if problem.path not in told_of))
+    unknown = [problem for problem in problems if problem.reason == UNKNOWN]
+    if unknown and strictness == "Strict":
+        raise answers.unknown_fields(kind, [problem.path for problem in unknown])
+    told = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
+    refused = [problem for problem in problems if problem.reason != UNKNOWN]
+    if refused or item is None:
+        name = document["metadata"].get("name") if isinstance(document["metadata"], dict) else ""
+        with answers.warned(told):
+            raise answers.invalid(kind, name if isinstance(name, str) else "", refused)
+    return DecodedObject(
+        with_metadata(default(item, kind.rules), managed_fields=None, self_link=""), (*told, *warnings)
+    )
+
+
+def check_type_meta(kind: AnyKind, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document with apiVersion and kind. Raise if it names others than the request's resource."""
+    version = kind.type.API_VERSION
+    if document.get("apiVersion") not in (None, "", version):
+        raise answers.bad_request(
+            f"the API version in the data ({document['apiVersion']}) does not match the expected API version "
+            f"({version})"
+        )
+    if document.get("kind") not in (None, "", kind.name):
+        raise answers.bad_request(f'{document["kind"]} in version "{version}" cannot be handled as a {kind.name}')
+    return {**document, "apiVersion": version, "kind": kind.name}
+
+
+def _fill_name(where: Target, document: dict[str, Any], random_letters: Callable[[], str] | None) -> dict[str, Any]:
+    """The document with namespace and name as the path has them, which it may leave out but not contradict."""
+    given = document.get("metadata")
+    if given is not None and not isinstance(given, dict):
+        return document
+    metadata = dict(given or {})
+    if where.kind.namespaced:
+        check_namespace(metadata.get("namespace"), where.namespace)
+        metadata["namespace"] = where.namespace
+    if where.name:
+        if metadata.get("name") not in (None, "", where.name):
+            raise answers.bad_request(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({where.name})"
+            )
+        metadata["name"] = where.name
+    prefix = metadata.get("generateName")
+    if not metadata.get("name") and prefix and isinstance(prefix, str) and random_letters is not None:
+        metadata["name"] = generate_name(prefix, random_letters())
+    return {**document, "metadata": metadata}
+
+
+def check_namespace(given: object, wanted: str) -> None:
+    """Raise the refusal of a body that names another namespace than the path; it may leave it out."""
+    if given not in (None, "", wanted):
+        raise answers.bad_request(
+            f"the namespace of the provided object ({given}) does not match the namespace sent on the request "
+            f"({wanted})"
+        )
+
+
+def generate_name(prefix: str, letters: str) -> str:
+    """A generated name."""
+    return prefix[: MAX_GENERATED_NAME_LENGTH - len(letters)] + letters

@@ -1,0 +1,358 @@
+"""Server-side apply: field sets, field managers and conflicts. Pure.
+
+A path is a tuple of steps: `f:NAME` into an object, `k:{KEYS}` to an item of a list whose items are identified by
+keys, `v:VALUE` to an item of a set (FieldsV1 of structured-merge-diff).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from api.meta.schema import MISSING, FieldError, without_nulls
+from api.meta.types import StatusCause, StatusDetails
+from master.kinds.kind import AnyKind, with_metadata
+from master.kinds.shape import OPEN, Form, Shape
+from master.registry.decoding import check_type_meta
+from master.wire import answers
+from master.wire.answers import Failure, failure
+from master.wire.request import Target
+
+Json = Any
+Path = tuple[str, ...]
+FieldSet = frozenset[Path]
+
+KEY_DEFAULTS = {"protocol": "TCP"}
+"""Keys that an item may leave out."""
+
+_PATHS_KEY = object()
+"""The value of an item of a list that is there for itself, beside its fields."""
+
+_UNOWNED = frozenset(
+    ("f:metadata", f"f:{name}")
+    for name in (
+        "name", "namespace", "generateName", "uid", "resourceVersion", "generation", "creationTimestamp",
+        "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink",
+    )
+) | {("f:apiVersion",), ("f:kind",), ("f:metadata",)}  # fmt: skip
+"""What nobody owns: identity, and what the server sets."""
+
+
+def leaves(document: Mapping[str, Json], shape: Shape) -> dict[Path, Json]:
+    """Every field that can have an owner, with its value."""
+    return {path: value for path, value in _leaves(document, shape, ()) if path and path not in _UNOWNED}
+
+
+def _leaves(value: Json, shape: Shape, path: Path) -> Iterator[tuple[Path, Json]]:
+    if isinstance(value, dict) and value and shape.form is not Form.ATOMIC:
+        for key, item in value.items():
+            yield from _leaves(item, shape.at(key), (*path, f"f:{key}"))
+    elif isinstance(value, list) and value and shape.form is Form.LIST_MAP:
+        for item in value:
+            place = (*path, step_of(item, shape))
+            yield place, _PATHS_KEY
+            yield from _leaves(item, shape.item or OPEN, place)
+    elif isinstance(value, list) and value and shape.form is Form.SET:
+        for item in value:
+            yield (*path, step_of(item, shape)), item
+    else:
+        yield path, value
+
+
+def step_of(item: Json, shape: Shape) -> str:
+    """The step to an item of a list."""
+    if shape.form is Form.LIST_MAP and isinstance(item, dict):
+        keys = {key: item.get(key, KEY_DEFAULTS.get(key)) for key in sorted(shape.keys)}
+        return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
+    return "v:" + _compact(item)
+
+
+def _compact(value: Json) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def to_fields(paths: Iterable[Path]) -> dict[str, Json]:
+    """FieldsV1: the paths as a tree, in which `.` says that a place with others below it is owned, too."""
+    root: dict[str, Json] = {}
+    for path in sorted(paths, key=len):
+        place = root
+        for step in path:
+            place = place.setdefault(step, {})
+        place["."] = {}
+    return {step: _without_unowned(below) for step, below in sorted(root.items())}
+
+
+def _without_unowned(tree: Mapping[str, Json]) -> dict[str, Json]:
+    if tree.keys() == {"."}:
+        return {}
+    return {step: _without_unowned(below) if step != "." else {} for step, below in sorted(tree.items())}
+
+
+def from_fields(fields: Json) -> FieldSet:
+    """The paths of a FieldsV1; what has not its form is left out."""
+    return frozenset(path for path in _paths(fields, ()) if path)
+
+
+def _paths(tree: Json, path: Path) -> Iterator[Path]:
+    if not isinstance(tree, dict):
+        return
+    if not tree or "." in tree:
+        yield path
+    for step, below in tree.items():
+        if step != ".":
+            yield from _paths(below, (*path, step))
+
+
+def format_path(path: Path) -> str:
+    """A path for people, as the reference writes it: .spec.containers[name="a"].image"""
+    return "".join(map(_format_step, path))
+
+
+def _format_step(step: str) -> str:
+    kind, _, rest = step.partition(":")
+    if kind == "f":
+        return f".{rest}"
+    if kind == "v":
+        return f"[={rest}]"
+    keys: dict[str, Json] = msgspec.json.decode(rest)
+    return "[" + ",".join(f"{key}={_compact(value)}" for key, value in keys.items()) + "]"
+
+
+APPLY, UPDATE = "Apply", "Update"
+BEFORE_FIRST_APPLY = "before-first-apply"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldManager:
+    """One row of `metadata.managedFields`. `time` is when its fields last changed."""
+
+    manager: str
+    operation: str
+    subresource: str
+    api_version: str
+    time: str
+    fields: FieldSet
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """By which an owner is known from one write to the next."""
+        return self.manager, self.operation, self.subresource
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A field that an apply would change although somebody else owns it."""
+
+    owner: FieldManager
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The document after an apply, who owns what in it, and what it may not change unless it is forced to."""
+
+    document: dict[str, Json]
+    owners: tuple[FieldManager, ...]
+    conflicts: tuple[Conflict, ...]
+
+
+def managers_in(document: Mapping[str, Json]) -> tuple[FieldManager, ...]:
+    """The owners that `metadata.managedFields` tells; rows that have not its form are left out."""
+    metadata = document.get("metadata")
+    managed = metadata.get("managedFields") if isinstance(metadata, dict) else None
+    rows = managed if isinstance(managed, list | tuple) else ()
+    return tuple(_parse_manager(row) for row in rows if isinstance(row, dict) and row.get("manager"))
+
+
+def _parse_manager(row: Mapping[str, Json]) -> FieldManager:
+    def text(key: str) -> str:
+        return str(row.get(key) or "")
+
+    fields = from_fields(row.get("fieldsV1"))
+    return FieldManager(
+        text("manager"), text("operation"), text("subresource"), text("apiVersion"), text("time"), fields
+    )
+
+
+def format_managers(owners: Iterable[FieldManager]) -> list[dict[str, Json]]:
+    """`metadata.managedFields`; owners of nothing are dropped."""
+    return [_format_manager(owner) for owner in owners if owner.fields]
+
+
+def _format_manager(owner: FieldManager) -> dict[str, Json]:
+    row: dict[str, Json] = {
+        "manager": owner.manager,
+        "operation": owner.operation,
+        "apiVersion": owner.api_version,
+        "time": owner.time,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": to_fields(owner.fields),
+    }
+    return row | ({"subresource": owner.subresource} if owner.subresource else {})
+
+
+# --- apply ------------------------------------------------------------------------------------------------------------
+
+
+def apply(
+    live: dict[str, Json], wish: dict[str, Json], shape: Shape, owners: Sequence[FieldManager], me: FieldManager
+) -> Applied:
+    """What an apply of `wish` by `me` makes of the live document, which is empty if there is none yet.
+
+    `me.fields` is ignored. Conflicts are what a caller refuses; with them taken by force the result stands as it is.
+    """
+    before, wanted = leaves(live, shape), leaves(wish, shape)
+    if before and not owners:
+        owners = (FieldManager(BEFORE_FIRST_APPLY, UPDATE, "", me.api_version, me.time, frozenset(before)),)
+    others = [owner for owner in owners if owner.identity != me.identity]
+    mine = next((owner for owner in owners if owner.identity == me.identity), None)
+    changed = frozenset(path for path, value in wanted.items() if path not in before or before[path] != value)
+    conflicts = tuple(Conflict(owner, path) for owner in others for path in sorted(owner.fields & changed))
+    left = [replace(owner, fields=owner.fields - changed) for owner in others]
+    dropped = (mine.fields if mine else frozenset()) - frozenset(wanted)
+    document = _merge(live, wish, shape)
+    for path in _removable(dropped, left, frozenset(wanted)):
+        _remove_path(document, path, shape)
+    fields = frozenset(wanted)
+    time = mine.time if mine is not None and mine.fields == fields else me.time
+    return Applied(document, (*left, replace(me, fields=fields, time=time)), conflicts)
+
+
+def _merge(live: Json, wish: Json, shape: Shape) -> Json:
+    if isinstance(live, dict) and isinstance(wish, dict) and shape.form is not Form.ATOMIC:
+        joined = {key: _merge(live[key], value, shape.at(key)) for key, value in wish.items() if key in live}
+        return {**copy.deepcopy(live), **copy.deepcopy(wish), **joined}
+    if isinstance(live, list) and isinstance(wish, list) and shape.form in (Form.LIST_MAP, Form.SET):
+        wanted = {step_of(item, shape): item for item in wish}
+        known = {step_of(item, shape): item for item in live}
+        inner = shape.item or OPEN
+        kept = [_merge(item, wanted[step], inner) if step in wanted else item for step, item in known.items()]
+        return copy.deepcopy(kept + [item for step, item in wanted.items() if step not in known])
+    return copy.deepcopy(wish)
+
+
+def _removable(dropped: FieldSet, others: Iterable[FieldManager], wanted: FieldSet) -> list[Path]:
+    """What nobody else owns, nor anything below it; what goes with a place above it is not named again."""
+    needed = {
+        place
+        for fields in (wanted, *(owner.fields for owner in others))
+        for path in fields
+        for place in _ancestors(path)
+    }
+    gone = dropped - needed
+    return [path for path in gone if not any(place in gone for place in _ancestors(path[:-1]))]
+
+
+def _ancestors(path: Path) -> Iterator[Path]:
+    """The path and all places above it."""
+    return (path[:length] for length in range(1, len(path) + 1))
+
+
+def _remove_path(document: Json, path: Path, shape: Shape) -> None:
+    for step in path[:-1]:
+        document, shape = _descend(document, step, shape)
+    if isinstance(document, dict):
+        document.pop(path[-1].removeprefix("f:"), None)
+    elif isinstance(document, list):
+        document[:] = [item for item in document if step_of(item, shape) != path[-1]]
+
+
+def _descend(document: Json, step: str, shape: Shape) -> tuple[Json, Shape]:
+    if isinstance(document, dict):
+        name = step.removeprefix("f:")
+        return document.get(name), shape.at(name)
+    if isinstance(document, list):
+        found = next((item for item in document if step_of(item, shape) == step), None)
+        return found, shape.item or OPEN
+    return None, OPEN
+
+
+# --- every other write ------------------------------------------------------------------------------------------------
+
+
+def track_update(
+    old: Mapping[str, Json], new: Mapping[str, Json], shape: Shape, owners: Sequence[FieldManager], me: FieldManager
+) -> tuple[FieldManager, ...]:
+    """The owners after a write that was no apply: who writes owns what the write changed. `me.fields` is ignored.
+
+    Without owners there are none afterwards: the record begins with the first apply.
+    """
+    before, after = leaves(old, shape), leaves(new, shape)
+    changed = frozenset(path for path, value in after.items() if path not in before or before[path] != value)
+    lost = frozenset(before.keys() - after.keys()) | changed
+    if not owners or not lost:
+        return tuple(owners)
+    kept = [owner if owner.identity == me.identity else replace(owner, fields=owner.fields - lost) for owner in owners]
+    mine = next((owner for owner in kept if owner.identity == me.identity), None)
+    if mine is None:
+        return (*kept, replace(me, fields=changed))
+    fields = (mine.fields - (lost - changed)) | changed
+    time = mine.time if fields == mine.fields else me.time
+    return tuple(replace(owner, fields=fields, time=time) if owner is mine else owner for owner in kept)
+
+
+# --- who owns which field ---------------------------------------------------------------------------------------------
+
+
+def applied_fields(where: Target, document: object, manager: str) -> dict[str, Any]:
+    """The part of an apply's body that its path is about. Raises Failure if it is no body of an apply."""
+    if not manager:
+        problem = FieldError("fieldManager", '""', "is required for apply patch", MISSING)
+        raise answers.invalid_options("PatchOptions", problem)
+    if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
+        raise answers.bad_request(f"the body is not a {where.kind.name}: an object with metadata is accepted")
+    if document["metadata"].get("managedFields") is not None:
+        raise answers.bad_request("metadata.managedFields must be nil")
+    wish: dict[str, Any] = without_nulls(check_type_meta(where.kind, document))  # type: ignore[assignment]
+    if where.subresource == "status":
+        return {key: value for key, value in wish.items() if key in ("apiVersion", "kind", "status")}
+    return {key: value for key, value in wish.items() if key != "status" or where.kind.with_status is None}
+
+
+def managers_after_update(
+    kind: AnyKind, old: Any, new: Any, sent: Mapping[str, Any], me: FieldManager
+) -> tuple[FieldManager, ...]:
+    """The owners after a write that was no apply.
+
+    A client that sends another record than there was sets it, as kubectl does when it hands fields of client-side apply
+    over; an empty one ends it.
+    """
+    had = old.metadata.managed_fields
+    given = (sent.get("metadata") or {}).get("managedFields")
+    if had is None and not given:
+        return ()
+    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    owners = managers_in(before if given is None else sent)
+    return track_update(before, after, kind.shape, owners, me)
+
+
+def with_managed_fields(item: Any, owners: Sequence[FieldManager]) -> Any:
+    """The object with the record of its owners."""
+    return with_metadata(item, managed_fields=format_managers(owners) or None)
+
+
+def apply_conflict(conflicts: Sequence[Conflict]) -> Failure:
+    """409: an apply would change what others own. kubectl shows the causes and tells of --force-conflicts."""
+    causes = tuple(
+        StatusCause(
+            reason="FieldManagerConflict", message=f"conflict with {_shown(row.owner)}", field=format_path(row.path)
+        )
+        for row in conflicts
+    )
+    if len(causes) == 1:
+        listed = f"1 conflict: {causes[0].message}: {causes[0].field}"
+    else:
+        owners = sorted({_shown(row.owner) for row in conflicts})
+        rows = {name: [format_path(row.path) for row in conflicts if _shown(row.owner) == name] for name in owners}
+        lines = [line for name in owners for line in (f"conflicts with {name}:", *(f"- {path}" for path in rows[name]))]
+        listed = f"{len(causes)} conflicts: " + "\n".join(lines)
+    return failure(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))
+
+
+def _shown(owner: FieldManager) -> str:
+    name = f'"{owner.manager}"' + (f' with subresource "{owner.subresource}"' if owner.subresource else "")
+    return f"{name} using {owner.api_version} at {owner.time}" if owner.operation == UPDATE else name

@@ -1,0 +1,160 @@
+"""metrics.k8s.io: usage of nodes and pods, read from kubelets on request and cached briefly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from api.core.node import Node
+from api.core.pod import FINAL_PHASES, Pod
+from master.kinds.resource_metrics import NODE_METRICS, NodeMetrics, PodMetrics, PodStats, Summary, of_node, of_pod
+from master.store.store import Store
+from master.wire import answers, request, tables
+from master.wire.ask import Answer, Ask, Clock
+from master.wire.request import Selection
+from reconcile.errors import NotReady
+
+log = logging.getLogger(__name__)
+
+SUMMARY_PATH = "/stats/summary?only_cpu_and_memory=true"
+CACHE_SECONDS, REQUEST_TIMEOUT_SECONDS = 12.0, 6.0
+MAX_PARALLEL_REQUESTS = 32
+"""So many nodes are asked at the same time."""
+
+
+class KubeletReader(Protocol):
+    """The way to the servers of nodes."""
+
+    async def get(self, node: str, path: str, seconds: float = ...) -> bytes:
+        """The whole answer. Raises NotReady."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedSummary:
+    """What a node has said, None if nothing; by `time.monotonic`."""
+
+    until: float
+    summary: Summary | None
+
+
+class MetricsReader:
+    """A node that does not answer is left out, with its pods; it is not asked again for a moment either."""
+
+    def __init__(self, store: Store, nodes: KubeletReader, clock: Clock) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._clock = clock
+        self._heard: dict[str, _CachedSummary] = {}
+        self._asking: dict[str, asyncio.Task[Summary | None]] = {}
+        self._room = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
+
+    async def answer(self, verb: str, ask: Ask) -> Answer:
+        """GET of one or of many. Raises Failure."""
+        kind, view = ask.where.kind, request.view(ask.accept)
+        if ask.where.subresource:
+            raise answers.no_such_path()
+        if verb not in kind.verbs:
+            raise answers.not_allowed()
+        selection = request.selection(ask.where, ask.query, ask.visible)
+        found = await (self._of_nodes if kind is NODE_METRICS else self._of_pods)(selection, ask.where.name)
+        if ask.where.name:
+            if not found:
+                raise answers.not_found(kind, ask.where.name)
+            return Answer(200, tables.shown(kind, found[0], view, self._clock()))
+        return Answer(200, self._listed(ask, found))
+
+    def _listed(self, ask: Ask, found: list[Any]) -> bytes:
+        kind, view = ask.where.kind, request.view(ask.accept)
+        if view.is_table:
+            include, now = ask.query.get("includeObject", "Metadata"), self._clock()
+            rows = [tables.row(kind, one, view, now, include) for one in found]
+            return tables.table(view, rows, {}, tables.columns(kind))
+        if view.is_metadata:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version, "metadata": {}}
+            return msgspec.json.encode(
+                {**head, "items": [tables.metadata_only(one, view.api_version) for one in found]}
+            )
+        head = {"kind": f"{kind.name}List", "apiVersion": kind.type.API_VERSION, "metadata": {}}
+        return msgspec.json.encode({**head, "items": found})
+
+    async def _of_nodes(self, selection: Selection, name: str) -> list[NodeMetrics]:
+        nodes = [one for one in self._stored(Node.KIND) if name in ("", one.metadata.name) and _selects(selection, one)]
+        told = await self._told({one.metadata.name for one in nodes})
+        now = self._clock()
+        rows = (of_node(one, told[one.metadata.name], now) for one in nodes if one.metadata.name in told)
+        return [one for one in rows if one is not None]
+
+    async def _of_pods(self, selection: Selection, name: str) -> list[PodMetrics]:
+        pods = [
+            one
+            for one in self._stored(Pod.KIND, selection.namespace)
+            if name in ("", one.metadata.name)
+            and one.spec.node_name
+            and one.status.phase not in FINAL_PHASES
+            and _selects(selection, one)
+        ]
+        told = await self._told({one.spec.node_name for one in pods})
+        seen: dict[tuple[str, str, str], PodStats] = {
+            (node, row.pod_ref.namespace, row.pod_ref.name): row for node, said in told.items() for row in said.pods
+        }
+        now, rows = self._clock(), []
+        for one in pods:
+            stats = seen.get((one.spec.node_name, one.metadata.namespace, one.metadata.name))
+            metrics = None if stats is None else of_pod(one, stats, now)
+            if metrics is not None:
+                rows.append(metrics)
+        return rows
+
+    def _stored(self, kind: str, namespace: str = "") -> Iterable[Any]:
+        return (record.object for record in self._store.scan(kind, namespace))
+
+    # --- nodes -----------------------------------------------------------------------------------------------------
+
+    async def _told(self, names: set[str]) -> dict[str, Summary]:
+        """What each of these nodes says, of those that answer."""
+        ordered = sorted(names)
+        said = await asyncio.gather(*(self._ask(name) for name in ordered))
+        return {name: one for name, one in zip(ordered, said, strict=True) if one is not None}
+
+    async def _ask(self, name: str) -> Summary | None:
+        """Who asks while somebody else asks the same waits for the same answer."""
+        known = self._heard.get(name)
+        if known is not None and time.monotonic() < known.until:
+            return known.summary
+        if name not in self._asking:
+            self._asking[name] = task = asyncio.create_task(self._read(name))
+            task.add_done_callback(lambda _: self._asking.pop(name, None))
+        return await asyncio.shield(self._asking[name])
+
+    async def _read(self, name: str) -> Summary | None:
+        summary: Summary | None = None
+        async with self._room:
+            try:
+                summary = msgspec.json.decode(
+                    await self._nodes.get(name, SUMMARY_PATH, REQUEST_TIMEOUT_SECONDS), type=Summary
+                )
+            except NotReady as error:
+                log.info("what a node uses is not known", extra={"node": name, "error": error})
+            except msgspec.DecodeError as error:
+                log.warning("a node tells what nobody understands", extra={"node": name, "error": error})
+        self._heard[name] = _CachedSummary(time.monotonic() + CACHE_SECONDS, summary)
+        asyncio.get_running_loop().call_later(CACHE_SECONDS, self._forget, name)
+        return summary
+
+    def _forget(self, name: str) -> None:
+        known = self._heard.get(name)
+        if known is not None and time.monotonic() >= known.until:
+            del self._heard[name]
+
+
+def _selects(selection: Selection, item: Node | Pod) -> bool:
+    """Whether what is said of this object is among what is asked for."""
+    labels, fields = selection.labels, selection.fields
+    names = {"metadata.name": item.metadata.name, "metadata.namespace": item.metadata.namespace}
+    return labels.matches(item.metadata.labels) and fields.matches(names)

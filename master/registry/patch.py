@@ -1,0 +1,251 @@
+"""The three patch formats: RFC 7386 merge patch, RFC 6902 JSON patch, Kubernetes strategic merge patch. Pure.
+
+Documents are decoded JSON. Arguments are not changed. Raises `InvalidPatch` when a patch cannot be applied.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from master.kinds.shape import OPEN, Form, Shape
+
+Json = Any
+Identity = Callable[[Json], Json]
+
+_DELETE_FROM = "$deleteFromPrimitiveList/"
+_ORDER = "$setElementOrder/"
+
+
+class InvalidPatch(ValueError):
+    """Says which part of the patch does not fit, and what was found there."""
+
+
+def merge_patch(target: Json, patch: Json) -> Json:
+    """RFC 7386: maps are joined, null removes, everything else replaces."""
+    if not isinstance(patch, dict):
+        return copy.deepcopy(patch)
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), value)
+    return result
+
+
+# --- RFC 6902 ---------------------------------------------------------------------------------------------------------
+
+
+def json_patch(target: Json, operations: Json) -> Json:
+    """RFC 6902: the operations in order, all or none."""
+    if not isinstance(operations, list):
+        raise InvalidPatch("a JSON patch is a list of operations")
+    result = copy.deepcopy(target)
+    for number, operation in enumerate(operations):
+        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
+            raise InvalidPatch(f"operation {number} is not an object with op and path")
+        try:
+            result = _operate(result, operation)
+        except InvalidPatch as error:
+            raise InvalidPatch(f"operation {number} ({operation.get('op')} {operation['path']}): {error}") from error
+    return result
+
+
+def _operate(document: Json, operation: Mapping[str, Json]) -> Json:
+    name, path = operation.get("op"), _pointer(operation["path"])
+    if name in ("add", "replace", "test") and "value" not in operation:
+        raise InvalidPatch("value is missing")
+    if name == "add":
+        return _add(document, path, copy.deepcopy(operation["value"]))
+    if name == "remove":
+        return _remove(document, path)
+    if name == "replace":
+        _find(document, path)
+        return _add(_remove(document, path), path, copy.deepcopy(operation["value"])) if path else operation["value"]
+    if name == "test":
+        if not _same(_find(document, path), operation["value"]):
+            raise InvalidPatch("the value there is another one")
+        return document
+    if name in ("move", "copy"):
+        source = _pointer(operation.get("from"))
+        value = copy.deepcopy(_find(document, source))
+        if name == "move":
+            if path[: len(source)] == source and path != source:
+                raise InvalidPatch("a value cannot be moved into itself")
+            document = _remove(document, source)
+        return _add(document, path, value)
+    raise InvalidPatch("op is not one of add, remove, replace, move, copy, test")
+
+
+def _pointer(text: Json) -> list[str]:
+    if not isinstance(text, str) or (text and not text.startswith("/")):
+        raise InvalidPatch(f"{text!r} is not a JSON pointer")
+    return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
+
+
+def _index(items: list[Json], part: str, end: int) -> int:
+    if not part.isdecimal() or (len(part) > 1 and part.startswith("0")) or int(part) > end:
+        raise InvalidPatch(f"{part!r} is not an index of a list of {len(items)}")
+    return int(part)
+
+
+def _find(document: Json, path: Sequence[str]) -> Json:
+    for part in path:
+        if isinstance(document, dict) and part in document:
+            document = document[part]
+        elif isinstance(document, list):
+            document = document[_index(document, part, len(document) - 1)]
+        else:
+            raise InvalidPatch("there is no such place")
+    return document
+
+
+def _add(document: Json, path: Sequence[str], value: Json) -> Json:
+    if not path:
+        return value
+    parent, part = _find(document, path[:-1]), path[-1]
+    if isinstance(parent, dict):
+        parent[part] = value
+    elif isinstance(parent, list):
+        parent.insert(len(parent) if part == "-" else _index(parent, part, len(parent)), value)
+    else:
+        raise InvalidPatch("there is no such place")
+    return document
+
+
+def _remove(document: Json, path: Sequence[str]) -> Json:
+    if not path:
+        return None
+    _find(document, path)
+    parent, part = _find(document, path[:-1]), path[-1]
+    del parent[part if isinstance(parent, dict) else int(part)]
+    return document
+
+
+def _same(one: Json, other: Json) -> bool:
+    """JSON equality: true is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+# --- strategic merge --------------------------------------------------------------------------------------------------
+
+
+def strategic_merge_patch(target: Json, patch: Json, shape: Shape) -> Json:
+    """Kubernetes strategic merge, with all its directives; `shape` says which lists are joined, and by what.
+
+    They are $patch, $retainKeys, $deleteFromPrimitiveList/LIST and $setElementOrder/LIST.
+    """
+    if not isinstance(patch, dict):
+        raise InvalidPatch("a strategic merge patch is an object")
+    return _merge_map(target if isinstance(target, dict) else {}, patch, shape)
+
+
+def _merge_map(target: Mapping[str, Json], patch: Mapping[str, Json], shape: Shape) -> dict[str, Json]:
+    directive = patch.get("$patch", "merge")
+    if directive == "replace":
+        return {key: copy.deepcopy(value) for key, value in patch.items() if key != "$patch"}
+    if directive == "delete":
+        return {}
+    if directive != "merge":
+        raise InvalidPatch(f"$patch is {directive!r}; merge, replace and delete are accepted")
+    result = _retained(target, patch)
+    _delete_from_lists(result, patch)
+    for key, value in patch.items():
+        if not key.startswith("$"):
+            _merge_field(result, key, value, shape.at(key))
+    for key, value in patch.items():
+        name = key.removeprefix(_ORDER)
+        if name != key and name in result:
+            identity = _identity(shape.at(name))
+            before = _as_list(target.get(name, []), name)
+            result[name] = _ordered(identity, before, result[name], _as_list(value, key))
+    return result
+
+
+def _retained(target: Mapping[str, Json], patch: Mapping[str, Json]) -> dict[str, Json]:
+    if "$retainKeys" not in patch:
+        return dict(target)
+    retained = _as_list(patch["$retainKeys"], "$retainKeys")
+    return {key: value for key, value in target.items() if key in retained}
+
+
+def _delete_from_lists(result: dict[str, Json], patch: Mapping[str, Json]) -> None:
+    for key, value in patch.items():
+        name, gone = key.removeprefix(_DELETE_FROM), value
+        if name != key and name in result:
+            result[name] = [item for item in _as_list(result[name], name) if item not in _as_list(gone, key)]
+
+
+def _merge_field(result: dict[str, Json], key: str, value: Json, shape: Shape) -> None:
+    if value is None:
+        result.pop(key, None)
+    elif isinstance(value, dict):
+        old = result.get(key)
+        result[key] = _merge_map(old if isinstance(old, dict) else {}, value, shape)
+    elif shape.form is Form.LIST_MAP and isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        old_items = _as_list(result.get(key, []), key)
+        result[key] = _ordered(_identity(shape), old_items, _merge_list(key, old_items, value, shape), value)
+    elif shape.form is Form.SET and isinstance(value, list):
+        old_items = _as_list(result.get(key, []), key)
+        merged = old_items + [item for item in value if item not in old_items]
+        result[key] = _ordered(_identity(shape), old_items, merged, value)
+    else:
+        result[key] = copy.deepcopy(value)
+
+
+def _merge_list(name: str, target: list[Json], patch: list[dict[str, Json]], shape: Shape) -> list[Json]:
+    by, inner = shape.keys[0], shape.item or OPEN
+    if any(item.get("$patch") == "replace" for item in patch):
+        return [_merge_map({}, item, inner) for item in patch if item.get("$patch") != "replace"]
+    result = list(target)
+    for item in patch:
+        if by not in item:
+            raise InvalidPatch(f"an item of {name} has no {by}, by which items are told apart")
+        places = [i for i, old in enumerate(result) if isinstance(old, dict) and old.get(by) == item[by]]
+        if item.get("$patch") == "delete":
+            result = [old for i, old in enumerate(result) if i not in places]
+        elif places:
+            result[places[0]] = _merge_map(result[places[0]], item, inner)
+        else:
+            result.append(_merge_map({}, item, inner))
+    return result
+
+
+def _ordered(identity: Identity, before: list[Json], after: list[Json], order: list[Json]) -> list[Json]:
+    """The items that the patch orders in its order; items that only the server has stay where they were among them."""
+    wanted = {_hashable(identity(item)): place for place, item in enumerate(order)}
+    was = {_hashable(identity(item)): place for place, item in enumerate(before)}
+    named = sorted(
+        (item for item in after if _hashable(identity(item)) in wanted),
+        key=lambda item: wanted[_hashable(identity(item))],
+    )
+    others = [item for item in after if _hashable(identity(item)) not in wanted]
+    result: list[Json] = []
+    while named and others:
+        first, second = was.get(_hashable(identity(others[0]))), was.get(_hashable(identity(named[0])))
+        others_turn = first is not None and second is not None and first < second
+        result.append((others if others_turn else named).pop(0))
+    return result + named + others
+
+
+def _identity(shape: Shape) -> Identity:
+    by = shape.keys[0] if shape.keys else None
+    return lambda item: item.get(by) if by is not None and isinstance(item, dict) else item
+
+
+def _hashable(value: Json) -> Json:
+    return repr(value) if isinstance(value, dict | list) else value
+
+
+def _as_list(value: Json, name: str) -> list[Json]:
+    if not isinstance(value, list):
+        raise InvalidPatch(f"{name} is not a list")
+    return value

@@ -1,0 +1,219 @@
+"""The subresources pods/binding and pods/eviction.
+
+An eviction charges the disruption budget in the same write that ends the pod, so two evictions never use the same
+allowed disruption.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from api.core.node import Binding
+from api.core.pod import FINAL_PHASES, Pod
+from api.meta.schema import without_nulls
+from api.meta.types import Condition, Object, StatusCause, StatusDetails
+from master.kinds.kind import AnyKind, show_time
+from master.kinds.pod import POD, is_ready
+from master.kinds.pod_disruption_budget import ALWAYS, POD_DISRUPTION_BUDGET, PodDisruptionBudget
+from master.registry import request as registry_request
+from master.registry import strategy
+from master.registry.request import DeleteOptions
+from master.resources.disruption_budgets import (
+    DISRUPTION_ALLOWED,
+    SYNC_FAILED,
+    covers,
+    with_condition,
+    with_disruption_target,
+)
+from master.store.records import Key, Put, Record, Remove
+from master.store.store import Store
+from master.wire import answers, request
+from master.wire.ask import Answer, Ask
+
+# --- binding ----------------------------------------------------------------------------------------------------------
+
+
+def bind(kind: AnyKind, pod: Pod, binding: Binding, now: datetime.datetime) -> Pod:
+    """The pod, placed on the node that the binding names."""
+    name, found, target = pod.metadata.name, binding.metadata, binding.target
+    if found.name not in ("", name):
+        raise answers.bad_request("name in URL does not match name in Binding object")
+    if target is None or target.kind not in ("", "Node") or not target.name:
+        raise answers.bad_request("the Binding has no target of kind Node with a name")
+    if found.uid not in ("", pod.metadata.uid):
+        raise answers.other_uid(kind, name, found.uid, pod.metadata.uid)
+    if pod.metadata.deletion_timestamp:
+        raise answers.conflict(kind, name, "the pod is being deleted and cannot be assigned to a node")
+    if pod.spec.node_name:
+        raise answers.conflict(kind, name, f"the pod is already assigned to node {pod.spec.node_name!r}")
+    return with_node(pod, target.name, now)
+
+
+def with_node(pod: Pod, node: str, now: datetime.datetime) -> Pod:
+    """The pod on that node, with the condition that says so."""
+    scheduled = Condition(type="PodScheduled", status="True", last_transition_time=show_time(now))
+    conditions = (*(row for row in pod.status.conditions if row.type != "PodScheduled"), scheduled)
+    return msgspec.structs.replace(
+        pod,
+        spec=msgspec.structs.replace(pod.spec, node_name=node),
+        status=msgspec.structs.replace(pod.status, conditions=conditions, nominated_node_name=""),
+    )
+
+
+EVICTION_VERSIONS = ("", "policy/v1", "policy/v1beta1")
+BUDGET_CAUSE = "DisruptionBudget"
+EVICTION_RETRY_SECONDS = 10
+"""After which a client may ask again, where a budget has not been looked at since it was changed."""
+
+MAX_DISRUPTED_PODS = 2000
+
+
+class Eviction(Object, frozen=True):
+    """Asks for the end of a pod, if its disruption budgets allow it."""
+
+    API_VERSION = "policy/v1"
+    KIND = "Eviction"
+
+    delete_options: DeleteOptions | None = None
+
+
+def decode_eviction(name: str, document: Any) -> Eviction:
+    """The Eviction in a body."""
+    try:
+        found = msgspec.convert(without_nulls(document), Eviction)
+    except msgspec.ValidationError as error:
+        raise answers.bad_request(f"the body is not an Eviction: {error}") from error
+    if found.kind not in ("", Eviction.KIND) or found.api_version not in EVICTION_VERSIONS:
+        raise answers.bad_request(
+            f"the body is a {found.kind} of {found.api_version}; Eviction of policy/v1 is accepted"
+        )
+    if found.metadata.name != name:
+        raise answers.bad_request("name in URL does not match name in Eviction object")
+    return found
+
+
+def budget_after_eviction(
+    pod: Pod, budgets: Iterable[PodDisruptionBudget], now: datetime.datetime
+) -> PodDisruptionBudget | None:
+    """The budget as it is after the eviction of this pod, None if it costs nothing."""
+    if pod.status.phase in (*FINAL_PHASES, "Pending") or pod.metadata.deletion_timestamp:
+        return None
+    covering = [budget for budget in budgets if covers(budget, pod)]
+    if len(covering) > 1:
+        message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        raise answers.failure(500, "", message)
+    if not covering or _costs_nothing(pod, covering[0]):
+        return None
+    (budget,) = covering
+    _check_budget(budget)
+    left = replace(budget.status, disruptions_allowed=budget.status.disruptions_allowed - 1)
+    return replace(budget, status=with_condition(left, now))
+
+
+def _costs_nothing(pod: Pod, budget: PodDisruptionBudget) -> bool:
+    """A pod that is not healthy costs nothing, where the budget says so or enough others are."""
+    if is_ready(pod):
+        return False
+    status = budget.status
+    enough = status.current_healthy >= status.desired_healthy > 0
+    return enough or budget.spec.unhealthy_pod_eviction_policy == ALWAYS
+
+
+def _check_budget(budget: PodDisruptionBudget) -> None:
+    name, status = budget.metadata.name, budget.status
+    if status.observed_generation < budget.metadata.generation:
+        raise _too_many_requests(
+            f"The disruption budget {name} is still being processed by the server.", EVICTION_RETRY_SECONDS
+        )
+    if status.disruptions_allowed < 0:
+        raise _budget_forbids(name, "pdb disruptions allowed is negative", "pdb disruptions allowed is negative")
+    if len(status.disrupted_pods) > MAX_DISRUPTED_PODS:
+        why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        raise _budget_forbids(name, why, "too many pending evictions not confirmed by PDB controller")
+    if status.disruptions_allowed == 0:
+        raise _too_many_requests(_no_disruption_reason(budget))
+
+
+def _no_disruption_reason(budget: PodDisruptionBudget) -> str:
+    name, status = budget.metadata.name, budget.status
+    row = next(
+        (row for row in status.conditions if row.type == DISRUPTION_ALLOWED and row.status == "False" and row.message),
+        None,
+    )
+    if row is not None and row.reason == SYNC_FAILED:
+        return (
+            f"The disruption budget {name} does not allow evicting pods currently because it failed sync: {row.message}"
+        )
+    if status.current_healthy <= status.desired_healthy:
+        return (
+            f"The disruption budget {name} needs {status.desired_healthy} healthy pods and has "
+            f"{status.current_healthy} currently"
+        )
+    return f"The disruption budget {name} does not allow evicting pods currently"
+
+
+def _too_many_requests(why: str, seconds: int = 0) -> answers.Failure:
+    """429. Without seconds it is the client that decides how long it waits, as kubectl tells its user."""
+    details = StatusDetails(causes=(StatusCause(reason=BUDGET_CAUSE, message=why),), retry_after_seconds=seconds)
+    message = "Cannot evict pod as it would violate the pod's disruption budget."
+    return answers.failure(429, "TooManyRequests", message, details)
+
+
+def _budget_forbids(name: str, why: str, cause: str) -> answers.Failure:
+    words = f"The disruption budget {name} does not allow evicting pods currently: {cause}"
+    return answers.forbidden(POD_DISRUPTION_BUDGET, name, why, [StatusCause(reason=BUDGET_CAUSE, message=words)])
+
+
+def with_eviction_condition(pod: Pod, now: datetime.datetime) -> Pod:
+    """The pod with the condition that says why it ends."""
+    return with_disruption_target(pod, "EvictionByEvictionAPI", "Eviction API: evicting", now)
+
+
+class PodActions:
+    """Raises `answers.Failure`, and NotReady when the store refuses."""
+
+    def __init__(self, store: Store, clock: Callable[[], datetime.datetime]) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def bind(self, ask: Ask) -> Answer:
+        """POST pods/NAME/binding, and POST bindings, where only the body names the pod."""
+        try:
+            binding = msgspec.convert(ask.document, Binding)
+        except msgspec.ValidationError as error:
+            raise answers.bad_request(f"the body is not a Binding: {error}") from error
+        old = self._old(ask.where.namespace, ask.where.name or binding.metadata.name)
+        pod = bind(POD, old.object, binding, self._clock())
+        if not request.dry_run(ask.query):
+            await self._store.write(Put(pod, expect=old.revision))
+        return Answer(201, answers.encode(answers.success(code=201)))
+
+    async def evict(self, ask: Ask) -> Answer:
+        """POST pods/NAME/eviction. The budget is drawn on in the write that ends the pod."""
+        now, old = self._clock(), self._old(ask.where.namespace, ask.where.name)
+        options = decode_eviction(ask.where.name, ask.document).delete_options or registry_request.DeleteOptions()
+        pod: Pod = old.object
+        strategy.check_preconditions(POD, pod, options)
+        budgets = (r.object for r in self._store.scan_latest(PodDisruptionBudget.KIND, pod.metadata.namespace))
+        budget = budget_after_eviction(pod, budgets, now)
+        left = self._ended(with_eviction_condition(pod, now), options, now)
+        if not (request.dry_run(ask.query) or options.dry_run):
+            spent = [] if budget is None else [Put(budget, expect=int(budget.metadata.resource_version))]
+            end = Remove(pod, expect=old.revision) if left is None else Put(left, expect=old.revision)
+            await self._store.write(end, *spent)
+        return Answer(201, answers.encode(answers.success(code=201)))
+
+    def _ended(self, pod: Pod, options: registry_request.DeleteOptions, now: datetime.datetime) -> Any:
+        node = self._store.latest(Key("Node", "", pod.spec.node_name)) if pod.spec.node_name else None
+        return strategy.prepare_delete(POD, pod, options, now, None if node is None else node.object)
+
+    def _old(self, namespace: str, name: str) -> Record:
+        record = self._store.latest(Key(Pod.KIND, namespace, name))
+        if record is None:
+            raise answers.not_found(POD, name)
+        return record

@@ -1,0 +1,84 @@
+"""The subresource scale: the number of pods of a workload, as autoscaling/v1 Scale. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from api.meta.schema import FieldError, quoted, without_nulls
+from api.meta.types import Object, ObjectMeta, Value
+from master.kinds.kind import AnyKind, Scaling
+from master.wire import answers
+
+
+class ScaleSpec(Value, frozen=True):
+    """How many there are to be."""
+
+    replicas: int = 0
+
+
+class ScaleStatus(Value, frozen=True, omit_defaults=False):
+    """How many there are, and which: a label selector as text."""
+
+    replicas: int = 0
+    selector: str = ""
+
+
+class Scale(Object, frozen=True):
+    """How many pods a workload is to have, and how many it has."""
+
+    API_VERSION = "autoscaling/v1"
+    KIND = "Scale"
+
+    spec: ScaleSpec = ScaleSpec()
+    status: ScaleStatus = ScaleStatus()
+
+
+def scale_of(scaling: Scaling[Any], item: Any) -> Scale:
+    """What the subresource shows."""
+    meta = item.metadata
+    return Scale(
+        api_version=Scale.API_VERSION,
+        kind=Scale.KIND,
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            creation_timestamp=meta.creation_timestamp,
+        ),
+        spec=ScaleSpec(replicas=scaling.replicas(item)),
+        status=ScaleStatus(replicas=scaling.current(item), selector=scaling.selector(item)),
+    )
+
+
+def decode_scale(kind: AnyKind, name: str, document: Any) -> Scale:
+    """The Scale in a body. Raises `answers.Failure`."""
+    try:
+        scale = msgspec.convert(without_nulls(document), Scale)
+    except msgspec.ValidationError as error:
+        raise answers.bad_request(f"the body is not a Scale: {error}") from error
+    if scale.kind not in ("", Scale.KIND) or scale.api_version not in ("", Scale.API_VERSION):
+        raise answers.bad_request(
+            f"the body is a {scale.kind} of {scale.api_version}; Scale of autoscaling/v1 is accepted"
+        )
+    if scale.metadata.name not in ("", name):
+        raise answers.bad_request(
+            f"the name of the object ({scale.metadata.name}) does not match the name on the URL ({name})"
+        )
+    if scale.spec.replicas >= 1 << 31:
+        raise answers.bad_request(f"spec.replicas is {scale.spec.replicas}; up to {(1 << 31) - 1} are accepted")
+    if scale.spec.replicas < 0:
+        problem = FieldError("spec.replicas", quoted(scale.spec.replicas), "must be greater than or equal to 0")
+        raise answers.invalid(kind, name, [problem])
+    return scale
+
+
+def with_scale(scaling: Scaling[Any], item: Any, scale: Scale) -> Any:
+    """The object with as many pods as the Scale wishes; its identity is that which the Scale names."""
+    wish = scaling.scaled(item, scale.spec.replicas)
+    metadata = msgspec.structs.replace(
+        item.metadata, uid=scale.metadata.uid, resource_version=scale.metadata.resource_version
+    )
+    return msgspec.structs.replace(wish, metadata=metadata)

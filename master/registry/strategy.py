@@ -1,0 +1,199 @@
+"""The generic strategy of create, update and delete: fields set by the server, fields that clients may not change.
+Pure.
+
+Raises `StatusError` where the write is not allowed.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from api.core.node import NamespaceStatus, Node
+from api.core.pod import FINAL_PHASES, Pod
+from api.meta.schema import FORBIDDEN, FieldError, quoted
+from api.meta.types import Object
+from api.validation.registry import immutable
+from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
+from master.kinds.namespace import LASTING
+from master.registry.request import DeleteOptions, Preconditions
+from master.wire import answers
+
+DEFAULT_GRACE_SECONDS = 30
+"""Seconds that a pod has for its end if it does not say."""
+
+MAX_GRACE_SECONDS = (1 << 31) - 1
+
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+"""Finalizers by which an owner waits until its dependents are gone, or let go."""
+
+BACKGROUND = "Background"
+PROPAGATION_FINALIZERS = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": ORPHAN}
+"""What becomes of dependents → the finalizer that has it done."""
+
+
+# --- create and update ------------------------------------------------------------------------------------------------
+
+
+def prepare_create(kind: AnyKind, item: Any, uid: str, now: datetime.datetime) -> Any:
+    """The object as it begins."""
+    if isinstance(item, Pod) and item.spec.ephemeral_containers:
+        why = "they are added to a pod that there is, through its subresource ephemeralcontainers"
+        raise answers.invalid(
+            kind, item.metadata.name, [FieldError("spec.ephemeralContainers", "given", why, FORBIDDEN)]
+        )
+    begun = with_metadata(
+        item,
+        uid=uid,
+        resource_version="",
+        creation_timestamp=show_time(now),
+        generation=1 if kind.spec is not None else 0,
+        deletion_timestamp=None,
+        deletion_grace_period_seconds=None,
+    )
+    return kind.on_create(begun)
+
+
+def prepare_update(kind: AnyKind, new: Any, old: Any) -> Any:
+    """The object after an update of all but its status."""
+    _check_identity(kind, new, old)
+    new = kind.on_update(_with_old_metadata(new, old), old)
+    problems = list(immutable(old, new, kind.rules))
+    added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
+    if old.metadata.deletion_timestamp and added:
+        why = "no new finalizers can be added if the object is being deleted"
+        problems.append(FieldError("metadata.finalizers", quoted(added), why, FORBIDDEN))
+    if problems:
+        raise answers.invalid(kind, old.metadata.name, problems)
+    return _with_next_generation(kind, new, old)
+
+
+def _with_next_generation(kind: AnyKind, new: Any, old: Any) -> Any:
+    """With the next generation, if what counts has changed."""
+    if kind.spec is None or kind.spec(new) == kind.spec(old):
+        return new
+    return with_metadata(new, generation=old.metadata.generation + 1)
+
+
+def prepare_subresource_update(kind: AnyKind, name: str, new: Any, old: Any) -> Any:
+    """The object after an update of the part that the subresource of that name is, and of nothing else."""
+    subresource = kind.subresource(name)
+    if subresource is None or subresource.part is None:
+        raise answers.no_such_path()
+    _check_identity(kind, new, old)
+    item, problems = subresource.part(new, old)
+    if problems:
+        raise answers.invalid(kind, old.metadata.name, list(problems))
+    return _with_next_generation(kind, item, old)
+
+
+def _check_identity(kind: AnyKind, new: Any, old: Any) -> None:
+    if new.metadata.resource_version not in ("", "0", old.metadata.resource_version):
+        raise answers.conflict(kind, old.metadata.name)
+    if new.metadata.uid not in ("", old.metadata.uid):
+        raise answers.other_uid(kind, old.metadata.name, new.metadata.uid, old.metadata.uid)
+
+
+def _with_old_metadata(new: Any, old: Any) -> Any:
+    """The new object with those parts of the metadata that no client changes."""
+    return with_metadata(
+        new,
+        name=old.metadata.name,
+        namespace=old.metadata.namespace,
+        generate_name=old.metadata.generate_name,
+        uid=old.metadata.uid,
+        resource_version=old.metadata.resource_version,
+        generation=old.metadata.generation,
+        creation_timestamp=old.metadata.creation_timestamp,
+        deletion_timestamp=old.metadata.deletion_timestamp,
+        deletion_grace_period_seconds=old.metadata.deletion_grace_period_seconds,
+    )
+
+
+def is_deletable(kind: AnyKind, item: Any) -> bool:
+    """Whether an object that is being deleted has nothing left to wait for."""
+    return bool(item.metadata.deletion_timestamp) and not item.metadata.finalizers and not kind.held(item)
+
+
+def check_preconditions(kind: AnyKind, item: Object, options: DeleteOptions) -> None:
+    """Raise the conflict if the object is not the one that was meant."""
+    wanted, found = options.preconditions or Preconditions(), item.metadata
+    if wanted.uid is not None and wanted.uid != found.uid:
+        why = (
+            f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({found.uid}). "
+            "The object might have been deleted and then recreated"
+        )
+        raise answers.other_object(kind, found.name, why)
+    if wanted.resource_version is not None and wanted.resource_version != found.resource_version:
+        why = (
+            f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the ResourceVersion "
+            f"in record ({found.resource_version}). The object might have been modified"
+        )
+        raise answers.other_object(kind, found.name, why)
+
+
+def prepare_delete(
+    kind: AnyKind, item: Any, options: DeleteOptions, now: datetime.datetime, node: Node | None = None
+) -> Any | None:
+    """What a delete leaves of an object: the object marked for its end, or None if it goes at once.
+
+    `node` is the node that a pod is bound to, if there is such a node.
+    """
+    if kind.name == "Namespace":
+        return _prepare_namespace_delete(kind, item, now)
+    item = _with_policy_finalizer(item, _propagation_policy(kind, options))
+    grace = _grace_seconds(item, options, node) if isinstance(item, Pod) else 0
+    if grace == 0 and not item.metadata.finalizers:
+        return None
+    since = parse_time(item.metadata.deletion_timestamp)
+    before = item.metadata.deletion_grace_period_seconds
+    if since is None:
+        return _with_deletion_timestamp(item, now + datetime.timedelta(seconds=grace), grace)
+    if before is None or grace >= before:
+        return item
+    return _with_deletion_timestamp(item, since - datetime.timedelta(seconds=before - grace), grace)
+
+
+def _propagation_policy(kind: AnyKind, options: DeleteOptions) -> str:
+    if options.propagation_policy or options.orphan_dependents is None:
+        return options.propagation_policy or ("Orphan" if kind.orphans else BACKGROUND)
+    return "Orphan" if options.orphan_dependents else BACKGROUND
+
+
+def _with_policy_finalizer(item: Any, policy: str) -> Any:
+    if policy not in PROPAGATION_FINALIZERS:
+        accepted = ", ".join(PROPAGATION_FINALIZERS)
+        raise answers.bad_request(f"propagationPolicy is {quoted(policy)}; {accepted} are accepted")
+    finalizer = PROPAGATION_FINALIZERS[policy]
+    if not finalizer or finalizer in item.metadata.finalizers:
+        return item
+    return with_metadata(item, finalizers=(*item.metadata.finalizers, finalizer))
+
+
+def _with_deletion_timestamp(item: Any, end: datetime.datetime, grace: int) -> Any:
+    return with_metadata(item, deletion_timestamp=show_time(end), deletion_grace_period_seconds=grace)
+
+
+def _prepare_namespace_delete(kind: AnyKind, item: Any, now: datetime.datetime) -> Any:
+    if item.metadata.name in LASTING:
+        raise answers.forbidden(kind, item.metadata.name, "this namespace may not be deleted")
+    if item.metadata.deletion_timestamp:
+        return item
+    ending = msgspec.structs.replace(item, status=NamespaceStatus(phase="Terminating"))
+    return with_metadata(ending, deletion_timestamp=show_time(now))
+
+
+def _grace_seconds(pod: Pod, options: DeleteOptions, node: Node | None) -> int:
+    """Seconds until the pod must have ended; 0 where nobody is there to end it, or nothing is left to end.
+
+    Less than nothing counts as one second: only a plain 0 ends a pod without waiting for its containers.
+    """
+    if node is None or pod.status.phase in FINAL_PHASES:
+        return 0
+    asked = options.grace_period_seconds
+    if asked is None:
+        own = pod.spec.termination_grace_period_seconds
+        asked = DEFAULT_GRACE_SECONDS if own is None else own
+    return min(asked, MAX_GRACE_SECONDS) if asked >= 0 else 1

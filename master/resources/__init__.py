@@ -1,0 +1,1 @@
+"""Declarations of resources: one file for each family of kinds."""

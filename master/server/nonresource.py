@@ -1,0 +1,76 @@
+"""Paths that are no resources: health, version, metrics, discovery and OpenAPI."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from master.wire import answers, discovery, openapi
+
+
+def handle(http: web.Request, unready: Callable[[], str]) -> web.Response:
+    """Answer a GET of a path that names no object. Raises Failure."""
+    path = http.path.rstrip("/") or "/"
+    if path == "/metrics":
+        # Its library takes 1 MB, which a master need not have before somebody asks.
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415
+
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    if path in ("/healthz", "/livez", "/readyz"):
+        reason = unready() if path == "/readyz" else ""
+        return web.Response(text=reason or "ok", status=503 if reason else 200)
+    if path.startswith("/openapi/v3"):
+        index = path == "/openapi/v3"
+        body = msgspec.json.encode(openapi.index()) if index else openapi.content(path.removeprefix("/openapi/v3/"))
+        return _cached_bytes(http, body, "application/json")
+    if path == "/openapi/v2":
+        return web.Response(body=openapi.v2(), headers={"Content-Type": openapi.V2_TYPE})
+    if path in ("/", "/version"):
+        return json_answer(discovery.VERSION if path == "/version" else {"paths": discovery.PATHS})
+    return _discovery(http, path)
+
+
+def _discovery(http: web.Request, path: str) -> web.Response:
+    form = discovery.aggregated_version(http.headers.get("Accept", ""))
+    if form and path in ("/api", "/apis"):
+        content_type = f"application/json;g=apidiscovery.k8s.io;v={form};as=APIGroupDiscoveryList"
+        return with_etag(http, discovery.aggregated(path == "/api", form), content_type)
+    match path.split("/")[1:]:
+        case ["api"]:
+            found: dict[str, Any] | None = discovery.versions()
+        case ["apis"]:
+            found = discovery.groups()
+        case ["api", version]:
+            found = discovery.resources("", version)
+        case ["apis", group]:
+            found = discovery.group(group)
+        case ["apis", group, version]:
+            found = discovery.resources(group, version)
+        case _:
+            found = None
+    return with_etag(http, found, "application/json")
+
+
+def json_answer(document: object, code: int = 200) -> web.Response:
+    """A document as the body of an answer."""
+    return web.Response(status=code, body=msgspec.json.encode(document), content_type="application/json")
+
+
+def with_etag(http: web.Request, document: object | None, content_type: str) -> web.Response:
+    """Return the JSON document with an ETag; 304 if the client has it."""
+    return _cached_bytes(http, None if document is None else msgspec.json.encode(document), content_type)
+
+
+def _cached_bytes(http: web.Request, body: bytes | None, content_type: str) -> web.Response:
+    """A document that changes only with the program: clients that have it already get 304."""
+    if body is None:
+        raise answers.no_such_path()
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"'
+    headers = {"ETag": tag, "Vary": "Accept", "Cache-Control": "public, max-age=0", "Content-Type": content_type}
+    if http.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, headers=headers)

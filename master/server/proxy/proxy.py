@@ -1,0 +1,213 @@
+"""The reverse proxy to nodes, pods and pods of services.
+
+The master needs no route into the pod network: it reaches a pod by the server of its node. Redirects, and links in
+pages that are not compressed, are rewritten to paths of the master. Raises `StatusError`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from api.core.endpoints import Endpoints, EndpointSubset
+from api.core.pod import Pod
+from api.core.services import Service
+from api.network.addresses import out_of_reach
+from master.kinds import BY_NAME
+from master.kinds.kind import AnyKind
+from master.kinds.pod import POD
+from master.kinds.service import SERVICE
+from master.server.proxy.forwarding import Forwarder
+from master.server.proxy.kubelet_client import HostPort, KubeletClient, Unreachable, ask, client, insecure_tls
+from master.server.proxy.pod_dialer import PodDialer
+from master.store.records import Key
+from master.store.store import Store
+from master.wire import answers, links, passing
+from master.wire.passing import Backend, Passage
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+Send = Callable[[str, str, CIMultiDict[str], Any], Awaitable[aiohttp.ClientResponse]]
+"""(method, raw path with query, headers, body) -> the answer. Raises Unreachable."""
+
+
+class ProxyHandler:
+    """`await serve(...)` for one request."""
+
+    def __init__(self, store: Store, nodes: KubeletClient, joints: Forwarder) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._joints = joints
+
+    async def serve(self, http: web.Request, passage: Passage) -> web.StreamResponse:
+        """Pass a request on, and its answer back."""
+        kind, name = passage.where.kind, passage.where.name
+        wanted = passing.backend(name)
+        if wanted is None:
+            raise answers.bad_request(f'invalid {kind.singular} request "{name}"')
+        ways = {"Node": self._node, "Pod": self._pod, "Service": self._service}
+        async with ways[kind.name](passage.where.namespace, wanted) as (where, send):
+            return await self._forward(http, passage, where, send)
+
+    # --- who answers ---------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _node(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
+        del namespace
+        where = self._nodes.place(wanted.name)
+        if wanted.port in ("", str(where.port)):
+
+            async def send(method: str, path: str, headers: CIMultiDict[str], data: Any) -> aiohttp.ClientResponse:
+                return await self._nodes.open(wanted.name, method, path, headers, data=data)
+
+            yield where, send
+            return
+        place = HostPort(where.host, _port(wanted))
+        async with self._direct(wanted.scheme, place) as found:
+            yield place, found
+
+    @asynccontextmanager
+    async def _pod(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
+        pod: Pod = self._object(POD, namespace, wanted.name)
+        declared = next((one.ports[0].container_port for one in pod.spec.containers if one.ports), None)
+        port = _port(wanted) if wanted.port or declared is None else declared
+        async with self._inside(pod, wanted.scheme, HostPort(pod.status.pod_ip, port)) as found:
+            yield found
+
+    @asynccontextmanager
+    async def _service(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
+        port = wanted.port
+        if port.isdecimal():
+            service: Service = self._object(SERVICE, namespace, wanted.name)
+            named = next((one for one in service.spec.ports if one.port == int(port)), None)
+            if named is None:
+                raise _service_unavailable(f'no service port {port} found for service "{wanted.name}"')
+            port = named.name
+        endpoints: Endpoints = self._object(BY_NAME[Endpoints.KIND], namespace, wanted.name)
+        if not endpoints.subsets:
+            raise _service_unavailable(f'no endpoints available for service "{wanted.name}"')
+        for subset in random.sample(endpoints.subsets, len(endpoints.subsets)):
+            found = self._ready(namespace, subset, port)
+            if found is not None:
+                pod, place = found
+                async with self._inside(pod, wanted.scheme, place) as way:
+                    yield way
+                return
+        asked = ":".join(part for part in (wanted.scheme if wanted.scheme == "https" else "", wanted.name, wanted.port))
+        raise _service_unavailable(f'no endpoints available for service "{asked.strip(":")}"')
+
+    def _ready(self, namespace: str, subset: EndpointSubset, port: str) -> tuple[Pod, HostPort] | None:
+        """A pod of the subset, any, and where it listens. What is no pod of the project is not reached so."""
+        number = next((one.port for one in subset.ports if one.name == port), None)
+        if number is None:
+            return None
+        for address in random.sample(subset.addresses, len(subset.addresses)):
+            target = address.target_ref
+            if target is None or target.namespace != namespace:
+                continue
+            record = self._store.latest(Key(Pod.KIND, namespace, target.name))
+            if record is not None and address.ip in {one.ip for one in record.object.status.pod_ips}:
+                return record.object, HostPort(address.ip, number)
+        return None
+
+    def _object(self, kind: AnyKind, namespace: str, name: str) -> Any:
+        record = self._store.latest(Key(kind.stored, namespace, name))
+        if record is None:
+            raise answers.not_found(kind, name)
+        return record.object
+
+    @asynccontextmanager
+    async def _inside(self, pod: Pod, scheme: str, place: HostPort) -> AsyncIterator[tuple[HostPort, Send]]:
+        """A way to a port of a pod. Pods in their node's network are reached at an address of the node."""
+        its_nodes = not pod.spec.host_network or self._nodes.has(pod.spec.node_name, place.host)
+        if out_of_reach(place.host) or not its_nodes:
+            raise answers.bad_request("address not allowed")
+        if pod.spec.host_network:
+            async with self._direct(scheme, place) as send:
+                yield place, send
+            return
+        connector = PodDialer(self._nodes, pod, place)
+        async with connector.carrying(), client(connector) as session:
+            yield place, _sender(session, scheme, place, connector)
+
+    @asynccontextmanager
+    async def _direct(self, scheme: str, place: HostPort) -> AsyncIterator[Send]:
+        async with client(self._nodes.dialler()) as session:
+            yield _sender(session, scheme, place)
+
+    # --- the request ---------------------------------------------------------------------------------------------
+
+    async def _forward(self, http: web.Request, passage: Passage, where: HostPort, send: Send) -> web.StreamResponse:
+        url = http.rel_url
+        upgrade = passing.wants_upgrade(http.headers.getall("Connection", []))
+        if not passage.path and not upgrade:
+            query = f"?{url.raw_query_string}" if url.raw_query_string else ""
+            return web.Response(status=301, headers={"Location": f"{url.raw_path}/{query}"})
+        prefix = url.raw_path.removesuffix(passage.path)
+        headers = CIMultiDict(passing.passed_on(list(http.headers.items()), upgrade=upgrade))
+        headers.pop("Expect", None)
+        known = headers.popall("X-Forwarded-For", [])
+        headers["X-Forwarded-For"] = ", ".join([*known, http.remote or "unknown"])
+        if not upgrade:
+            headers["X-Forwarded-Uri"] = prefix + passage.path
+        path = (passage.path or "/") + (f"?{url.raw_query_string}" if url.raw_query_string else "")
+        try:
+            response = await send(http.method, path, headers, http.content if http.body_exists else None)
+        except Unreachable as error:
+            if upgrade:
+                raise answers.failure(500, "", f"error dialing backend: {error}") from error
+            raise _service_unavailable(f"error trying to reach service: {error}") from error
+        if response.status == 101 and upgrade:
+            return await self._joints.upgrade(http, response)
+        try:
+            back = CIMultiDict(passing.passed_back(list(response.headers.items())))
+        except answers.Failure:
+            response.close()
+            raise
+        hosts = (str(where), http.headers.get("Host", ""))
+        if "Location" in back:
+            back["Location"] = passing.location(back["Location"], prefix, hosts)
+        elif _is_plain_page(http, response):
+            return await self._joints.copy(
+                http,
+                response,
+                back,
+                lambda text: links.relinked(text, lambda url: passing.location(url, prefix, hosts)),
+            )
+        return await self._joints.copy(http, response, back)
+
+
+def _is_plain_page(http: web.Request, response: aiohttp.ClientResponse) -> bool:
+    """Whether there is HTML in the answer that can be read."""
+    has_body = http.method != "HEAD" and response.status not in (204, 304)
+    return has_body and response.content_type == "text/html" and "Content-Encoding" not in response.headers
+
+
+def _service_unavailable(text: str) -> answers.Failure:
+    """503, without a word of when to come again: clients would wait for what nobody promises."""
+    return answers.failure(503, "ServiceUnavailable", text)
+
+
+def _port(wanted: Backend) -> int:
+    text = wanted.port or str(DEFAULT_PORTS[wanted.scheme])
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
+        raise _service_unavailable(f"error trying to reach service: dial tcp: lookup tcp/{text}: unknown port")
+    return int(text)
+
+
+def _sender(session: aiohttp.ClientSession, scheme: str, place: HostPort, told: PodDialer | None = None) -> Send:
+    async def send(method: str, path: str, headers: CIMultiDict[str], data: Any) -> aiohttp.ClientResponse:
+        url = URL(f"{scheme}://{place}{path}", encoded=True)
+        try:
+            return await ask(session, place, url, method, headers, data, insecure_tls())
+        except Unreachable as error:
+            raise (Unreachable(told.refusal) if told is not None and told.refusal else error) from error
+
+    return send

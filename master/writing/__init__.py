@@ -1,1 +1,0 @@
-"""What becomes of a write: patches, owners of fields, what a deletion leaves."""
