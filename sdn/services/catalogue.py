@@ -71,10 +71,24 @@ class Catalogue:
         return MappingProxyType(self._checked)
 
     def set_vantage(self, vantage: Vantage) -> None:
-        """Another network, other lanes or nodes: everything is worked out anew."""
-        if vantage != self._vantage:
-            self._vantage = vantage
+        """Set the network as this node sees it. Only services that a difference concerns are computed again.
+
+        A changed VNID concerns the services of its project and those with an endpoint that is a pod of the project; a
+        new or removed node address concerns the services with an endpoint or an external address there. Any other
+        difference concerns all services.
+        """
+        before, self._vantage = self._vantage, vantage
+        if before is None or not vantage.differs_in_vnids_and_nodes_only(before):
             self._stale.update(self._services)
+            return
+        projects = vantage.projects_with_another_vnid(before)
+        if projects:
+            self._stale.update(key for key in self._services if key[0] in projects)
+            for key, pod in self._pods.items():
+                if key[0] in projects:
+                    self._stale.update(self._leading_to[owned_address(pod)])
+        for address in map(str, vantage.nodes ^ before.nodes):
+            self._stale.update(self._leading_to[address], self._called_at[address])
 
     def set_service(self, key: Key, service: Service | None) -> None:
         """It came or changed; None: it is gone."""

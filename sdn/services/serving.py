@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
@@ -71,6 +72,16 @@ class Vantage:
             nodes=frozenset(peer.address for peer in ground.peers) | {node.address},
             node_ports=cluster.node_ports,
         )
+
+    def differs_in_vnids_and_nodes_only(self, other: Self) -> bool:
+        """Return True if both are of the same node and networks, and both or neither isolate projects."""
+        same = dataclasses.replace(other, lanes=self.lanes, nodes=self.nodes) == self
+        return same and (self.lanes is None) == (other.lanes is None)
+
+    def projects_with_another_vnid(self, other: Self) -> frozenset[str]:
+        """Return the projects whose VNID differs, also those that have one only here or only there."""
+        mine, others = self.lanes or {}, other.lanes or {}
+        return frozenset(name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name))
 
     def is_cluster(self, address: IPv4Address) -> bool:
         """Whether it is an address of pods, or of a node's gateway."""

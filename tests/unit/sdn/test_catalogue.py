@@ -30,7 +30,7 @@ from sdn.services.catalogue import Catalogue
 from sdn.services.report import answer
 from sdn.services.rows import port_rows
 from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
-from sdn.services.serving import MOST_BACKENDS, Vantage, parsed
+from sdn.services.serving import MOST_BACKENDS, Around, Served, Vantage, parsed, serve
 from sdn.view import Node
 
 VANTAGE = Vantage(
@@ -397,15 +397,31 @@ STEPS = st.one_of(
     st.tuples(
         st.just("pod"), st.builds(pod, st.sampled_from((HERE, THERE)), st.sampled_from(("red", "blue"))), st.booleans()
     ),
+    st.tuples(
+        st.just("vantage"),
+        st.builds(
+            dataclasses.replace,
+            st.just(VANTAGE),
+            lanes=st.sampled_from((None, {}, {"red": 10}, {"red": 10, "blue": 11}, {"red": 12, "blue": 12})),
+            nodes=st.frozensets(st.sampled_from([IPv4Address(text) for text in ADDRESSES])),
+            node_ports=st.sampled_from(((30000, 32767), (8000, 8100))),
+        ),
+        st.booleans(),
+    ),
 )
 
 
 @given(st.lists(st.tuples(STEPS, st.booleans()), max_size=25))
 def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, object, bool], bool]]) -> None:
     kept, held = Catalogue(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
-    kept.set_vantage(VANTAGE)
+    vantage = VANTAGE
+    kept.set_vantage(vantage)
     ports: dict[PortKey, ServedPort] = {}
     for (kind, item, stays), settles in steps:
+        if isinstance(item, Vantage):
+            vantage = item
+            kept.set_vantage(vantage)
+            continue
         key = (item.metadata.namespace, item.metadata.name)  # type: ignore[attr-defined]
         value = item if stays else None
         getattr(kept, f"set_{kind}")(key, value)
@@ -416,10 +432,44 @@ def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, obj
             _follow(ports, kept)
     _follow(ports, kept)
     anew = fill(Catalogue(), held["service"].values(), held["slice"].values(), held["pod"].values())
-    anew.set_vantage(VANTAGE)
+    anew.set_vantage(vantage)
     anew.settle()
     assert ports == dict(kept.ports) == dict(anew.ports)
     assert dict(kept.served) == dict(anew.served)
+
+
+def test_a_new_node_and_a_new_project_concern_only_their_own_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = (
+        service("plain", cluster_ip="172.30.0.1"),
+        service("elsewhere", cluster_ip="172.30.0.2"),
+        service("outside", cluster_ip="172.30.0.3", external_ips=("192.0.2.9",)),
+        service("blue", "blue", cluster_ip="172.30.0.4"),
+    )
+    catalogue = fill(Catalogue(), services, (slice_of("elsewhere", endpoint("198.51.100.7")),))
+    catalogue.set_vantage(VANTAGE)
+    catalogue.settle()
+    computed: list[str] = []
+
+    def counted(one: Service, slices: Iterable[EndpointSlice], around: Around) -> Served:
+        computed.append(one.metadata.name)
+        return serve(one, slices, around)
+
+    monkeypatch.setattr("sdn.services.catalogue.serve", counted)
+
+    def settle(**change: object) -> list[str]:
+        computed.clear()
+        assert VANTAGE.lanes is not None
+        catalogue.set_vantage(_replaced(**change))
+        catalogue.settle()
+        return sorted(computed)
+
+    near = VANTAGE.nodes | {IPv4Address("10.245.2.77")}
+    assert settle(nodes=near) == []
+    assert settle(nodes=near | {IPv4Address("198.51.100.7")}) == ["elsewhere"]
+    assert settle(nodes=near | {IPv4Address("192.0.2.9")}) == ["elsewhere", "outside"]
+    assert settle(lanes={**(VANTAGE.lanes or {}), "green": 12}) == ["outside"]
+    assert settle(lanes={**(VANTAGE.lanes or {}), "blue": 12}) == ["blue"]
+    assert settle(node_ports=(20000, 20100)) == ["blue", "elsewhere", "outside", "plain"]
 
 
 def _follow(ports: dict[PortKey, ServedPort], catalogue: Catalogue) -> None:
