@@ -10,12 +10,12 @@ from pathlib import Path
 from sdn.flow import Flow
 from sdn.flows import (
     compile_flows,
-    docker_flows,
+    flows_of_docker,
+    flows_of_peer,
+    flows_of_pod,
     gateway_flows,
     multicast_flows,
     outside_flows,
-    peer_flows,
-    pod_flows,
     route_flows,
     service_flows,
 )
@@ -61,10 +61,10 @@ OWNERS = {
     "the node (`service_flows`)": service_flows(CLUSTER, NODE),
     "the node (`outside_flows`)": outside_flows(CLUSTER, NODE),
     "projects with multicast (`multicast_flows`)": multicast_flows(VIEW.multicast, VIEW.peers, VIEW.pods),
-    "peer node-2 (`peer_flows`)": peer_flows(PEER),
-    "Docker's own containers (`docker_flows`)": docker_flows(DOCKER),
-    "pod 10.128.0.2 of VNID 10 (`pod_flows`)": pod_flows(RED),
-    "pod 10.128.0.3 of VNID 0 (`pod_flows`)": pod_flows(ADMIN),
+    "peer node-2 (`flows_of_peer`)": flows_of_peer(PEER),
+    "Docker's own containers (`flows_of_docker`)": flows_of_docker(DOCKER),
+    "pod 10.128.0.2 of VNID 10 (`flows_of_pod`)": flows_of_pod(RED),
+    "pod 10.128.0.3 of VNID 0 (`flows_of_pod`)": flows_of_pod(ADMIN),
     "services (`sdn.services.rows`)": SERVED.flows,
 }
 

@@ -228,7 +228,6 @@ def outside_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     )
 
 
-@lru_cache(maxsize=65536)
 def peer_flows(peer: Peer) -> frozenset[Flow]:
     """Accept tunnelled packets from one peer for the pods of this node, and send it what its pods are owed.
 
@@ -249,26 +248,21 @@ def peer_flows(peer: Peer) -> frozenset[Flow]:
                 Goto(Table.ANSWER),
                 cookie=cookie,
             ),
-            flow(Table.CALLED, Priority.EXACT, ip(dst=peer.address), *CALLS_A_NODE),
             flow(Table.ROUTE, Priority.SUBNET, ip(dst=peer.subnet), *into_tunnel, cookie=cookie),
         }
     )
 
 
-@lru_cache(maxsize=8192)
 def pod_flows(pod: Pod) -> frozenset[Flow]:
-    """Let one pod send as itself, and receive from its own project and from VNID 0.
+    """Let one pod send as itself, and be found.
 
     Packets that claim another MAC or address, carry a VLAN tag, or are neither IPv4 nor an ARP request are dropped in
-    SOURCE by a row of the pod's own, which counts them; so are packets to it from other projects in DELIVER. The pod's
-    ARP announcements are dropped: nobody needs them and an answer would look like a second owner. What a service has
-    sent back to its sender gets another sender's address, so that the answer comes to the switch.
+    SOURCE by a row of the pod's own, which counts them. The pod's ARP announcements are dropped: no other pod needs
+    them, and an answer would look like a second owner.
     """
     cookie = cookie_of_pod(pod)
     sender = in_port(pod.ofport) & exactly(ETH_SRC, pod.mac) & untagged()
     asks = arp(op=ARP_REQUEST, spa=pod.address, sha=pod.mac)
-    deliver = (SetField(ETH_DST, pod.mac), Output(pod.ofport))
-    arrives = ip(dst=pod.address)
     rows = {
         flow(
             Table.SOURCE,
@@ -282,8 +276,33 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
         flow(Table.SOURCE, Priority.REST, in_port(pod.ofport), cookie=cookie),
         flow(Table.ARP, Priority.GUARD, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
         flow(Table.ARP, Priority.EXACT, arp(tpa=pod.address), *ANSWER_ARP, cookie=cookie),
-        flow(Table.ROUTE, Priority.EXACT, ip(src=pod.address, dst=pod.address), *CALLS_ITSELF, cookie=cookie),
     }
+    return frozenset(rows)
+
+
+def hairpin_flows(pod: Pod) -> frozenset[Flow]:
+    """Translate the source address of packets that a service sends back to the pod from which they came.
+
+    With another source address, the reply comes back to the switch.
+    """
+    match = ip(src=pod.address, dst=pod.address)
+    return frozenset({flow(Table.ROUTE, Priority.EXACT, match, *CALLS_ITSELF, cookie=cookie_of_pod(pod))})
+
+
+def peer_node_port_flows(peer: Peer) -> frozenset[Flow]:
+    """Look up packets to a peer's node address in connection tracking, because it has node ports."""
+    return frozenset({flow(Table.CALLED, Priority.EXACT, ip(dst=peer.address), *CALLS_A_NODE)})
+
+
+def pod_ingress_flows(pod: Pod) -> frozenset[Flow]:
+    """Let a pod receive from its own project and from VNID 0.
+
+    Packets from other projects are dropped in DELIVER by a flow of the pod's own, which counts them.
+    """
+    cookie = cookie_of_pod(pod)
+    deliver = (SetField(ETH_DST, pod.mac), Output(pod.ofport))
+    arrives = ip(dst=pod.address)
+    rows = set()
     for sender in senders(pod.vnid):
         rows.add(flow(Table.DELIVER, Priority.SUBNET, arrives & sender, *deliver, cookie=cookie))
     if pod.vnid != GLOBAL_VNID:
@@ -300,15 +319,13 @@ def senders(vnid: int) -> tuple[Match, ...]:
 
 @lru_cache(maxsize=1)
 def docker_flows(docker: DockerLane) -> frozenset[Flow]:
-    """Let containers outside of any pod send from Docker's part of the subnet, with its VNID, and receive like pods.
+    """Let containers outside of any pod send from Docker's part of the subnet, with its VNID, and be found.
 
     They come through one port and share a lane, so one may borrow another's address, but no pod's, node's or peer's.
     What one asks about another is theirs to answer and dropped here: an answer of ours would come beside it.
     """
     sender = in_port(docker.ofport) & untagged()
     asks = arp(op=ARP_REQUEST, spa=docker.subnet)
-    arrives = ip(dst=docker.subnet)
-    deliver = (Move(IP_DST, ETH_DST, 32), Load(ETH_DST, 32, 16, DOCKER_MAC_PREFIX), Output(docker.ofport))
     mark = partial(flow, cookie=DOCKER_COOKIE)
     rows = [
         mark(Table.SOURCE, Priority.EXACT, sender & arp(tpa=docker.subnet)),
@@ -316,9 +333,21 @@ def docker_flows(docker: DockerLane) -> frozenset[Flow]:
         mark(Table.SOURCE, Priority.SUBNET, sender & ip(src=docker.subnet), *says(docker.vnid), Goto(Table.CALLED)),
         mark(Table.SOURCE, Priority.REST, in_port(docker.ofport)),
         mark(Table.ARP, Priority.EXACT, arp(tpa=docker.subnet), *ANSWER_ARP),
-        *(mark(Table.DELIVER, Priority.SUBNET, arrives & match, *deliver) for match in senders(docker.vnid)),
     ]
     return frozenset(rows)
+
+
+def docker_ingress_flows(docker: DockerLane) -> frozenset[Flow]:
+    """Let containers outside of any pod receive from the project of Docker's bridge and from VNID 0.
+
+    The MAC of a container follows from its IP address.
+    """
+    arrives = ip(dst=docker.subnet)
+    deliver = (Move(IP_DST, ETH_DST, 32), Load(ETH_DST, 32, 16, DOCKER_MAC_PREFIX), Output(docker.ofport))
+    return frozenset(
+        flow(Table.DELIVER, Priority.SUBNET, arrives & sender, *deliver, cookie=DOCKER_COOKIE)
+        for sender in senders(docker.vnid)
+    )
 
 
 def multicast_flows(
@@ -378,11 +407,29 @@ def compile_flows(view: View) -> frozenset[Flow]:
         outside_flows(view.cluster, view.node),
         _all_peers_flows(view.peers),
         multicast_flows(view.multicast, view.peers, view.pods, view.docker),
-        docker_flows(view.docker) if view.docker is not None else (),
-        *map(pod_flows, view.pods),
+        flows_of_docker(view.docker) if view.docker is not None else (),
+        *map(flows_of_pod, view.pods),
     )
+
+
+@lru_cache(maxsize=8192)
+def flows_of_pod(pod: Pod) -> frozenset[Flow]:
+    """Return every flow of one pod."""
+    return pod_flows(pod) | pod_ingress_flows(pod) | hairpin_flows(pod)
+
+
+@lru_cache(maxsize=65536)
+def flows_of_peer(peer: Peer) -> frozenset[Flow]:
+    """Return every flow of one peer."""
+    return peer_flows(peer) | peer_node_port_flows(peer)
+
+
+@lru_cache(maxsize=1)
+def flows_of_docker(docker: DockerLane) -> frozenset[Flow]:
+    """Return every flow of Docker's bridge."""
+    return docker_flows(docker) | docker_ingress_flows(docker)
 
 
 @lru_cache(maxsize=2)
 def _all_peers_flows(peers: frozenset[Peer]) -> frozenset[Flow]:
-    return frozenset().union(*map(peer_flows, peers))
+    return frozenset().union(*map(flows_of_peer, peers))

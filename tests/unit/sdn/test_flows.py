@@ -13,7 +13,7 @@ from api.meta.types import ObjectMeta
 from api.network.types import NetNamespace
 from sdn.drivers.openflow_codec import Command, flow_mod
 from sdn.flow import Flow, Goto, Output, SetField
-from sdn.flows import compile_flows, flood_flows, peer_flows, pod_flows
+from sdn.flows import compile_flows, flood_flows, flows_of_peer, flows_of_pod
 from sdn.match import ETH_DST, IN_PORT, IP_SRC, FieldMatch, Match, arp, exactly, in_port, ip, to_port
 from sdn.pipeline import TUN0, VXLAN0
 from sdn.view import MULTICAST_ENABLED, Cluster, Node, Peer, Pod, View, with_multicast
@@ -46,7 +46,7 @@ def test_no_two_flows_are_the_same_row(view: View) -> None:
 def test_only_the_flows_of_a_pod_and_of_nobody_else_change_with_it(view: View) -> None:
     for pod in view.pods:
         without = compile_flows(replace(view, pods=view.pods - {pod}))
-        assert compile_flows(view) - without == pod_flows(pod)
+        assert compile_flows(view) - without == flows_of_pod(pod)
         assert without <= compile_flows(view)
 
 
@@ -54,7 +54,7 @@ def test_only_the_flows_of_a_pod_and_of_nobody_else_change_with_it(view: View) -
 def test_only_the_flows_of_a_peer_change_with_it(view: View) -> None:
     for peer in view.peers:
         without = compile_flows(replace(view, peers=view.peers - {peer}))
-        assert compile_flows(view) - without == peer_flows(peer)
+        assert compile_flows(view) - without == flows_of_peer(peer)
 
 
 @given(views())
