@@ -68,7 +68,7 @@ check: install ## format, lint, types and architecture
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache > .lint-imports.log 2>&1 || { cat .lint-imports.log; exit 1; }
 	@rm -f .lint-imports.log
-	@$(BIN)/python -m sdn.document --check
+	@$(BIN)/python -m sdn.pipeline.document --check
 	@echo "check: format, lint, types, imports and generated documents are good"
 
 .PHONY: bench
@@ -77,7 +77,7 @@ bench: install ## measure, with medians, beside the floor of this machine
 
 .PHONY: docs
 docs: install ## write docs/pipeline.md from the code
-	@$(BIN)/python -m sdn.document
+	@$(BIN)/python -m sdn.pipeline.document
 
 .PHONY: golden
 golden: install ## rewrite the golden files; read the difference like code

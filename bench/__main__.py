@@ -11,22 +11,35 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from bench import attach, endpoints, master, megaflows, names, outage, peers, pods, proxy, rivals, services, streams
-from bench.figures import Figure, show
+from bench import (
+    api_server,
+    endpoint_latency,
+    host_subnets,
+    megaflows,
+    name_server,
+    pod_attach,
+    pod_attach_alternatives,
+    pod_start,
+    service_proxy,
+    streaming,
+    switch_restart,
+    userspace_proxy,
+)
+from bench.measurement import Measurement, show
 
-MEASURES: dict[str, Callable[[Callable[[str], None]], list[Figure]]] = {
-    "attach": attach.measure,
-    "rivals": rivals.measure,
-    "peers": peers.measure,
-    "outage": outage.measure,
+MEASURES: dict[str, Callable[[Callable[[str], None]], list[Measurement]]] = {
+    "attach": pod_attach.measure,
+    "rivals": pod_attach_alternatives.measure,
+    "peers": host_subnets.measure,
+    "outage": switch_restart.measure,
     "megaflows": megaflows.measure,
-    "pods": pods.measure,
-    "master": master.measure,
-    "services": services.measure,
-    "endpoints": endpoints.measure,
-    "proxy": proxy.measure,
-    "streams": streams.measure,
-    "names": names.measure,
+    "pods": pod_start.measure,
+    "master": api_server.measure,
+    "services": service_proxy.measure,
+    "endpoints": endpoint_latency.measure,
+    "proxy": userspace_proxy.measure,
+    "streams": streaming.measure,
+    "names": name_server.measure,
 }
 
 
@@ -40,7 +53,7 @@ def main() -> int:
     if unknown:
         parser.error(f"{', '.join(sorted(unknown))}: there are {', '.join(MEASURES)}")
     signal.signal(signal.SIGTERM, _end)
-    figures: list[Figure] = []
+    figures: list[Measurement] = []
     try:
         for name in arguments.names or MEASURES:
             figures += MEASURES[name](_teller(name))

@@ -27,8 +27,8 @@ from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.node import Namespace, Node, NodeAddress, NodeStatus
 from api.meta.types import ObjectMeta
 from lab import underlay
-from lab.command import run
 from lab.down import bring_down
+from lab.process import run
 from lab.topology import (
     MARK,
     OVS_SCHEMA,
@@ -179,7 +179,7 @@ class BareCluster:
         if had_bridge:
             wait_until((here.ovs / "br0.mgmt").exists, "br0", pause=0.001)
         answers = time.monotonic()
-        underlay.connect(here, time.monotonic() + DEADLINE_SECONDS)
+        underlay.configure_node(here, time.monotonic() + DEADLINE_SECONDS)
         return answers
 
     def signal(self, name: str, number: Signals) -> None:

@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
 
-from bench.attach import Pods
 from bench.bare import BareCluster, bench_lab, inside
-from bench.figures import Figure
+from bench.measurement import Measurement
+from bench.pod_attach import Pods
 from lab.topology import LabNode
 
 PODS = 21
 PORT = 7777
 
 
-def measure(say: Callable[[str], None]) -> list[Figure]:
+def measure(say: Callable[[str], None]) -> list[Measurement]:
     """Every pod talks to every other one, by UDP from many ports, by TCP and by ping: on one node, then on two."""
     near = _count((PODS,), f"{PODS} pods each to {PODS - 1}", PODS * (PODS - 1), say)
     half = PODS // 2
@@ -27,7 +27,7 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
     return near + _count((half, half), f"{half} pods each to {half - 1} here and {half} on another node", pairs, say)
 
 
-def _count(pods: tuple[int, ...], name: str, pairs: int, say: Callable[[str], None]) -> list[Figure]:
+def _count(pods: tuple[int, ...], name: str, pairs: int, say: Callable[[str], None]) -> list[Measurement]:
     """So many pods on each node; the flows of the first, which sees `pairs` ordered pairs."""
     with BareCluster(bench_lab(len(pods))) as cluster:
         nodes, spaces, addresses = cluster.lab.nodes, list[str](), list[IPv4Address]()
@@ -42,7 +42,7 @@ def _count(pods: tuple[int, ...], name: str, pairs: int, say: Callable[[str], No
             _appctl(nodes[0], "revalidator/purge")
             _everyone(spaces, addresses, talk)
             found = sum("in_port" in flow for flow in _appctl(nodes[0], "dpctl/dump-flows").splitlines())
-            figures.append(Figure(f"megaflows, {name}, {protocol}", "flows", (float(found),), f"{pairs} + some"))
+            figures.append(Measurement(f"megaflows, {name}, {protocol}", "flows", (float(found),), f"{pairs} + some"))
         for one in listening:
             one.close()
     return figures

@@ -14,13 +14,13 @@ from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.codec import manifest
-from cli import network, pods
-from cli.command import ADMIN, WrongUse, add_command
-from lab.command import LabError
+from cli import network, pod
+from cli.command import ADMIN, UsageError, add_command
 from lab.down import bring_down, has_traces
-from lab.files import write_private
-from lab.topology import MOST_NODES, PLUGINS, SIZE
+from lab.process import LabError
+from lab.topology import MAX_NODES, PLUGINS, SIZE
 from lab.up import lab_up, show_lab
+from reconcile.atomic_file import write_private
 
 STATE = Path(".lab")
 
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     except (LabError, ClientError, BadKubeconfig, OSError) as error:
         sys.stderr.write(f"podlane: {error}\n")
         return 1
-    except WrongUse as error:
+    except UsageError as error:
         sys.stderr.write(f"podlane: {error}\n")
         return 2
     except KeyboardInterrupt:
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     token.add_argument("--out", metavar="FILE", help="where to write the kubeconfig (standard output)")
     for one in (add, token):
         one.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
-    pods.add_commands(topics.add_parser("pod", help="pods that this node runs without a master"))
+    pod.add_commands(topics.add_parser("pod", help="pods that this node runs without a master"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
     return parser
 
@@ -65,16 +65,16 @@ def _parser() -> argparse.ArgumentParser:
 def _lab_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     up = add_command(commands, "up", "bring a lab up and show who reaches whom", _lab_up)
-    up.add_argument("--nodes", metavar="NODES", type=_nodes, help=f"how many, 1 to {MOST_NODES} ({SIZE})")
+    up.add_argument("--nodes", metavar="NODES", type=_nodes, help=f"how many, 1 to {MAX_NODES} ({SIZE})")
     up.add_argument("--plugin", choices=PLUGINS, help=f"who may reach whom ({PLUGINS[0]})")
     add_command(commands, "down", "take the lab away without a trace", _lab_down)
     add_command(commands, "status", "show the lab that is up", _lab_status)
 
 
 def _nodes(text: str) -> int:
-    if text.isdecimal() and 1 <= int(text) <= MOST_NODES:
+    if text.isdecimal() and 1 <= int(text) <= MAX_NODES:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {MOST_NODES}")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {MAX_NODES}")
 
 
 def _lab_up(arguments: argparse.Namespace) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 from api.client.client import Client
 from api.core.pod import Pod
 from api.network.queries import CaptureQuestion, NodeQuerySpec
-from cli.questions import PATIENCE_SECONDS, Unanswered, ask
-from cli.trace import pods_with_addresses
-from cli.walk import find_pod
+from cli.node_query import TIMEOUT_SECONDS, QueryFailed, query_node
+from cli.trace.command import pods_with_addresses
+from cli.trace.topology import find_pod
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +27,11 @@ async def take(client: Client, arguments: argparse.Namespace) -> None:
     """Write the file."""
     pod = find_pod(arguments.pod, pods_with_addresses((await client.list(Pod)).items))
     if pod is None:
-        raise Unanswered(f"{arguments.pod!r} is neither PROJECT/POD of a pod that has an address, nor that address")
+        raise QueryFailed(f"{arguments.pod!r} is neither PROJECT/POD of a pod that has an address, nor that address")
     asked = CaptureQuestion(pod=str(pod.address), packets=arguments.packets, seconds=arguments.seconds)
     told = f"at most {asked.packets} packets of {pod} on {pod.node}, for at most {asked.seconds} s"
     print(told, file=sys.stderr, flush=True)
-    status = await ask(client, NodeQuerySpec(node_name=pod.node, capture=asked), PATIENCE_SECONDS + asked.seconds)
+    status = await query_node(client, NodeQuerySpec(node_name=pod.node, capture=asked), TIMEOUT_SECONDS + asked.seconds)
     await asyncio.to_thread(_write, status.pcap, arguments.out or f"{pod.name.rpartition('/')[2]}.pcap")
 
 

@@ -131,7 +131,7 @@ def _result(reply: Mapping[str, Any], version: str, environment: Mapping[str, st
 def main() -> int:
     """Entry point: the answer, or the error, as JSON on standard output; 0 done, 1 failed, 2 wrong use."""
     if sys.argv[1:2] in (["--version"], ["--help"]):
-        _explain(sys.argv[1])
+        _print_help(sys.argv[1])
         return 0
     if sys.argv[1:]:
         sys.stderr.write(f"podlane-cni: takes no arguments but --help and --version, found {sys.argv[1]!r}\n")
@@ -155,7 +155,7 @@ def _asked_version(text: str) -> str:
         return VERSIONS[-1]
 
 
-def _explain(wish: str) -> None:
+def _print_help(wish: str) -> None:
     if wish == "--version":
         from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
 

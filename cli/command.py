@@ -9,7 +9,7 @@ ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
 """Where a master keeps the administrator's kubeconfig."""
 
 
-class WrongUse(Exception):
+class UsageError(Exception):
     """What was said on the command line makes no sense together; `str(error)` says what does."""
 
 

@@ -14,17 +14,19 @@ from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
 from api.network.queries import NetworkReport, NodeQuerySpec
 from api.network.types import CHANGE_NETWORK, ChangeNetworkRequest, ClusterNetwork, HostSubnet, NetNamespace
-from cli import capture, packet, services, trace
+from cli import capture, services
 from cli.command import ADMIN, add_command
-from cli.questions import Unanswered, ask
-from lab.tables import table
+from cli.node_query import QueryFailed, query_node
+from cli.trace import command as trace_command
+from cli.trace import packet
+from reconcile.terminal import table
 
-PATIENCE_SECONDS = 15.0
+TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 0.05
 
 
 STATUS_HEADS = ("HOST", "HOST IP", "SUBNET", "PODS", "FREE", "FLOWS", "DRIFT", "PASS MS", "PEERS, MS", "STATE")
-MOST_PEERS_SHOWN = 8
+MAX_PEERS_SHOWN = 8
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +39,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     everywhere = add_command(commands, "global", "let projects reach all, and be reached by all", _run(_global))
     for command in (join, isolate, everywhere):
         command.add_argument("projects", metavar="PROJECT", nargs="+")
-    follow = add_command(commands, "trace", "show what becomes of a packet, table by table", _run(trace.show))
+    follow = add_command(commands, "trace", "show what becomes of a packet, table by table", _run(trace_command.run))
     packet.add_arguments(follow)
     watch = add_command(commands, "capture", "write down what goes over the port of a pod", _run(capture.take))
     capture.add_arguments(watch)
@@ -77,8 +79,8 @@ async def _status(client: Client, _: argparse.Namespace) -> None:
 
 async def _report(client: Client, node: str) -> NetworkReport:
     try:
-        status = await ask(client, NodeQuerySpec(node_name=node, report=True))
-    except Unanswered as error:
+        status = await query_node(client, NodeQuerySpec(node_name=node, report=True))
+    except QueryFailed as error:
         return NetworkReport(trouble=str(error))
     return status.report or NetworkReport()
 
@@ -96,8 +98,8 @@ def _peers(times: dict[str, float]) -> str:
     """The lost ones first: they are what somebody looks for."""
     ordered = sorted(times.items(), key=lambda item: (item[1] >= 0, item[0]))
     words = [f"{name} {'lost' if took < 0 else f'{took:.1f}'}" for name, took in ordered]
-    more = len(words) - MOST_PEERS_SHOWN
-    return " ".join(words[:MOST_PEERS_SHOWN] + [f"and {more} more"] * (more > 0)) or "-"
+    more = len(words) - MAX_PEERS_SHOWN
+    return " ".join(words[:MAX_PEERS_SHOWN] + [f"and {more} more"] * (more > 0)) or "-"
 
 
 def _show(lanes: tuple[NetNamespace, ...]) -> None:
@@ -121,9 +123,9 @@ async def _change(client: Client, projects: list[str], request: ChangeNetworkReq
     known = {lane.netname for lane in (await client.list(NetNamespace)).items}
     unknown = sorted({*projects, *filter(None, [request.target])} - known)
     if not known:
-        raise Unanswered("this cluster has no lanes: its plugin is ovs-subnet, where every pod reaches every pod")
+        raise QueryFailed("this cluster has no lanes: its plugin is ovs-subnet, where every pod reaches every pod")
     if unknown:
-        raise Unanswered(f"no such project: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        raise QueryFailed(f"no such project: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     for project in projects:
         asking = {"metadata": {"annotations": {CHANGE_NETWORK: str(request)}}}
         await client.patch(NetNamespace, project, "", asking)
@@ -131,15 +133,15 @@ async def _change(client: Client, projects: list[str], request: ChangeNetworkReq
 
 
 async def _answered(client: Client, project: str) -> NetNamespace:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         lane = await client.get(NetNamespace, project)
         if CHANGE_NETWORK not in lane.metadata.annotations:
             return lane
         if time.monotonic() > deadline:
             sys.stdout.flush()
-            raise Unanswered(
+            raise QueryFailed(
                 f"the master has not carried out {lane.metadata.annotations[CHANGE_NETWORK]!r} for {project} within "
-                f"{PATIENCE_SECONDS:.0f} s; its log says why"
+                f"{TIMEOUT_SECONDS:.0f} s; its log says why"
             )
         await asyncio.sleep(POLL_SECONDS)

@@ -10,11 +10,11 @@ from api.client.client import Client
 from api.core.node import Node
 from api.network.queries import NodeQuerySpec, PortReport, ServicesAnswer, ServicesQuestion
 from api.network.types import HostSubnet
-from cli.questions import Unanswered, ask
-from lab.tables import BOLD, RED, coloured, table
+from cli.node_query import QueryFailed, query_node
+from reconcile.terminal import BOLD, RED, colored, table
 
 HEADS = ("SERVICE", "PORT", "VNID", "CALLED AT", "ENDPOINTS", "NOTES")
-MOST_SHOWN = 4
+MAX_SHOWN = 4
 """Endpoints in a cell; of one service that is asked for by name, all are shown."""
 
 
@@ -36,11 +36,11 @@ async def show(client: Client, arguments: argparse.Namespace) -> None:
     for node, answer in zip(nodes, found, strict=True):
         by_answer.setdefault(answer, []).append(node)
     for answer, same in by_answer.items():
-        print(coloured(", ".join(same), BOLD))
-        print(coloured(answer, RED) if isinstance(answer, str) else text(answer, bool(name)))
+        print(colored(", ".join(same), BOLD))
+        print(colored(answer, RED) if isinstance(answer, str) else text(answer, bool(name)))
         print()
     if all(isinstance(answer, str) for answer in by_answer):
-        raise Unanswered("no node has answered")
+        raise QueryFailed("no node has answered")
 
 
 async def _nodes(client: Client) -> list[str]:
@@ -50,15 +50,15 @@ async def _nodes(client: Client) -> list[str]:
 
 async def _answer(client: Client, node: str, asked: ServicesQuestion) -> ServicesAnswer | str:
     try:
-        status = await ask(client, NodeQuerySpec(node_name=node, services=asked))
-    except Unanswered as error:
+        status = await query_node(client, NodeQuerySpec(node_name=node, services=asked))
+    except QueryFailed as error:
         return str(error)
     return status.services or ServicesAnswer()
 
 
 def text(answer: ServicesAnswer, all_endpoints: bool) -> str:
     """The ports as a table, then a line for each thing that is left out."""
-    rows = [_row(port, len(port.everywhere) if all_endpoints else MOST_SHOWN) for port in answer.ports]
+    rows = [_row(port, len(port.everywhere) if all_endpoints else MAX_SHOWN) for port in answer.ports]
     lines = [table(HEADS, rows) if rows else "no services"]
     if answer.more:
         lines.append(f"and {answer.more} ports more: name a project")

@@ -15,11 +15,11 @@ from api.core.services import Service, ServicePort, ServiceSpec
 from api.meta.types import ObjectMeta
 from api.network.types import HostSubnet, NetNamespace
 from api.validation.registry import default
-from lab.command import LabError
+from lab.connectivity import Matrix, Probe, ProbedService, measure
 from lab.images import TOOLBOX
-from lab.reach import Called, Matrix, Member, measure
-from lab.tables import table
+from lab.process import LabError
 from lab.topology import Lab
+from reconcile.terminal import table
 
 PROJECTS = ("red", "blue", "default")
 LABEL = {"app": "demo"}
@@ -149,16 +149,16 @@ async def show(client: Client, lab: Lab) -> Matrix:
     fronts = [(one.metadata.namespace, SERVICE, one.spec.cluster_ip) for one in services]
     print("\n" + table(("PROJECT", "SERVICE", "CLUSTER IP"), fronts))
     vnids = {lane.netname: lane.netid for lane in lanes}
-    called = [Called(project, vnids.get(project, 0), SERVICE) for project, _, _ in fronts]
+    called = [ProbedService(project, vnids.get(project, 0), SERVICE) for project, _, _ in fronts]
     return await asyncio.to_thread(measure, _members(pods, lab, vnids), called, str(lab.site.outside))
 
 
-def _members(pods: tuple[Pod, ...], lab: Lab, vnids: Mapping[str, int]) -> list[Member]:
+def _members(pods: tuple[Pod, ...], lab: Lab, vnids: Mapping[str, int]) -> list[Probe]:
     sockets = {node.name: str(node.docker_socket) for node in lab.nodes}
     running = [pod for pod in pods if pod.status.pod_ip and pod.status.container_statuses]
     running.sort(key=lambda pod: (PROJECTS.index(pod.metadata.namespace), pod.metadata.name))
     return [
-        Member(
+        Probe(
             project=pod.metadata.namespace,
             vnid=vnids.get(pod.metadata.namespace, 0),
             name=pod.metadata.name,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from lab.command import LabError, alone, run, succeeds
+from lab.process import LabError, exclusive, run, succeeds
 from lab.topology import MARK, SITE, Site
 
 STOP_SECONDS = 15.0
@@ -41,7 +41,7 @@ def has_traces(state: Path, site: Site = SITE) -> bool:
 
 def bring_down(state: Path, site: Site = SITE) -> None:
     """Remove processes, mounts, namespaces, cables, cgroups and the state directory of a lab. Raises LabError."""
-    with alone(site):
+    with exclusive(site):
         remove(state, site)
 
 

@@ -17,7 +17,7 @@ from typing import Never
 import psutil
 
 from lab import underlay
-from lab.command import LabError
+from lab.process import LabError
 from lab.topology import Lab, LabNode, Process, Site, processes
 
 RESTART_SECONDS = 1.0
@@ -43,7 +43,7 @@ class Supervisor:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._child_died.set)
         if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-            _say("orphans will not be reaped: prctl is refused")
+            _log("orphans will not be reaped: prctl is refused")
         tasks = [asyncio.create_task(self._keep(process)) for process in processes(self._lab)]
         reaping = asyncio.create_task(self._reap())
         await stop.wait()
@@ -59,11 +59,11 @@ class Supervisor:
             try:
                 running = await self._start(process)
             except OSError as error:
-                _say(f"{process.name} does not start: {error}; trying again")
+                _log(f"{process.name} does not start: {error}; trying again")
             else:
                 code = await self._live(process, running)
                 self._started.discard(running.pid)
-                _say(f"{process.name} ended with {code}; starting it again")
+                _log(f"{process.name} ended with {code}; starting it again")
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _live(self, process: Process, running: asyncio.subprocess.Process) -> int:
@@ -129,15 +129,15 @@ async def _connect(node: LabNode) -> None:
     """Plug a node into its switch; tried again while the switch lives."""
     while True:
         try:
-            await asyncio.to_thread(underlay.connect, node, time.monotonic() + CONNECT_SECONDS)
+            await asyncio.to_thread(underlay.configure_node, node, time.monotonic() + CONNECT_SECONDS)
         except LabError as error:
-            _say(f"{node.name}: {error}")
+            _log(f"{node.name}: {error}")
             await asyncio.sleep(RESTART_SECONDS)
         else:
             return
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {text}\n")
     sys.stderr.flush()
 

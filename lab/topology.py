@@ -7,8 +7,8 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 SIZE = 3
-MOST_NODES = 100
-PHYSICAL = "brphy"
+MAX_NODES = 100
+UNDERLAY_BRIDGE = "brphy"
 MARK = "PODLANE_LAB"
 """In the environment of every process of a lab: the lab's `Site.short`."""
 
@@ -179,7 +179,7 @@ def processes(lab: Lab) -> tuple[Process, ...]:
     )
 
 
-EXTERNAL = "203.0.113.0/24"
+EXTERNAL_IP_NETWORK = "203.0.113.0/24"
 """Addresses that services of the lab may have as external ones: a network of RFC 5737, which nobody has."""
 
 
@@ -195,7 +195,7 @@ def master_process(lab: Lab) -> Process:
             f"--state-dir={state}",
             f"--admin-kubeconfig={lab.kubeconfig}",
             f"--plugin={lab.plugin}",
-            f"--external-ip-network-cidrs=[{EXTERNAL}]",
+            f"--external-ip-network-cidrs=[{EXTERNAL_IP_NETWORK}]",
             "--verify-node-certificates=true",
         ),
         pid_file=state / "master.pid",

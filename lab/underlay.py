@@ -7,8 +7,8 @@ import time
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from lab.command import run, succeeds
-from lab.topology import PHYSICAL, Lab, LabNode, Site
+from lab.process import run, succeeds
+from lab.topology import UNDERLAY_BRIDGE, Lab, LabNode, Site
 
 
 def kernel_has_datapath() -> bool:
@@ -27,15 +27,15 @@ def make(lab: Lab) -> None:
     for namespace in lab.namespaces:
         run("ip", "netns", "add", namespace)
         run("ip", "-n", namespace, "link", "set", "lo", "up")
-    _plug(site, site.master_namespace, site.master_cable)
+    _add_veth(site, site.master_namespace, site.master_cable)
     _address(site, site.master_namespace, site.master, "eth0")
     for node in lab.nodes:
-        _plug(site, node.namespace, node.cable)
+        _add_veth(site, node.namespace, node.cable)
         if kernel_has_datapath():
             _address(site, node.namespace, node.address, "eth0")
 
 
-def _plug(site: Site, namespace: str, cable: str) -> None:
+def _add_veth(site: Site, namespace: str, cable: str) -> None:
     inside = ("ip", "-n", namespace, "link")
     run(*inside, "add", "eth0", "type", "veth", "peer", "name", cable, "netns", str(os.getpid()))
     run("ip", "link", "set", cable, "master", site.bridge, "up")
@@ -43,7 +43,7 @@ def _plug(site: Site, namespace: str, cable: str) -> None:
     run("ip", "netns", "exec", namespace, "ethtool", "-K", "eth0", "tx", "off")
 
 
-def connect(node: LabNode, deadline: float) -> None:
+def configure_node(node: LabNode, deadline: float) -> None:
     """Give a node its address, once its switch runs; again after each start of the switch. Raises LabError.
 
     With the kernel's datapath it has one; the database gets its first row, as by Open vSwitch's own start script.
@@ -58,15 +58,15 @@ def connect(node: LabNode, deadline: float) -> None:
         "ovs-vsctl",
         f"--db=unix:{node.ovs}/db.sock",
         f"--timeout={max(1, round(deadline - time.monotonic()))}",
-        *("--may-exist", "add-br", PHYSICAL),
-        *("--", "set", "bridge", PHYSICAL, "datapath_type=netdev", f"other_config:hwaddr={mac}"),
-        *("--", "--may-exist", "add-port", PHYSICAL, "eth0"),
+        *("--may-exist", "add-br", UNDERLAY_BRIDGE),
+        *("--", "set", "bridge", UNDERLAY_BRIDGE, "datapath_type=netdev", f"other_config:hwaddr={mac}"),
+        *("--", "--may-exist", "add-port", UNDERLAY_BRIDGE, "eth0"),
     )
-    while not succeeds("ip", "-n", node.namespace, "link", "show", PHYSICAL) and time.monotonic() < deadline:
+    while not succeeds("ip", "-n", node.namespace, "link", "show", UNDERLAY_BRIDGE) and time.monotonic() < deadline:
         time.sleep(0.05)
-    _address(node.site, node.namespace, node.address, PHYSICAL)
+    _address(node.site, node.namespace, node.address, UNDERLAY_BRIDGE)
     # Whenever a link changes, the switch learns the kernel's routes anew, and drops what it tunnels meanwhile.
-    route = ("ovs/route/add", str(node.site.underlay), PHYSICAL)
+    route = ("ovs/route/add", str(node.site.underlay), UNDERLAY_BRIDGE)
     while not succeeds("ovs-appctl", "-t", f"{node.ovs}/ovs-vswitchd.ctl", *route) and time.monotonic() < deadline:
         time.sleep(0.05)
 

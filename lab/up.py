@@ -27,14 +27,14 @@ from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.node import Namespace
 from lab import demo, images, underlay
-from lab.command import LabError, alone, run
 from lab.down import has_traces, is_up, remove
-from lab.files import write_private
-from lab.tables import GREEN, RED, coloured
-from lab.topology import MARK, MOST_NODES, OVS_SCHEMA, PLUGINS, SITE, SIZE, Lab, LabNode, Site, processes
+from lab.process import LabError, exclusive, run
+from lab.topology import MARK, MAX_NODES, OVS_SCHEMA, PLUGINS, SITE, SIZE, Lab, LabNode, Site, processes
+from reconcile.atomic_file import write_private
+from reconcile.terminal import GREEN, RED, colored
 
 START_SECONDS = 60.0
-HOPELESS_DEATHS = 3
+MAX_RESTARTS = 3
 NEEDED = (
     "ip",
     "nsenter",
@@ -69,7 +69,7 @@ def lab_up(state: Path, size: int | None = None, plugin: str | None = None, site
     """
     _check(size, plugin)
     say = Progress()
-    with alone(site):
+    with exclusive(site):
         if is_up(site):
             lab = _running_lab(state, site)
             _compare(lab, size, plugin)
@@ -87,8 +87,8 @@ def lab_up(state: Path, size: int | None = None, plugin: str | None = None, site
 def _check(size: int | None, plugin: str | None) -> None:
     if os.geteuid():
         raise LabError("the lab makes network namespaces and runs dockerd: run it as root")
-    if size is not None and not 1 <= size <= MOST_NODES:
-        raise LabError(f"NODES is {size}; 1 to {MOST_NODES} are accepted")
+    if size is not None and not 1 <= size <= MAX_NODES:
+        raise LabError(f"NODES is {size}; 1 to {MAX_NODES} are accepted")
     if plugin is not None and plugin not in PLUGINS:
         raise LabError(f"PLUGIN is {plugin!r}; {' or '.join(PLUGINS)} is accepted")
     missing = [program for program in NEEDED if shutil.which(program) is None]
@@ -120,12 +120,12 @@ def _make(lab: Lab, state: Path, say: Progress) -> None:
         remove(state, lab.site)
     _refuse_taken_addresses(lab.site)
     try:
-        with _ended_by_signals():
+        with _exit_on_signals():
             say(f"making {lab.size} nodes ({lab.plugin})")
             _make_directories(lab, state)
             underlay.make(lab)
             _start_supervisor(lab)
-            asyncio.run(_join_or_despair(lab, say))
+            asyncio.run(_wait_until_ready(lab, say))
     except Exception:
         say("it failed; taking everything away again")
         remove(state, lab.site, keep_logs=True)
@@ -146,7 +146,7 @@ def _refuse_taken_addresses(site: Site) -> None:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _exit_on_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end this process as Ctrl-C does, so that it can clean up."""
 
     def end(number: int, _: FrameType | None) -> None:
@@ -187,9 +187,9 @@ def _start_supervisor(lab: Lab) -> None:
     (lab.root / "supervisor.pid").write_text(f"{supervisor.pid}\n")
 
 
-async def _join_or_despair(lab: Lab, say: Progress) -> None:
+async def _wait_until_ready(lab: Lab, say: Progress) -> None:
     """Wait for ready nodes, but not for processes that only die."""
-    joining, dying = asyncio.create_task(_join(lab, say)), asyncio.create_task(_until_hopeless(lab))
+    joining, dying = asyncio.create_task(_join(lab, say)), asyncio.create_task(_watch_restarts(lab))
     try:
         done, _ = await asyncio.wait((joining, dying), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -200,13 +200,13 @@ async def _join_or_despair(lab: Lab, say: Progress) -> None:
         task.result()
 
 
-async def _until_hopeless(lab: Lab) -> None:
+async def _watch_restarts(lab: Lab) -> None:
     logs = {process.name: process.log_file for process in processes(lab)}
     while True:
         ended = Counter(re.findall(r"^\S+ (.+) ended with", (lab.root / "supervisor.log").read_text(), re.MULTILINE))
         for name, times in ended.items():
-            if times >= HOPELESS_DEATHS:
-                raise LabError(f"{name} has died {times} times; its last words: {_last_words(logs[name])}")
+            if times >= MAX_RESTARTS:
+                raise LabError(f"{name} has died {times} times; its last words: {_last_log_lines(logs[name])}")
         await asyncio.sleep(0.2)
 
 
@@ -242,9 +242,9 @@ async def _demonstrate(lab: Lab, say: Progress) -> int:
 def _verdict(surprises: tuple[str, ...], say: Progress) -> int:
     print()
     for surprise in surprises:
-        print(coloured(f"not as expected: {surprise}", RED))
+        print(colored(f"not as expected: {surprise}", RED))
     if not surprises:
-        say(coloured("every pair is as expected", GREEN))
+        say(colored("every pair is as expected", GREEN))
     print("\n  export KUBECONFIG=$PWD/.lab/kubeconfig     then kubectl get nodes,pods -A -o wide")
     print("  make lab-down                              to take everything away again")
     return 1 if surprises else 0
@@ -261,7 +261,7 @@ async def _master_answers(lab: Lab, say: Progress) -> Kubeconfig:
             return administrator
         except (BadKubeconfig, ClientError) as error:
             if time.monotonic() > deadline:
-                words = _last_words(lab.root / "master" / "master.log")
+                words = _last_log_lines(lab.root / "master" / "master.log")
                 raise LabError(f"the master does not answer: {error}; its last words: {words}") from None
         await asyncio.sleep(0.1)
 
@@ -270,7 +270,7 @@ async def _load_images(node: LabNode) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not node.docker_socket.exists():
         if time.monotonic() > deadline:
-            raise LabError(f"{node.name}: dockerd does not start: {_last_words(node.root / 'log' / 'dockerd.log')}")
+            raise LabError(f"{node.name}: dockerd does not start: {_last_log_lines(node.root / 'log' / 'dockerd.log')}")
         await asyncio.sleep(0.05)
     try:
         await asyncio.to_thread(images.load, str(node.docker_socket))
@@ -278,7 +278,7 @@ async def _load_images(node: LabNode) -> None:
         raise LabError(f"{node.name}: {error}; see .lab/{node.name}/log/dockerd.log") from None
 
 
-def _last_words(log: Path) -> str:
+def _last_log_lines(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     return next((line.strip() for line in reversed(lines) if line.strip()), "it has said nothing")
 

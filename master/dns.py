@@ -14,9 +14,9 @@ from api.network.types import HostSubnet, NetNamespace
 from master.config import MasterConfig
 from master.store.records import Event, Record
 from master.store.store import Store
-from nameserver.directory import Directory
-from nameserver.names import GLOBAL_LANE, STRANGER, Domain, Names
+from nameserver.resolver import GLOBAL_VNID, UNKNOWN_CLIENT, ClusterZone, ZoneConfig
 from nameserver.server import NameServer
+from nameserver.service_store import ServiceStore
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ class DNSServer:
         self._lanes: dict[str, int] = {}
         self._nodes: dict[str, str] = {}
         self._node_addresses: frozenset[str] = frozenset()
-        self._directory = Directory()
+        self._directory = ServiceStore()
         origin = dns.name.from_text(settings.cluster_domain)
-        domain = Domain(origin, (*self._pods, IPv4Network(settings.service_network)), self._address)
-        self._names = Names(self._directory, domain, None if self._is_flat else self._lanes)
+        domain = ZoneConfig(origin, (*self._pods, IPv4Network(settings.service_network)), self._address)
+        self._names = ClusterZone(self._directory, domain, None if self._is_flat else self._lanes)
         self._server = NameServer(self._names, self._lane)
         for kind in (Service, EndpointSlice, NetNamespace, HostSubnet):
             for record in store.scan(kind.KIND):
@@ -88,6 +88,6 @@ class DNSServer:
     def _lane(self, address: str) -> int:
         """Of who asks from an address."""
         if self._is_flat:
-            return GLOBAL_LANE
+            return GLOBAL_VNID
         is_pod = any(IPv4Address(address) in network for network in self._pods)
-        return STRANGER if is_pod or address in self._node_addresses else GLOBAL_LANE
+        return UNKNOWN_CLIENT if is_pod or address in self._node_addresses else GLOBAL_VNID

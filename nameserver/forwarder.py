@@ -22,34 +22,34 @@ import dns.rdatatype
 import dns.rdtypes.ANY.SOA
 import dns.rrset
 
-from nameserver.messages import OUR_PAYLOAD, Question, Told
-from nameserver.upstreams import Upstream
+from nameserver.messages import OUR_PAYLOAD, Question, Response
+from nameserver.resolv_conf import Upstream
 
 log = logging.getLogger(__name__)
 
 TRY_SECONDS = 1.5
 """How long one server may take; who asks us asks again after 5 s."""
 
-PATIENCE_SECONDS = 4.5
+TIMEOUT_SECONDS = 4.5
 """How long all of them together may take."""
 
-SHUNNED_SECONDS = 10.0
+PENALTY_SECONDS = 10.0
 """How long a server that failed is asked after the others."""
 
-LONGEST_SECONDS, LONGEST_DENIAL_SECONDS, FAILURE_SECONDS = 3600, 900, 1
+MAX_TTL_SECONDS, MAX_NEGATIVE_TTL_SECONDS, FAILURE_SECONDS = 3600, 900, 1
 """How long an answer is kept at most, that there is none, and that nobody could say (RFC 9520)."""
 
-MOST_KEPT, LARGEST_KEPT = 2000, 4096
+MAX_CACHED, MAX_CACHED_BYTES = 2000, 4096
 """Answers, and bytes of one."""
 
-MOST_ASKED = 500
+MAX_IN_FLIGHT = 500
 """Questions at the same time."""
 
-Asked = tuple[dns.name.Name, dns.rdatatype.RdataType, bool, bool]
+CacheKey = tuple[dns.name.Name, dns.rdatatype.RdataType, bool, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CacheEntry:
     """An answer in its bytes, which are a tenth of what it is taken apart."""
 
     wire: bytes
@@ -62,11 +62,11 @@ class Forwarder:
 
     def __init__(self, upstreams: Callable[[], Iterable[Upstream]]) -> None:
         self._upstreams = upstreams
-        self._kept: OrderedDict[Asked, _Kept] = OrderedDict()
-        self._asking: dict[Asked, asyncio.Task[bytes]] = {}
+        self._kept: OrderedDict[CacheKey, _CacheEntry] = OrderedDict()
+        self._asking: dict[CacheKey, asyncio.Task[bytes]] = {}
         self._shunned: dict[Upstream, float] = {}
 
-    async def ask(self, question: Question, name: dns.name.Name, asker: str) -> Told:
+    async def ask(self, question: Question, name: dns.name.Name, asker: str) -> Response:
         """What others say of a name; SERVFAIL where nobody does.
 
         A server that is asked may ask us, directly or through the node's own resolver, so that a question would never
@@ -76,14 +76,14 @@ class Forwarder:
         kept = self._remembered(asked)
         if kept is None:
             is_loop = asked in self._asking and asker in {one.address for one in self._upstreams()}
-            if is_loop or (asked not in self._asking and len(self._asking) >= MOST_ASKED):
-                return Told(dns.rcode.SERVFAIL)
+            if is_loop or (asked not in self._asking and len(self._asking) >= MAX_IN_FLIGHT):
+                return Response(dns.rcode.SERVFAIL)
             task = self._task(asked)
             await asyncio.wait((task,))
             if task.cancelled():
-                return Told(dns.rcode.SERVFAIL)
-            kept = _Kept(task.result(), time.monotonic(), 0)
-        return _told(kept, time.monotonic())
+                return Response(dns.rcode.SERVFAIL)
+            kept = _CacheEntry(task.result(), time.monotonic(), 0)
+        return _response(kept, time.monotonic())
 
     async def close(self) -> None:
         """Stop asking."""
@@ -91,14 +91,14 @@ class Forwarder:
             task.cancel()
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
-    def _task(self, asked: Asked) -> asyncio.Task[bytes]:
+    def _task(self, asked: CacheKey) -> asyncio.Task[bytes]:
         task = self._asking.get(asked)
         if task is None:
             task = self._asking[asked] = asyncio.create_task(self._ask_all(asked))
             task.add_done_callback(lambda _: self._asking.pop(asked, None))
         return task
 
-    def _remembered(self, asked: Asked) -> _Kept | None:
+    def _remembered(self, asked: CacheKey) -> _CacheEntry | None:
         kept = self._kept.get(asked)
         if kept is None or kept.until <= time.monotonic():
             self._kept.pop(asked, None)
@@ -106,7 +106,7 @@ class Forwarder:
         self._kept.move_to_end(asked)
         return kept
 
-    async def _ask_all(self, asked: Asked) -> bytes:
+    async def _ask_all(self, asked: CacheKey) -> bytes:
         name, kind, wants_signatures, checks_itself = asked
         query = dns.message.make_query(
             name, kind, use_edns=0, payload=OUR_PAYLOAD, want_dnssec=wants_signatures, flags=dns.flags.RD
@@ -116,7 +116,7 @@ class Forwarder:
         failed.set_rcode(dns.rcode.SERVFAIL)
         best = failed
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 for upstream in self._in_order():
                     answer = await self._ask_one(query, upstream)
                     if answer is not None:
@@ -140,19 +140,19 @@ class Forwarder:
                 asked = query.question[0]
                 answer = await _exchange(dns.message.make_query(asked.name, asked.rdtype), upstream)
         except (dns.exception.DNSException, OSError, EOFError, ValueError) as error:
-            self._shunned[upstream] = time.monotonic() + SHUNNED_SECONDS
+            self._shunned[upstream] = time.monotonic() + PENALTY_SECONDS
             told = {"server": upstream.address, "error": str(error) or type(error).__name__}
             log.debug("a name server does not answer", extra=told)
             return None
         return answer
 
-    def _keep(self, asked: Asked, answer: dns.message.Message) -> bytes:
+    def _keep(self, asked: CacheKey, answer: dns.message.Message) -> bytes:
         wire = answer.to_wire(max_size=65535)
         seconds = _seconds(answer)
-        if seconds and len(wire) <= LARGEST_KEPT:
+        if seconds and len(wire) <= MAX_CACHED_BYTES:
             now = time.monotonic()
-            self._kept[asked] = _Kept(wire, now, now + seconds)
-            while len(self._kept) > MOST_KEPT:
+            self._kept[asked] = _CacheEntry(wire, now, now + seconds)
+            while len(self._kept) > MAX_CACHED:
                 self._kept.popitem(last=False)
         return wire
 
@@ -176,17 +176,17 @@ def _seconds(answer: dns.message.Message) -> int:
     if answer.rcode() not in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
         return FAILURE_SECONDS
     if answer.answer and answer.rcode() == dns.rcode.NOERROR:
-        return min(LONGEST_SECONDS, *(rrset.ttl for rrset in answer.answer))
+        return min(MAX_TTL_SECONDS, *(rrset.ttl for rrset in answer.answer))
     for rrset in answer.authority:
         if rrset.rdtype == dns.rdatatype.SOA and len(rrset):
             soa = cast("dns.rdtypes.ANY.SOA.SOA", rrset[0])
-            return min(LONGEST_DENIAL_SECONDS, rrset.ttl, soa.minimum)
+            return min(MAX_NEGATIVE_TTL_SECONDS, rrset.ttl, soa.minimum)
     return 0
 
 
-def _told(kept: _Kept, now: float) -> Told:
+def _response(kept: _CacheEntry, now: float) -> Response:
     answer = dns.message.from_wire(kept.wire)
     age = int(now - kept.at)
     for rrset in (*answer.answer, *answer.authority, *answer.additional):
         rrset.ttl = max(0, rrset.ttl - age)
-    return Told(answer.rcode(), answer.answer, answer.authority, answer.additional)
+    return Response(answer.rcode(), answer.answer, answer.authority, answer.additional)

@@ -19,7 +19,7 @@ import dns.renderer
 import dns.rrset
 
 HEADER_BYTES = 12
-LONGEST_TCP = 65535
+MAX_TCP_BYTES = 65535
 PLAIN_UDP_BYTES = 512
 OUR_PAYLOAD = 1232
 """Bytes of a UDP answer that no network has to take apart (DNS Flag Day 2020)."""
@@ -44,7 +44,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Response:
     """What an answer says, in RFC 1035's sections; behind `answer` the name `owner` has the addresses, in any order.
 
     `is_ours`: we are who knows.
@@ -60,7 +60,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EncodedResponse:
     """The bytes of a message after its id. `rows` may be in any order; of them, the first `most` are sent."""
 
     head: bytes
@@ -73,29 +73,29 @@ class Answer:
         return b"".join((self.head, *self.rows[: self.most], self.tail))
 
 
-def refusal(packet: bytes, rcode: dns.rcode.Rcode) -> bytes:
+def error_response(packet: bytes, rcode: dns.rcode.Rcode) -> bytes:
     """A header alone, for what cannot be read."""
     opcode_and_recursion = packet[2] & 0x79
     return packet[:2] + bytes((0x80 | opcode_and_recursion, rcode & 0x0F)) + bytes(8)
 
 
-def read(packet: bytes) -> Question | bytes | None:
+def decode(packet: bytes) -> Question | bytes | None:
     """The question of a packet, or what to answer to one that asks none properly; None: say nothing."""
     if len(packet) < HEADER_BYTES or packet[2] & 0x80:
         return None
     if (packet[2] >> 3) & 0x0F != dns.opcode.QUERY:
-        return refusal(packet, dns.rcode.NOTIMP)
+        return error_response(packet, dns.rcode.NOTIMP)
     try:
         message = dns.message.from_wire(packet)
     except (dns.exception.DNSException, ValueError):
-        return refusal(packet, dns.rcode.FORMERR)
+        return error_response(packet, dns.rcode.FORMERR)
     if len(message.question) != 1 or message.answer or message.authority:
-        return refusal(packet, dns.rcode.FORMERR)
+        return error_response(packet, dns.rcode.FORMERR)
     question, rcode = _question(message)
     if rcode == dns.rcode.NOERROR:
         return question
     rdclass = message.question[0].rdclass
-    return packet[:2] + written(question, Told(rcode), PLAIN_UDP_BYTES, rdclass).joined()
+    return packet[:2] + encode(question, Response(rcode), PLAIN_UDP_BYTES, rdclass).joined()
 
 
 def _question(message: dns.message.Message) -> tuple[Question, dns.rcode.Rcode]:
@@ -121,13 +121,13 @@ def udp_limit(question: Question) -> int:
     return min(question.payload, OUR_PAYLOAD) if question.payload else PLAIN_UDP_BYTES
 
 
-def written(
+def encode(
     question: Question,
-    told: Told,
+    told: Response,
     limit: int,
     rdclass: dns.rdataclass.RdataClass = dns.rdataclass.IN,
     recursion: bool = False,
-) -> Answer:
+) -> EncodedResponse:
     """The answer within `limit` bytes, marked as truncated where not all rows of the answer itself fit."""
     low, high = dns.rcode.to_flags(told.rcode)
     renderer = dns.renderer.Renderer(0, _flags(question, told, recursion) | low, limit)
@@ -156,11 +156,11 @@ def written(
     renderer.write_header()
     wire = renderer.get_wire()
     if most == 0:
-        return Answer(wire[2:])
-    return Answer(wire[2:begin], rows, most, wire[end:])
+        return EncodedResponse(wire[2:])
+    return EncodedResponse(wire[2:begin], rows, most, wire[end:])
 
 
-def _flags(question: Question, told: Told, recursion: bool) -> int:
+def _flags(question: Question, told: Response, recursion: bool) -> int:
     flags = dns.flags.QR | (dns.flags.AA if told.is_ours else 0) | (dns.flags.RA if recursion else 0)
     flags |= dns.flags.RD if question.wants_recursion else 0
     return int(flags | (dns.flags.CD if question.checks_itself else 0))
@@ -173,7 +173,7 @@ def _add(renderer: dns.renderer.Renderer, section: int, rrsets: Iterable[dns.rrs
             renderer.add_rrset(section, dns.rrset.from_rdata_list(rrset.name, rrset.ttl, [rdata]))
 
 
-def _address_rows(renderer: dns.renderer.Renderer, told: Told) -> tuple[tuple[bytes, ...], int]:
+def _address_rows(renderer: dns.renderer.Renderer, told: Response) -> tuple[tuple[bytes, ...], int]:
     """Add as many addresses as fit; all of them as rows, and how many those were. Raises TooBig if none fits.
 
     The rows of one name differ in their last four bytes only: the first one is written by the library.

@@ -15,29 +15,29 @@ from typing import Any
 import dns.rcode
 
 from nameserver.forwarder import Forwarder
-from nameserver.messages import LONGEST_TCP, Answer, Question, Told, read, udp_limit, written
-from nameserver.names import STRANGER, Elsewhere, Names
+from nameserver.messages import MAX_TCP_BYTES, EncodedResponse, Question, Response, decode, encode, udp_limit
+from nameserver.resolver import UNKNOWN_CLIENT, ClusterZone, Delegation
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
 
-LONGEST_QUESTION = 4096
+MAX_QUESTION_BYTES = 4096
 """Bytes of a question over UDP; one has 300 at most, what EDNS may add aside."""
 
-BURST, FIRST_TIME = 64, 8
+BATCH, MISS_COST = 64, 8
 """Questions that are answered before others of the process have their turn; one that is new counts as some more."""
 
-MOST_REMEMBERED, ROWS_OF_ONE = 4_000, 8
+MAX_CACHED, ROWS_OF_ONE = 4_000, 8
 """Answers that are kept in their bytes; so many addresses count as one more."""
 
-MOST_WAITING = 100
+MAX_WAITING = 100
 """Questions of one asker that others are asked about, at the same time."""
 
-MOST_CONNECTIONS, MOST_CONNECTIONS_OF_ONE = 256, 32
+MAX_CONNECTIONS, MAX_CONNECTIONS_PER_CLIENT = 256, 32
 IDLE_SECONDS = 10.0
 BUFFER_BYTES = 1 << 20
 
-LaneOf = Callable[[str], int]
+VnidOf = Callable[[str], int]
 """In which lane who asks from an address is; STRANGER for who is not known."""
 
 Pair = tuple[str, int]
@@ -49,15 +49,15 @@ class NameServer:
     Answers are remembered by the bytes of their question, per lane, until what is known changes.
     """
 
-    def __init__(self, names: Names, lane_of: LaneOf, forwarder: Forwarder | None = None) -> None:
+    def __init__(self, names: ClusterZone, lane_of: VnidOf, forwarder: Forwarder | None = None) -> None:
         self.asked = 0
         self.forwarded = 0
         self._names = names
         self._lane_of = lane_of
         self._forwarder = forwarder
         self._revision = -1
-        self._remembered: dict[int, dict[bytes, Answer]] = {}
-        self._room = MOST_REMEMBERED
+        self._remembered: dict[int, dict[bytes, EncodedResponse]] = {}
+        self._room = MAX_CACHED
         self._udp: socket.socket | None = None
         self._tcp: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,7 +65,7 @@ class NameServer:
         self._waiting: Counter[str] = Counter()
         self._connected: Counter[str] = Counter()
 
-    def show(self, names: Names, lane_of: LaneOf) -> None:
+    def show(self, names: ClusterZone, lane_of: VnidOf) -> None:
         """From now on these are known, and to those."""
         self._names, self._lane_of = names, lane_of
         self._forget()
@@ -75,7 +75,7 @@ class NameServer:
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         tcp = None
         try:
-            tcp = await asyncio.start_server(self._connection, address, port, limit=LONGEST_TCP)
+            tcp = await asyncio.start_server(self._connection, address, port, limit=MAX_TCP_BYTES)
             port = tcp.sockets[0].getsockname()[1]
             udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
             udp.bind((address, port))
@@ -106,7 +106,7 @@ class NameServer:
 
     def _forget(self) -> None:
         self._remembered.clear()
-        self._room = MOST_REMEMBERED
+        self._room = MAX_CACHED
         self._revision = self._names.directory.revision
 
     def _readable(self) -> None:
@@ -114,11 +114,11 @@ class NameServer:
         udp = self._udp
         if udp is None:
             return
-        left = BURST
+        left = BATCH
         while left > 0:
             left -= 1
             try:
-                packet, pair = udp.recvfrom(LONGEST_QUESTION)
+                packet, pair = udp.recvfrom(MAX_QUESTION_BYTES)
             except OSError:
                 return
             self.asked += 1
@@ -128,42 +128,42 @@ class NameServer:
             known = self._remembered.get(lane)
             answer = known.get(packet[2:]) if known is not None else None
             if answer is None:
-                left -= FIRST_TIME
+                left -= MISS_COST
                 answer = self._found(packet, lane, pair)
                 if answer is None:
                     continue
             self._send(packet[:2] + _shuffled(answer), pair)
 
-    def _found(self, packet: bytes, lane: int, pair: Pair) -> Answer | None:
+    def _found(self, packet: bytes, lane: int, pair: Pair) -> EncodedResponse | None:
         """The answer to somebody's first such question; None if there is none, or not yet."""
-        question = read(packet)
+        question = decode(packet)
         if not isinstance(question, Question):
             if question is not None:
                 self._send(question, pair)
             return None
         told = self._told(question, lane)
-        if isinstance(told, Elsewhere):
+        if isinstance(told, Delegation):
             self._begin(self._send_later(packet, question, told, pair))
             return None
-        answer = written(question, told, udp_limit(question), recursion=self._forwarder is not None)
+        answer = encode(question, told, udp_limit(question), recursion=self._forwarder is not None)
         if self._room <= 0:
             self._forget()
         self._room -= 1 + len(answer.rows) // ROWS_OF_ONE
         self._remembered.setdefault(lane, {})[packet[2:]] = answer
         return answer
 
-    def _told(self, question: Question, lane: int) -> Told | Elsewhere:
+    def _told(self, question: Question, lane: int) -> Response | Delegation:
         told = self._names.tell(question, lane)
-        if not isinstance(told, Elsewhere):
+        if not isinstance(told, Delegation):
             return told
-        if self._forwarder is None or not question.wants_recursion or lane == STRANGER:
-            return Told(answer=told.answer, is_ours=True) if told.answer else Told(dns.rcode.REFUSED)
+        if self._forwarder is None or not question.wants_recursion or lane == UNKNOWN_CLIENT:
+            return Response(answer=told.answer, is_ours=True) if told.answer else Response(dns.rcode.REFUSED)
         return told
 
-    async def _ask_others(self, question: Question, elsewhere: Elsewhere, asker: str) -> Told:
+    async def _ask_others(self, question: Question, elsewhere: Delegation, asker: str) -> Response:
         """What others say, behind what we know. Who asks too much at the same time is told that it failed."""
-        if self._forwarder is None or self._waiting[asker] >= MOST_WAITING:
-            return Told(dns.rcode.SERVFAIL)
+        if self._forwarder is None or self._waiting[asker] >= MAX_WAITING:
+            return Response(dns.rcode.SERVFAIL)
         self.forwarded += 1
         self._waiting[asker] += 1
         try:
@@ -174,9 +174,9 @@ class NameServer:
                 del self._waiting[asker]
         return replace(told, answer=(*elsewhere.answer, *told.answer))
 
-    async def _send_later(self, packet: bytes, question: Question, elsewhere: Elsewhere, pair: Pair) -> None:
+    async def _send_later(self, packet: bytes, question: Question, elsewhere: Delegation, pair: Pair) -> None:
         told = await self._ask_others(question, elsewhere, pair[0])
-        self._send(packet[:2] + written(question, told, udp_limit(question), recursion=True).joined(), pair)
+        self._send(packet[:2] + encode(question, told, udp_limit(question), recursion=True).joined(), pair)
 
     def _send(self, answer: bytes, pair: Pair) -> None:
         """An answer that cannot be sent is lost, like one on its way; who asked asks again."""
@@ -195,7 +195,7 @@ class NameServer:
         lane = self._lane_of(asker)
         self._connected[asker] += 1
         try:
-            if self._connected[asker] <= MOST_CONNECTIONS_OF_ONE:
+            if self._connected[asker] <= MAX_CONNECTIONS_PER_CLIENT:
                 self._make_room()
                 self._open.setdefault(lane, {})[writer] = None
                 await self._converse(reader, writer, asker)
@@ -210,7 +210,7 @@ class NameServer:
 
     def _make_room(self) -> None:
         """With too many connections the lane that has the most loses its oldest."""
-        if sum(map(len, self._open.values())) < MOST_CONNECTIONS:
+        if sum(map(len, self._open.values())) < MAX_CONNECTIONS:
             return
         lane = max(self._open, key=lambda one: len(self._open[one]))
         oldest = next(iter(self._open[lane]))
@@ -238,16 +238,16 @@ class NameServer:
 
     async def _whole(self, packet: bytes, asker: str) -> bytes | None:
         """The answer to a question over TCP; None to one that is none."""
-        question = read(packet)
+        question = decode(packet)
         if not isinstance(question, Question):
             return question
         told = self._told(question, self._lane_of(asker))
-        if isinstance(told, Elsewhere):
+        if isinstance(told, Delegation):
             told = await self._ask_others(question, told, asker)
-        return packet[:2] + _shuffled(written(question, told, LONGEST_TCP, recursion=self._forwarder is not None))
+        return packet[:2] + _shuffled(encode(question, told, MAX_TCP_BYTES, recursion=self._forwarder is not None))
 
 
-def _shuffled(answer: Answer) -> bytes:
+def _shuffled(answer: EncodedResponse) -> bytes:
     """In an order of its own each time, so that who takes the first one is led everywhere alike."""
     if not answer.rows:
         return answer.head

@@ -26,15 +26,15 @@ from itertools import islice
 
 from api.core.endpoints import Endpoint
 from api.core.services import EXTERNAL_NAME, HEADLESS, Service
-from nameserver.directory import Directory, Key, endpoints, published
+from nameserver.service_store import Key, ServiceStore, endpoints, published
 
 Labels = tuple[str, ...]
 _Ports = tuple[tuple[str, str, int], ...]
-May = Callable[[str], bool]
+IsVisible = Callable[[str], bool]
 """Whether who asks may know of a namespace."""
 
 VERSION = "1.1.0"
-MOST_PLACES = 2000
+MAX_TARGETS = 2000
 """That are told at most: a message has room for fewer, and a service may have a thousand ports at a thousand endpoints.
 """
 
@@ -43,7 +43,7 @@ ANY_UNDERSCORED = frozenset({"*", "any", "_*", "_any"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class SrvTarget:
     """A port and the name of where it is open, as labels below the cluster's domain, with an address of that name."""
 
     port: int
@@ -52,16 +52,16 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class Records:
     """All that a name stands for. `alias` is another name, whole and without its last dot; then all else is empty."""
 
     addresses: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[SrvTarget, ...] = ()
     alias: str = ""
     text: str = ""
 
 
-NOTHING = Meaning()
+NOTHING = Records()
 """The name is there, if only because longer ones are; nothing is known of it."""
 
 
@@ -75,13 +75,13 @@ class _Row:
     ports: _Ports
 
 
-def meaning(labels: Labels, directory: Directory, may: May) -> Meaning | None:
+def lookup(labels: Labels, directory: ServiceStore, may: IsVisible) -> Records | None:
     """What a name means, in lower case, without the cluster's domain; None if there is no such name."""
     match labels:
         case () | ("svc" | "pod" | "endpoints" | "dns",):
             return NOTHING
         case ("dns-version",):
-            return Meaning(text=VERSION)
+            return Records(text=VERSION)
         case (*before, namespace, "pod"):
             return _pod(tuple(before), namespace, directory, may)
         case (*before, "svc" | "endpoints" as branch):
@@ -90,7 +90,7 @@ def meaning(labels: Labels, directory: Directory, may: May) -> Meaning | None:
             return None if labels[-1] == "dns" else _below_branch(labels, "", directory, may)
 
 
-def _below_branch(labels: Labels, branch: str, directory: Directory, may: May) -> Meaning | None:
+def _below_branch(labels: Labels, branch: str, directory: ServiceStore, may: IsVisible) -> Records | None:
     """`branch` is svc, endpoints, or empty for the older forms without one."""
     *before, namespace = labels
     if before:
@@ -102,7 +102,7 @@ def _below_branch(labels: Labels, branch: str, directory: Directory, may: May) -
     return NOTHING if branch else _all_of(namespace, directory, may)
 
 
-def names_of(address: str, directory: Directory, may: May) -> tuple[Labels, ...]:
+def reverse_lookup(address: str, directory: ServiceStore, may: IsVisible) -> tuple[Labels, ...]:
     """The names that lead to an address of a service or of a named endpoint, below the cluster's domain."""
     found: list[Labels] = []
     for namespace, name in directory.owners(address):
@@ -116,7 +116,7 @@ def names_of(address: str, directory: Directory, may: May) -> tuple[Labels, ...]
     return tuple(dict.fromkeys(sorted(found)))
 
 
-def _pod(before: Labels, namespace: str, directory: Directory, may: May) -> Meaning | None:
+def _pod(before: Labels, namespace: str, directory: ServiceStore, may: IsVisible) -> Records | None:
     if not may(namespace):
         return None
     match before:
@@ -124,20 +124,20 @@ def _pod(before: Labels, namespace: str, directory: Directory, may: May) -> Mean
             return NOTHING if directory.has(namespace) else None
         case (dashed,):
             try:
-                return Meaning(addresses=(str(IPv4Address(dashed.replace("-", "."))),)) if "." not in dashed else None
+                return Records(addresses=(str(IPv4Address(dashed.replace("-", "."))),)) if "." not in dashed else None
             except ValueError:
                 return None
     return None
 
 
-def _namespaces(pattern: str, directory: Directory, may: May) -> Iterator[str]:
+def _namespaces(pattern: str, directory: ServiceStore, may: IsVisible) -> Iterator[str]:
     """The namespaces that have services and that may be known; one that is really called so goes before a wildcard."""
     if directory.has(pattern):
         return iter((pattern,) if may(pattern) else ())
     return (namespace for namespace in directory.namespaces() if pattern in ANY and may(namespace))
 
 
-def _services(key: Key, directory: Directory, may: May) -> Iterator[Service]:
+def _services(key: Key, directory: ServiceStore, may: IsVisible) -> Iterator[Service]:
     for namespace in _namespaces(key[0], directory, may):
         named = directory.service(namespace, key[1])
         if named is not None:
@@ -146,50 +146,55 @@ def _services(key: Key, directory: Directory, may: May) -> Iterator[Service]:
             yield from directory.services(namespace)
 
 
-def _all_of(namespace: str, directory: Directory, may: May) -> Meaning:
+def _all_of(namespace: str, directory: ServiceStore, may: IsVisible) -> Records:
     services = [one for one in _services((namespace, "*"), directory, may) if one.spec.type != EXTERNAL_NAME]
     rows = [row for service in services for row in _rows(service, directory)]
-    return Meaning(addresses=tuple(dict.fromkeys(row.address for row in rows)))
+    return Records(addresses=tuple(dict.fromkeys(row.address for row in rows)))
 
 
-def _service(before: Labels, services: list[Service], wants_endpoints: bool, directory: Directory) -> Meaning | None:
+def _service(before: Labels, services: list[Service], wants_endpoints: bool, directory: ServiceStore) -> Records | None:
     if not before and not wants_endpoints and [one.spec.type for one in services] == [EXTERNAL_NAME]:
-        return Meaning(alias=services[0].spec.external_name.rstrip("."))
+        return Records(alias=services[0].spec.external_name.rstrip("."))
     is_host = len(before) == 1 and not before[0].startswith("_")
     rows_of = _endpoint_rows if wants_endpoints or is_host else _rows
     rows = [row for service in services for row in rows_of(service, directory)]
     match before:
         case ():
-            return _together(rows)
+            return _merge(rows)
         case (one,):
-            return _part(rows, one)
+            return _single_label(rows, one)
         case (port, protocol):
             return _ports(rows, port, protocol)
     return None
 
 
-def _part(rows: list[_Row], label: str) -> Meaning | None:
+def _single_label(rows: list[_Row], label: str) -> Records | None:
     if label.startswith("_"):
-        return NOTHING if any(_has(protocol, label) for ports in _kinds(rows) for _, protocol, _ in ports) else None
+        return (
+            NOTHING
+            if any(_has(protocol, label) for ports in _distinct_ports(rows) for _, protocol, _ in ports)
+            else None
+        )
     hosts = [row for row in rows if label in row.hosts or label in ANY]
-    return _together(hosts) if hosts else None
+    return _merge(hosts) if hosts else None
 
 
-def _ports(rows: list[_Row], port: str, protocol: str) -> Meaning | None:
+def _ports(rows: list[_Row], port: str, protocol: str) -> Records | None:
     found = _places(rows, lambda name, spoken: _has(name, port) and _has(spoken, protocol))
-    return Meaning(places=found) if found else None
+    return Records(places=found) if found else None
 
 
-def _places(rows: list[_Row], is_meant: Callable[[str, str], bool]) -> tuple[Place, ...]:
+def _places(rows: list[_Row], is_meant: Callable[[str, str], bool]) -> tuple[SrvTarget, ...]:
     """The ports of these names and protocols at each, as far as they can be told."""
     numbers = {
-        id(ports): [number for name, spoken, number in ports if is_meant(name, spoken)] for ports in _kinds(rows)
+        id(ports): [number for name, spoken, number in ports if is_meant(name, spoken)]
+        for ports in _distinct_ports(rows)
     }
-    found = (Place(number, row.target, row.address) for row in rows for number in numbers[id(row.ports)])
-    return tuple(dict.fromkeys(islice(found, MOST_PLACES)))
+    found = (SrvTarget(number, row.target, row.address) for row in rows for number in numbers[id(row.ports)])
+    return tuple(dict.fromkeys(islice(found, MAX_TARGETS)))
 
 
-def _kinds(rows: list[_Row]) -> Iterator[_Ports]:
+def _distinct_ports(rows: list[_Row]) -> Iterator[_Ports]:
     """The ports of the rows, once for all endpoints of a slice."""
     return iter({id(row.ports): row.ports for row in rows}.values())
 
@@ -198,12 +203,12 @@ def _has(value: str, label: str) -> bool:
     return label in ANY_UNDERSCORED or (bool(value) and label == f"_{value.lower()}")
 
 
-def _together(rows: list[_Row]) -> Meaning:
+def _merge(rows: list[_Row]) -> Records:
     addresses = dict.fromkeys(row.address for row in rows)
-    return Meaning(addresses=tuple(addresses), places=_places(rows, lambda name, spoken: True))
+    return Records(addresses=tuple(addresses), places=_places(rows, lambda name, spoken: True))
 
 
-def _rows(service: Service, directory: Directory) -> Iterator[_Row]:
+def _rows(service: Service, directory: ServiceStore) -> Iterator[_Row]:
     spec, meta = service.spec, service.metadata
     if spec.cluster_ip == HEADLESS:
         yield from _endpoint_rows(service, directory)
@@ -212,7 +217,7 @@ def _rows(service: Service, directory: Directory) -> Iterator[_Row]:
         yield _Row(spec.cluster_ip, (meta.name, meta.namespace, "svc"), frozenset(), ports)
 
 
-def _endpoint_rows(service: Service, directory: Directory) -> Iterator[_Row]:
+def _endpoint_rows(service: Service, directory: ServiceStore) -> Iterator[_Row]:
     for item in directory.slices(service.metadata.namespace, service.metadata.name):
         ports = tuple((port.name or "", port.protocol or "TCP", port.port) for port in item.ports)
         for endpoint in published(item, service):

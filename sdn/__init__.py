@@ -1,1 +1,13 @@
-"""Connects pods and keeps projects apart: br0, tun0, vxlan0, and the flows between them."""
+"""Connects the pods of a node to the cluster network and keeps projects apart; one process per node.
+
+- `topology`: API objects and attached pods to the desired network of this node
+- `controller`: one reconcile pass
+- `model/`: values that drivers and policy share
+- `pipeline/`: the flows of the bridge br0
+- `cniserver/`: attaching and detaching pods
+- `host/`: links, routes and firewall of the node itself
+- `proxy/`: services, as kube-proxy implements them
+- `cluster_dns/`: the name server of the node
+- `query/`: traces, captures and reports for administrators
+- `drivers/`: access to Open vSwitch, the kernel and nftables
+"""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
-from sdn.view import mac_of
+from sdn.topology import mac_of
 from tests import packets
 from tests.world import Inhabitant
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from random import Random
 
-from sdn.pipeline import GLOBAL_VNID, HAIRPIN
-from sdn.view import mac_of
+from sdn.pipeline.tables import HAIRPIN_IP
+from sdn.topology import GLOBAL_VNID, mac_of
 from tests import packets
 from tests.adversary import STRANGER, Attempt, Layout, Tunnel, opens
 from tests.world import Inhabitant
@@ -76,9 +76,9 @@ def _at_gateway(layout: Layout, offer: Offer, source: Inhabitant, dice: Random) 
 
 def _borrowed(layout: Layout, offer: Offer, source: Inhabitant, dice: Random) -> Attempt:
     """From whom the service lets in, or from what it is itself; by way of the address of pods that call themselves."""
-    name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN, BACKEND_PORT))])
+    name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN_IP, BACKEND_PORT))])
     pods = [pod.address for pod in layout.pods.values() if pod != source]
-    whose = dice.choice([*pods, HAIRPIN, front[0], *layout.gateways.values(), *layout.addresses.values()])
+    whose = dice.choice([*pods, HAIRPIN_IP, front[0], *layout.gateways.values(), *layout.addresses.values()])
     mark = packets.cookie()
     frame = _frame(layout, source, front, mark, sender=whose)
     return _attempt(f"a call at the {name} from {whose}", offer, source, False, frame, mark)
@@ -89,7 +89,7 @@ def _answer(layout: Layout, offer: Offer, source: Inhabitant, dice: Random) -> A
     target = dice.choice([pod for pod in layout.pods.values() if pod != source])
     place, mark = (target.address, CALLER_PORT), packets.cookie()
     whose = dice.choice(
-        (source.address, offer.backend.address, HAIRPIN, *(front[0] for front in offer.fronts.values()))
+        (source.address, offer.backend.address, HAIRPIN_IP, *(front[0] for front in offer.fronts.values()))
     )
     friends = opens(layout.lane(source), layout.lane(target))
     frame = _frame(layout, source, place, mark, sender=whose, source_port=BACKEND_PORT)
@@ -98,7 +98,7 @@ def _answer(layout: Layout, offer: Offer, source: Inhabitant, dice: Random) -> A
 
 def _tunnelled(layout: Layout, offer: Offer, source: Inhabitant, dice: Random) -> Attempt:
     """What comes out of a tunnel calls no service, whoever sends it."""
-    name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN, BACKEND_PORT))])
+    name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN_IP, BACKEND_PORT))])
     peers = [address for node, address in layout.addresses.items() if node != offer.backend.node]
     tunnel = Tunnel(dice.choice([*peers, STRANGER]), dice.choice((GLOBAL_VNID, layout.lane(offer.backend))))
     mark = packets.cookie()

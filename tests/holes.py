@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from sdn.flow import Flow, Rows
-from sdn.flows import compile_flows
-from sdn.nat import nat_table
-from sdn.pipeline import Priority, Table
-from sdn.services.maps import Host, table
-from sdn.services.rows import port_rows
-from sdn.services.served_port import ServedPort
-from sdn.view import Cluster, Node, View
+from sdn.host.firewall import masquerade_table
+from sdn.model.flow import Flow, FlowSet
+from sdn.model.service_port import ServicePortInfo
+from sdn.pipeline.compiler import compile_flows
+from sdn.pipeline.service import service_port_flows
+from sdn.pipeline.tables import Priority, Table
+from sdn.proxy.nftables import Host, services_table
+from sdn.topology import Cluster, Node, NodeNetwork
 
-Compile = Callable[[View], frozenset[Flow]]
+Compile = Callable[[NodeNetwork], frozenset[Flow]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Hole:
 
     compiled: Compile
     shown_by: str
-    port_rows: Callable[[ServedPort, Node, bool, int, int], Rows] = port_rows
-    masks: Callable[[Cluster, Node], str] = nat_table
-    services: Callable[[Host, Iterable[ServedPort]], str] = table
+    port_rows: Callable[[ServicePortInfo, Node, bool, int, int], FlowSet] = service_port_flows
+    masks: Callable[[Cluster, Node], str] = masquerade_table
+    services: Callable[[Host, Iterable[ServicePortInfo]], str] = services_table
 
 
 def without(flows: Iterable[Flow], table: int, *fields: str) -> frozenset[Flow]:
@@ -48,35 +48,35 @@ def _no_look(table: Table, *fields: str) -> Compile:
     return lambda view: without(compile_flows(view), table, *fields)
 
 
-def _no_guard(view: View) -> frozenset[Flow]:
+def _no_guard(view: NodeNetwork) -> frozenset[Flow]:
     return frozenset(one for one in compile_flows(view) if (one.table, one.priority) != (Table.OUTSIDE, Priority.GUARD))
 
 
 def _lets_vxlan_pass(cluster: Cluster, node: Node) -> str:
-    return _less(nat_table(cluster, node), f"ip saddr @cluster udp dport {cluster.vxlan_port} drop")
+    return _less(masquerade_table(cluster, node), f"ip saddr @cluster udp dport {cluster.vxlan_port} drop")
 
 
-def _no_look_at_callers(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywhere: int) -> Rows:
-    rows = port_rows(port, node, by_proxy, inside, everywhere)
-    return Rows(without(rows.flows, Table.SERVICE, "reg0"), rows.groups)
+def _no_look_at_callers(port: ServicePortInfo, node: Node, by_proxy: bool, inside: int, everywhere: int) -> FlowSet:
+    rows = service_port_flows(port, node, by_proxy, inside, everywhere)
+    return FlowSet(without(rows.flows, Table.SERVICE, "reg0"), rows.groups)
 
 
-def _no_end_for_strangers(port: ServedPort, node: Node, by_proxy: bool, inside: int, everywhere: int) -> Rows:
-    rows = port_rows(port, node, by_proxy, inside, everywhere)
-    return Rows(frozenset(one for one in rows.flows if one.actions), rows.groups)
+def _no_end_for_strangers(port: ServicePortInfo, node: Node, by_proxy: bool, inside: int, everywhere: int) -> FlowSet:
+    rows = service_port_flows(port, node, by_proxy, inside, everywhere)
+    return FlowSet(frozenset(one for one in rows.flows if one.actions), rows.groups)
 
 
-def _node_ports_lead_out(view: View) -> frozenset[Flow]:
+def _node_ports_lead_out(view: NodeNetwork) -> frozenset[Flow]:
     rows = compile_flows(view)
     return rows - {one for one in rows if one.table == Table.SERVICE and not one.actions and "reg2" in str(one.match)}
 
 
-def _translates_for_pods(host: Host, ports: Iterable[ServedPort]) -> str:
-    return _less(table(host, ports), 'iifname "tun0" goto pods')
+def _translates_for_pods(host: Host, ports: Iterable[ServicePortInfo]) -> str:
+    return _less(services_table(host, ports), 'iifname "tun0" goto pods')
 
 
-def _refuses_no_pods(host: Host, ports: Iterable[ServedPort]) -> str:
-    whole = table(host, ports)
+def _refuses_no_pods(host: Host, ports: Iterable[ServicePortInfo]) -> str:
+    whole = services_table(host, ports)
     [to_node_port] = [line for line in whole.splitlines() if "@nodes meta l4proto {" in line]
     return _less(whole, to_node_port)
 
@@ -114,7 +114,7 @@ class _Leftovers:
     def __init__(self) -> None:
         self._ever: dict[object, Flow] = {}
 
-    def __call__(self, view: View) -> frozenset[Flow]:
+    def __call__(self, view: NodeNetwork) -> frozenset[Flow]:
         flows = compile_flows(view)
         self._ever |= {flow.row: flow for flow in flows if flow.table == Table.DELIVER}
         return flows | frozenset(self._ever.values())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Protocol
 
-from sdn.view import mac_of
+from sdn.topology import mac_of
 from tests import packets
 
 NODES = ("node-1", "node-2")

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
 
 from reconcile.errors import Refused
-from sdn.services.connections import Connection
-from sdn.services.served_port import Protocol
+from sdn.model.host import ConntrackEntry
+from sdn.model.service_port import Protocol
 
 _NETFILTER, _CONNTRACK = 12, 1 << 8  # NETLINK_NETFILTER, NFNL_SUBSYS_CTNETLINK
 _GET, _DELETE = _CONNTRACK | 1, _CONNTRACK | 2  # IPCTNL_MSG_CT_*
@@ -43,7 +43,7 @@ class Conntrack:
         """Let go of the socket."""
         self._socket.close()
 
-    async def to(self, address: IPv4Address, port: int) -> list[Connection]:
+    async def to(self, address: IPv4Address, port: int) -> list[ConntrackEntry]:
         """What somebody has begun with this address and port. Raises Refused."""
         target = _nested(_IP, _attribute(_TARGET, address.packed))
         proto = _nested(_PROTO, _UDP + _attribute(_TARGET_PORT, struct.pack("!H", port)))
@@ -51,11 +51,11 @@ class Conntrack:
         found = await asyncio.to_thread(self._dump, target + proto, chosen)
         return [one for one in found if (one.front, one.front_port) == (address, port)]
 
-    async def all(self) -> list[Connection]:
+    async def all(self) -> list[ConntrackEntry]:
         """Every one. Raises Refused."""
         return await asyncio.to_thread(self._dump, _nested(_PROTO, _UDP), _BY_NUMBER)
 
-    def begun(self, client: IPv4Address, client_port: int, seen: IPv4Address, seen_port: int) -> Connection | None:
+    def begun(self, client: IPv4Address, client_port: int, seen: IPv4Address, seen_port: int) -> ConntrackEntry | None:
         """What this client has begun that came here as to `seen`; None for what no rule has changed the target of.
 
         At once, in microseconds: as `SO_ORIGINAL_DST` for connections over TCP. Raises Refused.
@@ -68,19 +68,19 @@ class Conntrack:
         found = [_connection(data) for data in self._asked(_GET, _ACKNOWLEDGE, body)]
         return found[0] if found else None
 
-    async def forget(self, connections: Iterable[Connection]) -> None:
+    async def forget(self, connections: Iterable[ConntrackEntry]) -> None:
         """The next packet of each begins a new one; one that is not there any more is no error. Raises Refused."""
         stale = tuple(connections)
         if stale:
             await asyncio.to_thread(self._forget, stale)
 
-    def _dump(self, wanted: bytes, flags: int) -> list[Connection]:
+    def _dump(self, wanted: bytes, flags: int) -> list[ConntrackEntry]:
         """What the kernel has of those that were begun so; a kernel before 5.8 tells all."""
         body = _nested(_BEGUN, wanted) + _nested(_FILTER, _attribute(1, struct.pack("=I", flags)))
         found = (_connection(data) for data in self._asked(_GET, _DUMP, body))
         return [one for one in found if one is not None]
 
-    def _forget(self, connections: Iterable[Connection]) -> None:
+    def _forget(self, connections: Iterable[ConntrackEntry]) -> None:
         for one in connections:
             addresses = _attribute(_SOURCE, one.client.packed) + _attribute(_TARGET, one.front.packed)
             ports = _attribute(_SOURCE_PORT, struct.pack("!H", one.client_port))
@@ -131,7 +131,7 @@ def _attributes(data: bytes) -> dict[int, bytes]:
     return found
 
 
-def _connection(data: bytes) -> Connection | None:
+def _connection(data: bytes) -> ConntrackEntry | None:
     """None for one that is not over UDP, or in a zone."""
     top = _attributes(data)
     begun, answered = _attributes(top[_BEGUN]), _attributes(top[_ANSWERED])
@@ -139,7 +139,7 @@ def _connection(data: bytes) -> Connection | None:
     if _ZONE in top or ports[_NUMBER][0] != Protocol.UDP:
         return None
     addresses = _attributes(begun[_IP])
-    return Connection(
+    return ConntrackEntry(
         IPv4Address(addresses[_SOURCE]),
         int.from_bytes(ports[_SOURCE_PORT], "big"),
         IPv4Address(addresses[_TARGET]),

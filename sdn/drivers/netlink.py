@@ -11,7 +11,6 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,9 +18,17 @@ from typing import Any, TypeVar
 from pyroute2 import AsyncIPRoute, NetlinkError
 
 from reconcile.errors import DriverError, Gone, NotReady, Refused
-from sdn.links import ALIAS, BRIDGE_END, DOCKER_BRIDGE, DOCKER_LINKS, DockerBridge
-from sdn.observed import Link, Route
-from sdn.pipeline import DOCKER_PORT
+from sdn.model.host import (
+    ALIAS,
+    BRIDGE_END,
+    DOCKER_BRIDGE,
+    DOCKER_LINKS,
+    DOCKER_PORT,
+    DockerBridgeConfig,
+    Link,
+    Route,
+    VethPair,
+)
 
 T = TypeVar("T")
 
@@ -35,30 +42,10 @@ _NO_PREFIX_ROUTE = 0x200
 _UP = 1
 _LONGEST_ALIAS = 254
 """The kernel takes 255 bytes, of which the last is the zero that netlink adds."""
-_UNFINISHED = "podlane-new"
+_TEMPORARY_NAME = "podlane-new"
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_STXCSUM = 0x17
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-@dataclass(frozen=True, slots=True)
-class PodLink:
-    """A veth pair to make: `device` here, `ifname` inside `netns` with its address and routes.
-
-    `checksums` is False when the datapath needs the sender to fill in checksums itself. `egress_bandwidth` limits what
-    the pod sends, in bits a second; 0 is no limit.
-    """
-
-    device: str
-    netns: str
-    ifname: str
-    mac: str
-    address: IPv4Interface
-    gateway: IPv4Address
-    networks: tuple[IPv4Network, ...]
-    mtu: int
-    checksums: bool
-    egress_bandwidth: int = 0
 
 
 class Netlink:
@@ -78,7 +65,7 @@ class Netlink:
         """Every link of this namespace by name, with its IPv4 addresses."""
         return await _links(self._here)
 
-    async def create(self, pod: PodLink) -> None:
+    async def create(self, pod: VethPair) -> None:
         """Make the pair, down on this side, and configure the pod's side. Neither end speaks IPv6.
 
         A pair left over from an attempt that was cut short is made anew. Raises Gone when the namespace is.
@@ -88,14 +75,14 @@ class Netlink:
         except OSError as error:
             raise Gone(f"{pod.netns}: {error.strerror}; the sandbox is gone") from None
         try:
-            with _mapped(f"veth pair {pod.device}"):
+            with _translate_errors(f"veth pair {pod.device}"):
                 await self._add_pair(netns, pod)
                 _switch_ipv6_off(pod.device)
                 await self._configure(netns, pod)
         finally:
             os.close(netns)
 
-    async def _add_pair(self, netns: int, pod: PodLink) -> None:
+    async def _add_pair(self, netns: int, pod: VethPair) -> None:
         inside = {"ifname": pod.ifname, "net_ns_fd": netns, "address": pod.mac, "mtu": pod.mtu}
         pair = {"ifname": pod.device, "kind": "veth", "mtu": pod.mtu, "peer": inside}
         try:
@@ -106,8 +93,8 @@ class Netlink:
             await self._delete(pod.device)
             await self._here.link("add", **pair)
 
-    async def _configure(self, netns: int, pod: PodLink) -> None:
-        endpoint = await asyncio.to_thread(_inside, netns, lambda: _prepare(pod))
+    async def _configure(self, netns: int, pod: VethPair) -> None:
+        endpoint = await asyncio.to_thread(_in_netns, netns, lambda: _prepare(pod))
         async with AsyncIPRoute(use_socket=endpoint) as inside:
             index = (await inside.link("get", ifname=pod.ifname))[0]["index"]
             if pod.egress_bandwidth:
@@ -126,7 +113,7 @@ class Netlink:
         except OSError as error:
             raise Gone(f"{netns}: {error.strerror}; the sandbox is gone") from None
         try:
-            endpoint = await asyncio.to_thread(_inside, there, _kernel_socket)
+            endpoint = await asyncio.to_thread(_in_netns, there, _kernel_socket)
         finally:
             os.close(there)
         async with AsyncIPRoute(use_socket=endpoint) as inside:
@@ -151,18 +138,18 @@ class Netlink:
 
     async def limit(self, device: str, bits: int) -> None:
         """Let a link of this namespace send no more than so many bits a second."""
-        with _mapped(f"link {device}"):
+        with _translate_errors(f"link {device}"):
             await _limit(self._here, await self._index(device), bits)
 
     async def up(self, device: str, alias: str) -> None:
         """Bring a link of this namespace up, with a note for people."""
-        with _mapped(f"link {device}"):
+        with _translate_errors(f"link {device}"):
             await self._here.link("set", ifname=device, state="up", ifalias=alias[:_LONGEST_ALIAS])
 
     async def remove(self, devices: Iterable[str]) -> None:
         """Delete links; one that is not there is no error."""
         for device in devices:
-            with _mapped(f"link {device}"):
+            with _translate_errors(f"link {device}"):
                 await self._delete(device)
 
     async def _delete(self, device: str) -> None:
@@ -193,7 +180,7 @@ class Netlink:
 
     async def set_gateway(self, device: str, address: IPv4Interface, routes: frozenset[IPv4Network]) -> None:
         """Give a device exactly this address, and these routes with our mark, and bring it up."""
-        with _mapped(f"link {device}"):
+        with _translate_errors(f"link {device}"):
             index = await self._index(device)
             await self._here.link("set", index=index, state="up")
             await self._set_addresses(device, index, frozenset({address}))
@@ -209,9 +196,9 @@ class Netlink:
                     prefsrc=str(address.ip),
                 )
 
-    async def put_docker_bridge(self, wish: DockerBridge) -> None:
+    async def put_docker_bridge(self, wish: DockerBridgeConfig) -> None:
         """Make bridge and cable, or put right what differs. Neither speaks IPv6."""
-        with _mapped(f"bridge {DOCKER_BRIDGE}"):
+        with _translate_errors(f"bridge {DOCKER_BRIDGE}"):
             present = await self.links()
             if DOCKER_BRIDGE not in present:
                 await self._add_marked_bridge(DOCKER_BRIDGE)
@@ -232,9 +219,9 @@ class Netlink:
 
     async def _add_marked_bridge(self, name: str) -> None:
         """The kernel takes no alias with a new link: the bridge has its name only once it has our mark."""
-        await self._delete(_UNFINISHED)
-        await self._here.link("add", ifname=_UNFINISHED, kind="bridge")
-        index = await self._index(_UNFINISHED)
+        await self._delete(_TEMPORARY_NAME)
+        await self._here.link("add", ifname=_TEMPORARY_NAME, kind="bridge")
+        index = await self._index(_TEMPORARY_NAME)
         await self._here.link("set", index=index, ifalias=ALIAS)
         await self._here.link("set", index=index, ifname=name)
 
@@ -256,7 +243,7 @@ class Netlink:
         return {message["index"]: message.get_attr("IFLA_IFNAME") async for message in await self._here.link("dump")}
 
     async def _index(self, device: str) -> int:
-        with _mapped(f"link {device}"):
+        with _translate_errors(f"link {device}"):
             return int((await self._here.link("get", ifname=device))[0]["index"])
 
 
@@ -303,7 +290,7 @@ def set_sysctl(name: str, value: str, required: bool = True) -> bool:
         raise Refused(f"sysctl {name}={value}: {error.strerror}") from None
 
 
-def pod_namespace(path: str) -> str:
+def netns_id(path: str) -> str:
     """What tells the network namespace at `path` from all others of this host.
 
     Raises Gone when there is none, Refused when it is the node's own.
@@ -318,7 +305,7 @@ def pod_namespace(path: str) -> str:
 
 
 @contextlib.contextmanager
-def _mapped(what: str) -> Iterator[None]:
+def _translate_errors(what: str) -> Iterator[None]:
     try:
         yield
     except NetlinkError as error:
@@ -329,7 +316,7 @@ def _mapped(what: str) -> Iterator[None]:
         raise Refused(f"{what}: cannot be told to the kernel: {error}") from None
 
 
-def _inside(netns: int, act: Callable[[], T]) -> T:
+def _in_netns(netns: int, act: Callable[[], T]) -> T:
     """Run `act` in this thread with another network namespace."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -347,7 +334,7 @@ def _set_namespace(fd: int) -> None:
         raise Gone(f"network namespace: {os.strerror(ctypes.get_errno())}")
 
 
-def _prepare(pod: PodLink) -> Any:
+def _prepare(pod: VethPair) -> Any:
     """Before the link comes up: no IPv6 (its address detection would delay the pod), and a socket to the kernel."""
     for scope in ("all", "default"):
         _switch_ipv6_off(scope)

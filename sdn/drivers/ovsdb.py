@@ -21,7 +21,7 @@ import ovs.poller
 from ovs.db import idl as ovs_idl
 
 from reconcile.errors import NotReady, Refused
-from sdn.observed import Bridge, Port, Switch, Zone, words
+from sdn.model.host import Bridge, ConntrackZone, OvsState, Port, string_map
 
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 COLUMNS = {
@@ -56,7 +56,7 @@ class RemovePort:
 class PutZone:
     """Give a zone of connection tracking these timeouts and no others."""
 
-    zone: Zone
+    zone: ConntrackZone
 
 
 Change = PutBridge | RemovePort | PutZone
@@ -77,14 +77,14 @@ class Ovsdb:
         self._socket = socket
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._switch: Switch | None = None
+        self._switch: OvsState | None = None
         self._jobs: deque[_Job] = deque()
         self._stopping = False
         self._wake_end, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._turn, name="ovsdb", daemon=True)
         self._thread.start()
 
-    def observe(self) -> Switch:
+    def observe(self) -> OvsState:
         """What the database holds. Raises NotReady until it has answered."""
         if self._switch is None:
             raise NotReady(f"{self._socket}: the switch's database does not answer")
@@ -225,18 +225,18 @@ def _first(column: Any) -> Any:
     return column[0] if isinstance(column, list) and column else None if isinstance(column, list) else column
 
 
-def _switch(idl: _Idl) -> Switch:
+def _switch(idl: _Idl) -> OvsState:
     bridges = [_bridge(idl, row) for row in idl.tables["Bridge"].rows.values()]
     zones = frozenset(zone for row in idl.tables["Open_vSwitch"].rows.values() for zone in _zones(row))
-    return Switch(tuple(sorted(bridges, key=lambda bridge: bridge.name)), zones)
+    return OvsState(tuple(sorted(bridges, key=lambda bridge: bridge.name)), zones)
 
 
-def _zones(root: Any) -> Iterator[Zone]:
+def _zones(root: Any) -> Iterator[ConntrackZone]:
     for datapath_type, datapath in root.datapaths.items():
         for number, zone in datapath.ct_zones.items():
             policy = _first(zone.timeout_policy)
             if policy is not None:
-                yield Zone(datapath_type, number, tuple(sorted(policy.timeouts.items())))
+                yield ConntrackZone(datapath_type, number, tuple(sorted(policy.timeouts.items())))
 
 
 def _bridge(idl: _Idl, row: Any) -> Bridge:
@@ -245,7 +245,7 @@ def _bridge(idl: _Idl, row: Any) -> Bridge:
         name=row.name,
         datapath_type=row.datapath_type or "system",
         fail_mode=_first(row.fail_mode) or "",
-        external_ids=words(row.external_ids),
+        external_ids=string_map(row.external_ids),
         table_names=tuple(sorted((number, _first(table.name) or "") for number, table in row.flow_tables.items())),
         ports=tuple(sorted(ports, key=lambda port: port.name)),
     )
@@ -260,8 +260,8 @@ def _port(row: Any) -> Port:
         ofport_request=_first(interface.ofport_request),
         mac=_first(interface.mac) or "",
         mtu_request=_first(interface.mtu_request),
-        options=words(interface.options),
-        external_ids=words(interface.external_ids),
+        options=string_map(interface.options),
+        external_ids=string_map(interface.external_ids),
         error=_first(interface.error) or "",
     )
 
@@ -300,7 +300,7 @@ def _write_bridge(idl: Any, transaction: Any, row: Any, bridge: Bridge) -> None:
         _write_interface(interface, port)
 
 
-def _write_zone(idl: Any, transaction: Any, root: Any, zone: Zone) -> None:
+def _write_zone(idl: Any, transaction: Any, root: Any, zone: ConntrackZone) -> None:
     datapath = root.datapaths.get(zone.datapath_type)
     if datapath is None:
         datapath = transaction.insert(idl.tables["Datapath"])

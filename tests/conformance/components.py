@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lab.command import run
+from lab.process import run
 from master.auth import pki
 from tests.conformance.kubelet import KUBELET, WithKubelet, kubelet_settings
 from tests.conformance.own import OwnNode

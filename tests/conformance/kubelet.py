@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lab.command import run
+from lab.process import run
 from tests.conformance import images
 from tests.conformance.stock import WITH_RUNTIME, StockNode
 from tests.contract.test_docker_driver import Dockerd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from lab.command import run
+from lab.process import run
 from tests.conformance.stock import NODE_IP, PODS, PORT, QUIET, READY_SECONDS, SERVICES, StockNode
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import yaml
 
-from lab.command import run, succeeds
+from lab.process import run, succeeds
 from master.auth import pki
 from tests import runtime
 from tests.conformance import images

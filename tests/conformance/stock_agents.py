@@ -11,7 +11,7 @@ import docker
 from api.client.client import Client
 from bench.bare import wait_until
 from lab import demo, images
-from lab.reach import Matrix
+from lab.connectivity import Matrix
 from lab.topology import LabNode, Process, daemon_processes, docker_process
 from tests.conformance import stock
 from tests.conformance.kubelet import kubelet_settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.command import run
+from lab.process import run
 from tests.conformance.kubelet import KUBELET, WithKubelet, kubelet_settings
 from tests.e2e.cluster import wait_until
 

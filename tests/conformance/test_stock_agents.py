@@ -10,8 +10,8 @@ import pytest
 from api.client.client import Client
 from api.core.node import Node
 from api.network.types import HostSubnet
-from lab.command import run
-from lab.reach import Member
+from lab.connectivity import Probe
+from lab.process import run
 from tests.command import podlane_network
 from tests.conformance.build import CONTROL_PLANE, missing
 from tests.conformance.stock_agents import AgentCluster
@@ -47,7 +47,7 @@ def cluster() -> Iterator[AgentCluster]:
         yield running
 
 
-def fetched(member: Member, address: str) -> str:
+def fetched(member: Probe, address: str) -> str:
     """What a pod gets from the web server of another; empty if nothing."""
     docker = ("docker", "-H", f"unix://{member.docker_socket}", "exec", member.container)
     ask = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 8080 | tail -n 1"

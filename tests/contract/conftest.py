@@ -14,7 +14,7 @@ import pytest
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from bench.bare import inside
-from lab.command import run
+from lab.process import run
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door
 from tests.contract.streaming_server import PodServer, serving

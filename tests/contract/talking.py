@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from lab import images
-from lab.command import run
+from lab.process import run
 from node_agent.docker.exec import StreamSession
 from tests.contract.test_docker_driver import DEADLINE_SECONDS, DEAF, Dockerd
 

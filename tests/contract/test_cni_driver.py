@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from api.network.attach import NODE_AGENT, AttachRequest
-from lab.command import run
+from lab.process import run
 from node_agent.network.cni import CniNetwork
 from reconcile.errors import Gone
 

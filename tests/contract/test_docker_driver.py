@@ -25,7 +25,7 @@ import pytest
 from aiohttp import web
 
 from lab import images
-from lab.command import run
+from lab.process import run
 from node_agent.docker.client import DockerClient, LogLimits
 from node_agent.docker.exec import MAX_OUTPUT, ExecResult
 from node_agent.images.credentials import Credential

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from lab import images
-from lab.command import run
+from lab.process import run
 from node_agent.docker import exec as docker_exec
 from node_agent.docker import process
 from node_agent.docker.exec import ExecJournal, StreamSession, TerminalSize, attach, kill_orphaned_execs, start_exec

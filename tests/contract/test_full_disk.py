@@ -15,7 +15,7 @@ from api.client.kubeconfig import Kubeconfig
 from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
-from lab.command import run
+from lab.process import run
 from master.store.journaled_store import JournaledStore, Keep
 from master.store.records import Put, Remove
 from reconcile.errors import NotReady

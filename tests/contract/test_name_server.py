@@ -22,11 +22,11 @@ from dns.rdataclass import CH, IN
 from dns.rdatatype import AXFR, A
 
 from nameserver import forwarder
-from nameserver.directory import Directory
 from nameserver.forwarder import Forwarder
-from nameserver.names import STRANGER
-from nameserver.server import MOST_CONNECTIONS, NameServer
-from nameserver.upstreams import Upstream
+from nameserver.resolv_conf import Upstream
+from nameserver.resolver import UNKNOWN_CLIENT
+from nameserver.server import MAX_CONNECTIONS, NameServer
+from nameserver.service_store import ServiceStore
 from reconcile.errors import NotReady
 from tests.unit.nameserver.made import endpoint, names, service, slice_of
 
@@ -116,8 +116,8 @@ def fails(asked: dns.message.Message) -> dns.message.Message:
     return told
 
 
-def directory() -> Directory:
-    made = Directory()
+def directory() -> ServiceStore:
+    made = ServiceStore()
     many = (endpoint(f"10.128.{number // 250}.{number % 250 + 2}") for number in range(1000))
     few = (endpoint(f"10.128.0.{number}") for number in range(2, 6))
     made.replace(
@@ -145,9 +145,9 @@ async def answering() -> AsyncIterator[Answering]:
     """Starts a server that asks the others that are named; returns it and its port."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def start(*others: Other, known: Directory | None = None) -> tuple[NameServer, int]:
+        async def start(*others: Other, known: ServiceStore | None = None) -> tuple[NameServer, int]:
             to_others = Forwarder(lambda: [Upstream(HERE, other.port) for other in others]) if others else None
-            server = NameServer(names(known or directory()), lambda who: LANES.get(who, STRANGER), to_others)
+            server = NameServer(names(known or directory()), lambda who: LANES.get(who, UNKNOWN_CLIENT), to_others)
             port = await server.start(HERE, 0)
             stack.push_async_callback(server.stop)
             if to_others is not None:
@@ -186,7 +186,7 @@ async def test_an_answer_that_was_remembered_is_for_its_own_lane_and_its_own_tim
         assert (await ask(port, WEB, source="127.0.0.9")).rcode() == dns.rcode.NXDOMAIN
     known.put_service(("red", "web"), service("red", "web", '{"clusterIP": "172.30.0.6"}'))
     assert rows(await ask(port, WEB, source=POD)) == ["172.30.0.6"]
-    server.show(names(known, {"red": 11}), lambda who: LANES.get(who, STRANGER))
+    server.show(names(known, {"red": 11}), lambda who: LANES.get(who, UNKNOWN_CLIENT))
     assert rows(await ask(port, WEB, source=OTHER)) == ["172.30.0.6"]
     assert (await ask(port, WEB, source=POD)).rcode() == dns.rcode.NXDOMAIN
 
@@ -395,7 +395,7 @@ async def test_a_crowd_of_one_lane_leaves_room_for_others_by_tcp(answering: Answ
     server.show(names(directory()), lambda who: LANES["127.0.0.1"] if who == HERE else LANES[POD])
     held = [
         await asyncio.open_connection(HERE, port, local_addr=(f"127.0.1.{number % 9}", 0))
-        for number in range(MOST_CONNECTIONS + 20)
+        for number in range(MAX_CONNECTIONS + 20)
     ]
     query = dns.message.make_query(WEB, "A")
     assert rows(await dns.asyncquery.tcp(query, HERE, 5, port)) == ["172.30.0.5"]
@@ -406,7 +406,7 @@ async def test_a_crowd_of_one_lane_leaves_room_for_others_by_tcp(answering: Answ
 async def test_an_address_that_is_taken_is_told(answering: Answering) -> None:
     _, port = await answering()
     with pytest.raises(NotReady, match=rf"127\.0\.0\.1:{port}"):
-        await NameServer(names(Directory()), lambda _: 0).start(HERE, port)
+        await NameServer(names(ServiceStore()), lambda _: 0).start(HERE, port)
 
 
 async def test_no_connection_stays_behind_when_it_stops(answering: Answering) -> None:

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reconcile.errors import NotReady, Refused
-from sdn import match as f
-from sdn.drivers.openflow import OpenFlow
-from sdn.drivers.openflow_codec import Foreign
-from sdn.drivers.openflow_held import FlowChange
-from sdn.flow import Action, Flow, Goto, Load, Move, Output, SetField, ToInPort
-from sdn.flows import SERVICE_COOKIE
-from sdn.match import Field, FieldMatch, Match
+from sdn.drivers.openflow.bridge_state import DiffCount
+from sdn.drivers.openflow.client import OpenFlowClient
+from sdn.drivers.openflow.messages import UnknownFlow
+from sdn.model import match as f
+from sdn.model.flow import Action, Flow, Goto, Output, OutputInPort, RegLoad, RegMove, SetField
+from sdn.model.match import Field, FieldMatch, Match
+from sdn.pipeline.cookies import SERVICE_COOKIE
 from tests.switch.switch import DummySwitch
 
 DEADLINE_SECONDS = 10.0
@@ -35,7 +35,7 @@ class Watched:
     def __init__(self, socket: Path) -> None:
         self.changes = 0
         self._event = asyncio.Event()
-        self.driver = OpenFlow(socket, self._changed)
+        self.driver = OpenFlowClient(socket, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -108,7 +108,7 @@ def matches(draw: st.DrawFn) -> Match:
     protocols = (
         st.just(Match()),
         st.builds(f.ip, networks, networks),
-        st.builds(f.to_port, st.just(17), numbers(f.UDP_DST)),
+        st.builds(f.dst_port, st.just(17), numbers(f.UDP_DST)),
         st.builds(f.arp, st.sampled_from((None, 1, 2)), networks, networks, st.none() | numbers(f.ARP_SHA)),
     )
     return match & draw(st.one_of(protocols))
@@ -122,16 +122,16 @@ def writable(match: Match) -> tuple[Field, ...]:
 
 
 @st.composite
-def loads(draw: st.DrawFn, fields: tuple[Field, ...]) -> Load:
+def loads(draw: st.DrawFn, fields: tuple[Field, ...]) -> RegLoad:
     field = draw(st.sampled_from(fields))
     bits = draw(st.integers(1, min(field.bits - 1, 64)))
-    return Load(field, draw(st.integers(0, field.bits - bits)), bits, draw(st.integers(0, (1 << bits) - 1)))
+    return RegLoad(field, draw(st.integers(0, field.bits - bits)), bits, draw(st.integers(0, (1 << bits) - 1)))
 
 
 @st.composite
-def moves(draw: st.DrawFn, fields: tuple[Field, ...]) -> Move:
+def moves(draw: st.DrawFn, fields: tuple[Field, ...]) -> RegMove:
     source, target = draw(st.sampled_from(fields)), draw(st.sampled_from(fields))
-    return Move(source, target, draw(st.integers(1, min(source.bits, target.bits))))
+    return RegMove(source, target, draw(st.integers(1, min(source.bits, target.bits))))
 
 
 @st.composite
@@ -140,7 +140,7 @@ def flows(draw: st.DrawFn) -> Flow:
     fields = writable(match)
     steps: st.SearchStrategy[Action] = st.one_of(
         st.builds(Output, st.integers(1, 0xFEFF)),
-        st.just(ToInPort()),
+        st.just(OutputInPort()),
         st.sampled_from(fields).flatmap(lambda field: st.builds(SetField, st.just(field), numbers(field))),
         loads(fields),
         moves(fields),
@@ -220,22 +220,22 @@ def test_whatever_others_wrote_is_read_and_taken_away(switch: DummySwitch, table
     found = switch.read()
     assert found >= ROWS
     assert len(found) == len(ROWS) + len(STRANGERS)
-    assert any(isinstance(one, Foreign) for one in found)
-    assert switch.replace(ROWS) == FlowChange(0, len(STRANGERS))
+    assert any(isinstance(one, UnknownFlow) for one in found)
+    assert switch.replace(ROWS) == DiffCount(0, len(STRANGERS))
     assert switch.read() == ROWS
 
 
 def test_a_row_that_others_changed_is_written_again(switch: DummySwitch) -> None:
     switch.replace(ROWS)
     ofctl(switch, "mod-flows", "table=30,ip,nw_dst=10.128.0.1,actions=output:99")
-    assert switch.replace(ROWS) == FlowChange(1, 0)
+    assert switch.replace(ROWS) == DiffCount(1, 0)
     assert switch.read() == ROWS
 
 
 def test_a_row_with_other_actions_replaces_the_old_one(switch: DummySwitch) -> None:
     switch.replace(ROWS)
     changed = ROWS - {row(3)} | {row(3, Output(7))}
-    assert switch.replace(changed) == FlowChange(1, 0)
+    assert switch.replace(changed) == DiffCount(1, 0)
     assert switch.read() == changed
 
 
@@ -245,7 +245,7 @@ def test_deleting_one_row_leaves_its_neighbours(switch: DummySwitch) -> None:
     switch.replace(frozenset(rows))
     for one in sorted(rows, key=str):
         rows.remove(one)
-        assert switch.replace(frozenset(rows)) == FlowChange(0, 1)
+        assert switch.replace(frozenset(rows)) == DiffCount(0, 1)
         assert switch.read() == rows
 
 
@@ -260,7 +260,7 @@ async def test_what_is_refused_is_named_and_tried_anew_next_time(switch: DummySw
         for _ in range(2):
             with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.9.*flows are as they were"):
                 await one.driver.replace(ROWS - {row(1)} | {IMPOSSIBLE})
-        assert await one.driver.replace(ROWS | {row(21)}) == FlowChange(1, 0)
+        assert await one.driver.replace(ROWS | {row(21)}) == DiffCount(1, 0)
         assert await one.driver.read() == ROWS | {row(21)}
 
 
@@ -275,7 +275,7 @@ async def test_a_refusal_at_commit_is_named_too(switch: DummySwitch) -> None:
         with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.2[01] .*flows are as they were"):
             await one.driver.replace(ROWS - {row(1)} | {row(20), row(21)})
         assert await one.driver.read() == ROWS
-        assert await one.driver.replace(ROWS - {row(1)} | {row(20)}) == FlowChange(1, 1)
+        assert await one.driver.replace(ROWS - {row(1)} | {row(20)}) == DiffCount(1, 1)
 
 
 # Coming, going, and what others do meanwhile
@@ -290,7 +290,7 @@ async def test_changes_of_others_are_told_and_our_own_are_not(switch: DummySwitc
         assert one.changes == before
         ofctl(switch, "del-flows", "table=30,priority=100,ip,nw_dst=10.128.0.2", "--strict")
         await one.until(lambda: one.changes > before)
-        assert await one.driver.replace(ROWS) == FlowChange(2, 0)
+        assert await one.driver.replace(ROWS) == DiffCount(2, 0)
 
 
 async def test_without_a_switch_there_is_no_answer(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ async def test_a_switch_that_comes_back_is_told_of_and_has_nothing(switch: Dummy
             await one.driver.replace(ROWS)
         switch.start_vswitchd()
         await one.until(lambda: one.driver.connected)
-        assert await one.driver.replace(ROWS) == FlowChange(len(ROWS), 0)
+        assert await one.driver.replace(ROWS) == DiffCount(len(ROWS), 0)
 
 
 async def test_a_bridge_that_was_made_anew_is_found(switch: DummySwitch) -> None:

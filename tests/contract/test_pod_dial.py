@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bench.bare import inside
-from lab.command import run
+from lab.process import run
 from node_agent.network import dial
 from node_agent.network.dial import dial_in_namespace
 from reconcile.errors import Gone, Refused

@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lab.command import run
+from lab.process import run
 from lab.topology import Lab, LabNode, Site
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from lab.command import run
+from lab.process import run
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE, SingleNode
 

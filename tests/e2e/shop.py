@@ -14,14 +14,14 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
-from lab.command import run, succeeds
-from lab.topology import EXTERNAL
+from lab.process import run, succeeds
+from lab.topology import EXTERNAL_IP_NETWORK
 from tests.e2e import calling
 from tests.e2e.cluster import Cluster, wait_until
 
 SHOP, RIVAL = "shop", "rival"
 REPLICAS = 4
-EXTERNAL_IP = IPv4Network(EXTERNAL).network_address + 7
+EXTERNAL_IP = IPv4Network(EXTERNAL_IP_NETWORK).network_address + 7
 PORT = 80
 
 SERVING = "mkdir /www; hostname > /www/index.html; exec httpd -f -p 8080 -h /www"
@@ -214,7 +214,7 @@ class Shop:
         run("ip", "netns", "exec", self._outside, "ethtool", "-K", "eth0", "tx", "off")
         run(*inside, "addr", "add", f"{site.underlay.network_address + 200}/{site.underlay.prefixlen}", "dev", "eth0")
         run(*inside, "link", "set", "eth0", "up")
-        run(*inside, "route", "add", EXTERNAL, "via", str(self.node_address("node-2")))
+        run(*inside, "route", "add", EXTERNAL_IP_NETWORK, "via", str(self.node_address("node-2")))
         run(*inside, "route", "add", self.ingress_ip, "via", str(self.node_address("node-1")))
 
     def _unplug_outside(self) -> None:

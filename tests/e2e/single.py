@@ -19,8 +19,8 @@ from api.client.bootstrap import node_kubeconfig
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from lab import images
-from lab.command import LabError, run
 from lab.down import remove_pod_cgroups
+from lab.process import LabError, run
 from tests.contract.test_docker_driver import Dockerd
 from tests.e2e.cluster import wait_until
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lab.command import run
 from lab.down import CGROUPS
+from lab.process import run
 from tests.e2e.cluster import Cluster, wait_until
 from tests.e2e.test_pods import namespace
 

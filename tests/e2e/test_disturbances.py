@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.command import run
+from lab.process import run
 from node_agent.runtime import container as label
 from tests.e2e.agreement import CGROUPS, agree, disagreements, nothing_left, vitals
 from tests.e2e.cluster import wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.command import run
+from lab.process import run
 from tests.e2e.cluster import wait_until
 from tests.e2e.single import NODE, SingleNode
 

@@ -13,7 +13,7 @@ import pytest
 
 from api.client.kubeconfig import Kubeconfig
 from api.pki import keys
-from lab.command import run
+from lab.process import run
 from tests.conformance.own import OwnNode, master_flags
 from tests.conformance.stock import NODE_IP
 from tests.e2e.cluster import wait_until

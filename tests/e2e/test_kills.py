@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lab.command import LabError
+from lab.process import LabError
 from tests.e2e.cluster import Cluster, wait_until
 from tests.e2e.test_pods import namespace, pod
 from tests.ping import Ping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.command import run
+from lab.process import run
 from tests.command import podlane_network
 from tests.e2e.cluster import Cluster
 from tests.ping import Ping

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.command import run
+from lab.process import run
 from tests.e2e.cluster import Cluster, wait_until
 
 SLEEPER = "exec httpd -f -p 8080 -h /"

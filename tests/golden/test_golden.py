@@ -16,42 +16,41 @@ import pytest
 import yaml
 
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
-from sdn.flows import compile_flows
-from sdn.handouts import docker_options
-from sdn.links import desired_bridge, desired_docker_bridge, desired_gateway
-from sdn.nat import guard_devices, nat_table
-from sdn.pipeline import Table
-from sdn.view import Attached, Ground, Snapshot, View, look, survey
+from sdn.host.firewall import ingress_guard, masquerade_table
+from sdn.host.links import desired_bridge, desired_docker_bridge, desired_gateway, docker_options
+from sdn.pipeline.compiler import compile_flows
+from sdn.pipeline.tables import Table
+from sdn.topology import AttachedPod, NetworkConfig, NodeNetwork, Snapshot, network_config, node_network
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
 
-def view_of(document: dict[str, Any]) -> View:
+def view_of(document: dict[str, Any]) -> NodeNetwork:
     snapshot = Snapshot(
         msgspec.convert(document["clusterNetwork"], ClusterNetwork),
         tuple(msgspec.convert(document["hostSubnets"], list[HostSubnet])),
         tuple(msgspec.convert(document.get("netNamespaces", []), list[NetNamespace])),
     )
     attached = [
-        Attached(row["sandbox"], row["namespace"], row["ofport"], IPv4Address(row["ip"]))
+        AttachedPod(row["sandbox"], row["namespace"], row["ofport"], IPv4Address(row["ip"]))
         for row in document.get("attached", [])
     ]
     node = document["node"]
-    ground = survey(snapshot, node["name"], IPv4Address(node["ip"]), 1450, document.get("dockerProject", ""))
-    assert isinstance(ground, Ground), ground
-    return look(ground, attached)
+    ground = network_config(snapshot, node["name"], IPv4Address(node["ip"]), 1450, document.get("dockerProject", ""))
+    assert isinstance(ground, NetworkConfig), ground
+    return node_network(ground, attached)
 
 
 def _table(number: int) -> str:
     return max(table for table in Table if table <= number).name.lower()
 
 
-def flows_text(view: View) -> str:
+def flows_text(view: NodeNetwork) -> str:
     rows = sorted(compile_flows(view), key=lambda flow: (flow.table, -flow.priority, str(flow)))
     return "".join(f"{str(flow).replace(f'table={flow.table},', f'table={_table(flow.table)},')}\n" for flow in rows)
 
 
-def links_text(view: View) -> str:
+def links_text(view: NodeNetwork) -> str:
     bridge, gateway = desired_bridge(view.cluster, view.node, "netdev"), desired_gateway(view.cluster, view.node)
     lines = [f"bridge {bridge.name} datapath_type={bridge.datapath_type} fail_mode={bridge.fail_mode}"]
     for port in bridge.ports:
@@ -73,8 +72,8 @@ def links_text(view: View) -> str:
     return "\n".join(lines) + "\n"
 
 
-def nat_text(view: View) -> str:
-    return nat_table(view.cluster, view.node) + guard_devices(frozenset({"eth0"}), frozenset())
+def nat_text(view: NodeNetwork) -> str:
+    return masquerade_table(view.cluster, view.node) + ingress_guard(frozenset({"eth0"}), frozenset())
 
 
 OUTPUTS = {"flows.txt": flows_text, "links.txt": links_text, "nat.nft": nat_text}

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from sdn.services.maps import Host, edit, table
-from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.proxy.nftables import Host, services_table, table_update
 
 TEXTS = Path(__file__).parent / "services"
 
 NODES = IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4")
 HOST = Host(NODES[0], IPv4Network("10.128.0.0/23"), IPv4Network("172.30.0.0/16"), frozenset(NODES[:1]), (30000, 32767))
-HERE, THERE = Backend(IPv4Address("10.128.0.2"), 8080, is_here=True), Backend(IPv4Address("10.128.2.2"), 8080)
-WEB = ServedPort(
-    PortKey("red", "web", "http", Protocol.TCP),
+HERE, THERE = EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_here=True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)
+WEB = ServicePortInfo(
+    ServicePortName("red", "web", "http", Protocol.TCP),
     10,
     IPv4Address("172.30.0.10"),
     80,
@@ -30,7 +30,7 @@ WEB = ServedPort(
 )
 STICKY = replace(
     WEB,
-    key=PortKey("red", "sticky", "", Protocol.UDP),
+    key=ServicePortName("red", "sticky", "", Protocol.UDP),
     cluster_ip=IPv4Address("172.30.0.11"),
     node_port=30081,
     outside_ips=(),
@@ -38,15 +38,15 @@ STICKY = replace(
     affinity_seconds=10800,
     keeps_source=True,
 )
-EMPTY = ServedPort(PortKey("red", "empty", "", Protocol.TCP), 10, IPv4Address("172.30.0.12"), 80, 30082)
+EMPTY = ServicePortInfo(ServicePortName("red", "empty", "", Protocol.TCP), 10, IPv4Address("172.30.0.12"), 80, 30082)
 SERVED = (WEB, STICKY, EMPTY)
 
 OUTPUTS = {
-    "nftables.nft": table(HOST, SERVED),
-    "userspace.nft": table(replace(HOST, proxy_port=34567), SERVED),
-    "one_endpoint_goes.nft": edit(
+    "nftables.nft": services_table(HOST, SERVED),
+    "userspace.nft": services_table(replace(HOST, proxy_port=34567), SERVED),
+    "one_endpoint_goes.nft": table_update(
         HOST,
-        PortChange(
+        ServicePortChange(
             (WEB, STICKY),
             (
                 replace(WEB, inside=(THERE,), everywhere=(THERE,), outside=(THERE,)),

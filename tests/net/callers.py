@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from bench.bare import inside
-from lab.command import run
+from lab.process import run
 
 NODE, OUTSIDER, GATEWAY = IPv4Address("10.245.2.3"), IPv4Address("10.245.2.99"), IPv4Address("10.128.0.1")
 SUBNET = IPv4Network("10.128.0.0/23")

@@ -14,8 +14,8 @@ from api.meta.types import ObjectMeta
 from api.network.attach import NODE_AGENT, Attachment, AttachRequest
 from api.network.types import HostSubnet, NetNamespace
 from bench.bare import DEADLINE_SECONDS, BareCluster, bare_lab
-from lab.command import LabError, run
-from sdn.view import mac_of
+from lab.process import LabError, run
+from sdn.topology import mac_of
 from tests import packets
 from tests.net.wire import Wire
 from tests.world import PLACES, Inhabitant, Place

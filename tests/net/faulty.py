@@ -11,15 +11,15 @@ from typing import Any
 
 from sdn.__main__ import main
 from sdn.drivers.netlink import Netlink
-from sdn.drivers.nft import Nft
-from sdn.drivers.openflow_session import Session
+from sdn.drivers.nftables import Nftables
+from sdn.drivers.openflow.connection import Connection
 from sdn.drivers.ovsdb import Ovsdb
 
 ACTING: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
     (Netlink, ("create", "up", "remove", "set_gateway")),
-    (Nft, ("apply",)),
+    (Nftables, ("apply",)),
     (Ovsdb, ("apply",)),
-    (Session, ("commit",)),
+    (Connection, ("commit",)),
 )
 left = int(sys.argv.pop(1))
 

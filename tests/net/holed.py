@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from sdn import base, network
+from sdn import controller
 from sdn.__main__ import main
-from sdn.services import host, rows
+from sdn.host import reconciler
+from sdn.pipeline import service
+from sdn.proxy import nftables_backend
 from tests.holes import HOLES, LEFTOVERS, SERVICE_HOLES
 
 hole = (HOLES | LEFTOVERS | SERVICE_HOLES)[sys.argv.pop(1)]
 for module, name, holed in (
-    (network, "compile_flows", hole.compiled),
-    (base, "nat_table", hole.masks),
-    (rows, "port_rows", hole.port_rows),
-    (host, "table", hole.services),
+    (controller, "compile_flows", hole.compiled),
+    (reconciler, "masquerade_table", hole.masks),
+    (service, "service_port_flows", hole.port_rows),
+    (nftables_backend, "services_table", hole.services),
 ):
     assert hasattr(module, name)
     setattr(module, name, holed)

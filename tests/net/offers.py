@@ -13,8 +13,9 @@ from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
 from api.core.services import Service, ServicePort
 from api.meta.types import ObjectMeta
 from bench.bare import wait_until
-from lab.topology import EXTERNAL
-from sdn.pipeline import GLOBAL_VNID, Table
+from lab.topology import EXTERNAL_IP_NETWORK
+from sdn.pipeline.tables import Table
+from sdn.topology import GLOBAL_VNID
 from tests.calls import BACKEND_PORT, Offer
 from tests.net.cluster import NetCluster
 from tests.net.serving import expose, register
@@ -69,7 +70,7 @@ class Offers:
 
     def _make(self, project: str, backend: str) -> None:
         cluster = self._cluster
-        external = IPv4Network(EXTERNAL).network_address + 20 + len(self._offers)
+        external = IPv4Network(EXTERNAL_IP_NETWORK).network_address + 20 + len(self._offers)
         ports = (ServicePort(port=PORT, name="udp", protocol="UDP"),)
         more = {"ports": ports, "type": "LoadBalancer", "external_ips": (str(external),)}
         expose(cluster, "offer", project, {}, **more)

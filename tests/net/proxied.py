@@ -12,8 +12,8 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any, TypeVar
 
 from bench.bare import DEADLINE_SECONDS, inside
-from lab.command import run
-from sdn.services.userspace.proxy import MOST_CONNECTIONS, UserspaceProxy
+from lab.process import run
+from sdn.proxy.userspace.proxier import MAX_CONNECTIONS, UserspaceProxier
 
 T = TypeVar("T")
 
@@ -39,11 +39,11 @@ def redirect(port: int) -> None:
 class ProxyNode:
     """The proxy runs in a thread of its own, in the node's namespace."""
 
-    def __init__(self, most_connections: int = MOST_CONNECTIONS) -> None:
+    def __init__(self, most_connections: int = MAX_CONNECTIONS) -> None:
         self._most_connections = most_connections
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
-        self.proxy: UserspaceProxy
+        self.proxy: UserspaceProxier
 
     def __enter__(self) -> ProxyNode:
         self._thread.start()
@@ -65,8 +65,8 @@ class ProxyNode:
             self._loop.run_forever()
             self._loop.close()
 
-    async def _open(self) -> UserspaceProxy:
-        proxy = UserspaceProxy(
+    async def _open(self) -> UserspaceProxier:
+        proxy = UserspaceProxier(
             is_cluster=lambda address: address == CLIENT,
             is_node=lambda address: address == NODE,
             most_connections=self._most_connections,

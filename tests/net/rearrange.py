@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from api.client.client import Client
 from api.network.types import CHANGE_NETWORK, ChangeNetworkRequest, NetNamespace
 from bench.bare import wait_until
-from lab.command import run
+from lab.process import run
 from tests.net.cluster import NetCluster
 from tests.net.offers import Offers
 

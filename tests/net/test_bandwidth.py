@@ -9,8 +9,8 @@ import pytest
 
 from api.network.attach import NODE_AGENT, AttachRequest
 from bench.bare import wait_until
-from lab.command import run
-from sdn.plan import device_of, enforced
+from lab.process import run
+from sdn.cniserver.pod_ports import host_veth_name, kernel_rate_limit
 from tests.net.cluster import NetCluster
 
 
@@ -40,11 +40,13 @@ def test_each_direction_has_its_own_limit(cluster: NetCluster) -> None:
     cluster.attach("node-1", request)
     show = ("tc", "-json", "qdisc", "show")
     assert shaped(run("ip", "netns", "exec", namespace, *show)) == {"eth0": 2_000_000}
-    assert shaped(cluster.in_node("node-1", *show)) == {device_of("slow"): 8_000_000}
+    assert shaped(cluster.in_node("node-1", *show)) == {host_veth_name("slow"): 8_000_000}
     cluster.kill("node-1 ovs-vswitchd")
     cluster.start_switch("node-1")
     wait_until(lambda: cluster.network_ready("node-1"), "the network")
-    wait_until(lambda: shaped(cluster.in_node("node-1", *show)) == {device_of("slow"): 8_000_000}, "the limit is back")
+    wait_until(
+        lambda: shaped(cluster.in_node("node-1", *show)) == {host_veth_name("slow"): 8_000_000}, "the limit is back"
+    )
     cluster.detach("node-1", "slow")
     assert shaped(cluster.in_node("node-1", *show)) == {}
 
@@ -63,7 +65,7 @@ def test_a_limit_beyond_what_the_kernel_can_hold_is_its_highest(cluster: NetClus
     )
     cluster.attach("node-1", request)
     show = ("tc", "-json", "qdisc", "show")
-    highest = enforced(10**15)
+    highest = kernel_rate_limit(10**15)
     assert shaped(run("ip", "netns", "exec", namespace, *show)) == {"eth0": highest}
-    assert shaped(cluster.in_node("node-1", *show)) == {device_of("fat"): highest}
+    assert shaped(cluster.in_node("node-1", *show)) == {host_veth_name("fat"): highest}
     cluster.detach("node-1", "fat")

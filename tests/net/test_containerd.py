@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from bench.bare import wait_until
-from lab.command import run
 from lab.images import toolbox
+from lab.process import run
 from tests.net.cluster import NetCluster
 from tests.world import Place
 

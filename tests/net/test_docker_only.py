@@ -18,8 +18,8 @@ import pytest
 from bench.bare import wait_until
 from lab import images
 from lab.topology import docker_process
-from sdn.match import mac_number
-from sdn.view import mac_of
+from sdn.model.match import mac_number
+from sdn.topology import mac_of
 from tests import packets
 from tests.net.cluster import NetCluster, inhabited
 from tests.ping import Ping

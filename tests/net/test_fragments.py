@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from bench.bare import wait_until
-from sdn.pipeline import Table
-from sdn.view import mac_of
+from sdn.pipeline.tables import Table
+from sdn.topology import mac_of
 from tests import packets
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, expose, register

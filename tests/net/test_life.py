@@ -20,9 +20,9 @@ from api.meta.types import ObjectMeta
 from api.network.attach import NODE_AGENT, AttachRequest
 from api.network.types import HostSubnet, NetNamespace
 from bench.bare import wait_until
-from lab.command import run
+from lab.process import run
 from reconcile.errors import NotReady
-from sdn.plan import device_of
+from sdn.cniserver.pod_ports import host_veth_name
 from tests.net.cluster import NetCluster
 from tests.ping import Ping
 from tests.world import Place, arrives, reaches
@@ -189,7 +189,7 @@ def test_drift_is_undone_and_told(cluster: NetCluster, what: str) -> None:
     cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
     before, told = all_of_it(cluster), cluster.log("node-1")
-    port = device_of("red-a")
+    port = host_veth_name("red-a")
     command, sentence = DRIFT[what]
     words = [word.replace("OVS", str(cluster.nodes["node-1"].ovs)).replace("PORT", port) for word in command]
     cluster.in_node("node-1", *words)
@@ -250,7 +250,7 @@ def test_a_pod_with_the_longest_name_gets_its_place_and_its_node_stays_well(clus
         )
         attached = cluster.attach("node-1", request)
         assert f"podlane red/{'n' * 200}" in cluster.in_node(
-            "node-1", "ip", "-d", "link", "show", device_of("red-long")
+            "node-1", "ip", "-d", "link", "show", host_veth_name("red-long")
         )
         assert attached.ip
         assert cluster.network_ready("node-1")

@@ -9,7 +9,7 @@ import pytest
 
 from api.network.types import NetNamespace
 from bench.bare import wait_until
-from sdn.view import MULTICAST_ENABLED
+from sdn.topology import MULTICAST_ENABLED
 from tests.net.cluster import NetCluster, inhabited
 from tests.world import Place, arrives
 

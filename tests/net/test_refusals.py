@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench.bare import wait_until
-from lab.command import run
+from lab.process import run
 from tests.net.cluster import NetCluster
 from tests.world import Place, reaches
 

@@ -14,14 +14,16 @@ from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
 from api.core.services import Service
 from api.meta.types import ObjectMeta
 from bench.bare import wait_until
-from lab.topology import EXTERNAL
-from sdn.view import mac_of
+from lab.topology import EXTERNAL_IP_NETWORK
+from sdn.topology import mac_of
 from tests import packets
 from tests.net.cluster import NetCluster, inhabited
 from tests.net.serving import TARGET_PORT, expose, register
 
 PORT, CALLER_PORT = 80, 40000
-EXTERNAL_IPS = {name: IPv4Network(EXTERNAL).network_address + number for number, name in enumerate(("near", "far"), 9)}
+EXTERNAL_IPS = {
+    name: IPv4Network(EXTERNAL_IP_NETWORK).network_address + number for number, name in enumerate(("near", "far"), 9)
+}
 TARGETS = {"near": "red-a", "far": "red-c"}
 """Services of the project red, each with one pod: on the attacker's node or on the other one."""
 

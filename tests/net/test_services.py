@@ -15,7 +15,7 @@ from api.core.events import Event
 from api.core.services import Service, ServicePort
 from api.meta.types import ObjectMeta
 from bench.bare import inside, wait_until
-from lab.command import run
+from lab.process import run
 from tests.command import podlane_network
 from tests.net.cluster import NetCluster
 from tests.net.serving import TARGET_PORT, call, expose, serves

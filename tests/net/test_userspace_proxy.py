@@ -15,8 +15,8 @@ from itertools import count
 import pytest
 
 from bench.bare import wait_until
-from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
-from sdn.services.userspace.proxy import PORT
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.proxy.userspace.proxier import PORT
 from tests.net.proxied import CLIENT_NAMESPACE, NODE, NODE_NAMESPACE, ProxyNode, cabled, listening, socket_in
 
 CLUSTER_IP, OTHER_IP, OUTSIDE_IP = (IPv4Address(text) for text in ("172.30.0.9", "172.30.0.10", "172.30.99.1"))
@@ -42,14 +42,16 @@ def node(cable: None) -> Iterator[ProxyNode]:
 _names = count()
 
 
-def served(*backends: socket.socket | Backend, protocol: Protocol = Protocol.TCP, sticky: int = 0) -> ServedPort:
+def served(
+    *backends: socket.socket | EndpointInfo, protocol: Protocol = Protocol.TCP, sticky: int = 0
+) -> ServicePortInfo:
     """The same backends for all callers."""
     all_of_them = tuple(
-        one if isinstance(one, Backend) else Backend(IPv4Address(one.getsockname()[0]), one.getsockname()[1])
+        one if isinstance(one, EndpointInfo) else EndpointInfo(IPv4Address(one.getsockname()[0]), one.getsockname()[1])
         for one in backends
     )
-    return ServedPort(
-        PortKey("red", f"web-{next(_names)}", "", protocol),
+    return ServicePortInfo(
+        ServicePortName("red", f"web-{next(_names)}", "", protocol),
         vnid=10,
         cluster_ip=CLUSTER_IP,
         port=80,
@@ -62,14 +64,14 @@ def served(*backends: socket.socket | Backend, protocol: Protocol = Protocol.TCP
     )
 
 
-def serve(node: ProxyNode, *ports: ServedPort) -> None:
+def serve(node: ProxyNode, *ports: ServicePortInfo) -> None:
     node.call(node.proxy.replace(ports))
 
 
-def nobody() -> Backend:
+def nobody() -> EndpointInfo:
     """A port that is closed."""
     with listening() as closed:
-        return Backend(NODE, closed.getsockname()[1])
+        return EndpointInfo(NODE, closed.getsockname()[1])
 
 
 def called(address: IPv4Address = CLUSTER_IP, port: int = 80, caller: str = CLIENT_NAMESPACE) -> socket.socket:
@@ -161,10 +163,10 @@ def test_nobody_is_reached_at_what_is_not_served(node: ProxyNode) -> None:
 
 
 def test_a_service_whose_endpoints_are_fronts_does_not_go_round(node: ProxyNode) -> None:
-    circle = served(Backend(CLUSTER_IP, 80), Backend(OUTSIDE_IP, 80), Backend(NODE, NODE_PORT))
+    circle = served(EndpointInfo(CLUSTER_IP, 80), EndpointInfo(OUTSIDE_IP, 80), EndpointInfo(NODE, NODE_PORT))
     serve(node, circle)
     assert is_refused(CLUSTER_IP, 80)
-    serve(node, replace(circle, inside=(Backend(NODE, node.proxy.port),)))
+    serve(node, replace(circle, inside=(EndpointInfo(NODE, node.proxy.port),)))
     assert is_refused(CLUSTER_IP, 80)
 
 
@@ -173,7 +175,7 @@ def test_connections_outlive_the_port_and_are_waited_for_at_the_end(node: ProxyN
         port = served(backend)
         serve(node, port)
         with called() as client, arrived(backend)[1] as connection:
-            node.call(node.proxy.edit(PortChange(gone=(port,))))
+            node.call(node.proxy.edit(ServicePortChange(gone=(port,))))
             assert is_refused(CLUSTER_IP, 80)
             client.sendall(b"still here")
             assert connection.recv(100) == b"still here"
@@ -308,7 +310,7 @@ def test_a_datagram_that_a_backend_refuses_goes_to_the_next(node: ProxyNode) -> 
     kind = socket.SOCK_DGRAM
     with listening(kind) as backend, socket_in(CLIENT_NAMESPACE, kind) as client:
         with listening(kind) as closed:
-            refusing = Backend(NODE, closed.getsockname()[1])
+            refusing = EndpointInfo(NODE, closed.getsockname()[1])
         serve(node, served(refusing, backend, protocol=Protocol.UDP))
         ask(client, CLUSTER_IP, 80, b"who is there")
         question, sender = backend.recvfrom(100)
@@ -345,7 +347,7 @@ def test_a_client_whose_backend_is_gone_finds_another_with_its_next_datagram(nod
         serve(node, before)
         ask(client, CLUSTER_IP, 80, b"before")
         assert one.recv(100) == b"before"
-        node.call(node.proxy.edit(PortChange(gone=(before,), come=(after,))))
+        node.call(node.proxy.edit(ServicePortChange(gone=(before,), come=(after,))))
         ask(client, CLUSTER_IP, 80, b"after")
         assert other.recv(100) == b"after"
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from sdn.flows import compile_flows
-from sdn.pipeline import FIRST_POD_PORT, TUN0, VXLAN0
-from sdn.view import Node
+from sdn.pipeline.compiler import compile_flows
+from sdn.topology import FIRST_POD_PORT, TUN0, VXLAN0, Node
 from tests.adversary import STRANGER, Attempt, Layout, attempts
 from tests.holes import Compile
 from tests.switch.switch import DummySwitch, TraceWorld, views_of

@@ -16,13 +16,12 @@ from typing import Any, TypeVar
 
 from ovs.unixctl.client import UnixctlClient
 
-from sdn.drivers.openflow import OpenFlow
-from sdn.drivers.openflow_codec import Foreign
-from sdn.drivers.openflow_held import FlowChange
-from sdn.flow import Flow, Rows
-from sdn.flows import compile_flows
-from sdn.pipeline import TUN0, VXLAN0
-from sdn.view import Cluster, Node, Peer, Pod, View
+from sdn.drivers.openflow.bridge_state import DiffCount
+from sdn.drivers.openflow.client import OpenFlowClient
+from sdn.drivers.openflow.messages import UnknownFlow
+from sdn.model.flow import Flow, FlowSet
+from sdn.pipeline.compiler import compile_flows
+from sdn.topology import TUN0, VXLAN0, Cluster, Node, NodeNetwork, Peer, Pod
 from tests.world import NODES, PLACES, Inhabitant
 
 T = TypeVar("T")
@@ -91,24 +90,24 @@ class DummySwitch:
         """Run ovs-ofctl with OpenFlow 1.4."""
         return self._run("ovs-ofctl", "-O", "OpenFlow14", *words)
 
-    def replace(self, flows: frozenset[Flow]) -> FlowChange:
+    def replace(self, flows: frozenset[Flow]) -> DiffCount:
         """Load flows through the driver that the daemon uses."""
         return asyncio.run(self._with_driver(lambda driver: driver.replace(flows)))
 
-    def replace_services(self, rows: Rows) -> FlowChange:
+    def replace_services(self, rows: FlowSet) -> DiffCount:
         """The same for services."""
         return asyncio.run(self._with_driver(lambda driver: driver.replace_services(rows)))
 
-    def serve(self, rows: Rows) -> FlowChange:
+    def serve(self, rows: FlowSet) -> DiffCount:
         """Load rows and groups of services through the same driver."""
         return asyncio.run(self._with_driver(lambda driver: driver.replace_services(rows)))
 
-    def read(self) -> frozenset[Flow | Foreign]:
+    def read(self) -> frozenset[Flow | UnknownFlow]:
         """Read flows back."""
         return asyncio.run(self._with_driver(lambda driver: driver.read()))
 
-    async def _with_driver(self, act: Callable[[OpenFlow], Awaitable[T]]) -> T:
-        driver = OpenFlow(self.rundir / "br0.mgmt", lambda: None)
+    async def _with_driver(self, act: Callable[[OpenFlowClient], Awaitable[T]]) -> T:
+        driver = OpenFlowClient(self.rundir / "br0.mgmt", lambda: None)
         running = asyncio.create_task(driver.run())
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):
@@ -158,7 +157,7 @@ class TraceWorld:
     """One dummy switch a node; a frame that enters the tunnel is asked of the peer's switch again."""
 
     switches: dict[str, DummySwitch]
-    views: dict[str, View]
+    views: dict[str, NodeNetwork]
     lanes: dict[str, int]
     pods: dict[str, Inhabitant]
     ports: dict[str, int] = field(default_factory=dict)
@@ -225,10 +224,10 @@ def _as_translated(text: str, frame: bytes) -> bytes:
 
 def views_of(
     nodes: Mapping[str, Node], pods: Mapping[str, Inhabitant], ports: Mapping[str, int], lanes: Mapping[str, int]
-) -> dict[str, View]:
+) -> dict[str, NodeNetwork]:
     """What each node sees of a cluster."""
     return {
-        name: View(
+        name: NodeNetwork(
             CLUSTER,
             node,
             frozenset(Peer(other.name, other.address, other.subnet) for other in nodes.values() if other != node),
@@ -240,7 +239,7 @@ def views_of(
     }
 
 
-def build(multitenant: bool) -> tuple[dict[str, View], dict[str, int], dict[str, Inhabitant], dict[str, int]]:
+def build(multitenant: bool) -> tuple[dict[str, NodeNetwork], dict[str, int], dict[str, Inhabitant], dict[str, int]]:
     """The standard inhabitants as views, lanes, pods by name and their port numbers."""
     lanes = {"default": 0, "red": 10, "blue": 11} if multitenant else dict.fromkeys(("default", "red", "blue"), 0)
     nodes = {

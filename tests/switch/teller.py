@@ -7,29 +7,28 @@ import asyncio
 from collections.abc import Mapping
 
 from api.network.queries import TraceAnswer, TraceQuestion
-from cli.packet import add_arguments, packet
-from cli.verdict import sentence
-from cli.walk import End, Front, Hop, Map, onward
-from sdn.drivers.unixctl import Control
-from sdn.services.served_port import ServedPort
-from sdn.services.serving import Served, Vantage
-from sdn.services.tracing import called, follow
-from sdn.trace import answer, question
-from sdn.view import Node, Peer, View
+from cli.trace.explain import explain
+from cli.trace.packet import add_arguments, build_question
+from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
+from sdn.drivers.diagnostics import OvsAppctl
+from sdn.model.service_port import ServicePortInfo
+from sdn.proxy.service_ports import ProxyConfig, ServiceState
+from sdn.query.trace import parse_trace, service_call, trace_request, trace_service_call
+from sdn.topology import Node, NodeNetwork, Peer
 from tests.switch.switch import CLUSTER, TraceWorld
 from tests.world import Inhabitant
 
-Ports = Mapping[str, tuple[ServedPort, ...]]
+Ports = Mapping[str, tuple[ServicePortInfo, ...]]
 """By node, what it serves."""
 
 
-def map_of(world: TraceWorld, ports: Ports) -> Map:
+def map_of(world: TraceWorld, ports: Ports) -> ClusterTopology:
     """What the API would say of it; hosts that are no nodes are the peers without a switch."""
     views = world.views.values()
     hosts: dict[str, Node | Peer] = {peer.name: peer for view in views for peer in view.peers}
     hosts |= {view.node.name: view.node for view in views}
-    return Map(
-        pods=tuple(End(pod.address, full_name(pod), pod.project, pod.node) for pod in world.pods.values()),
+    return ClusterTopology(
+        pods=tuple(Host(pod.address, full_name(pod), pod.project, pod.node) for pod in world.pods.values()),
         vnids=world.lanes,
         subnets={name: host.subnet for name, host in hosts.items()},
         addresses={name: host.address for name, host in hosts.items()},
@@ -41,10 +40,10 @@ def map_of(world: TraceWorld, ports: Ports) -> Map:
     )
 
 
-def _fronts(port: ServedPort) -> list[Front]:
+def _fronts(port: ServicePortInfo) -> list[Frontend]:
     name, protocol = f"{port.key.namespace}/{port.key.service}", port.key.protocol.name.lower()
     addresses = [*filter(None, (port.cluster_ip,)), *port.outside_ips]
-    return [Front(name, address, protocol, port.port) for address in addresses]
+    return [Frontend(name, address, protocol, port.port) for address in addresses]
 
 
 def full_name(pod: Inhabitant) -> str:
@@ -61,8 +60,8 @@ def hops(world: TraceWorld, words: str, ports: Ports | None = None) -> list[Hop]
     source, target = known.end(arguments.source), known.end(arguments.target)
     assert source is not None
     assert target is not None
-    first = _hop(world, served, *packet(arguments, source, target, known))
-    return [first, *(_hop(world, served, *next_one) for next_one in onward(first, known))]
+    first = _hop(world, served, *build_question(arguments, source, target, known))
+    return [first, *(_hop(world, served, *next_one) for next_one in next_hops(first, known))]
 
 
 def told(world: TraceWorld, words: str, ports: Ports | None = None) -> str:
@@ -71,23 +70,23 @@ def told(world: TraceWorld, words: str, ports: Ports | None = None) -> str:
     source, target = (known.end(word) for word in words.split()[:2])
     assert source is not None
     assert target is not None
-    return sentence(source, target, hops(world, words, ports), known)
+    return explain(source, target, hops(world, words, ports), known)
 
 
 def _hop(world: TraceWorld, ports: Ports, node: str, asked: TraceQuestion) -> Hop:
-    control, view = Control(world.switches[node].rundir), world.views[node]
+    control, view = OvsAppctl(world.switches[node].rundir), world.views[node]
 
     async def ask(one: TraceQuestion) -> TraceAnswer:
-        return answer(await control.trace("br0", question(one, view)), view)
+        return parse_trace(await control.trace("br0", trace_request(one, view)), view)
 
     here = ports.get(node, ())
-    served = {(port.key.namespace, port.key.service): Served() for port in here}
-    found = called(asked, view.node, _vantage(view), here, served)
-    return Hop(node, asked, asyncio.run(ask(asked) if found is None else follow(asked, view, found, ask)))
+    served = {(port.key.namespace, port.key.service): ServiceState() for port in here}
+    found = service_call(asked, view.node, _vantage(view), here, served)
+    return Hop(node, asked, asyncio.run(ask(asked) if found is None else trace_service_call(asked, view, found, ask)))
 
 
-def _vantage(view: View) -> Vantage:
+def _vantage(view: NodeNetwork) -> ProxyConfig:
     node, cluster = view.node, view.cluster
     nodes = frozenset(peer.address for peer in view.peers) | {node.address}
     networks = cluster.networks, cluster.service_network
-    return Vantage(node.name, node.address, node.subnet, *networks, None, nodes, cluster.node_ports)
+    return ProxyConfig(node.name, node.address, node.subnet, *networks, None, nodes, cluster.node_ports)

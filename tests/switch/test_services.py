@@ -9,12 +9,12 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from sdn.flow import Rows
-from sdn.flows import compile_flows
-from sdn.pipeline import TUN0, Table
-from sdn.services.rows import Board
-from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
-from sdn.view import mac_of
+from sdn.model.flow import FlowSet
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.pipeline.compiler import compile_flows
+from sdn.pipeline.service import ServiceFlows
+from sdn.pipeline.tables import Table
+from sdn.topology import TUN0, mac_of
 from tests import packets
 from tests.holes import without
 from tests.switch.switch import DummySwitch, TraceWorld, populate
@@ -31,20 +31,20 @@ def world() -> Iterator[TraceWorld]:
         yield populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
 
 
-def served(world: TraceWorld, project: str, kind: str, sticky: int = 0) -> ServedPort:
+def served(world: TraceWorld, project: str, kind: str, sticky: int = 0) -> ServicePortInfo:
     """A service whose backends are pods on both nodes, or an address outside, or nobody."""
     names = KINDS[kind]
-    pods = [Backend(world.pods[name].address, 9999) for name in names or ()]
-    there = tuple(pods or ([] if names is None else [Backend(OUTSIDE, 9999)]))
-    key = PortKey(project, "web", "", Protocol.TCP)
-    return ServedPort(
+    pods = [EndpointInfo(world.pods[name].address, 9999) for name in names or ()]
+    there = tuple(pods or ([] if names is None else [EndpointInfo(OUTSIDE, 9999)]))
+    key = ServicePortName(project, "web", "", Protocol.TCP)
+    return ServicePortInfo(
         key, world.vnid(project), IPv4Address("172.30.0.9"), 80, 30080, (INGRESS,), there, there, there, sticky
     )
 
 
-def serve(world: TraceWorld, port: ServedPort) -> None:
+def serve(world: TraceWorld, port: ServicePortInfo) -> None:
     for name, switch in world.switches.items():
-        switch.serve(Board(world.views[name].node).replace([port]))
+        switch.serve(ServiceFlows(world.views[name].node).replace([port]))
 
 
 def fronts(world: TraceWorld) -> dict[str, tuple[IPv4Address, int]]:
@@ -59,7 +59,7 @@ def ends(world: TraceWorld, caller: str, address: IPv4Address, port: int) -> set
     return world.ends(caller, packets.ethernet(mac_of(world.gateway(pod.node)), pod.mac, packets.IPV4, segment))
 
 
-def wrong(world: TraceWorld, port: ServedPort) -> list[str]:
+def wrong(world: TraceWorld, port: ServicePortInfo) -> list[str]:
     """Who fares otherwise than the model says."""
     found = []
     backends = {one.address for one in port.inside}
@@ -74,7 +74,7 @@ def wrong(world: TraceWorld, port: ServedPort) -> list[str]:
     return found
 
 
-def _may_end(world: TraceWorld, node: str, port: ServedPort) -> set[tuple[str, int]]:
+def _may_end(world: TraceWorld, node: str, port: ServicePortInfo) -> set[tuple[str, int]]:
     addresses = {one.address for one in port.inside}
     pods = {(pod.node, world.ports[name]) for name, pod in world.pods.items() if pod.address in addresses}
     return pods or {(node, TUN0)}
@@ -109,8 +109,8 @@ HOLES = {"no look at the VNID": "reg0", "no look at the port": "tcp_dst"}
 def test_a_hole_in_the_rows_of_services_is_found(world: TraceWorld, hole: str) -> None:
     port = served(world, "red", "outside")
     for name, switch in world.switches.items():
-        rows = Board(world.views[name].node).replace([port])
-        switch.serve(Rows(without(rows.flows, Table.SERVICE, HOLES[hole]), rows.groups))
+        rows = ServiceFlows(world.views[name].node).replace([port])
+        switch.serve(FlowSet(without(rows.flows, Table.SERVICE, HOLES[hole]), rows.groups))
     assert wrong(world, port) or ends(world, "red-a", IPv4Address("172.30.0.9"), 81)
 
 

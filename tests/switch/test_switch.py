@@ -9,23 +9,23 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from reconcile.errors import Refused
-from sdn.drivers.openflow_held import FlowChange
-from sdn.flow import Flow, Output, SetField
-from sdn.flows import compile_flows
-from sdn.match import IN_PORT, IP_DST, exactly, ip
-from sdn.view import Peer, Pod, View, mac_of
+from sdn.drivers.openflow.bridge_state import DiffCount
+from sdn.model.flow import Flow, Output, SetField
+from sdn.model.match import IN_PORT, IP_DST, field_equals, ip
+from sdn.pipeline.compiler import compile_flows
+from sdn.topology import NodeNetwork, Peer, Pod, mac_of
 from tests import packets
 from tests.switch.switch import DummySwitch, TraceWorld, build
 from tests.world import reaches
 
 
-def view(multitenant: bool = True) -> View:
+def view(multitenant: bool = True) -> NodeNetwork:
     return build(multitenant)[0]["node-1"]
 
 
 def test_the_switch_gives_back_what_was_written(switch: DummySwitch) -> None:
     flows = compile_flows(view())
-    assert switch.replace(flows) == FlowChange(len(flows), 0)
+    assert switch.replace(flows) == DiffCount(len(flows), 0)
     assert switch.read() == flows
 
 
@@ -52,7 +52,7 @@ def test_foreign_flows_are_removed(switch: DummySwitch) -> None:
     switch.ofctl("add-flow", socket, "table=0,priority=65535,ip,nw_ttl=3,actions=flood")
     switch.ofctl("add-flow", socket, "table=30,priority=65535,idle_timeout=500,ip,actions=output:1")
     switch.ofctl("--strict", "del-flows", socket, "table=20,priority=0,ip")
-    assert switch.replace(flows) == FlowChange(1, 2)
+    assert switch.replace(flows) == DiffCount(1, 2)
     assert switch.read() == flows
 
 
@@ -70,7 +70,7 @@ def test_a_restarted_switch_gets_all_flows_back(switch: DummySwitch) -> None:
     switch.replace(flows)
     switch.kill_vswitchd()
     switch.start_vswitchd()
-    assert switch.replace(flows) == FlowChange(len(flows), 0)
+    assert switch.replace(flows) == DiffCount(len(flows), 0)
 
 
 def test_five_hundred_peers_and_a_hundred_pods(switch: DummySwitch) -> None:
@@ -115,7 +115,7 @@ def test_arp_for_nobody_the_outside_and_oneself_is_not_answered(world: TraceWorl
 
 def test_matching_an_address_without_its_protocol_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="needs its protocol"):
-        exactly(IP_DST, int(IPv4Address("10.128.0.2")))
+        field_equals(IP_DST, int(IPv4Address("10.128.0.2")))
 
 
 def test_multicast_to_five_thousand_peers(switch: DummySwitch) -> None:

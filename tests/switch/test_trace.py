@@ -10,10 +10,9 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from api.network.queries import TraceQuestion
-from sdn.flows import compile_flows
-from sdn.pipeline import VOVSBR_MULTITENANT
-from sdn.trace import Unaskable, question
-from sdn.view import Attached, DockerLane, Peer, docker_part
+from sdn.pipeline.compiler import compile_flows
+from sdn.query.trace import InvalidTrace, trace_request
+from sdn.topology import VOVSBR_MULTITENANT, AttachedPod, DockerNetwork, Peer, docker_subnet
 from tests.switch.switch import DummySwitch, TraceWorld, populate
 from tests.switch.teller import hops, told
 from tests.world import NODES
@@ -28,7 +27,7 @@ def world() -> Iterator[TraceWorld]:
     with ExitStack() as stack:
         made = populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
         for name, view in made.views.items():
-            docker = DockerLane(docker_part(view.node.subnet), VOVSBR_MULTITENANT, 11)
+            docker = DockerNetwork(docker_subnet(view.node.subnet), VOVSBR_MULTITENANT, 11)
             made.switches[name].add_ports({"vovsbr": VOVSBR_MULTITENANT})
             made.views[name] = replace(view, peers=view.peers | {EXTERNAL}, multicast=frozenset({10}), docker=docker)
             made.switches[name].replace(compile_flows(made.views[name]))
@@ -236,7 +235,7 @@ def test_the_walk_to_the_outside_and_back(world: TraceWorld) -> None:
 
 def test_what_is_not_there_cannot_be_asked(world: TraceWorld) -> None:
     view = world.views["node-1"]
-    laneless = Attached("s", "green", 99, IPv4Address("10.128.0.77"))
+    laneless = AttachedPod("s", "green", 99, IPv4Address("10.128.0.77"))
     for enters, sender, changed, reason in (
         ("pod", "10.128.0.78", view, "no pod on node-1 has the address 10.128.0.78"),
         ("pod", "10.128.0.77", replace(view, laneless=(laneless,)), "its project green has no VNID"),
@@ -244,5 +243,5 @@ def test_what_is_not_there_cannot_be_asked(world: TraceWorld) -> None:
         ("docker", "10.128.0.78", replace(view, docker=None), "and Docker has no bridge there"),
     ):
         packet = TraceQuestion(enters=enters, sender=sender, source=sender, target="10.128.0.2")
-        with pytest.raises(Unaskable, match=reason):
-            question(packet, changed)
+        with pytest.raises(InvalidTrace, match=reason):
+            trace_request(packet, changed)

@@ -9,9 +9,9 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from cli.drops import GENERIC
-from sdn.match import mac_text
-from sdn.view import mac_of
+from cli.trace.explain import GENERIC
+from sdn.model.match import mac_text
+from sdn.topology import mac_of
 from tests.adversary import STRANGER, Attempt, attempts
 from tests.switch.prover import Plan, add_ports, layout_of, load
 from tests.switch.switch import DummySwitch, TraceWorld

@@ -9,9 +9,9 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from cli.called import lines
-from sdn.services.rows import Board
-from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
+from cli.trace.explain import endpoint_lines
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.pipeline.service import ServiceFlows
 from tests.switch.switch import DummySwitch, TraceWorld, populate
 from tests.switch.teller import Ports, full_name, hops, map_of, told
 from tests.world import NODES
@@ -21,13 +21,13 @@ OUTSIDE_IP = IPv4Address("192.0.2.9")
 
 def service(
     world: TraceWorld, node: str, name: str, number: int, pods: str = "", protocol: Protocol = Protocol.TCP
-) -> ServedPort:
+) -> ServicePortInfo:
     """Of red, on port 80, with a node port."""
     backends = tuple(
-        Backend(world.pods[pod].address, 8080, is_here=world.pods[pod].node == node) for pod in pods.split()
+        EndpointInfo(world.pods[pod].address, 8080, is_here=world.pods[pod].node == node) for pod in pods.split()
     )
-    return ServedPort(
-        PortKey("red", name, "", protocol),
+    return ServicePortInfo(
+        ServicePortName("red", name, "", protocol),
         vnid=10,
         cluster_ip=IPv4Address("172.30.0.0") + number,
         port=80,
@@ -38,7 +38,7 @@ def service(
     )
 
 
-def served(world: TraceWorld, node: str) -> tuple[ServedPort, ...]:
+def served(world: TraceWorld, node: str) -> tuple[ServicePortInfo, ...]:
     return (
         replace(service(world, node, "web", 1, "red-b red-c"), outside_ips=(OUTSIDE_IP,)),
         service(world, node, "far", 2, "red-c"),
@@ -47,7 +47,9 @@ def served(world: TraceWorld, node: str) -> tuple[ServedPort, ...]:
         replace(service(world, node, "sticky", 5, "red-b red-c"), affinity_seconds=600),
         service(world, node, "names", 6, "red-b", Protocol.UDP),
         replace(service(world, node, "local", 7, "red-c"), outside=(), keeps_source=True),
-        replace(service(world, node, "all", 8, "admin-b"), vnid=0, key=PortKey("default", "all", "", Protocol.TCP)),
+        replace(
+            service(world, node, "all", 8, "admin-b"), vnid=0, key=ServicePortName("default", "all", "", Protocol.TCP)
+        ),
     )
 
 
@@ -56,7 +58,7 @@ def world() -> Iterator[TraceWorld]:
     with ExitStack() as stack:
         made = populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
         for name, switch in made.switches.items():
-            switch.replace_services(Board(made.views[name].node).replace(served(made, name)))
+            switch.replace_services(ServiceFlows(made.views[name].node).replace(served(made, name)))
         yield made
 
 
@@ -131,7 +133,7 @@ def test_the_walk_shows_every_table_and_all_endpoints(world: TraceWorld, ports: 
     [dealt] = hops(world, "red/red-a red/web", ports)
     tables = ["source", "called", "service", "route", "answer", "deliver"]
     assert [step.table for step in dealt.answer.steps] == tables
-    assert list(lines(dealt, map_of(world, ports))) == [
+    assert list(endpoint_lines(dealt, map_of(world, ports))) == [
         "red/web 80/TCP on node-1: red/red-b (10.128.0.3:8080) (traced), red/red-c (10.128.2.4:8080)"
     ]
 
@@ -163,7 +165,7 @@ def test_where_a_proxy_serves_pods_the_switch_hands_over_to_it() -> None:
     with DummySwitch() as switch, DummySwitch() as other:
         made = populate(dict(zip(NODES, (switch, other), strict=True)), multitenant=True)
         here = {"node-1": served(made, "node-1")}
-        switch.replace_services(Board(made.views["node-1"].node, by_proxy=True).replace(here["node-1"]))
+        switch.replace_services(ServiceFlows(made.views["node-1"].node, by_proxy=True).replace(here["node-1"]))
         assert told(made, "red/red-a red/web", here) == (
             "delivered: red/red-a reaches the proxy of node-1, which calls an endpoint of the service red/web"
         )

@@ -13,8 +13,8 @@ import yaml
 from master.config import MasterConfig as MasterSettings
 from node_agent.settings import Settings as NodeAgentSettings
 from reconcile.config_file import merge
-from sdn.handouts import docker_options
-from sdn.settings import Settings as SdnSettings
+from sdn.config import Settings as SdnSettings
+from sdn.host.links import docker_options
 from tests.unit.sdn.test_flows import CLUSTER, NODE
 
 KINDS = ("path", "service")

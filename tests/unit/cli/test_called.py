@@ -12,23 +12,22 @@ from msgspec import structs
 from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus
 from api.meta.types import ObjectMeta
 from api.network.queries import LeftOutReport, PortReport, TraceAnswer, TraceQuestion, TraceStep
-from cli.called import lines
-from cli.packet import add_arguments, packet
-from cli.trace import fronts_of
-from cli.verdict import sentence
-from cli.walk import End, Front, Hop, onward
+from cli.trace.command import fronts_of
+from cli.trace.explain import endpoint_lines, explain
+from cli.trace.packet import add_arguments, build_question
+from cli.trace.topology import Frontend, Hop, Host, next_hops
 from tests.unit.cli.test_packet import BLUE, KNOWN, RED
 
 CLUSTER_IP = IPv4Address("172.30.0.9")
 MAP = replace(
     KNOWN,
     fronts=(
-        Front("blue/web", CLUSTER_IP, "tcp", 80),
-        Front("blue/web", CLUSTER_IP, "udp", 53),
-        Front("blue/web", IPv4Address("192.0.2.9"), "tcp", 80),
+        Frontend("blue/web", CLUSTER_IP, "tcp", 80),
+        Frontend("blue/web", CLUSTER_IP, "udp", 53),
+        Frontend("blue/web", IPv4Address("192.0.2.9"), "tcp", 80),
     ),
 )
-NODE = End(IPv4Address("10.128.0.1"), "node-1", node="node-1")
+NODE = Host(IPv4Address("10.128.0.1"), "node-1", node="node-1")
 WEB = PortReport("blue/web", "80/TCP", vnid=11, everywhere=("10.128.2.3:8080",))
 ASKED = TraceQuestion("pod", "10.128.0.2", "172.30.0.9", sender="10.128.0.2", protocol="tcp", port=80)
 LED = TraceAnswer(
@@ -43,10 +42,10 @@ LED = TraceAnswer(
 STOPPED = structs.replace(LED, outputs=(), endpoint="", steps=(TraceStep("source"), TraceStep("service")))
 
 
-def told(answer: TraceAnswer, *onward: Hop, asked: TraceQuestion = ASKED, source: End = RED) -> str:
+def told(answer: TraceAnswer, *onward: Hop, asked: TraceQuestion = ASKED, source: Host = RED) -> str:
     target = MAP.end("blue/web")
     assert target is not None
-    return sentence(source, target, [Hop("node-1", asked, answer), *onward], MAP)
+    return explain(source, target, [Hop("node-1", asked, answer), *onward], MAP)
 
 
 def test_a_call_that_arrives_names_its_endpoint() -> None:
@@ -106,24 +105,24 @@ def test_what_is_served_nowhere_is_told(target: str, asked: TraceQuestion, why: 
     end = MAP.end(target)
     assert end is not None
     hop = Hop("node-1", asked, TraceAnswer((TraceStep("source"), TraceStep("service")), vnid=10))
-    assert sentence(RED, end, [hop], MAP) == f"dropped because {why}"
+    assert explain(RED, end, [hop], MAP) == f"dropped because {why}"
 
 
 def test_all_endpoints_are_shown_with_those_left_out() -> None:
     sticky = structs.replace(LED, service=structs.replace(WEB, affinity_seconds=600))
-    assert list(lines(Hop("node-1", ASKED, sticky), MAP)) == [
+    assert list(endpoint_lines(Hop("node-1", ASKED, sticky), MAP)) == [
         "blue/web 80/TCP on node-1: blue/b (10.128.2.3:8080) (traced), 198.51.100.7:443; "
         "a client keeps its endpoint for 600 s",
         "left out: endpoint 10.128.9.9:8080 is in the cluster network, but no pod has it",
     ]
-    assert list(lines(Hop("node-1", ASKED, TraceAnswer()), MAP)) == []
+    assert list(endpoint_lines(Hop("node-1", ASKED, TraceAnswer()), MAP)) == []
 
 
 def test_the_next_switch_is_asked_about_the_endpoint() -> None:
-    [(node, asked)] = onward(Hop("node-1", ASKED, LED), MAP)
+    [(node, asked)] = next_hops(Hop("node-1", ASKED, LED), MAP)
     assert (node, asked.target, asked.port, asked.source) == ("node-2", "10.128.2.3", 8080, "10.128.0.2")
     outside = structs.replace(ASKED, enters="node", source="203.0.113.5", sender="")
-    [(_, asked)] = onward(Hop("node-1", outside, LED), MAP)
+    [(_, asked)] = next_hops(Hop("node-1", outside, LED), MAP)
     assert (asked.source, asked.enters) == ("10.128.0.1", "tunnel")
 
 
@@ -147,13 +146,13 @@ def test_what_is_not_said_of_a_call_follows_from_the_service(words: str, kind: t
     source, target = MAP.end(arguments.source), MAP.end(arguments.target)
     assert source is not None
     assert target is not None
-    _, asked = packet(arguments, source, target, MAP)
+    _, asked = build_question(arguments, source, target, MAP)
     assert (asked.target, asked.protocol, asked.port) == kind
 
 
 def test_a_service_sends_nothing() -> None:
     service = MAP.end("blue/web")
-    assert service == End(CLUSTER_IP, "blue/web")
+    assert service == Host(CLUSTER_IP, "blue/web")
     assert service.enters == ""
     assert (NODE.enters, BLUE.enters) == ("node", "pod")
 

@@ -8,13 +8,13 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from api.network.queries import TraceQuestion
-from cli.command import WrongUse
-from cli.packet import add_arguments, packet
-from cli.walk import End, Map
+from cli.command import UsageError
+from cli.trace.packet import add_arguments, build_question
+from cli.trace.topology import ClusterTopology, Host
 
-RED = End(IPv4Address("10.128.0.2"), "red/a", "red", "node-1")
-BLUE = End(IPv4Address("10.128.2.3"), "blue/b", "blue", "node-2")
-KNOWN = Map(
+RED = Host(IPv4Address("10.128.0.2"), "red/a", "red", "node-1")
+BLUE = Host(IPv4Address("10.128.2.3"), "blue/b", "blue", "node-2")
+KNOWN = ClusterTopology(
     pods=(RED, BLUE),
     vnids={"red": 10, "blue": 11},
     subnets={"node-1": IPv4Network("10.128.0.0/23"), "node-2": IPv4Network("10.128.2.0/23")},
@@ -34,7 +34,7 @@ def read(words: str) -> tuple[str, TraceQuestion]:
     source, target = KNOWN.end(arguments.source), KNOWN.end(arguments.target)
     assert source is not None
     assert target is not None
-    return packet(arguments, source, target, KNOWN)
+    return build_question(arguments, source, target, KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def read(words: str) -> tuple[str, TraceQuestion]:
     ],
 )
 def test_what_makes_no_sense_is_refused_by_words(words: str, refusal: str) -> None:
-    with pytest.raises(WrongUse) as refused:
+    with pytest.raises(UsageError) as refused:
         read(words)
     assert refusal in str(refused.value)
 

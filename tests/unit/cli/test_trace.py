@@ -8,7 +8,7 @@ import pytest
 
 from api.core.pod import Pod, PodSpec, PodStatus
 from api.meta.types import ObjectMeta
-from cli.trace import pods_with_addresses
+from cli.trace.command import pods_with_addresses
 
 
 @pytest.mark.parametrize(

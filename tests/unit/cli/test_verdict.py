@@ -8,9 +8,8 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from api.network.queries import TraceAnswer, TraceQuestion, TraceStep
-from cli.drops import GENERIC
-from cli.verdict import sentence
-from cli.walk import End, Hop, Map
+from cli.trace.explain import GENERIC, explain
+from cli.trace.topology import ClusterTopology, Hop, Host
 from tests.unit.cli.test_packet import BLUE, KNOWN, RED
 
 NEAR = TraceQuestion(enters="pod", sender="10.128.0.2", source="10.128.0.2", target="10.128.2.3")
@@ -34,18 +33,18 @@ def drop(table: str, node: str, asked: TraceQuestion) -> Hop:
         (BLUE, drop("flood", "node-1", NEAR), KNOWN, f"no row of the table flood {GENERIC}"),
     ],
 )
-def test_a_switch_that_is_behind_is_told_of(target: End, hop: Hop, known: Map, why: str) -> None:
-    assert sentence(RED, target, [hop], known) == f"dropped because {why}"
+def test_a_switch_that_is_behind_is_told_of(target: Host, hop: Hop, known: ClusterTopology, why: str) -> None:
+    assert explain(RED, target, [hop], known) == f"dropped because {why}"
 
 
 def test_with_the_flat_network_nobody_is_cut_off_for_want_of_a_vnid() -> None:
     flat = replace(KNOWN, vnids={})
-    told = sentence(RED, BLUE, [drop("deliver", "node-2", FAR)], flat)
+    told = explain(RED, BLUE, [drop("deliver", "node-2", FAR)], flat)
     assert told == "dropped because blue/b is not attached to the switch of node-2"
 
 
 def test_a_tunnel_to_somebody_who_is_gone() -> None:
-    target = End(IPv4Address("10.128.8.9"))
+    target = Host(IPv4Address("10.128.8.9"))
     first = Hop("node-1", NEAR, TraceAnswer((TraceStep("route"),), ("tunnel 10.245.2.99",), 10))
     known = replace(KNOWN, networks=(IPv4Network("10.128.0.0/14"),))
-    assert sentence(RED, target, [first], known) == "sent on: to 10.245.2.99, which is nobody's now"
+    assert explain(RED, target, [first], known) == "sent on: to 10.245.2.99, which is nobody's now"

@@ -11,11 +11,11 @@ import msgspec
 from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice
 from api.core.services import Service
 from api.meta.types import ObjectMeta
-from nameserver.directory import Directory
-from nameserver.messages import LONGEST_TCP, Question, read, written
-from nameserver.names import Domain, Elsewhere, Names
+from nameserver.messages import MAX_TCP_BYTES, Question, decode, encode
+from nameserver.resolver import ClusterZone, Delegation, ZoneConfig
+from nameserver.service_store import ServiceStore
 
-DOMAIN = Domain(
+DOMAIN = ZoneConfig(
     dns.name.from_text("cluster.local"), (IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.128.0.1"
 )
 LANES = {"red": 10, "blue": 11, "pink": 10, "default": 0}
@@ -39,23 +39,23 @@ def endpoint(address: str, **more: object) -> Endpoint:
     return msgspec.convert({"addresses": [address], **more}, Endpoint)
 
 
-def names(directory: Directory, lanes: dict[str, int] | None = LANES) -> Names:
+def names(directory: ServiceStore, lanes: dict[str, int] | None = LANES) -> ClusterZone:
     """What a node of the cluster tells."""
-    return Names(directory, DOMAIN, lanes)
+    return ClusterZone(directory, DOMAIN, lanes)
 
 
 def question(name: str, kind: str = "A") -> Question:
     """As it comes over the wire."""
-    asked = read(dns.message.make_query(name, kind).to_wire())
+    asked = decode(dns.message.make_query(name, kind).to_wire())
     assert isinstance(asked, Question)
     return asked
 
 
-def told(known: Names, name: str, kind: str = "A", lane: int = 0) -> tuple[str, list[str]]:
+def told(known: ClusterZone, name: str, kind: str = "A", lane: int = 0) -> tuple[str, list[str]]:
     """The code, and the answer's rows as text: `cluster.local. 5 IN A 10.128.0.2`."""
     asked = question(name, kind)
     found = known.tell(asked, lane)
-    assert not isinstance(found, Elsewhere), f"{name} is not ours"
-    message = dns.message.from_wire(b"\0\0" + written(asked, found, LONGEST_TCP).joined())
+    assert not isinstance(found, Delegation), f"{name} is not ours"
+    message = dns.message.from_wire(b"\0\0" + encode(asked, found, MAX_TCP_BYTES).joined())
     rows = [line for rrset in message.answer for line in rrset.to_text().splitlines()]
     return dns.rcode.to_text(message.rcode()), rows

@@ -8,9 +8,9 @@ import random
 import dns.message
 import pytest
 
-from nameserver.directory import Directory
-from nameserver.messages import LONGEST_TCP, Question, read, udp_limit, written
-from nameserver.names import Elsewhere, Names
+from nameserver.messages import MAX_TCP_BYTES, Question, decode, encode, udp_limit
+from nameserver.resolver import ClusterZone, Delegation
+from nameserver.service_store import ServiceStore
 from tests.unit.nameserver.made import endpoint, names, service, slice_of
 
 PACKETS = int(os.environ.get("PODLANE_FUZZ_PACKETS", "5000"))
@@ -47,8 +47,8 @@ def spoiled(packet: bytes, dice: random.Random) -> bytes:
 
 
 @pytest.fixture
-def directory() -> Directory:
-    made = Directory()
+def directory() -> ServiceStore:
+    made = ServiceStore()
     made.replace(
         [
             service("red", "web", '{"clusterIP": "172.30.0.5", "ports": [{"port": 80, "name": "http"}]}'),
@@ -59,7 +59,7 @@ def directory() -> Directory:
     return made
 
 
-def test_bad_packets_are_answered_or_not_but_never_raise(directory: Directory) -> None:
+def test_bad_packets_are_answered_or_not_but_never_raise(directory: ServiceStore) -> None:
     dice, known, answered = random.Random(SEED), names(directory), 0
     for _ in range(PACKETS):
         packet = dice.randbytes(dice.randrange(80)) if dice.random() < 0.1 else spoiled(good(dice), dice)
@@ -70,19 +70,19 @@ def test_bad_packets_are_answered_or_not_but_never_raise(directory: Directory) -
     assert answered > PACKETS / 2
 
 
-def check(packet: bytes, known: Names) -> bool:
-    question = read(packet)
+def check(packet: bytes, known: ClusterZone) -> bool:
+    question = decode(packet)
     if question is None:
         assert len(packet) < 12 or packet[2] & 0x80
         return False
     if isinstance(question, Question):
         told = known.tell(question, 10)
-        if isinstance(told, Elsewhere):
+        if isinstance(told, Delegation):
             return True
         limit = udp_limit(question)
-        answer = packet[:2] + written(question, told, limit).joined()
+        answer = packet[:2] + encode(question, told, limit).joined()
         assert len(answer) <= limit
-        assert len(packet[:2] + written(question, told, LONGEST_TCP).joined()) <= LONGEST_TCP
+        assert len(packet[:2] + encode(question, told, MAX_TCP_BYTES).joined()) <= MAX_TCP_BYTES
     else:
         answer = question
     message = dns.message.from_wire(answer)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nameserver import upstreams
-from nameserver.upstreams import Upstream, Upstreams, nameservers
+from nameserver import resolv_conf
+from nameserver.resolv_conf import ResolvConf, Upstream, nameservers
 
 TEXT = """
 # a comment
@@ -28,15 +28,15 @@ def test_addresses_of_servers_are_taken_in_order_and_nothing_else() -> None:
 def test_oneself_is_not_asked(tmp_path: Path) -> None:
     path = tmp_path / "resolv.conf"
     path.write_text(TEXT)
-    assert Upstreams(path, ("10.128.0.1",))() == (Upstream("192.0.2.1"), Upstream("2001:db8::53"))
+    assert ResolvConf(path, ("10.128.0.1",))() == (Upstream("192.0.2.1"), Upstream("2001:db8::53"))
 
 
 def test_a_file_that_changes_is_read_anew_and_none_means_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Upstreams(tmp_path / "resolv.conf")
+    found = ResolvConf(tmp_path / "resolv.conf")
     assert found() == ()
     found.path.write_text("nameserver 192.0.2.1\n")
     assert found() == (), "it is not looked for with every question"
-    monkeypatch.setattr(upstreams, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(resolv_conf, "LOOK_SECONDS", 0)
     assert found() == (Upstream("192.0.2.1"),)

@@ -20,8 +20,7 @@ from api.network.types import (
     HostSubnet,
     NetNamespace,
 )
-from sdn.believed import believed
-from sdn.view import Ground, NotYet, Snapshot, survey
+from sdn.topology import NetworkConfig, Snapshot, Unavailable, network_config, without_invalid_objects
 
 NETWORK = ClusterNetwork(
     metadata=ObjectMeta(name="default", annotations={CURSORS: "{}"}),
@@ -45,14 +44,16 @@ def lane(name: str, netid: int, age: int = 0, joined: str = "") -> NetNamespace:
     return NetNamespace(metadata=metadata, netname=name, netid=netid)
 
 
-def ground(subnets: Iterable[HostSubnet] = (), lanes: Iterable[NetNamespace] = ()) -> Ground | NotYet:
+def ground(subnets: Iterable[HostSubnet] = (), lanes: Iterable[NetNamespace] = ()) -> NetworkConfig | Unavailable:
     here = subnet("node-1", "10.128.0.0/23", str(MINE), age=9)
-    return survey(believed(Snapshot(NETWORK, (here, *subnets), tuple(lanes))), "node-1", MINE, 1450)
+    return network_config(
+        without_invalid_objects(Snapshot(NETWORK, (here, *subnets), tuple(lanes))), "node-1", MINE, 1450
+    )
 
 
 def lanes_of(*lanes: NetNamespace) -> dict[str, int]:
     found = ground(lanes=lanes)
-    assert isinstance(found, Ground)
+    assert isinstance(found, NetworkConfig)
     assert found.lanes is not None
     return dict(found.lanes)
 
@@ -76,11 +77,11 @@ def test_a_lane_of_another_name_or_number_is_none() -> None:
 def test_a_younger_peer_over_an_older_one_is_no_peer() -> None:
     older, younger = subnet("b", "10.128.2.0/23", "10.245.2.4", age=1), subnet("a", "10.128.2.0/24", "10.245.2.5")
     found = ground((older, younger))
-    assert isinstance(found, Ground)
+    assert isinstance(found, NetworkConfig)
     assert [peer.name for peer in found.peers] == ["b"]
     thief = subnet("c", "10.128.8.0/23", "10.245.2.4")
     found = ground((older, thief))
-    assert isinstance(found, Ground)
+    assert isinstance(found, NetworkConfig)
     assert [peer.name for peer in found.peers] == ["b"], "nor one at the address of another"
 
 
@@ -92,27 +93,27 @@ def test_what_makes_no_sense_is_no_peer() -> None:
         HostSubnet(metadata=ObjectMeta(name="x"), host="y", host_ip="10.245.2.4", subnet="10.128.2.0/23"),
     ):
         found = ground((bad,))
-        assert isinstance(found, Ground)
+        assert isinstance(found, NetworkConfig)
         assert found.peers == frozenset()
 
 
 def test_a_node_whose_own_subnet_is_an_older_ones_does_not_begin() -> None:
     found = ground((subnet("older", "10.128.0.0/22", "10.245.2.4", age=20),))
-    assert isinstance(found, NotYet)
+    assert isinstance(found, Unavailable)
     assert found.reason == "hostsubnet node-1 is not believed: its subnet or hostIP is that of older"
 
 
 def test_nor_one_whose_cluster_network_makes_no_sense() -> None:
     bad = replace(NETWORK, service_network="10.128.0.0/16")
-    found = survey(believed(Snapshot(bad, (), ())), "node-1", MINE, 1450)
-    assert isinstance(found, NotYet)
+    found = network_config(without_invalid_objects(Snapshot(bad, (), ())), "node-1", MINE, 1450)
+    assert isinstance(found, Unavailable)
     assert "clusternetwork default is not believed" in found.reason
 
 
 def test_what_our_own_master_says_is_taken_as_it_is() -> None:
     ours = ClusterNetwork(metadata=ObjectMeta(name="default"), network="10.128.0.0/14", plugin_name=PLUGIN_MULTITENANT)
     shown = Snapshot(ours, (), (lane("red", 10), lane("blue", 10)))
-    assert believed(shown) is shown
+    assert without_invalid_objects(shown) is shown
 
 
 LANES = st.lists(
@@ -139,7 +140,7 @@ SUBNETS = st.lists(
 
 @given(lanes=LANES, subnets=SUBNETS)
 def test_nothing_that_is_believed_meets_anything_else(lanes: list[NetNamespace], subnets: list[HostSubnet]) -> None:
-    shown = believed(Snapshot(NETWORK, tuple(subnets), tuple(lanes)))
+    shown = without_invalid_objects(Snapshot(NETWORK, tuple(subnets), tuple(lanes)))
     for one, other in combinations(shown.host_subnets, 2):
         assert not IPv4Network(one.subnet).overlaps(IPv4Network(other.subnet))
         assert one.host_ip != other.host_ip
@@ -154,8 +155,8 @@ def test_nothing_that_is_believed_meets_anything_else(lanes: list[NetNamespace],
 
 @given(lanes=LANES, subnets=SUBNETS)
 def test_all_come_to_the_same(lanes: list[NetNamespace], subnets: list[HostSubnet]) -> None:
-    one = believed(Snapshot(NETWORK, tuple(subnets), tuple(lanes)))
-    other = believed(Snapshot(NETWORK, tuple(reversed(subnets)), tuple(reversed(lanes))))
+    one = without_invalid_objects(Snapshot(NETWORK, tuple(subnets), tuple(lanes)))
+    other = without_invalid_objects(Snapshot(NETWORK, tuple(reversed(subnets)), tuple(reversed(lanes))))
     assert one.net_namespaces == tuple(reversed(other.net_namespaces))
     assert one.host_subnets == tuple(reversed(other.host_subnets))
     assert one.doubts == other.doubts

@@ -25,15 +25,15 @@ from api.core.services import (
 from api.meta.types import ObjectMeta
 from api.network.queries import ServicesQuestion
 from api.network.types import PodAddress
-from sdn.drivers.openflow_codec import GroupCommand, bundle_add, group_mod
-from sdn.services.catalogue import Catalogue
-from sdn.services.report import answer
-from sdn.services.rows import port_rows
-from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
-from sdn.services.serving import MOST_BACKENDS, Around, Served, Vantage, parsed, serve
-from sdn.view import Node
+from sdn.drivers.openflow.messages import GroupCommand, bundle_add, group_mod
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.pipeline.service import service_port_flows
+from sdn.proxy.service_map import ServiceMap
+from sdn.proxy.service_ports import MAX_ENDPOINTS, ProxyConfig, ServiceIndex, ServiceState, parse_ipv4, service_ports
+from sdn.query.reports import services_report
+from sdn.topology import Node
 
-VANTAGE = Vantage(
+VANTAGE = ProxyConfig(
     node="node-1",
     address=IPv4Address("10.245.2.3"),
     subnet=IPv4Network("10.128.0.0/23"),
@@ -51,8 +51,8 @@ ENDED = EndpointConditions(ready=False, serving=False, terminating=True)
 WAITING = EndpointConditions(ready=False, serving=False)
 
 
-def backend(address: str, port: int = 8080) -> Backend:
-    return Backend(IPv4Address(address), port, IPv4Address(address) in VANTAGE.subnet)
+def backend(address: str, port: int = 8080) -> EndpointInfo:
+    return EndpointInfo(IPv4Address(address), port, IPv4Address(address) in VANTAGE.subnet)
 
 
 def service(name: str = "web", namespace: str = "red", made: str = "2026-01-01T00:00:00Z", **spec: object) -> Service:
@@ -86,11 +86,11 @@ PODS = tuple(pod(address) for address in (HERE, THERE, MORE))
 
 
 def fill(
-    catalogue: Catalogue,
+    catalogue: ServiceMap,
     services: Iterable[Service] = (),
     slices: Iterable[EndpointSlice] = (),
     pods: Iterable[PodAddress] = PODS,
-) -> Catalogue:
+) -> ServiceMap:
     for one in pods:
         catalogue.set_pod((one.metadata.namespace, one.metadata.name), one)
     for item in slices:
@@ -101,28 +101,28 @@ def fill(
 
 
 def made(
-    wish: Service, *slices: EndpointSlice, vantage: Vantage = VANTAGE, pods: Iterable[PodAddress] = PODS
-) -> Catalogue:
-    catalogue = fill(Catalogue(), (wish,), slices, pods)
+    wish: Service, *slices: EndpointSlice, vantage: ProxyConfig = VANTAGE, pods: Iterable[PodAddress] = PODS
+) -> ServiceMap:
+    catalogue = fill(ServiceMap(), (wish,), slices, pods)
     catalogue.set_vantage(vantage)
     catalogue.settle()
     return catalogue
 
 
-def only(catalogue: Catalogue) -> ServedPort:
+def only(catalogue: ServiceMap) -> ServicePortInfo:
     (port,) = catalogue.ports.values()
     return port
 
 
-def left_out(catalogue: Catalogue, name: str = "web", namespace: str = "red") -> list[str]:
+def left_out(catalogue: ServiceMap, name: str = "web", namespace: str = "red") -> list[str]:
     return [str(one) for one in catalogue.served[namespace, name].left_out]
 
 
 def test_one_port_with_its_endpoints() -> None:
     port = only(made(service(), slice_of("web", endpoint(THERE), endpoint(HERE))))
     both = (backend(HERE), backend(THERE))
-    assert port == ServedPort(
-        key=PortKey("red", "web", "", Protocol.TCP),
+    assert port == ServicePortInfo(
+        key=ServicePortName("red", "web", "", Protocol.TCP),
         vnid=10,
         cluster_ip=IPv4Address("172.30.0.7"),
         port=80,
@@ -209,14 +209,14 @@ def test_an_endpoint_in_two_slices_counts_once_and_as_ready_as_anywhere() -> Non
 
 def test_a_port_has_as_many_endpoints_as_the_switch_takes_at_once() -> None:
     """One message makes a group, and has 65,535 bytes."""
-    rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(MOST_BACKENDS + 1)]
+    rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(MAX_ENDPOINTS + 1)]
     slices = [slice_of("web", *rows[:900], name="one"), slice_of("web", *rows[900:], name="other")]
     catalogue = made(service(), *slices)
     port = only(catalogue)
     assert [str(one.address) for one in port.everywhere] == [row.addresses[0] for row in rows[:-1]]
     [left_out] = catalogue.left_out["red", "web"]
     assert str(left_out) == "every endpoint behind the first 1000 of port 80/TCP is one too many"
-    [group] = port_rows(port, NODE, by_proxy=False, inside=1, everywhere=1).groups
+    [group] = service_port_flows(port, NODE, by_proxy=False, inside=1, everywhere=1).groups
     bundled = bundle_add(1, group_mod(GroupCommand.PUT, group, 1), 1)
     assert len(bundled) == int.from_bytes(bundled[2:4])
 
@@ -253,7 +253,7 @@ def test_an_endpoint_that_is_not_the_services_own_is_left_out(address: str, port
     catalogue = made(service(), slice_of("web", endpoint(address), endpoint(HERE), ports=ports), pods=pods)
     other = service("other", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",))
     fill(catalogue, (other,), pods=()).settle()
-    served = catalogue.served["red", "web"].ports[PortKey("red", "web", "", Protocol.TCP)]
+    served = catalogue.served["red", "web"].ports[ServicePortName("red", "web", "", Protocol.TCP)]
     assert [str(one.address) for one in served.inside] == [HERE]
     (sentence,) = left_out(catalogue)
     assert sentence.startswith(f"endpoint {address}:{port} ")
@@ -266,7 +266,7 @@ def test_an_endpoint_that_is_not_the_services_own_is_left_out(address: str, port
     + [(text, "") for text in ("", "192.0.2.1 ", "192.0.2.+1", "192.0.2.1_0", "192.0.2.\u0661", "a.b.c.d", "::1")],
 )
 def test_addresses_are_what_the_library_takes_for_one(text: str, address: str) -> None:
-    assert str(parsed(text) or "") == address
+    assert str(parse_ipv4(text) or "") == address
 
 
 @pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
@@ -288,7 +288,7 @@ def test_on_the_flat_network_pods_of_every_project_may_be_endpoints() -> None:
     assert len(left_out(flat)) == 1
 
 
-def _replaced(**changes: object) -> Vantage:
+def _replaced(**changes: object) -> ProxyConfig:
     return dataclasses.replace(VANTAGE, **changes)  # type: ignore[arg-type]
 
 
@@ -313,7 +313,7 @@ def test_what_a_label_leaves_to_others_is_not_served_until_the_label_goes(label:
 def test_the_oldest_service_has_a_front_until_it_goes() -> None:
     first = service("a", external_ips=("192.0.2.1",), made="2026-01-01T00:00:00Z")
     second = service("b", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",), made="2026-01-02T00:00:00Z")
-    catalogue = fill(Catalogue(), (second, first))
+    catalogue = fill(ServiceMap(), (second, first))
     catalogue.set_vantage(VANTAGE)
     catalogue.settle()
     by_name = {key.service: port.outside_ips for key, port in catalogue.ports.items()}
@@ -337,7 +337,7 @@ def test_nobody_takes_what_is_anothers_as_an_external_address(address: str, why:
     """Another API server may accept anything, and the thief may be the older one."""
     thief = service("thief", "blue", cluster_ip="172.30.0.9", external_ips=(address,), made="2025-01-01T00:00:00Z")
     web = service(cluster_ip="172.30.0.8")
-    catalogue = fill(Catalogue(), (thief, web), (slice_of("web", endpoint(THERE), endpoint("10.245.2.4")),))
+    catalogue = fill(ServiceMap(), (thief, web), (slice_of("web", endpoint(THERE), endpoint("10.245.2.4")),))
     catalogue.set_vantage(VANTAGE)
     catalogue.settle()
     ports = {key.service: port for key, port in catalogue.ports.items()}
@@ -413,12 +413,12 @@ STEPS = st.one_of(
 
 @given(st.lists(st.tuples(STEPS, st.booleans()), max_size=25))
 def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, object, bool], bool]]) -> None:
-    kept, held = Catalogue(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
+    kept, held = ServiceMap(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
     vantage = VANTAGE
     kept.set_vantage(vantage)
-    ports: dict[PortKey, ServedPort] = {}
+    ports: dict[ServicePortName, ServicePortInfo] = {}
     for (kind, item, stays), settles in steps:
-        if isinstance(item, Vantage):
+        if isinstance(item, ProxyConfig):
             vantage = item
             kept.set_vantage(vantage)
             continue
@@ -431,7 +431,7 @@ def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, obj
         if settles:
             _follow(ports, kept)
     _follow(ports, kept)
-    anew = fill(Catalogue(), held["service"].values(), held["slice"].values(), held["pod"].values())
+    anew = fill(ServiceMap(), held["service"].values(), held["slice"].values(), held["pod"].values())
     anew.set_vantage(vantage)
     anew.settle()
     assert ports == dict(kept.ports) == dict(anew.ports)
@@ -445,16 +445,16 @@ def test_a_new_node_and_a_new_project_concern_only_their_own_services(monkeypatc
         service("outside", cluster_ip="172.30.0.3", external_ips=("192.0.2.9",)),
         service("blue", "blue", cluster_ip="172.30.0.4"),
     )
-    catalogue = fill(Catalogue(), services, (slice_of("elsewhere", endpoint("198.51.100.7")),))
+    catalogue = fill(ServiceMap(), services, (slice_of("elsewhere", endpoint("198.51.100.7")),))
     catalogue.set_vantage(VANTAGE)
     catalogue.settle()
     computed: list[str] = []
 
-    def counted(one: Service, slices: Iterable[EndpointSlice], around: Around) -> Served:
+    def counted(one: Service, slices: Iterable[EndpointSlice], around: ServiceIndex) -> ServiceState:
         computed.append(one.metadata.name)
-        return serve(one, slices, around)
+        return service_ports(one, slices, around)
 
-    monkeypatch.setattr("sdn.services.catalogue.serve", counted)
+    monkeypatch.setattr("sdn.proxy.service_map.service_ports", counted)
 
     def settle(**change: object) -> list[str]:
         computed.clear()
@@ -472,7 +472,7 @@ def test_a_new_node_and_a_new_project_concern_only_their_own_services(monkeypatc
     assert settle(node_ports=(20000, 20100)) == ["blue", "elsewhere", "outside", "plain"]
 
 
-def _follow(ports: dict[PortKey, ServedPort], catalogue: Catalogue) -> None:
+def _follow(ports: dict[ServicePortName, ServicePortInfo], catalogue: ServiceMap) -> None:
     """As a reader of changes does."""
     change = catalogue.settle()
     for port in change.gone:
@@ -488,11 +488,14 @@ def test_what_is_told_of_it() -> None:
     ports = (SlicePort(port=8080, name="http", protocol="TCP"),)
     catalogue = made(wish, slice_of("web", endpoint(HERE), endpoint("10.128.3.9"), ports=ports))
     fill(catalogue, (other,), pods=()).settle()
-    told = answer(ServicesQuestion(namespace="red"), catalogue.served)
+    told = services_report(ServicesQuestion(namespace="red"), catalogue.served)
     (port,) = told.ports
     assert (port.service, port.port, port.name, port.vnid) == ("red/web", "80/TCP", "http", 10)
     assert port.fronts == ("172.30.0.7:80", "*:30080")
     assert port.inside == port.everywhere == port.outside == (f"{HERE}:8080",)
     assert [one.what for one in told.left_out] == ["endpoint 10.128.3.9:8080"]
-    assert {one.service for one in answer(ServicesQuestion(), catalogue.served).ports} == {"red/web", "blue/other"}
-    assert not answer(ServicesQuestion(namespace="red", name="other"), catalogue.served).ports
+    assert {one.service for one in services_report(ServicesQuestion(), catalogue.served).ports} == {
+        "red/web",
+        "blue/other",
+    }
+    assert not services_report(ServicesQuestion(namespace="red", name="other"), catalogue.served).ports

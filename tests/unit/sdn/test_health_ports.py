@@ -10,8 +10,8 @@ from ipaddress import IPv4Address
 import aiohttp
 import pytest
 
-from sdn.services.health import HealthPorts
-from sdn.services.serving import Served
+from sdn.proxy.healthcheck import ServiceHealthServer
+from sdn.proxy.service_ports import ServiceState
 
 HERE = IPv4Address("127.0.0.1")
 
@@ -25,8 +25,8 @@ def free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture
-async def health() -> AsyncIterator[HealthPorts]:
-    ports = HealthPorts()
+async def health() -> AsyncIterator[ServiceHealthServer]:
+    ports = ServiceHealthServer()
     yield ports
     await ports.close()
 
@@ -37,25 +37,27 @@ async def ask(port: int, path: str = "/") -> tuple[int, dict[str, object], str]:
         return answer.status, json.loads(await answer.read()), weight
 
 
-async def test_a_node_with_endpoints_is_healthy_and_one_without_is_not(health: HealthPorts) -> None:
+async def test_a_node_with_endpoints_is_healthy_and_one_without_is_not(health: ServiceHealthServer) -> None:
     one, other = free_ports(2)
-    await health.show(HERE, {("red", "web"): Served(health_port=one, here=2), ("red", "db"): Served(health_port=other)})
+    await health.show(
+        HERE, {("red", "web"): ServiceState(health_port=one, here=2), ("red", "db"): ServiceState(health_port=other)}
+    )
     service = {"namespace": "red", "name": "web"}
     body = {"service": service, "localEndpoints": 2, "serviceProxyHealthy": True}
     assert await ask(one) == await ask(one, "/healthz") == (200, body, "2")
     body = {"service": {**service, "name": "db"}, "localEndpoints": 0, "serviceProxyHealthy": True}
     assert await ask(other) == (503, body, "0")
-    await health.show(HERE, {("red", "web"): Served(health_port=one)})
+    await health.show(HERE, {("red", "web"): ServiceState(health_port=one)})
     assert (await ask(one))[0] == 503
     with pytest.raises(aiohttp.ClientConnectorError):
         await ask(other)
 
 
 async def test_a_port_that_is_taken_is_served_when_it_is_free(
-    health: HealthPorts, caplog: pytest.LogCaptureFixture
+    health: ServiceHealthServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = socket.create_server((str(HERE), 0))
-    checked = {("red", "web"): Served(health_port=taken.getsockname()[1], here=1)}
+    checked = {("red", "web"): ServiceState(health_port=taken.getsockname()[1], here=1)}
     for _ in range(3):
         await health.show(HERE, checked)
     assert [record.message for record in caplog.records] == ["no health checks"]

@@ -9,28 +9,29 @@ from ipaddress import IPv4Address, IPv4Network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdn.services.connections import Connection, changed_fronts, datagram_fronts, stale
-from sdn.services.maps import Host, edit, edit_nodes, elements, table
-from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
+from sdn.model.host import ConntrackEntry
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.proxy.conntrack import changed_udp_frontends, stale_entries, udp_frontends
+from sdn.proxy.nftables import Host, node_ip_update, port_elements, services_table, table_update
 
 NODE = IPv4Address("10.245.2.3")
 HOST = Host(NODE, IPv4Network("10.128.0.0/23"), IPv4Network("172.30.0.0/16"), frozenset({NODE}), (30000, 32767))
 CLUSTER_IPS, OUTSIDE_IPS = IPv4Address("172.30.0.0"), IPv4Address("198.51.100.0")
 
 
-def backends() -> st.SearchStrategy[tuple[Backend, ...]]:
+def backends() -> st.SearchStrategy[tuple[EndpointInfo, ...]]:
     one = st.builds(
-        Backend, st.integers(0, 5).map(lambda n: IPv4Address("10.128.0.2") + n), st.sampled_from([8080, 9090])
+        EndpointInfo, st.integers(0, 5).map(lambda n: IPv4Address("10.128.0.2") + n), st.sampled_from([8080, 9090])
     )
     return st.lists(one, max_size=5, unique=True).map(lambda some: tuple(sorted(some)))
 
 
 @st.composite
-def ports(draw: st.DrawFn, number: int) -> ServedPort:
+def ports(draw: st.DrawFn, number: int) -> ServicePortInfo:
     """One whose fronts are those of no other number."""
     protocol = draw(st.sampled_from([Protocol.TCP, Protocol.UDP]))
-    return ServedPort(
-        PortKey("red", f"service-{number}", "", protocol),
+    return ServicePortInfo(
+        ServicePortName("red", f"service-{number}", "", protocol),
         10,
         draw(st.sampled_from([None, CLUSTER_IPS + number])),
         draw(st.sampled_from([80, 81])),
@@ -45,7 +46,7 @@ def ports(draw: st.DrawFn, number: int) -> ServedPort:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> dict[int, ServedPort]:
+def worlds(draw: st.DrawFn) -> dict[int, ServicePortInfo]:
     return {number: draw(ports(number)) for number in draw(st.sets(st.integers(0, 3)))}
 
 
@@ -70,22 +71,26 @@ def chains(text: str) -> set[str]:
 
 @given(worlds(), worlds(), st.sampled_from([0, 6789]))
 def test_edits_lead_to_what_writing_it_whole_leads_to(
-    before: dict[int, ServedPort], after: dict[int, ServedPort], proxy_port: int
+    before: dict[int, ServicePortInfo], after: dict[int, ServicePortInfo], proxy_port: int
 ) -> None:
     host = replace(HOST, proxy_port=proxy_port)
     changed = [number for number in before.keys() | after.keys() if before.get(number) != after.get(number)]
-    change = PortChange(
+    change = ServicePortChange(
         tuple(before[number] for number in changed if number in before),
         tuple(after[number] for number in changed if number in after),
     )
-    old, new, text = table(host, before.values()), table(host, after.values()), edit(host, change)
+    old, new, text = (
+        services_table(host, before.values()),
+        services_table(host, after.values()),
+        table_update(host, change),
+    )
     assert held(text, held(old, {})) == held(new, {})
     assert chains(new) <= chains(old) | chains(text)
 
 
 @given(worlds())
-def test_every_backend_that_a_chain_may_choose_is_there(served: dict[int, ServedPort]) -> None:
-    here = held(table(HOST, served.values()), {})
+def test_every_backend_that_a_chain_may_choose_is_there(served: dict[int, ServicePortInfo]) -> None:
+    here = held(services_table(HOST, served.values()), {})
     for (name, front), verdict in here.items():
         chosen = re.fullmatch(r"goto (any|outside)-(\d+)(-\d+)?", verdict)
         if name not in {"own", "outside"} or chosen is None:
@@ -98,42 +103,51 @@ def test_every_backend_that_a_chain_may_choose_is_there(served: dict[int, Served
 
 
 def test_a_change_of_one_backend_touches_no_rule_and_only_its_elements() -> None:
-    one, other, third = (Backend(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
-    port = ServedPort(PortKey("red", "web", "", Protocol.TCP), 10, CLUSTER_IPS + 1, 80, inside=(one, other))
-    assert edit(HOST, PortChange((port,), (replace(port, inside=(one, third)),))) == (
+    one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
+    port = ServicePortInfo(
+        ServicePortName("red", "web", "", Protocol.TCP), 10, CLUSTER_IPS + 1, 80, inside=(one, other)
+    )
+    assert table_update(HOST, ServicePortChange((port,), (replace(port, inside=(one, third)),))) == (
         "delete element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 }\n"
         "add element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 : 10.128.0.4 . 8080 }\n"
     )
-    assert edit(HOST, PortChange((port,), (port,))) == ""
+    assert table_update(HOST, ServicePortChange((port,), (port,))) == ""
 
 
 def test_a_sticky_backend_keeps_its_number_when_others_come_and_go() -> None:
-    one, other, third = (Backend(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
-    port = ServedPort(
-        PortKey("red", "web", "", Protocol.TCP), 10, CLUSTER_IPS + 1, 80, inside=(one, other), affinity_seconds=60
+    one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
+    port = ServicePortInfo(
+        ServicePortName("red", "web", "", Protocol.TCP),
+        10,
+        CLUSTER_IPS + 1,
+        80,
+        inside=(one, other),
+        affinity_seconds=60,
     )
-    kept = {key for (name, key), value in elements(HOST, port).items() if name == "backends" and value.startswith("10")}
-    fewer = elements(HOST, replace(port, inside=(other, third)))
+    kept = {
+        key for (name, key), value in port_elements(HOST, port).items() if name == "backends" and value.startswith("10")
+    }
+    fewer = port_elements(HOST, replace(port, inside=(other, third)))
     assert len(kept & {key for name, key in fewer if name == "backends"}) == 1
 
 
 def test_nodes_come_and_go_alone() -> None:
-    assert edit_nodes([NODE], [NODE + 1]) == (
+    assert node_ip_update([NODE], [NODE + 1]) == (
         "delete element ip podlane-services nodes { 10.245.2.3 }\n"
         "add element ip podlane-services nodes { 10.245.2.4 }\n"
     )
-    assert edit_nodes([], []) == ""
+    assert node_ip_update([], []) == ""
 
 
 def test_connections_over_udp_are_stale_when_their_backend_is_no_longer_one() -> None:
-    one, other = (Backend(IPv4Address("10.128.0.2") + n, 53) for n in range(2))
-    dns = ServedPort(PortKey("kube-system", "dns", "", Protocol.UDP), 0, CLUSTER_IPS + 10, 53, 30053)
+    one, other = (EndpointInfo(IPv4Address("10.128.0.2") + n, 53) for n in range(2))
+    dns = ServicePortInfo(ServicePortName("kube-system", "dns", "", Protocol.UDP), 0, CLUSTER_IPS + 10, 53, 30053)
     both = replace(dns, inside=(one, other), everywhere=(one, other), outside=(one, other))
     few = replace(dns, inside=(one,), everywhere=(one,), outside=(one,))
     client = IPv4Address("10.245.2.99")
 
-    def led(front: IPv4Address, front_port: int, backend: IPv4Address, port: int = 53) -> Connection:
-        return Connection(client, 4000, front, front_port, backend, port)
+    def led(front: IPv4Address, front_port: int, backend: IPv4Address, port: int = 53) -> ConntrackEntry:
+        return ConntrackEntry(client, 4000, front, front_port, backend, port)
 
     good = [led(CLUSTER_IPS + 10, 53, one.address), led(NODE, 30053, one.address), led(client, 53, other.address)]
     bad = [
@@ -142,7 +156,7 @@ def test_connections_over_udp_are_stale_when_their_backend_is_no_longer_one() ->
         led(NODE, 30053, NODE, 30053),
         led(NODE, 30053, one.address, 54),
     ]
-    assert stale(changed_fronts(HOST, PortChange((both,), (few,))), good + bad) == bad
-    assert stale(datagram_fronts(HOST, [few]), good + bad) == bad
-    assert stale(changed_fronts(HOST, PortChange((both,), ())), good + bad) == [*good[:2], *bad]
-    assert stale(changed_fronts(HOST, PortChange((), ())), good + bad) == []
+    assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((both,), (few,))), good + bad) == bad
+    assert stale_entries(udp_frontends(HOST, [few]), good + bad) == bad
+    assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((both,), ())), good + bad) == [*good[:2], *bad]
+    assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((), ())), good + bad) == []

@@ -7,9 +7,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 import pytest
 
-from sdn.links import OWNER
-from sdn.objections import objections
-from sdn.observed import Bridge, Link, Port, Route
+from sdn.host.preflight import conflicts
+from sdn.model.host import OWNER, Bridge, Link, Port, Route
 from tests.unit.sdn.test_flows import CLUSTER
 
 ADDRESS = IPv4Address("10.245.2.3")
@@ -30,7 +29,7 @@ def told(
     bridge: Bridge | None = None,
 ) -> list[str]:
     here = {one.name: one for one in (link("eth0", "10.245.2.3/24"), *links)}
-    return list(objections(replace(CLUSTER, mtu=mtu), address, here, routes, bridge))
+    return list(conflicts(replace(CLUSTER, mtu=mtu), address, here, routes, bridge))
 
 
 def test_an_ordinary_node_is_welcome() -> None:

@@ -10,30 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.network.attach import CNI, NODE_AGENT
-from sdn.ipam import Exhausted, next_address, next_number, next_ofport
-from sdn.links import NETDEV, desired_bridge, desired_docker_bridge, guarded_devices, is_docker_bridge, missing
-from sdn.observed import Bridge, Link, Port, Switch
-from sdn.pipeline import FIRST_POD_PORT, LAST_POD_PORT
-from sdn.plan import (
-    Wish,
-    arrivals,
-    attached,
-    contradiction,
-    device_of,
-    enforced,
-    lost,
-    ports_for,
-    ports_of,
-    sandboxes_of,
+from sdn.cniserver.ipam import Exhausted, next_address, next_number, next_ofport
+from sdn.cniserver.pod_ports import (
+    InterfaceConfig,
+    attached_pods,
+    bridge_with_ports,
+    host_veth_name,
+    kernel_rate_limit,
+    mismatch,
+    plan_attach,
+    pods_without_device,
+    ports_of_pods,
+    sandboxes_of_runtime,
 )
-from sdn.view import Attached, docker_part
+from sdn.host.firewall import guarded_devices
+from sdn.host.links import bridge_changes, desired_bridge, desired_docker_bridge, is_docker_bridge
+from sdn.model.host import NETDEV, Bridge, Link, OvsState, Port
+from sdn.topology import FIRST_POD_PORT, LAST_POD_PORT, AttachedPod, docker_subnet
 from tests.unit.sdn.test_flows import CLUSTER, NODE
 
 SMALL = replace(NODE, subnet=IPv4Network("10.128.0.0/29"))
 
 
-def wish(sandbox: str, runtime: str = NODE_AGENT) -> Wish:
-    return Wish(sandbox, "red", f"pod-{sandbox}", "uid", "/proc/1/ns/net", "0:1", "eth0", runtime)
+def wish(sandbox: str, runtime: str = NODE_AGENT) -> InterfaceConfig:
+    return InterfaceConfig(sandbox, "red", f"pod-{sandbox}", "uid", "/proc/1/ns/net", "0:1", "eth0", runtime)
 
 
 def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:
@@ -53,7 +53,7 @@ def test_addresses_begin_at_the_second_and_leave_out_the_gateway() -> None:
 
 
 def test_pods_get_no_address_of_dockers_part() -> None:
-    node = replace(NODE, docker_subnet=docker_part(NODE.subnet))
+    node = replace(NODE, docker_subnet=docker_subnet(NODE.subnet))
     assert node.docker_subnet == IPv4Network("10.128.1.128/25")
     assert (node.first_pod, node.last_pod) == (IPv4Address("10.128.0.2"), IPv4Address("10.128.1.127"))
     assert next_address(node.first_pod, node.last_pod, set(), node.last_pod) == node.first_pod
@@ -62,57 +62,59 @@ def test_pods_get_no_address_of_dockers_part() -> None:
 def test_a_freed_address_rests_until_the_range_has_gone_round() -> None:
     bridge, given_out = Bridge("br0"), []
     for number in range(12):
-        plan = arrivals(bridge, SMALL, [wish(str(number))])
-        bridge = carried_out(bridge, ports_for(bridge, plan.coming))
+        plan = plan_attach(bridge, SMALL, [wish(str(number))])
+        bridge = carried_out(bridge, bridge_with_ports(bridge, plan.coming))
         given_out.append(str(plan.coming[0].address).rpartition(".")[2])
         bridge = replace(bridge, ports=())
     assert given_out == ["2", "3", "4", "5", "6", "2", "3", "4", "5", "6", "2", "3"]
 
 
 def test_a_full_subnet_refuses_only_who_does_not_fit() -> None:
-    plan = arrivals(Bridge("br0"), SMALL, [wish(str(number)) for number in range(7)])
+    plan = plan_attach(Bridge("br0"), SMALL, [wish(str(number)) for number in range(7)])
     assert [arrival.wish.sandbox for arrival in plan.coming] == ["0", "1", "2", "3", "4"]
     assert set(plan.refused) == {"5", "6"}
 
 
 def test_who_has_an_address_of_another_subnet_is_stranded() -> None:
     bridge = Bridge("br0")
-    bridge = carried_out(bridge, ports_for(bridge, arrivals(bridge, NODE, [wish("a")]).coming))
-    plan = arrivals(bridge, replace(NODE, subnet=IPv4Network("10.129.0.0/23")), [wish("a"), wish("b")])
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).coming))
+    plan = plan_attach(bridge, replace(NODE, subnet=IPv4Network("10.129.0.0/23")), [wish("a"), wish("b")])
     assert [arrival.wish.sandbox for arrival in plan.coming] == ["b"]
     assert plan.stranded == {"a": "its address 10.128.0.2 is not of this node's subnet 10.129.0.0/23"}
 
 
 def test_who_is_attached_is_not_attached_again() -> None:
     bridge = Bridge("br0")
-    bridge = carried_out(bridge, ports_for(bridge, arrivals(bridge, NODE, [wish("a")]).coming))
-    assert not arrivals(bridge, NODE, [wish("a")]).coming
-    assert attached(bridge) == (Attached("a", "red", FIRST_POD_PORT, IPv4Address("10.128.0.2")),)
-    assert [port.name for port in ports_of(bridge, {"a", "b"})] == [device_of("a")]
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).coming))
+    assert not plan_attach(bridge, NODE, [wish("a")]).coming
+    assert attached_pods(bridge) == (AttachedPod("a", "red", FIRST_POD_PORT, IPv4Address("10.128.0.2")),)
+    assert [port.name for port in ports_of_pods(bridge, {"a", "b"})] == [host_veth_name("a")]
 
 
 def test_a_port_without_a_device_is_lost_and_gets_no_flow() -> None:
-    bridge = carried_out(Bridge("br0"), ports_for(Bridge("br0"), arrivals(Bridge("br0"), NODE, [wish("a")]).coming))
+    bridge = carried_out(
+        Bridge("br0"), bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wish("a")]).coming)
+    )
     broken = replace(bridge, ports=tuple(replace(port, ofport=-1) for port in bridge.ports))
-    assert lost(broken) == {"a"}
-    assert not attached(broken)
-    assert not lost(bridge)
+    assert pods_without_device(broken) == {"a"}
+    assert not attached_pods(broken)
+    assert not pods_without_device(bridge)
 
 
 def test_a_runtime_is_told_only_of_its_own_sandboxes_alive_or_lost() -> None:
     bridge = replace(Bridge("br0"), ports=(Port("tun0", type="internal", ofport=2),))
     wishes = [wish("a"), wish("b", CNI), wish("c")]
-    bridge = carried_out(bridge, ports_for(bridge, arrivals(bridge, NODE, wishes).coming))
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, wishes).coming))
     bridge = replace(
-        bridge, ports=tuple(replace(p, ofport=-1) if p.name == device_of("c") else p for p in bridge.ports)
+        bridge, ports=tuple(replace(p, ofport=-1) if p.name == host_veth_name("c") else p for p in bridge.ports)
     )
-    assert sandboxes_of(bridge, NODE_AGENT) == ("a", "c")
-    assert sandboxes_of(bridge, CNI) == ("b",)
-    assert sandboxes_of(None, NODE_AGENT) == ()
+    assert sandboxes_of_runtime(bridge, NODE_AGENT) == ("a", "c")
+    assert sandboxes_of_runtime(bridge, CNI) == ("b",)
+    assert sandboxes_of_runtime(None, NODE_AGENT) == ()
 
 
 def test_device_names_fit_and_differ() -> None:
-    names = {device_of(f"{number:064x}") for number in range(1000)}
+    names = {host_veth_name(f"{number:064x}") for number in range(1000)}
     assert len(names) == 1000
     assert all(len(name) == 15 for name in names)
 
@@ -134,18 +136,18 @@ def test_next_number_is_free_in_range_and_the_first_after_the_cursor(
 
 def test_a_sandbox_that_is_attached_otherwise_says_how() -> None:
     wanted = wish("a")
-    (port,) = ports_for(Bridge("br0"), arrivals(Bridge("br0"), NODE, [wanted]).coming).ports
-    assert contradiction(port, wanted) == ""
-    assert contradiction(port, replace(wanted, namespace="blue")) == "its project is red, asked for is blue"
-    assert contradiction(port, replace(wanted, netns_id="0:2")) == "its network namespace is 0:1, asked for is 0:2"
-    assert contradiction(port, replace(wanted, ifname="eth1")) == "its device is eth0, asked for is eth1"
+    (port,) = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wanted]).coming).ports
+    assert mismatch(port, wanted) == ""
+    assert mismatch(port, replace(wanted, namespace="blue")) == "its project is red, asked for is blue"
+    assert mismatch(port, replace(wanted, netns_id="0:2")) == "its network namespace is 0:1, asked for is 0:2"
+    assert mismatch(port, replace(wanted, ifname="eth1")) == "its device is eth0, asked for is eth1"
 
 
 @pytest.mark.parametrize(
     ("asked", "held"), [(1_001, 1_000), (10**9, 10**9), (10**11, 34_359_738_360), (10**15, 34_359_738_360)]
 )
 def test_a_limit_is_what_the_kernel_can_hold(asked: int, held: int) -> None:
-    assert enforced(asked) == held
+    assert kernel_rate_limit(asked) == held
 
 
 def test_port_numbers_go_round_too() -> None:
@@ -160,10 +162,10 @@ def test_a_bridge_as_desired_needs_nothing_and_pods_ports_do_not_matter() -> Non
         external_ids=(*desired.external_ids, ("somebody", "else")),
         ports=(*(replace(port, ofport=port.ofport_request) for port in desired.ports), Port("vethx")),
     )
-    assert missing(desired, seen) is None
-    assert missing(desired, None) == desired
+    assert bridge_changes(desired, seen) is None
+    assert bridge_changes(desired, None) == desired
     bent = replace(seen, ports=tuple(replace(p, mtu_request=9000) if p.name == "tun0" else p for p in seen.ports))
-    wrong = missing(desired, bent)
+    wrong = bridge_changes(desired, bent)
     assert wrong is not None
     assert [port.name for port in wrong.ports] == ["tun0"]
 
@@ -171,13 +173,13 @@ def test_a_bridge_as_desired_needs_nothing_and_pods_ports_do_not_matter() -> Non
 def test_the_guard_is_for_devices_that_are_read_in_user_space() -> None:
     ports = (Port("eth0"), Port("tun0", type="internal"), Port("br0", type="internal"), Port("vxlan0", type="vxlan"))
     for datapath, wanted in ((NETDEV, {"eth0"}), ("system", set())):
-        switch = Switch((Bridge("br0", datapath_type=datapath, ports=ports),))
+        switch = OvsState((Bridge("br0", datapath_type=datapath, ports=ports),))
         assert guarded_devices(switch, NODE) == wanted
-        assert guarded_devices(switch, replace(NODE, docker_subnet=docker_part(NODE.subnet))) == wanted | {"lbr0"}
+        assert guarded_devices(switch, replace(NODE, docker_subnet=docker_subnet(NODE.subnet))) == wanted | {"lbr0"}
 
 
 def test_dockers_bridge_is_as_wished_or_not() -> None:
-    node = replace(NODE, docker_subnet=docker_part(NODE.subnet))
+    node = replace(NODE, docker_subnet=docker_subnet(NODE.subnet))
     wish = desired_docker_bridge(CLUSTER, node, NETDEV)
     assert wish is not None
     assert desired_docker_bridge(CLUSTER, NODE, NETDEV) is None

@@ -6,18 +6,17 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from nameserver.directory import Directory
-from nameserver.names import Names
-from sdn.askers import Askers
-from sdn.recollection import kept, recalled
+from nameserver.resolver import ClusterZone
+from nameserver.service_store import ServiceStore
+from sdn.cluster_dns.state import ClientVnids, dump, load
 from tests.unit.nameserver.made import DOMAIN, endpoint, service, slice_of, told
 
-ASKERS = Askers({"10.128.0.2": 10, "10.128.0.1": 0}, (IPv4Network("10.128.1.128/25"), 7), ())
+ASKERS = ClientVnids({"10.128.0.2": 10, "10.128.0.1": 0}, (IPv4Network("10.128.1.128/25"), 7), ())
 
 
 @pytest.mark.parametrize("lanes", [{"red": 10, "blue": 11}, None])
 def test_what_was_kept_is_told_to_the_same(lanes: dict[str, int] | None) -> None:
-    directory = Directory()
+    directory = ServiceStore()
     directory.replace(
         [
             service("red", "web", '{"clusterIP": "172.30.0.5", "ports": [{"port": 80, "name": "http"}]}'),
@@ -26,8 +25,8 @@ def test_what_was_kept_is_told_to_the_same(lanes: dict[str, int] | None) -> None
         ],
         [slice_of("db", "red", endpoint("10.128.0.9", hostname="db-0", conditions={"ready": False}))],
     )
-    before = Names(directory, DOMAIN, lanes)
-    after, who = recalled(kept(before, ASKERS), DOMAIN.origin)
+    before = ClusterZone(directory, DOMAIN, lanes)
+    after, who = load(dump(before, ASKERS), DOMAIN.origin)
     for name, kind in (
         ("web.red.svc.cluster.local", "A"),
         ("_http._tcp.web.red.svc.cluster.local", "SRV"),
@@ -47,4 +46,4 @@ def test_what_was_kept_is_told_to_the_same(lanes: dict[str, int] | None) -> None
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"gateway": 1}'])
 def test_what_is_no_recollection_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        recalled(data, DOMAIN.origin)
+        load(data, DOMAIN.origin)

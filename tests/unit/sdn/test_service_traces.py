@@ -10,16 +10,16 @@ import pytest
 from msgspec import structs
 
 from api.network.queries import TraceAnswer, TraceQuestion, TraceStep
-from sdn.services.served_port import Backend, PortKey, Protocol, ServedPort
-from sdn.services.serving import LeftOut, Served, Vantage
-from sdn.services.tracing import Called, called, follow
-from sdn.view import Cluster, Node, View
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.proxy.service_ports import ProxyConfig, Rejection, ServiceState
+from sdn.query.trace import ServiceCall, service_call, trace_service_call
+from sdn.topology import Cluster, Node, NodeNetwork
 
 NETWORKS, SERVICES = (IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16")
 NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 OTHER = IPv4Address("10.245.2.4")
-VIEW = View(Cluster(NETWORKS, SERVICES, True, 4789, 1450), NODE, frozenset(), frozenset())
-VANTAGE = Vantage(
+VIEW = NodeNetwork(Cluster(NETWORKS, SERVICES, True, 4789, 1450), NODE, frozenset(), frozenset())
+VANTAGE = ProxyConfig(
     "node-1",
     NODE.address,
     NODE.subnet,
@@ -29,9 +29,9 @@ VANTAGE = Vantage(
     frozenset({NODE.address, OTHER}),
     (30000, 32767),
 )
-HERE, THERE = Backend(IPv4Address("10.128.0.2"), 8080, is_here=True), Backend(IPv4Address("10.128.2.2"), 8080)
-WEB = ServedPort(
-    PortKey("red", "web", "", Protocol.TCP),
+HERE, THERE = EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_here=True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)
+WEB = ServicePortInfo(
+    ServicePortName("red", "web", "", Protocol.TCP),
     vnid=10,
     cluster_ip=IPv4Address("172.30.0.9"),
     port=80,
@@ -41,14 +41,14 @@ WEB = ServedPort(
     everywhere=(THERE,),
     outside=(HERE,),
 )
-SERVED = Served({WEB.key: WEB}, (LeftOut("endpoint 10.128.4.4:8080", "is in the cluster network"),))
+SERVED = ServiceState({WEB.key: WEB}, (Rejection("endpoint 10.128.4.4:8080", "is in the cluster network"),))
 FROM_POD = TraceQuestion("pod", "10.128.0.7", "172.30.0.9", sender="10.128.0.7", protocol="tcp", port=80)
 FROM_NODE = TraceQuestion("node", "10.128.0.1", "172.30.0.9", protocol="tcp", port=80)
 FROM_OUTSIDE = TraceQuestion("node", "203.0.113.5", "10.245.2.3", protocol="tcp", port=30080)
 
 
-def find(asked: TraceQuestion) -> Called | None:
-    return called(asked, NODE, VANTAGE, [WEB], {("red", "web"): SERVED})
+def find(asked: TraceQuestion) -> ServiceCall | None:
+    return service_call(asked, NODE, VANTAGE, [WEB], {("red", "web"): SERVED})
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def find(asked: TraceQuestion) -> Called | None:
         (structs.replace(FROM_OUTSIDE, target="192.0.2.9", port=80), (HERE,)),
     ],
 )
-def test_the_endpoints_are_those_of_the_caller(asked: TraceQuestion, backends: tuple[Backend, ...]) -> None:
+def test_the_endpoints_are_those_of_the_caller(asked: TraceQuestion, backends: tuple[EndpointInfo, ...]) -> None:
     found = find(asked)
     assert found is not None
     assert (found.port, found.backends) == (WEB, backends)
@@ -88,7 +88,7 @@ def test_what_calls_no_service_here_is_not_led(asked: TraceQuestion) -> None:
 
 
 def walk(
-    asked: TraceQuestion, *answers: TraceAnswer, port: ServedPort = WEB
+    asked: TraceQuestion, *answers: TraceAnswer, port: ServicePortInfo = WEB
 ) -> tuple[TraceAnswer, list[TraceQuestion]]:
     """The answer, and what the switch was asked."""
     questions: list[TraceQuestion] = []
@@ -98,9 +98,9 @@ def walk(
         questions.append(one)
         return next(said)
 
-    found = called(asked, NODE, VANTAGE, [port], {("red", "web"): SERVED})
+    found = service_call(asked, NODE, VANTAGE, [port], {("red", "web"): SERVED})
     assert found is not None
-    return asyncio.run(follow(asked, VIEW, found, ask)), questions
+    return asyncio.run(trace_service_call(asked, VIEW, found, ask)), questions
 
 
 SOURCE, ROUTE, DELIVER = (TraceStep(table) for table in ("source", "route", "deliver"))
@@ -154,6 +154,6 @@ def test_from_outside_to_a_pod_of_another_node_it_is_masqueraded() -> None:
 def test_without_endpoints_and_towards_other_networks_the_switch_is_not_asked() -> None:
     answer, questions = walk(FROM_NODE, port=dataclasses.replace(WEB, inside=()))
     assert (answer.endpoints, answer.endpoint, questions) == ((), "", [])
-    far = Backend(IPv4Address("198.51.100.7"), 443)
+    far = EndpointInfo(IPv4Address("198.51.100.7"), 443)
     answer, questions = walk(FROM_NODE, port=dataclasses.replace(WEB, inside=(far,)))
     assert (answer.endpoint, questions) == ("198.51.100.7:443", [])

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdn.services.directory import Call, Directory
-from sdn.services.served_port import Backend, PortChange, PortKey, Protocol, ServedPort
-from sdn.services.userspace.rotation import MOST_CLIENTS, Rotation
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.proxy.service_map import ClientConnection, FrontendLookup
+from sdn.proxy.userspace.roundrobin import MAX_CLIENTS, RoundRobin
 
 CLUSTER_IP, OUTSIDE_IP = IPv4Address("172.30.0.9"), IPv4Address("192.0.2.9")
 NODE, OTHER_NODE = IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4")
 POD, STRANGER = IPv4Address("10.128.0.7"), IPv4Address("203.0.113.5")
-HERE, THERE = Backend(IPv4Address("10.128.0.2"), 8080, is_here=True), Backend(IPv4Address("10.128.2.2"), 8080)
-WEB = ServedPort(
-    PortKey("red", "web", "", Protocol.TCP),
+HERE, THERE = EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_here=True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)
+WEB = ServicePortInfo(
+    ServicePortName("red", "web", "", Protocol.TCP),
     vnid=10,
     cluster_ip=CLUSTER_IP,
     port=80,
@@ -30,14 +30,14 @@ WEB = ServedPort(
 )
 
 
-def directory(*ports: ServedPort) -> Directory:
-    served = Directory(lambda address: address in IPv4Network("10.128.0.0/14"), {NODE, OTHER_NODE}.__contains__)
-    served.edit(PortChange(come=ports))
+def directory(*ports: ServicePortInfo) -> FrontendLookup:
+    served = FrontendLookup(lambda address: address in IPv4Network("10.128.0.0/14"), {NODE, OTHER_NODE}.__contains__)
+    served.edit(ServicePortChange(come=ports))
     return served
 
 
-def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, is_own: bool = False) -> Call:
-    return Call((address, Protocol.TCP, port), client, is_own)
+def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, is_own: bool = False) -> ClientConnection:
+    return ClientConnection((address, Protocol.TCP, port), client, is_own)
 
 
 @pytest.mark.parametrize(
@@ -56,16 +56,23 @@ def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, is_own: 
         (call(CLUSTER_IP, 30080), ()),
         (call(NODE, 80), ()),
         (call(POD, 30080), ()),
-        (Call((CLUSTER_IP, Protocol.UDP, 80), POD, is_own=False), ()),
+        (ClientConnection((CLUSTER_IP, Protocol.UDP, 80), POD, is_own=False), ()),
     ],
 )
-def test_who_may_answer_follows_from_what_was_called_and_by_whom(one: Call, backends: tuple[Backend, ...]) -> None:
+def test_who_may_answer_follows_from_what_was_called_and_by_whom(
+    one: ClientConnection, backends: tuple[EndpointInfo, ...]
+) -> None:
     assert directory(WEB).backends(one) == backends
 
 
 def test_a_front_is_never_a_backend() -> None:
-    rounds = (Backend(CLUSTER_IP, 80), Backend(OUTSIDE_IP, 80), Backend(NODE, 30080), Backend(OTHER_NODE, 30080))
-    harmless = (Backend(NODE, 80), Backend(STRANGER, 30080), HERE)
+    rounds = (
+        EndpointInfo(CLUSTER_IP, 80),
+        EndpointInfo(OUTSIDE_IP, 80),
+        EndpointInfo(NODE, 30080),
+        EndpointInfo(OTHER_NODE, 30080),
+    )
+    harmless = (EndpointInfo(NODE, 80), EndpointInfo(STRANGER, 30080), HERE)
     served = directory(replace(WEB, inside=(*rounds, *harmless)))
     assert served.backends(call(CLUSTER_IP, 80)) == harmless
 
@@ -73,8 +80,8 @@ def test_a_front_is_never_a_backend() -> None:
 def test_what_has_gone_is_found_no_more_and_what_took_its_place_is() -> None:
     served = directory(WEB)
     moved = replace(WEB, cluster_ip=IPv4Address("172.30.0.10"), node_port=0)
-    heir = replace(WEB, key=PortKey("red", "heir", "", Protocol.TCP), outside_ips=())
-    served.edit(PortChange(gone=(WEB,), come=(moved, heir)))
+    heir = replace(WEB, key=ServicePortName("red", "heir", "", Protocol.TCP), outside_ips=())
+    served.edit(ServicePortChange(gone=(WEB,), come=(moved, heir)))
     assert served.find((CLUSTER_IP, Protocol.TCP, 80)) == heir
     assert served.find((NODE, Protocol.TCP, 30080)) == heir
     assert served.find((OUTSIDE_IP, Protocol.TCP, 80)) == moved
@@ -84,15 +91,17 @@ def test_what_has_gone_is_found_no_more_and_what_took_its_place_is() -> None:
 
 
 def test_the_difference_names_what_changed_and_nothing_else() -> None:
-    other = replace(WEB, key=PortKey("red", "other", "", Protocol.TCP), cluster_ip=None, outside_ips=(), node_port=0)
+    other = replace(
+        WEB, key=ServicePortName("red", "other", "", Protocol.TCP), cluster_ip=None, outside_ips=(), node_port=0
+    )
     served = directory(WEB, other)
     assert not served.difference([WEB, other])
     smaller = replace(WEB, inside=(HERE,))
-    assert served.difference([smaller, other]) == PortChange(gone=(WEB,), come=(smaller,))
+    assert served.difference([smaller, other]) == ServicePortChange(gone=(WEB,), come=(smaller,))
 
 
 def test_backends_take_turns() -> None:
-    rotation = Rotation()
+    rotation = RoundRobin()
     firsts = [rotation.candidates(WEB, WEB.inside, POD, 0)[0] for _ in range(4)]
     assert firsts == [HERE, THERE, HERE, THERE]
     assert rotation.candidates(WEB, (), POD, 0) == []
@@ -102,7 +111,7 @@ STICKY = replace(WEB, affinity_seconds=60)
 
 
 def test_a_client_goes_where_it_was_as_long_as_it_comes_back_in_time() -> None:
-    rotation = Rotation()
+    rotation = RoundRobin()
     for now in (0.0, 59.0, 118.0):
         assert rotation.candidates(STICKY, WEB.inside, POD, now)[0] == HERE
         rotation.took(STICKY, POD, HERE, now)
@@ -113,20 +122,20 @@ def test_a_client_goes_where_it_was_as_long_as_it_comes_back_in_time() -> None:
 
 
 def test_a_client_that_calls_twice_at_once_gets_the_same_backend() -> None:
-    rotation = Rotation()
+    rotation = RoundRobin()
     assert [rotation.candidates(STICKY, WEB.inside, POD, 0)[0] for _ in range(3)] == [HERE] * 3
 
 
 def test_a_backend_that_refused_is_replaced_by_the_one_that_took() -> None:
-    rotation = Rotation()
+    rotation = RoundRobin()
     rotation.took(STICKY, POD, HERE, 0)
     rotation.took(STICKY, POD, THERE, 1)
     assert rotation.candidates(STICKY, WEB.inside, POD, 2)[0] == THERE
 
 
 def test_clients_are_remembered_within_bounds() -> None:
-    rotation = Rotation()
-    for number in range(MOST_CLIENTS + 1):
+    rotation = RoundRobin()
+    for number in range(MAX_CLIENTS + 1):
         rotation.took(STICKY, IPv4Address(number), THERE, 0)
     assert rotation.candidates(STICKY, WEB.inside, IPv4Address(1), 0)[0] == THERE
     assert rotation.candidates(STICKY, WEB.inside, IPv4Address(0), 0)[0] == HERE
@@ -137,8 +146,8 @@ def test_clients_are_remembered_within_bounds() -> None:
 
 @given(st.lists(st.integers(0, 9), unique=True, max_size=8), st.integers(0, 3), st.integers(0, 20))
 def test_every_backend_is_a_candidate_once(numbers: list[int], client: int, turns: int) -> None:
-    backends = tuple(Backend(IPv4Address(number), 1) for number in numbers)
-    rotation = Rotation()
+    backends = tuple(EndpointInfo(IPv4Address(number), 1) for number in numbers)
+    rotation = RoundRobin()
     for turn in range(turns):
         found = rotation.candidates(STICKY, backends, IPv4Address(client), turn)
         assert sorted(found) == sorted(backends)

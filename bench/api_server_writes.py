@@ -1,0 +1,134 @@
+"""Durable writes of the master, beside the floor of the disk and beside etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import aiohttp
+import msgspec
+
+from api.client.client import Client
+from bench.api_server_process import CONFIG_MAPS, Say
+from bench.bare import wait_until
+from bench.measurement import Measurement
+from tests.contract.apiserver import ApiServer
+
+WRITE_SECONDS, WRITE_ROUNDS, IN_FLIGHT = 2.0, 5, 50
+
+
+async def measure(server: ApiServer, client: Client, say: Say) -> list[Measurement]:
+    """Creates, one after the other and many in flight, beside the disk and beside etcd."""
+    figures = []
+    with _etcd() as etcd:
+        for in_flight in (1, IN_FLIGHT):
+            ours, floor, theirs = [], [], []
+            for number in range(WRITE_ROUNDS):
+                say(f"writes, {in_flight} in flight, {number + 1} of {WRITE_ROUNDS}")
+                ours.append(await rate(in_flight, _creating(client, f"{in_flight}-{number}")))
+                floor.append(await asyncio.to_thread(_sync_rate, server.root))
+                if etcd is not None:
+                    async with aiohttp.ClientSession() as http:
+                        theirs.append(await rate(in_flight, _putting(http, etcd)))
+            what = f"durable creates of 1 KB, {in_flight} in flight"
+            figures.append(Measurement(what, "/s", tuple(ours), "", "fdatasync of 4 KB", tuple(floor)))
+            if theirs:
+                figures.append(Measurement(what, "/s", tuple(ours), "", "etcd, its HTTP gateway", tuple(theirs)))
+    return figures
+
+
+async def rate(in_flight: int, write: Callable[[int], Awaitable[None]]) -> float:
+    """Writes a second."""
+    done, begin = 0, time.monotonic()
+
+    async def go_on() -> None:
+        nonlocal done
+        while time.monotonic() - begin < WRITE_SECONDS:
+            done += 1
+            await write(done)
+
+    await asyncio.gather(*(go_on() for _ in range(in_flight)))
+    return done / (time.monotonic() - begin)
+
+
+def _creating(client: Client, prefix: str) -> Callable[[int], Awaitable[None]]:
+    async def create(number: int) -> None:
+        document = {"metadata": {"name": f"w{prefix}-{number}"}, "data": {"filler": "x" * 1000}}
+        await client.request("POST", CONFIG_MAPS, msgspec.json.encode(document))
+
+    return create
+
+
+def _putting(http: aiohttp.ClientSession, etcd: str) -> Callable[[int], Awaitable[None]]:
+    value = base64.b64encode(b"x" * 1000).decode()
+
+    async def put(number: int) -> None:
+        key = base64.b64encode(f"/registry/{number}".encode()).decode()
+        async with http.post(f"{etcd}/v3/kv/put", json={"key": key, "value": value}) as answer:
+            answer.raise_for_status()
+            await answer.read()
+
+    return put
+
+
+def _sync_rate(root: Path) -> float:
+    with (root / "floor").open("wb", buffering=0) as file:
+        done, begin = 0, time.monotonic()
+        while time.monotonic() - begin < WRITE_SECONDS / 2:
+            file.write(b"x" * 4096)
+            os.fdatasync(file.fileno())
+            done += 1
+        return done / (time.monotonic() - begin)
+
+
+@contextmanager
+def _etcd() -> Iterator[str | None]:
+    """Debian's etcd, alone, if there is one: the address of its HTTP gateway."""
+    if shutil.which("etcd") is None:
+        yield None
+        return
+    root = tempfile.mkdtemp(prefix="podlane-bench-etcd-", dir="/var/tmp")
+    client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
+    command = ["etcd", "--data-dir", root, "--listen-client-urls", client, "--advertise-client-urls", client]
+    command += [
+        "--listen-peer-urls",
+        peer,
+        "--initial-advertise-peer-urls",
+        peer,
+        "--initial-cluster",
+        f"default={peer}",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: _healthy(client), "etcd")
+            yield client
+        finally:
+            process.kill()
+    shutil.rmtree(root)
+
+
+def _healthy(client: str) -> bool:
+    try:
+        with urlopen(f"{client}/health") as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports

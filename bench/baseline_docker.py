@@ -1,0 +1,75 @@
+"""The containers of pods as a bare client makes them: what Docker takes when nobody decides and nobody looks."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import docker
+
+from bench.pod_timestamps import Docked
+
+IN_FLIGHT = (6, 10, 16)
+"""Docker is asked for so many pods at once to find out with how many it is fastest."""
+
+
+class BarePods:
+    """Pods like one that the agent has made: two containers each, in its control group, without the agent's marks.
+
+    The pod stays as long as this is used: its directory is mounted.
+    """
+
+    def __init__(self, socket: str, docked: Docked, pod: str) -> None:
+        self._docked = docked
+        self._client: Any = docker.APIClient(
+            base_url=f"unix://{socket}", version="1.41", timeout=120, max_pool_size=max(IN_FLIGHT)
+        )
+        filters = {"label": f"io.kubernetes.pod.name={pod}"}
+        rows = [self._client.inspect_container(row["Id"]) for row in self._client.containers(filters=filters)]
+        self._box = _wish(next(row for row in rows if row["HostConfig"]["NetworkMode"] == "none"))
+        self._main = _wish(next(row for row in rows if row["HostConfig"]["NetworkMode"] != "none"))
+        self._made: list[str] = []
+
+    def make(self, name: str) -> float:
+        """One pod; when its second container ran, in seconds since 1970."""
+        box = self._start(self._box, f"{name}-box")
+        inside = {"NetworkMode": f"container:{box}", "IpcMode": f"container:{box}"}
+        main = self._main | {"Hostname": "", "Domainname": "", "HostConfig": self._main["HostConfig"] | inside}
+        return self._docked.wait(self._start(main, f"{name}-main"))
+
+    def rate(self, count: int, in_flight: int) -> float:
+        """Pods a second, with so many in flight."""
+        begin = time.time()
+        with ThreadPoolExecutor(in_flight) as threads:
+            ends = list(threads.map(self.make, [f"bare-{number}" for number in range(count)]))
+        self.remove()
+        return count / (max(ends) - begin)
+
+    def remove(self) -> None:
+        """All that was made."""
+        with ThreadPoolExecutor(max(IN_FLIGHT)) as threads:
+            list(threads.map(lambda one: self._client.remove_container(one, force=True, v=True), self._made))
+        self._made.clear()
+
+    def close(self) -> None:
+        """Also when making went wrong."""
+        self.remove()
+        self._client.close()
+
+    def _start(self, wish: dict[str, Any], name: str) -> str:
+        identity = str(self._client.create_container_from_config(wish, name)["Id"])
+        self._made.append(identity)
+        self._client.start(identity)
+        return identity
+
+
+def _wish(row: dict[str, Any]) -> dict[str, Any]:
+    """What Docker has to be asked for to make such a container again."""
+    return {**row["Config"], "HostConfig": row["HostConfig"], "Labels": {}}
+
+
+def best_in_flight(bare: BarePods, count: int) -> int:
+    """With how many pods in flight Docker makes the most of them."""
+    rates = {in_flight: bare.rate(count, in_flight) for in_flight in IN_FLIGHT}
+    return max(rates, key=lambda in_flight: rates[in_flight])

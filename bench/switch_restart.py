@@ -1,0 +1,100 @@
+"""How long pods are cut off when the switch is killed and started again, seen by pings 10 ms apart."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from ipaddress import IPv4Address
+
+from bench.bare import BareCluster, bench_lab, inside, wait_until
+from bench.measurement import Measurement
+from bench.pod_attach import Pods, echo_request
+
+ROUNDS, PODS = 5, 20
+INTERVAL_SECONDS = 0.01
+
+
+def measure(say: Callable[[str], None]) -> list[Measurement]:
+    """From the moment at which the switch answers until packets flow; and daemon kills, in packets lost."""
+    with BareCluster(bench_lab(1)) as cluster:
+        (node,) = cluster.lab.nodes
+        spaces = cluster.add_namespaces([f"o{number}" for number in range(PODS)])
+        addresses = Pods.attach_all(node, spaces)
+        after, lost = [], []
+        for number in range(ROUNDS):
+            say(f"ovs-vswitchd killed, {number + 1} of {ROUNDS}")
+            with Stream(spaces[0], addresses[1]) as stream:
+                cluster.kill(f"{node.name} ovs-vswitchd")
+                answers = cluster.start_switch(node.name)
+                after.append(stream.first_answer_after(answers) - answers)
+        for number in range(ROUNDS):
+            say(f"podlane-sdn killed, {number + 1} of {ROUNDS}")
+            with Stream(spaces[0], addresses[1]) as stream:
+                stream.first_answer_after(time.monotonic())
+                cluster.kill(f"{node.name} sdn")
+                cluster.start(f"{node.name} sdn")
+                wait_until(lambda: cluster.network_ready(node.name), "the daemon")
+                stream.first_answer_after(time.monotonic())
+                lost.append(float(stream.lost()))
+    return [
+        Measurement(f"ovs-vswitchd killed, {PODS} pods: from its first answer to packets", "s", tuple(after), "1 s"),
+        Measurement("podlane-sdn killed and started, packets lost", "lost", tuple(lost), "0"),
+    ]
+
+
+class Stream:
+    """Pings from one pod to another until the end of the block."""
+
+    def __init__(self, space: str, target: IPv4Address) -> None:
+        with inside(space):
+            self._wire = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+        self._wire.settimeout(INTERVAL_SECONDS)
+        self._target = (str(target), 0)
+        self._sent: dict[int, float] = {}
+        self._answered: dict[int, float] = {}
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+
+    def __enter__(self) -> Stream:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        self._wire.close()
+
+    def first_answer_after(self, moment: float) -> float:
+        """When a ping was answered that had been sent after this time (of the steady clock)."""
+
+        def found() -> list[float]:
+            return [self._answered[number] for number in list(self._answered) if self._sent[number] > moment]
+
+        return min(wait_until(found, "an answer", pause=0.001))
+
+    def lost(self) -> int:
+        """How many of those that were sent before the last answered one."""
+        last = max(self._answered)
+        return sum(number not in self._answered for number in list(self._sent) if number < last)
+
+    def _send(self) -> None:
+        number = 0
+        while not self._ended.is_set():
+            number += 1
+            self._sent[number] = time.monotonic()
+            with contextlib.suppress(OSError):
+                self._wire.sendto(echo_request(number & 0xFFFF), self._target)
+            self._ended.wait(INTERVAL_SECONDS)
+
+    def _receive(self) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                data = self._wire.recv(256)
+                if data[20] == 0:
+                    self._answered.setdefault(struct.unpack_from("!H", data, 26)[0], time.monotonic())

@@ -1,0 +1,124 @@
+"""The proxy in user space: memory, calls and bytes, beside calls straight to the backend in the same run."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+
+from bench.bare import inside
+from bench.measurement import Measurement
+from tests.net.proxied import CLIENT_NAMESPACE, FRONTS, NODE, NODE_NAMESPACE, cabled, listening, redirect, socket_in
+
+SERVICES, CONNECTIONS = 10_000, 1000
+ROUNDS, CALLS, BLOCKS, BLOCK = 3, 500, 400, 1 << 20
+FRONT = FRONTS[1]
+ECHO, SWALLOW = b"e", b"s"
+
+Address = tuple[str, int]
+
+
+def measure(say: Callable[[str], None]) -> list[Measurement]:
+    """One backend that echoes short messages and swallows long ones, in a thread each."""
+    threading.stack_size(1 << 18)
+    with cabled(), listening() as backend:
+        backend.settimeout(None)
+        threading.Thread(target=_serve, args=(backend,), daemon=True).start()
+        straight, by_proxy = (str(NODE), backend.getsockname()[1]), (str(FRONT), 80)
+        with _proxy(straight) as (process, milliseconds):
+            say(f"{CONNECTIONS:,} connections")
+            memory = tuple(_memory(process, by_proxy))
+            say("calls and bytes")
+            calls = [(_calls(by_proxy), _calls(straight)) for _ in range(ROUNDS)]
+            bytes_ = [(_bytes(by_proxy), _bytes(straight)) for _ in range(ROUNDS)]
+    ours, floors = zip(*calls, strict=True)
+    fast, faster = zip(*bytes_, strict=True)
+    return [
+        Measurement(f"proxy: {SERVICES:,} services are taken in", "ms", (milliseconds,)),
+        Measurement(f"proxy: memory of {CONNECTIONS:,} connections more", "MB", memory),
+        Measurement(
+            "proxy: calls one after the other", "/s", ours, floor="straight to the backend", floor_samples=floors
+        ),
+        Measurement("proxy: one connection", "MB/s", fast, floor="straight to the backend", floor_samples=faster),
+    ]
+
+
+@contextlib.contextmanager
+def _proxy(backend: Address) -> Iterator[tuple[psutil.Process, float]]:
+    words = [
+        sys.executable,
+        "-m",
+        "bench.userspace_proxy_process",
+        backend[0],
+        str(backend[1]),
+        str(FRONT),
+        str(SERVICES),
+    ]
+    with inside(NODE_NAMESPACE):
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        port, milliseconds = process.stdout.readline().split()
+        redirect(int(port))
+        yield psutil.Process(process.pid), float(milliseconds)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _serve(backend: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            threading.Thread(target=_answer, args=(backend.accept()[0],), daemon=True).start()
+
+
+def _answer(connection: socket.socket) -> None:
+    with connection, contextlib.suppress(OSError):
+        while data := connection.recv(BLOCK):
+            if data.startswith(ECHO):
+                connection.sendall(data)
+
+
+def _called(address: Address) -> socket.socket:
+    connection = socket_in(CLIENT_NAMESPACE)
+    connection.connect(address)
+    return connection
+
+
+def _memory(process: psutil.Process, address: Address) -> Iterator[float]:
+    """Of each round, over what there was in the beginning."""
+    before = process.memory_info().rss
+    for _ in range(ROUNDS):
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(_called(address)) for _ in range(CONNECTIONS)]
+            for client in clients:
+                client.sendall(ECHO)
+            for client in clients:
+                client.recv(1)
+            yield (process.memory_info().rss - before) / 1e6
+
+
+def _calls(address: Address) -> float:
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        with _called(address) as client:
+            client.sendall(ECHO)
+            client.recv(1)
+    return CALLS / (time.perf_counter() - begin)
+
+
+def _bytes(address: Address) -> float:
+    block = SWALLOW * BLOCK
+    with _called(address) as client:
+        begin = time.perf_counter()
+        for _ in range(BLOCKS):
+            client.sendall(block)
+        client.shutdown(socket.SHUT_WR)
+        client.recv(1)
+        return BLOCKS * BLOCK / 1e6 / (time.perf_counter() - begin)

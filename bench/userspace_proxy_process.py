@@ -1,0 +1,43 @@
+"""The userspace proxy in a process of its own.
+
+`python -m bench.userspace_proxy_process BACKEND_ADDRESS BACKEND_PORT FRONT COUNT`
+
+It serves COUNT services, of which FRONT is the first cluster IP, on port 80, all by one backend; it prints its port and
+how many milliseconds it took to take them in, and runs until it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from ipaddress import IPv4Address
+
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.proxy.userspace.proxier import UserspaceProxier
+
+
+async def main(backend: EndpointInfo, front: IPv4Address, count: int) -> None:
+    """Until killed."""
+    proxy = UserspaceProxier(is_cluster=lambda _: True, is_node=lambda _: False)
+    await proxy.open()
+    ports = [
+        ServicePortInfo(
+            ServicePortName("bench", f"web-{number}", "", Protocol.TCP),
+            vnid=0,
+            cluster_ip=front + number,
+            port=80,
+            inside=(backend,),
+        )
+        for number in range(count)
+    ]
+    begin = time.perf_counter()
+    await proxy.replace(ports)
+    print(proxy.port, (time.perf_counter() - begin) * 1000, flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(
+        main(EndpointInfo(IPv4Address(sys.argv[1]), int(sys.argv[2])), IPv4Address(sys.argv[3]), int(sys.argv[4]))
+    )

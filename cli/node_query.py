@@ -1,0 +1,46 @@
+"""Sends a NodeQuery to the network daemon of a node and waits for the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from api.client.client import Client, ClientError, NotFound
+from api.meta.types import ObjectMeta
+from api.network.queries import NodeQuery, NodeQuerySpec, NodeQueryStatus
+
+TIMEOUT_SECONDS = 10.0
+POLL_SECONDS = 0.02
+
+
+class QueryFailed(ClientError):
+    """There is no answer; `str(error)` says why."""
+
+
+async def query_node(client: Client, spec: NodeQuerySpec, patience: float = TIMEOUT_SECONDS) -> NodeQueryStatus:
+    """The answer of a node within so many seconds. Raises Unanswered, with what it said, or that it said nothing."""
+    try:
+        query = await client.create(NodeQuery(metadata=ObjectMeta(generate_name="query-"), spec=spec))
+    except NotFound:
+        raise QueryFailed("this cluster's API server carries no questions to nodes") from None
+    try:
+        status = await _answer(client, query, patience)
+    finally:
+        with contextlib.suppress(NotFound):
+            await client.delete(NodeQuery, query.metadata.name)
+    if status.error:
+        raise QueryFailed(f"{spec.node_name} cannot answer: {status.error}")
+    return status
+
+
+async def _answer(client: Client, query: NodeQuery, patience: float) -> NodeQueryStatus:
+    deadline = time.monotonic() + patience
+    while True:
+        found = await client.get(NodeQuery, query.metadata.name)
+        if found.status.answered:
+            return found.status
+        if time.monotonic() > deadline:
+            name = query.spec.node_name
+            raise QueryFailed(f"{name} has not answered within {patience:.0f} s; does podlane-sdn run there?")
+        await asyncio.sleep(POLL_SECONDS)

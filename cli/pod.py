@@ -1,0 +1,123 @@
+"""`podlane pod`: pods that the administrator hands to the node agent of this host through its socket."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from api.codec import manifest
+from api.core.pod import Pod
+from api.meta.schema import MISSING, FieldError, quoted
+from api.meta.types import Status
+from cli.command import add_command
+
+SOCKET = "/run/podlane/node-agent.sock"
+ANSWER_SECONDS = 60.0
+
+Work = Callable[[argparse.Namespace, aiohttp.ClientSession], Awaitable[int]]
+
+
+class RequestRejected(OSError):
+    """The node agent refused, or there is none; `str(error)` is what it says."""
+
+
+def add_commands(parser: argparse.ArgumentParser) -> None:
+    """The commands under `podlane pod`."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    submit = add_command(commands, "submit", "run pods on this node, or replace those of the same names", _run(_submit))
+    submit.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
+    delete = add_command(commands, "delete", "end pods that were submitted to this node", _run(_delete))
+    delete.add_argument(
+        "names", metavar="[NAMESPACE/]NAME", nargs="+", type=_name, help="as in the manifest; of default if not said"
+    )
+    for command in (submit, delete):
+        command.add_argument("--socket", metavar="PATH", default=SOCKET, help=f"of the node agent ({SOCKET})")
+
+
+def _name(text: str) -> tuple[str, str]:
+    namespace, _, name = text.rpartition("/")
+    if not name or "/" in namespace or text.startswith("/"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME or NAMESPACE/NAME")
+    return namespace or "default", name
+
+
+def _run(work: Work) -> Callable[[argparse.Namespace], int]:
+    async def connected(arguments: argparse.Namespace) -> int:
+        connector = aiohttp.UnixConnector(path=arguments.socket)
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        async with aiohttp.ClientSession("http://node", connector=connector, timeout=timeout) as http:
+            return await work(arguments, http)
+
+    return lambda arguments: asyncio.run(connected(arguments))
+
+
+async def _submit(arguments: argparse.Namespace, http: aiohttp.ClientSession) -> int:
+    """Every document for itself: what is refused keeps nothing else from being submitted."""
+    code = 0
+    for file in arguments.files:
+        for document in manifest.read(_text(file)):
+            where = f"{file} document {document.number}"
+            problems = document.problems or tuple(_unfit(document.obj))
+            if problems or not isinstance(document.obj, Pod):
+                print(manifest.refusal(where, problems))
+                code = 1
+                continue
+            try:
+                print(await _put(http, arguments.socket, document.obj))
+            except RequestRejected as error:
+                print(f"{where}: {error}")
+                code = 1
+    return code
+
+
+def _text(file: str) -> str:
+    return sys.stdin.read() if file == "-" else Path(file).read_text()
+
+
+def _unfit(item: object) -> Iterable[FieldError]:
+    if not isinstance(item, Pod):
+        yield FieldError("kind", quoted(getattr(item, "KIND", None)), '"Pod" is accepted here')
+    elif not item.metadata.name:
+        yield FieldError("metadata.name", '""', "a name is required here", MISSING)
+
+
+async def _put(http: aiohttp.ClientSession, socket: str, pod: Pod) -> str:
+    namespace = pod.metadata.namespace or "default"
+    body = msgspec.json.encode(pod)
+    code, runs = await _ask(http, "PUT", (namespace, pod.metadata.name), socket, body)
+    done = "submitted" if code == 201 else "replaced"
+    return f"{namespace}/{pod.metadata.name}: {done}, runs as {runs.metadata.name}"
+
+
+async def _delete(arguments: argparse.Namespace, http: aiohttp.ClientSession) -> int:
+    code = 0
+    for name in arguments.names:
+        try:
+            await _ask(http, "DELETE", name, arguments.socket)
+            print(f"{'/'.join(name)}: ends")
+        except RequestRejected as error:
+            print(f"{'/'.join(name)}: {error}")
+            code = 1
+    return code
+
+
+async def _ask(
+    http: aiohttp.ClientSession, method: str, name: tuple[str, str], socket: str, body: bytes | None = None
+) -> tuple[int, Pod]:
+    """The answer's code and the pod. Raises Declined."""
+    path = "/pods/" + "/".join(quote(part, safe="") for part in name)
+    try:
+        async with http.request(method, path, data=body) as answer:
+            content = await answer.read()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise RequestRejected(f"no node agent answers on {socket}: {error or 'it takes too long'}") from None
+    if answer.status >= 400:
+        raise RequestRejected(msgspec.json.decode(content, type=Status).message)
+    return answer.status, msgspec.json.decode(content, type=Pod)

@@ -1,0 +1,1 @@
+"""`podlane network trace`: explains what becomes of a packet."""

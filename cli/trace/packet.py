@@ -1,0 +1,116 @@
+"""Arguments of `podlane network trace` to a packet and the place where it enters. Pure."""
+
+from __future__ import annotations
+
+import argparse
+from ipaddress import IPv4Address
+
+from api.network.queries import TraceQuestion
+from api.validation import network
+from cli.command import UsageError
+from cli.trace.topology import ClusterTopology, Host
+
+_FLAGS = {
+    "source": "--source-address",
+    "port": "--port",
+    "vnid": "--vnid",
+    "vlan": "--vlan",
+    "sourceMac": "--source-mac",
+    "targetMac": "--target-mac",
+    "fragment": "--fragment",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What can be said about the packet."""
+    who = "PROJECT/POD, a node, or an address (also of a container outside of any pod)"
+    parser.add_argument("source", metavar="SRC", help=who)
+    parser.add_argument("target", metavar="DST", help=f"{who}, or PROJECT/SERVICE")
+    kinds = parser.add_argument_group("what packet it is")
+    add = kinds.add_argument
+    protocols = "protocol (icmp; that of the port, where DST is a service); arp: SRC asks who has DST"
+    add("--proto", choices=network.PROTOCOLS, default="", help=protocols)
+    add("--port", type=int, default=0, metavar="N", help="target port of tcp and udp (the first one of a service)")
+    add("--fragment", choices=network.FRAGMENTS, default="", help="only a part of a packet; later ones carry no port")
+    add("--vlan", type=int, metavar="N", help="it carries a VLAN tag")
+    add("--source-address", metavar="ADDRESS", default="", help="the address that the packet claims to be from")
+    add("--source-mac", metavar="MAC", default="", help="the MAC that the frame claims to be from")
+    add("--target-mac", metavar="MAC", default="", help="the MAC that the frame is sent to")
+    entrances = parser.add_argument_group("where it enters, if not from SRC")
+    either = entrances.add_mutually_exclusive_group()
+    either.add_argument("--from-outside", action="store_true", help="from outside, through the node's network stack")
+    either.add_argument("--from-tunnel", metavar="HOST", default="", help="in VXLAN from a node, or from any address")
+    entrances.add_argument("--vnid", type=int, metavar="N", help="the VNID in the VXLAN packet")
+    entrances.add_argument("--on", metavar="NODE", default="", help="the node that it reaches (that of DST)")
+
+
+def build_question(
+    arguments: argparse.Namespace, source: Host, target: Host, known: ClusterTopology
+) -> tuple[str, TraceQuestion]:
+    """The node whose switch is asked first, and the question. Raises WrongUse."""
+    is_foreign = arguments.from_outside or bool(arguments.from_tunnel)
+    node, enters = _foreign(arguments, target, known) if is_foreign else _own(arguments, source)
+    protocol, port = _kind(arguments, target, known)
+    asked = TraceQuestion(
+        enters=enters,
+        source=arguments.source_address or str(source.address),
+        target=str(target.address),
+        sender=str(source.address) if enters in {"pod", "docker"} else "",
+        tunnel_source=_tunnel_source(arguments.from_tunnel, known) if enters == "tunnel" else "",
+        vnid=arguments.vnid or 0,
+        protocol=protocol,
+        port=port,
+        source_mac=arguments.source_mac,
+        target_mac=arguments.target_mac,
+        vlan=arguments.vlan,
+        fragment=arguments.fragment,
+    )
+    problems = [problem._replace(path=_FLAGS.get(problem.path, problem.path)) for problem in network.check_trace(asked)]
+    if problems:
+        raise UsageError("; ".join(map(str, problems)))
+    return node, asked
+
+
+def _kind(arguments: argparse.Namespace, target: Host, known: ClusterTopology) -> tuple[str, int]:
+    """Protocol and port: what is not said of a packet to a service follows from its ports."""
+    said: str = arguments.proto
+    front = known.front(target.address, arguments.port, said)
+    if front is not None:
+        return front.protocol, front.port
+    is_service = known.front(target.address) is not None
+    return said or ("tcp" if is_service else "icmp"), arguments.port
+
+
+def _own(arguments: argparse.Namespace, source: Host) -> tuple[str, str]:
+    if arguments.vnid is not None:
+        raise UsageError("--vnid goes with --from-tunnel: what SRC itself sends has the VNID of its project")
+    if arguments.on:
+        raise UsageError("--on goes with --from-outside and --from-tunnel: what SRC itself sends begins where SRC is")
+    if not source.enters:
+        raise UsageError(f"{source} is in no node's subnet: say how its packet enters, --from-outside or --from-tunnel")
+    return source.node, source.enters
+
+
+def _foreign(arguments: argparse.Namespace, target: Host, known: ClusterTopology) -> tuple[str, str]:
+    if arguments.source_address:
+        raise UsageError(
+            "--source-address is for what SRC itself sends; here SRC is the address that the packet claims"
+        )
+    if arguments.from_tunnel and arguments.vnid is None:
+        raise UsageError("--from-tunnel needs --vnid: the VNID in the VXLAN packet")
+    if arguments.from_outside and arguments.vnid is not None:
+        raise UsageError("--vnid goes with --from-tunnel: what comes from outside has VNID 0")
+    node = arguments.on or target.node
+    if not node:
+        raise UsageError(f"{target} is on no node: say which one the packet reaches, --on NODE")
+    there_are = known.nodes & known.subnets.keys()
+    if node not in there_are:
+        raise UsageError(f"{node} is no node with a subnet; such are {', '.join(sorted(there_are))}")
+    return node, "tunnel" if arguments.from_tunnel else "node"
+
+
+def _tunnel_source(text: str, known: ClusterTopology) -> str:
+    try:
+        return str(known.addresses[text] if text in known.addresses else IPv4Address(text))
+    except ValueError:
+        raise UsageError(f"--from-tunnel {text}: is neither a node nor an IPv4 address") from None

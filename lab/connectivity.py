@@ -1,0 +1,133 @@
+"""Measures which pods reach which pods and services, with real packets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from lab.process import run
+from reconcile.terminal import GREEN, GREY, RED, colored
+
+OUTSIDE_NAME = "outside"
+CALL_SECONDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A pod that takes part: its project and VNID (0 with the flat network), and the container from which it sends."""
+
+    project: str
+    vnid: int
+    name: str
+    address: str
+    container: str
+    docker_socket: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedService:
+    """A service that is called by its name."""
+
+    project: str
+    vnid: int
+    name: str
+
+    @property
+    def address(self) -> str:
+        """What callers use."""
+        return f"http://{self.name}.{self.project}.svc.cluster.local/"
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """`reached` holds the pairs (source address, target address) between which a packet went and its answer came.
+
+    Of a service every answer counts, of the web server or of a pod's behind it.
+    """
+
+    members: tuple[Probe, ...]
+    services: tuple[ProbedService, ...]
+    outside: str
+    reached: frozenset[tuple[str, str]]
+
+    @property
+    def targets(self) -> tuple[Probe | ProbedService, ...]:
+        """Whom everybody calls."""
+        return (*self.members, *self.services)
+
+    def expected(self, source: Probe, target: Probe | ProbedService) -> bool:
+        """Whether the two may speak: of one lane, or one of them global."""
+        return source.vnid == target.vnid or 0 in {source.vnid, target.vnid}
+
+    def surprises(self) -> tuple[str, ...]:
+        """Every pair that is not as expected, as a sentence."""
+        found = []
+        for source in self.members:
+            for target in self.targets:
+                got, wanted = (source.address, target.address) in self.reached, self.expected(source, target)
+                if got != wanted:
+                    verb = "reaches" if got else "does not reach"
+                    found.append(f"{source.project}/{source.name} {verb} {target.project}/{target.name}")
+            if (source.address, self.outside) not in self.reached:
+                found.append(f"{source.project}/{source.name} does not reach the outside ({self.outside})")
+        return tuple(found)
+
+    def text(self) -> str:
+        """Rows send, columns receive: `+` an answer came, `.` none came and none should, `!` not as expected."""
+        names = [f"{member.project}/{member.name}" for member in self.members]
+        width = max(map(len, names))
+        heads = [*(member.name for member in self.members), *map(_head, self.services), OUTSIDE_NAME]
+        lines = ["from \\ to".ljust(width) + "  " + "  ".join(heads)]
+        for source, name in zip(self.members, names, strict=True):
+            cells = [self._cell(source, one).center(len(head)) for one, head in zip(self.targets, heads, strict=False)]
+            outside = _cell((source.address, self.outside) in self.reached, True).center(len(OUTSIDE_NAME))
+            painted = [_painted(cell) for cell in [*cells, outside]]
+            lines.append(name.ljust(width) + "  " + "  ".join(painted).rstrip())
+        return "\n".join(lines)
+
+    def _cell(self, source: Probe, target: Probe | ProbedService) -> str:
+        return _cell((source.address, target.address) in self.reached, self.expected(source, target))
+
+
+def _head(service: ProbedService) -> str:
+    return f"svc/{service.project}"
+
+
+def _cell(got: bool, wanted: bool) -> str:
+    if got != wanted:
+        return "!+" if got else "!-"
+    return "+" if got else "."
+
+
+def _painted(cell: str) -> str:
+    mark = cell.strip()
+    return colored(cell, RED if mark.startswith("!") else GREEN if mark == "+" else GREY)
+
+
+def measure(members: Sequence[Probe], services: Sequence[ProbedService], outside: str) -> Matrix:
+    """Send from every pod to every pod, service and to the outside, all at once. Raises LabError."""
+    targets = [*(member.address for member in members), *(service.address for service in services), outside]
+    with ThreadPoolExecutor(max_workers=len(members) or 1) as threads:
+        answers = threads.map(lambda member: _probe(member, targets), members)
+        reached = {(member.address, target) for member, found in zip(members, answers, strict=True) for target in found}
+    return Matrix(tuple(members), tuple(services), outside, frozenset(reached))
+
+
+def _probe(member: Probe, targets: Sequence[str]) -> set[str]:
+    """The targets that answer at least one of three echo requests, or a call by name.
+
+    Asked by Docker's own command: its Python library loses what an exec says before the library listens.
+    """
+    probes = " ".join(f"({_command(target)} >/dev/null 2>&1 && echo {target}) &" for target in targets)
+    return set(
+        run(
+            "docker", "-H", f"unix://{member.docker_socket}", "exec", member.container, "sh", "-c", f"{probes} wait"
+        ).split()
+    )
+
+
+def _command(target: str) -> str:
+    if target.startswith("http"):
+        return f"curl -s -m {CALL_SECONDS} {target}"
+    return f"ping -c 3 -W 1 -A {target}"

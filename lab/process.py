@@ -1,0 +1,46 @@
+"""Runs a program and reports its output when it fails; locks a lab for one command at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+
+from lab.topology import Site
+
+
+class LabError(Exception):
+    """`str(error)` is a sentence for the person at the terminal."""
+
+
+def run(*command: str, environment: Mapping[str, str] | None = None) -> str:
+    """What the program prints. Raises LabError with its own words."""
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=60)
+    except FileNotFoundError:
+        raise LabError(f"{command[0]} is not installed; `make lab` installs what the lab needs") from None
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{' '.join(command)}: did not end within 60 s") from None
+    except subprocess.CalledProcessError as error:
+        raise LabError(f"{' '.join(command)}: {(error.stderr or error.stdout).strip()}") from None
+    return done.stdout
+
+
+def succeeds(*command: str) -> bool:
+    """Whether the program ends with 0."""
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+@contextlib.contextmanager
+def exclusive(site: Site) -> Iterator[None]:
+    """Nobody else brings this lab up or down meanwhile. Raises LabError when somebody does.
+
+    The name of a socket without a file: the kernel frees it with the process, however that ends.
+    """
+    with socket.socket(socket.AF_UNIX) as name:
+        try:
+            name.bind(f"\0{site.prefix}-lab")
+        except OSError:
+            raise LabError("the lab is being brought up or taken down by another command; wait for it") from None
+        yield

@@ -1,0 +1,38 @@
+"""The next free IP address or OpenFlow port number, round robin, so that freed numbers rest. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import IPv4Address
+
+from sdn.topology import FIRST_POD_PORT, LAST_POD_PORT
+
+
+class Exhausted(Exception):
+    """`str(error)` says which range is full."""
+
+
+def next_number(first: int, last: int, taken: Collection[int], cursor: int) -> int | None:
+    """The first number after `cursor` in first..last, wrapping around, that is not taken; None when all are."""
+    size = last - first + 1
+    start = cursor + 1 - first if first <= cursor <= last else 0
+    return next((n for n in (first + (start + step) % size for step in range(size)) if n not in taken), None)
+
+
+def next_address(
+    first: IPv4Address, last: IPv4Address, taken: Collection[IPv4Address], cursor: IPv4Address | None
+) -> IPv4Address:
+    """An address for a pod. Raises Exhausted."""
+    number = next_number(int(first), int(last), {int(address) for address in taken}, int(cursor) if cursor else 0)
+    if number is None:
+        size = int(last) - int(first) + 1
+        raise Exhausted(f"no free address: all {size} from {first} to {last} are taken by pods of this node")
+    return IPv4Address(number)
+
+
+def next_ofport(taken: Collection[int], cursor: int) -> int:
+    """An OpenFlow port number for a pod. It is asked of the switch, so that a restarted switch gives the same."""
+    number = next_number(FIRST_POD_PORT, LAST_POD_PORT, taken, cursor)
+    if number is None:
+        raise Exhausted("no free OpenFlow port number")
+    return number

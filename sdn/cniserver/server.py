@@ -1,0 +1,200 @@
+"""Serves ADD, DEL, CHECK and STATUS of pods on a unix socket, for the CNI plugin and the node agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from api.network.attach import (
+    CNI,
+    NODE_AGENT,
+    AttachError,
+    Attachment,
+    AttachRequest,
+    DetachRequest,
+    NetworkStatus,
+    Sandboxes,
+    problems,
+)
+from reconcile.errors import DriverError, Gone, NotReady
+from sdn import metrics
+from sdn.cniserver.pod_ports import InterfaceConfig, host_veth_name
+from sdn.controller import NetworkController
+from sdn.drivers.netlink import netns_id
+from sdn.model.match import mac_text
+from sdn.topology import NodeNetwork, mac_of
+
+CONFLIST = "10-podlane.conflist"
+
+
+def conflist(socket: str) -> str:
+    """For container runtimes: a CNI network configuration list whose only plugin asks at this socket.
+
+    In the version that runtimes of the years before 1.0.0 speak, too; nothing is missing in it.
+    """
+    plugin = {"type": "podlane-cni", "socket": socket}
+    return json.dumps({"cniVersion": "0.4.0", "name": "podlane", "plugins": [plugin]}, indent=2) + "\n"
+
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+REQUEST_TIMEOUT_SECONDS = 10.0
+"""How long a request waits for the network, or for the project's lane, before it is told to ask again."""
+
+CLOSING_SECONDS = 1.0
+"""How long requests that are at work may still take when the daemon ends."""
+
+UNKNOWN_SANDBOX, BAD_REQUEST, TRY_AGAIN, NOT_READY, REFUSED = 3, 4, 11, 50, 100
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class CniServer:
+    """Serves one network on one unix socket that only root may open; `tells_names`: there are names at the gateway."""
+
+    def __init__(self, network: NetworkController, socket: Path, *, tells_names: bool) -> None:
+        self._network = network
+        self._tells_names = tells_names
+        self._socket = socket
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Listen; a socket left over from an earlier start is replaced."""
+        app = web.Application(middlewares=[_errors])
+        app.router.add_post("/ADD", self._add)
+        app.router.add_post("/DEL", self._del)
+        app.router.add_post("/CHECK", self._check)
+        app.router.add_get("/STATUS", self._status)
+        app.router.add_get("/SANDBOXES", self._sandboxes)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSING_SECONDS)
+        await self._runner.setup()
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            await web.UnixSite(self._runner, str(self._socket)).start()
+        finally:
+            os.umask(before)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _add(self, request: web.Request) -> web.Response:
+        body = await _body(request, AttachRequest)
+        wish = _interface_config(body)
+        with metrics.ATTACH_SECONDS.time():
+            if not self._network.is_attached(wish):
+                await self._attach(body, wish)
+            return _success(self._attachment(body.sandbox))
+
+    async def _attach(self, body: AttachRequest, wish: InterfaceConfig) -> None:
+        try:
+            await asyncio.wait_for(asyncio.shield(self._network.attach(wish)), REQUEST_TIMEOUT_SECONDS)
+        except TimeoutError:
+            self._network.detach(body.sandbox)
+            reason = self._network.why_not(body.namespace)
+            raise NotReady(f"sandbox {body.sandbox} is not attached: {reason}") from None
+
+    def _attachment(self, sandbox: str) -> Attachment:
+        address, view = self._network.address_of(sandbox), self._network.view
+        if address is None or view is None:
+            raise NotReady(f"sandbox {sandbox} was detached meanwhile")
+        return Attachment(
+            ip=str(address),
+            gateway=str(view.node.gateway),
+            mac=mac_text(mac_of(address.ip)),
+            mtu=view.cluster.mtu,
+            host_interface=host_veth_name(sandbox),
+            nameserver=self._nameserver(view),
+        )
+
+    def _nameserver(self, view: NodeNetwork) -> str:
+        return str(view.node.gateway) if self._tells_names else ""
+
+    async def _del(self, request: web.Request) -> web.Response:
+        body = await _body(request, DetachRequest)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._network.detach(body.sandbox)), REQUEST_TIMEOUT_SECONDS)
+        except TimeoutError:
+            raise NotReady(f"sandbox {body.sandbox} is not detached yet: {self._network.unready}") from None
+        return web.json_response({})
+
+    async def _check(self, request: web.Request) -> web.Response:
+        body = await _body(request, AttachRequest)
+        await self._network.check(_interface_config(body))
+        return web.json_response({})
+
+    async def _status(self, _: web.Request) -> web.Response:
+        view: NodeNetwork | None = self._network.view
+        if self._network.unready or view is None:
+            raise NotReady(self._network.unready)
+        status = NetworkStatus(
+            ready=True,
+            subnet=str(view.node.subnet),
+            gateway=str(view.node.gateway),
+            mtu=view.cluster.mtu,
+            nameserver=self._nameserver(view),
+        )
+        return _success(status)
+
+    async def _sandboxes(self, request: web.Request) -> web.Response:
+        runtime = request.query.get("runtime", "")
+        if runtime not in {NODE_AGENT, CNI}:
+            raise web.HTTPBadRequest(text=f"runtime is {runtime!r}; {NODE_AGENT} or {CNI} is accepted")
+        return _success(Sandboxes(sandboxes=self._network.sandboxes(runtime)))
+
+
+def _interface_config(body: AttachRequest) -> InterfaceConfig:
+    """Raises Gone when the network namespace is, Refused when it is no sandbox's."""
+    return InterfaceConfig(
+        body.sandbox,
+        body.namespace,
+        body.name,
+        body.uid,
+        body.netns,
+        netns_id(body.netns),
+        body.ifname,
+        body.runtime,
+        body.ingress_bandwidth,
+        body.egress_bandwidth,
+    )
+
+
+async def _body(request: web.Request, kind: type[R]) -> R:
+    try:
+        body = msgspec.json.decode(await request.read(), type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise web.HTTPBadRequest(text=str(error)) from None
+    wrong = tuple(problems(body)) if isinstance(body, AttachRequest) else ()
+    if wrong:
+        raise web.HTTPBadRequest(text="; ".join(wrong))
+    return body
+
+
+def _success(value: msgspec.Struct, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPBadRequest as error:
+        answer, status = AttachError(code=BAD_REQUEST, msg=error.text or "bad request"), 400
+    except NotReady as error:
+        code = NOT_READY if request.path == "/STATUS" else TRY_AGAIN
+        answer, status = AttachError(code=code, msg=str(error)), 503
+    except Gone as error:
+        answer, status = AttachError(code=UNKNOWN_SANDBOX, msg=str(error)), 404
+    except DriverError as error:
+        answer, status = AttachError(code=REFUSED, msg=str(error)), 400
+    metrics.ATTACH_ERRORS.labels(request.path.strip("/")).inc()
+    return _success(answer, status)

@@ -1,0 +1,1 @@
+"""The OpenFlow 1.4 client of the bridge."""

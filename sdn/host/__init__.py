@@ -1,0 +1,1 @@
+"""What the node itself holds, whichever pods are attached: links, routes, firewall."""

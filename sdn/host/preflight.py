@@ -1,0 +1,70 @@
+"""Conflicts of the pod network with what is already on the node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv4Network
+
+from sdn.model.host import ALIAS, DOCKER_BRIDGE, GATEWAY_PORT, OWNER, Bridge, Link, Route
+from sdn.topology import Cluster
+
+VXLAN_OVERHEAD = 50
+"""Bytes that a tunnel adds to a packet."""
+
+
+def underlay_link(address: IPv4Address, links: Mapping[str, Link]) -> Link | None:
+    """The link that carries the node's address."""
+    return next((link for link in links.values() if any(one.ip == address for one in link.addresses)), None)
+
+
+def conflicts(
+    cluster: Cluster, address: IPv4Address, links: Mapping[str, Link], routes: Iterable[Route], bridge: Bridge | None
+) -> Iterator[str]:
+    """A sentence for each, with what to do about it. Links and routes of our own do not count.
+
+    `bridge` is br0, if there is one.
+    """
+    ours = _ours(links, bridge)
+    if GATEWAY_PORT in links and GATEWAY_PORT not in ours:
+        yield (
+            f"there is a link {GATEWAY_PORT} that Podlane did not make (a VPN, perhaps); it is left alone. Rename it, "
+            f"for example with `dev-type tun` and `dev vpn0` in OpenVPN"
+        )
+    reserved = [("cluster network", network) for network in cluster.networks]
+    reserved.append(("service network", cluster.service_network))
+    for name, network in reserved:
+        if address in network:
+            yield f"the node's address {address} lies in the {name} {network}; give the node an address outside of it"
+        for link in links.values():
+            for one in link.addresses if link.name not in ours else ():
+                if one.network.overlaps(network):
+                    yield (
+                        f"{link.name} has the address {one}, which overlaps the {name} {network}; "
+                        f"renumber {link.name}, or set up the cluster with another {name}"
+                    )
+        yield from _route_conflicts(name, network, [route for route in routes if route.device not in ours])
+    base = underlay_link(address, links)
+    if base is not None and cluster.mtu > base.mtu - VXLAN_OVERHEAD:
+        yield (
+            f"the pods' MTU is {cluster.mtu}, but {base.name} carries {base.mtu} bytes and a tunnel takes "
+            f"{VXLAN_OVERHEAD}; at most {base.mtu - VXLAN_OVERHEAD} is accepted (mtu of the master)"
+        )
+
+
+def _ours(links: Mapping[str, Link], bridge: Bridge | None) -> frozenset[str]:
+    """Links that are ours by their marks: the gateway port by its bridge, Docker's bridge by its alias."""
+    ours = {"lo"}
+    if bridge is not None and OWNER in bridge.external_ids and bridge.port(GATEWAY_PORT) is not None:
+        ours.add(GATEWAY_PORT)
+    if DOCKER_BRIDGE in links and links[DOCKER_BRIDGE].alias == ALIAS:
+        ours.add(DOCKER_BRIDGE)
+    return frozenset(ours)
+
+
+def _route_conflicts(name: str, network: IPv4Network, routes: Iterable[Route]) -> Iterator[str]:
+    for route in routes:
+        if route.target.prefixlen and route.target.overlaps(network):
+            yield (
+                f"there is a route to {route.target} through {route.device}, which overlaps the {name} {network}; "
+                f"remove it, or set up the cluster with another {name}"
+            )

@@ -1,0 +1,1 @@
+"""Values that drivers and policy share. No decisions."""

@@ -1,0 +1,229 @@
+"""Flows, actions, groups and flow sets as values, in the text that `ovs-ofctl` prints. Pure.
+
+`goto` only moves forward. Values are whole numbers; nothing here knows the meaning of a table or a register.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from sdn.model.match import Field, Match, value_text
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Send the packet out of an OpenFlow port. Open vSwitch never sends it back to where it came from."""
+
+    port: int
+
+    def __str__(self) -> str:
+        return f"output:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputInPort:
+    """Send the packet back to where it came from."""
+
+    def __str__(self) -> str:
+        return "IN_PORT"
+
+
+@dataclass(frozen=True, slots=True)
+class SetField:
+    """Write a whole field."""
+
+    field: Field
+    value: int
+
+    def __str__(self) -> str:
+        return f"set_field:{value_text(self.field, self.value)}->{self.field.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class RegLoad:
+    """Write the `bits` bits of a field that begin at bit `low` (0 is the least significant)."""
+
+    field: Field
+    low: int
+    bits: int
+    value: int
+
+    def __str__(self) -> str:
+        return f"load:{self.value:#x}->{self.field.name}[{self.low}..{self.low + self.bits - 1}]"
+
+
+@dataclass(frozen=True, slots=True)
+class RegMove:
+    """Copy `bits` bits from bit 0 of one field to bit 0 of another."""
+
+    source: Field
+    target: Field
+    bits: int
+
+    def __str__(self) -> str:
+        if self.bits == self.source.bits == self.target.bits:
+            return f"move:{self.source.name}->{self.target.name}"
+        last = self.bits - 1
+        return f"move:{self.source.name}[0..{last}]->{self.target.name}[0..{last}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Goto:
+    """Go on in a later table; always the last action."""
+
+    table: int
+
+    def __str__(self) -> str:
+        return f"goto_table:{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ct:
+    """Look the packet up in a zone of connection tracking, give it the addresses of its connection, go on in a table.
+
+    With `commit` a packet that belongs to none begins a connection, addressed to `dst` and `port` or coming from `src`
+    instead of what it says. Without, such a packet goes on as it is.
+    """
+
+    zone: int
+    table: int
+    commit: bool = False
+    dst: IPv4Address | None = None
+    port: int = 0
+    src: IPv4Address | None = None
+
+    def __str__(self) -> str:
+        end = f":{self.port}" if self.port else ""
+        nat = f"(dst={self.dst}{end})" if self.dst else f"(src={self.src})" if self.src else ""
+        return f"ct({'commit,' if self.commit else ''}table={self.table},zone={self.zone},nat{nat})"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAction:
+    """One bucket of a group decides what becomes of the packet."""
+
+    group: int
+
+    def __str__(self) -> str:
+        return f"group:{self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resubmit:
+    """Do what another table says, then go on here; a table that says nothing does no harm."""
+
+    table: int
+
+    def __str__(self) -> str:
+        return f"resubmit(,{self.table})"
+
+
+@dataclass(frozen=True, slots=True)
+class Multipath:
+    """Write one of 0 to `choices` - 1 to a register, always the same for one connection: by its addresses and ports."""
+
+    choices: int
+    target: Field
+
+    def __str__(self) -> str:
+        return f"multipath(symmetric_l3l4+udp,0,modulo_n,{self.choices},0,{self.target.name}[])"
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """Write a row: IPv4 packets of this source with `key` in a register get `loads` in others.
+
+    It goes away when no packet has met it for `idle_seconds` (at most 65,535).
+    """
+
+    table: int
+    priority: int
+    cookie: int
+    idle_seconds: int
+    key: tuple[Field, int]
+    loads: tuple[tuple[Field, int], ...]
+
+    def __str__(self) -> str:
+        field, number = self.key
+        loads = ",".join(f"load:{value:#x}->{target.name}[]" for target, value in self.loads)
+        return (
+            f"learn(table={self.table},idle_timeout={self.idle_seconds},priority={self.priority},"
+            f"cookie={self.cookie:#x},eth_type=0x800,nw_src[],{field.name}={number:#x},{loads})"
+        )
+
+
+Action = Output | OutputInPort | SetField | RegLoad | RegMove | Goto | Ct | GroupAction | Resubmit | Multipath | Learn
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """One row of one table. No actions means that the packet is dropped.
+
+    `cookie` tells whose row it is; two flows with the same table, priority and match are the same row to the switch.
+    """
+
+    table: int
+    priority: int
+    match: Match
+    actions: tuple[Action, ...] = ()
+    cookie: int = 0
+
+    def __post_init__(self) -> None:
+        for action in self.actions[:-1]:
+            if isinstance(action, Goto):
+                raise ValueError(f"goto_table:{action.table} is not the last action")
+        last = self.actions[-1] if self.actions else None
+        if isinstance(last, Goto | Ct) and last.table <= self.table:
+            raise ValueError(f"table {self.table} cannot go back to table {last.table}")
+
+    @property
+    def row(self) -> tuple[int, int, Match]:
+        """What makes the switch take two flows for the same row."""
+        return self.table, self.priority, self.match
+
+    def __str__(self) -> str:
+        match = f",{self.match}" if self.match.fields else ""
+        actions = ",".join(map(str, self.actions)) or "drop"
+        return f"table={self.table},priority={self.priority}{match} actions={actions}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What may become of a packet; how often compared with others is in `weight`."""
+
+    weight: int
+    actions: tuple[Action, ...]
+
+    def __str__(self) -> str:
+        return f"bucket=weight:{self.weight},actions={','.join(map(str, self.actions))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Buckets of which every connection gets one, by a hash of its addresses and ports.
+
+    With a sum of weights of at most 64 times the smallest, Open vSwitch deals out up to 64 values of the hash; with
+    more it hashes every connection by itself (group type `select` in ovs-ofctl(8)).
+    """
+
+    number: int
+    buckets: tuple[Bucket, ...]
+
+    def __hash__(self) -> int:
+        """Groups are hashed by the ten thousand; their numbers differ."""
+        return self.number
+
+    def __str__(self) -> str:
+        return f"group_id={self.number},type=select,{','.join(map(str, self.buckets))}"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSet:
+    """Rows of tables, and the groups that they lead to."""
+
+    flows: frozenset[Flow] = frozenset()
+    groups: frozenset[Group] = frozenset()
+
+    def __or__(self, other: FlowSet) -> FlowSet:
+        return FlowSet(self.flows | other.flows, self.groups | other.groups)

@@ -1,0 +1,46 @@
+"""Flows that decide who may send to a pod. Pure."""
+
+from __future__ import annotations
+
+from sdn.model.flow import Flow, Output, RegLoad, RegMove, SetField
+from sdn.model.match import ETH_DST, IP_DST, Match, field_equals, ip
+from sdn.pipeline.cookies import DOCKER_COOKIE, make_flow, pod_cookie
+from sdn.pipeline.pod_connectivity import DOCKER_MAC_PREFIX
+from sdn.pipeline.tables import SRC_VNID, Priority, Table
+from sdn.topology import GLOBAL_VNID, DockerNetwork, Pod
+
+
+def pod_ingress_flows(pod: Pod) -> frozenset[Flow]:
+    """Let a pod receive from its own project and from VNID 0.
+
+    Packets from other projects are dropped in DELIVER by a flow of the pod's own, which counts them.
+    """
+    cookie = pod_cookie(pod)
+    deliver = (SetField(ETH_DST, pod.mac), Output(pod.ofport))
+    arrives = ip(dst=pod.address)
+    rows = set()
+    for sender in allowed_sources(pod.vnid):
+        rows.add(make_flow(Table.DELIVER, Priority.SUBNET, arrives & sender, *deliver, cookie=cookie))
+    if pod.vnid != GLOBAL_VNID:
+        rows.add(make_flow(Table.DELIVER, Priority.CLUSTER, arrives, cookie=cookie))
+    return frozenset(rows)
+
+
+def allowed_sources(vnid: int) -> tuple[Match, ...]:
+    """From whom this VNID may receive: from itself and from VNID 0; VNID 0 from all."""
+    if vnid == GLOBAL_VNID:
+        return (Match(),)
+    return field_equals(SRC_VNID, GLOBAL_VNID), field_equals(SRC_VNID, vnid)
+
+
+def docker_ingress_flows(docker: DockerNetwork) -> frozenset[Flow]:
+    """Let containers outside of any pod receive from the project of Docker's bridge and from VNID 0.
+
+    The MAC of a container follows from its IP address.
+    """
+    arrives = ip(dst=docker.subnet)
+    deliver = (RegMove(IP_DST, ETH_DST, 32), RegLoad(ETH_DST, 32, 16, DOCKER_MAC_PREFIX), Output(docker.ofport))
+    return frozenset(
+        make_flow(Table.DELIVER, Priority.SUBNET, arrives & sender, *deliver, cookie=DOCKER_COOKIE)
+        for sender in allowed_sources(docker.vnid)
+    )

@@ -1,0 +1,1 @@
+"""Services on one node, as kube-proxy implements them."""

@@ -1,0 +1,1 @@
+"""The userspace proxy mode: the daemon itself forwards the connections to services."""

@@ -1,0 +1,54 @@
+"""Reports on the service ports of the node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from api.network.queries import LeftOutReport, PortReport, ServicesAnswer, ServicesQuestion
+from sdn.model.service_port import EndpointInfo, ServicePortInfo
+from sdn.proxy.service_ports import Key, ServiceState
+
+MAX_PORTS = 500
+"""In one answer."""
+
+
+def services_report(asked: ServicesQuestion, served: Mapping[Key, ServiceState]) -> ServicesAnswer:
+    """The ports of the services that are asked for, by name, and what is left out of them."""
+    keys = sorted(key for key in served if _is_asked(asked, key))
+    ports = [port for key in keys for port in served[key].ports.values()]
+    return ServicesAnswer(
+        ports=tuple(map(port_report, ports[:MAX_PORTS])),
+        left_out=tuple(one for key in keys for one in rejection_reports(key, served[key]))[:MAX_PORTS],
+        more=max(len(ports) - MAX_PORTS, 0),
+    )
+
+
+def _is_asked(asked: ServicesQuestion, key: Key) -> bool:
+    return asked.namespace in ("", key[0]) and asked.name in ("", key[1])
+
+
+def rejection_reports(key: Key, served: ServiceState) -> Iterator[LeftOutReport]:
+    """What of one service is not programmed."""
+    return (LeftOutReport(service="/".join(key), what=one.what, why=one.why) for one in served.left_out)
+
+
+def port_report(port: ServicePortInfo) -> PortReport:
+    """One port, for people."""
+    addresses = [*([port.cluster_ip] if port.cluster_ip is not None else []), *port.outside_ips]
+    fronts = [f"{address}:{port.port}" for address in addresses] + [f"*:{port.node_port}"] * bool(port.node_port)
+    return PortReport(
+        service=f"{port.key.namespace}/{port.key.service}",
+        port=f"{port.port}/{port.key.protocol.name}",
+        name=port.key.port_name,
+        vnid=port.vnid,
+        fronts=tuple(fronts),
+        inside=endpoint_texts(port.inside),
+        everywhere=endpoint_texts(port.everywhere),
+        outside=endpoint_texts(port.outside),
+        affinity_seconds=port.affinity_seconds,
+    )
+
+
+def endpoint_texts(backends: Iterable[EndpointInfo]) -> tuple[str, ...]:
+    """`ADDRESS:PORT` of each."""
+    return tuple(f"{one.address}:{one.port}" for one in backends)
