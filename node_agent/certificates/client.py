@@ -16,7 +16,7 @@ from api.pki.pem import BadPem, Certificate, Subject
 from node_agent.certificates import crypto, csr
 from node_agent.certificates.csr import CertificateSpec, request_certificate
 from node_agent.clock import wall_clock
-from node_agent.settings import Settings
+from node_agent.config import Settings
 from reconcile.errors import NotReady
 from reconcile.loop import Loop, LoopTiming, retry_delay
 

@@ -17,7 +17,7 @@ from api.pki.pem import BadPem, Subject
 from node_agent.certificates import crypto, csr
 from node_agent.certificates.crypto import KeyPair
 from node_agent.certificates.csr import CertificateSpec, request_certificate
-from node_agent.settings import Settings
+from node_agent.config import Settings
 from reconcile.errors import Refused
 from reconcile.loop import Loop, LoopTiming
 

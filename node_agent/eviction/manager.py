@@ -10,11 +10,11 @@ from pathlib import Path
 
 from api.core.pod import Pod
 from node_agent.clock import steady_clock
+from node_agent.config import Settings
 from node_agent.docker.client import DockerClient
 from node_agent.eviction import ranking, thresholds
 from node_agent.eviction.thresholds import SignalObservation
 from node_agent.pods.worker import PodWorker
-from node_agent.settings import Settings
 from node_agent.stats import collector
 from node_agent.stats.collector import _mapped
 from node_agent.stats.disk import DiskUsageScanner, filesystem_stats

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
+from node_agent.config import Settings
 from node_agent.docker import client
 from node_agent.docker.client import DockerClient, StoredImage
 from node_agent.network.plugin import PodNetwork
 from node_agent.runtime import container_gc, log_links
-from node_agent.settings import Settings
 from node_agent.stats.disk import filesystem_stats
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from reconcile.loop import Loop, LoopTiming, containing_bugs

@@ -16,6 +16,7 @@ from api.client.informer import Informer
 from api.core.events import reference
 from api.core.node import NODE_LEASES, ContainerImage, Lease, Node
 from api.meta.types import ObjectReference
+from node_agent.config import Settings
 from node_agent.docker.client import DockerClient
 from node_agent.event_recorder import EventRecorder
 from node_agent.eviction.thresholds import Pressure
@@ -35,7 +36,6 @@ from node_agent.node.node_status import (
     parse_taint,
     status_differs,
 )
-from node_agent.settings import Settings
 from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, LoopTiming
 

@@ -11,6 +11,7 @@ from api.core.pod import Pod, PodStatus
 from api.core.services import Service
 from api.network.attach import NODE_AGENT, AttachRequest
 from node_agent.cgroups.manager import CgroupManager
+from node_agent.config import PAUSE_IMAGE
 from node_agent.docker.client import DockerClient
 from node_agent.host import HostInfo
 from node_agent.network.dns import missing_cluster_dns, uses_cluster_dns
@@ -20,7 +21,6 @@ from node_agent.probes.manager import ProbeDependencies
 from node_agent.runtime import pod_dir
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.runtime.spec import ContainerConfig, sandbox_config
-from node_agent.settings import MADE_HERE
 from node_agent.volumes.tokens import TokenCache
 from reconcile.errors import Gone
 
@@ -58,7 +58,7 @@ async def create_sandbox(docker: DockerClient, spec: ContainerConfig) -> str:
     try:
         return await docker.create(spec)
     except Gone:
-        if spec.image == MADE_HERE:
+        if spec.image == PAUSE_IMAGE:
             raise
         await docker.pull(spec.image)
         return await docker.create(spec)

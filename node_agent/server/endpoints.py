@@ -9,9 +9,9 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
+from node_agent.config import Settings
 from node_agent.pods.manager import PodLister
 from node_agent.server.server import Route
-from node_agent.settings import Settings
 from node_agent.stats.model import PodWithContainers
 from node_agent.stats.provider import StatsProvider
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from node_agent.settings import Settings
+from node_agent.config import Settings
 from node_agent.sources.file import FileSource
 from node_agent.sources.local_api import LocalApiSource
 from node_agent.sources.static_pods import SourcePods

@@ -37,7 +37,7 @@ from api.pki.pem import Subject
 from node_agent.certificates.client import ClientCertificate, load_kubeconfig
 from node_agent.certificates.csr import CertificateSpec, request_certificate
 from node_agent.certificates.serving import ServingCertificate
-from node_agent.settings import Settings
+from node_agent.config import Settings
 from reconcile.errors import NotReady
 from tests.contract.apiserver import ApiServer
 from tests.contract.door import Door

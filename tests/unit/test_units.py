@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from master.config import MasterConfig as MasterSettings
-from node_agent.settings import Settings as NodeAgentSettings
+from node_agent.config import Settings as NodeAgentSettings
 from reconcile.config_file import merge
 from sdn.config import Settings as SdnSettings
 from sdn.host.links import docker_options

@@ -16,10 +16,10 @@ from api.core.node import Node
 from api.core.pod import Pod
 from master.app import run_master
 from master.config import MasterConfig as MasterSettings
-from node_agent.agent import Agent
+from node_agent.app import Agent
+from node_agent.config import Settings
 from node_agent.network.sdn import SdnNetwork
 from node_agent.probes.prober import Prober
-from node_agent.settings import Settings
 from node_agent.volumes import mounts
 from tests.fakes import FakeDocker
 from tests.unit.node_agent.test_pod_worker import Switch

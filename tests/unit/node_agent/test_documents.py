@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from node_agent.config import Settings
 from node_agent.server.endpoints import StatusHandlers
-from node_agent.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from api.core.pod import Pod, PodStatus
 from api.meta.types import Condition
+from node_agent.config import Settings
 from node_agent.eviction.ranking import PodUsage, has_disk_limits, local_storage_evictions, select_pod
 from node_agent.eviction.thresholds import (
     HARD,
@@ -30,7 +31,6 @@ from node_agent.eviction.thresholds import (
 )
 from node_agent.eviction.thresholds import node_pressure as pressure_of
 from node_agent.pods.status import evicted_status, is_evicted, merge_status
-from node_agent.settings import Settings
 from reconcile.config_file import InvalidConfig, merge
 from tests.unit.node_agent.make import NOW
 from tests.unit.node_agent.make import pod as make

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from node_agent.config import Settings
 from node_agent.eviction.manager import EvictionManager, observe_signals
 from node_agent.eviction.thresholds import SIGNALS, Pressure
 from node_agent.host import pod_dir
 from node_agent.pods.status import evicted_status
 from node_agent.pods.worker import PodWorker
-from node_agent.settings import Settings
 from node_agent.stats.collector import task_count, working_set_bytes
 from node_agent.stats.disk import DiskUsageScanner, directory_usage
 from node_agent.volumes.paths import volume_dir

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node_agent.config import Settings
 from node_agent.host import HostInfo
 from node_agent.images import gc
 from node_agent.images.gc import Housekeeping
@@ -16,7 +17,6 @@ from node_agent.network.sdn import SdnNetwork
 from node_agent.runtime.log_links import LogDirs, container_link
 from node_agent.runtime.security import SecurityOptions
 from node_agent.runtime.spec import container_config, sandbox_config
-from node_agent.settings import Settings
 from reconcile.config_file import InvalidConfig, merge
 from reconcile.errors import NotReady
 from tests.fakes import AgentKilled, FakeDocker

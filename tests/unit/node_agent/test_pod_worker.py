@@ -25,6 +25,7 @@ from node_agent.cgroups.hierarchy import PodsCapacity
 from node_agent.cgroups.manager import CgroupManager
 from node_agent.cgroups.systemd import SystemdDriver
 from node_agent.clock import steady_clock
+from node_agent.config import PAUSE_IMAGE
 from node_agent.host import HostInfo, etc_hosts_path
 from node_agent.images.credentials import Credential
 from node_agent.network.plugin import PodNetwork as SandboxNetwork
@@ -36,7 +37,6 @@ from node_agent.probes.prober import Prober
 from node_agent.runtime.container import SANDBOX_ID
 from node_agent.runtime.sandbox import WorkerDependencies, create_sandbox
 from node_agent.runtime.spec import ContainerConfig
-from node_agent.settings import MADE_HERE
 from node_agent.volumes.tokens import TokenCache
 from reconcile.errors import Gone, NotReady, Refused
 from tests.fakes import AgentKilled, FakeDocker
@@ -572,9 +572,9 @@ async def test_the_image_of_the_sandbox_is_fetched_where_it_is_missing(tmp_path:
 
 async def test_the_image_that_is_made_on_the_node_is_asked_of_no_registry() -> None:
     docker = FakeDocker()
-    docker.pulls[MADE_HERE] = None
+    docker.pulls[PAUSE_IMAGE] = None
     with pytest.raises(Gone):
-        await create_sandbox(docker, ContainerConfig(name="k8s_POD_web_red_0b7c_0", image=MADE_HERE, labels={}))
+        await create_sandbox(docker, ContainerConfig(name="k8s_POD_web_red_0b7c_0", image=PAUSE_IMAGE, labels={}))
     assert not docker.asked
 
 

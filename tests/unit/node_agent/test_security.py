@@ -12,6 +12,7 @@ from api.core.pod import Container, Pod
 from api.meta.schema import FieldError
 from api.validation.containers import check_container_security, check_pod_security
 from api.validation.registry import decode
+from node_agent.config import Settings
 from node_agent.runtime.security import (
     MASKED_PATHS,
     SecurityInputs,
@@ -21,7 +22,6 @@ from node_agent.runtime.security import (
     sandbox_security,
     sysctls,
 )
-from node_agent.settings import Settings
 from reconcile.config_file import InvalidConfig, merge
 from reconcile.errors import Refused
 

@@ -14,7 +14,7 @@ from api.client.kubeconfig import Kubeconfig
 from api.pki import keys
 from api.pki.pem import Certificate, Subject, pem_blocks
 from node_agent.certificates.serving import ServingCertificate
-from node_agent.settings import Settings
+from node_agent.config import Settings
 from reconcile.errors import Refused
 
 NOW = datetime.datetime.now(datetime.UTC)

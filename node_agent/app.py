@@ -1,4 +1,4 @@
-"""Builds every component of the agent once, in order, and lists its loops. No behaviour of its own."""
+"""Builds the parts of the agent in order of dependency, and runs them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import dataclasses
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,35 @@ from msgspec.structs import replace
 
 from api.client.client import Client
 from api.client.informer import Informer
+from api.client.kubeconfig import Kubeconfig
 from api.core.pod import FINAL_PHASES, Pod, PodSpec, PodStatus
 from api.core.references import pod_refs
+from api.meta import quantity
 from api.meta.types import ObjectMeta
 from api.validation.static_pods import CONFIG_MIRROR, from_master, is_mirror, is_static
+from node_agent import metrics
+from node_agent.certificates.client import ClientCertificate, load_kubeconfig
+from node_agent.certificates.serving import ServingCertificate
 from node_agent.cgroups import hierarchy
 from node_agent.cgroups.cgroupfs import CgroupfsDriver
 from node_agent.cgroups.hierarchy import PodsCapacity
 from node_agent.cgroups.manager import CgroupManager
 from node_agent.cgroups.systemd import SystemdDriver
 from node_agent.clock import steady_clock
-from node_agent.docker.client import DockerClient
+from node_agent.config import Settings
+from node_agent.docker.client import DockerClient, LogLimits
+from node_agent.docker.exec import ExecJournal, kill_orphaned_execs
 from node_agent.event_recorder import EventRecorder
 from node_agent.eviction.manager import EvictionManager
 from node_agent.eviction.thresholds import Pressure
 from node_agent.host import HostInfo, pod_dir
 from node_agent.images.gc import Housekeeping
+from node_agent.images.pull_backoff import PullLimits
 from node_agent.network import host_ports
-from node_agent.network.plugin import PodNetwork
+from node_agent.network.cni import CniNetwork
+from node_agent.network.plugin import NoNetwork, PodNetwork
+from node_agent.network.plugin import PodNetwork as SandboxNetwork
+from node_agent.network.sdn import SdnNetwork
 from node_agent.node import host_facts, node_status
 from node_agent.node.status_loop import NodeStatusLoop
 from node_agent.object_cache import ObjectCache, ServiceLister
@@ -50,16 +62,24 @@ from node_agent.runtime import container
 from node_agent.runtime import pod_dir as runtime_pod_dir
 from node_agent.runtime.container_gc import detach_lost
 from node_agent.runtime.sandbox import WorkerDependencies
-from node_agent.settings import Settings
+from node_agent.server.auth import RequestAuth
+from node_agent.server.endpoints import StatusHandlers
+from node_agent.server.exec import ExecHandlers
+from node_agent.server.logs import LogHandler
+from node_agent.server.portforward import PortForwardHandler
+from node_agent.server.server import Server, require_client_certificates
 from node_agent.sources.pod_config import PodConfig
 from node_agent.sources.static_pods import DuplicatePod, SourcePods, merge_sources, namespaced_name
 from node_agent.stats.collector import CgroupReader, StatsCollector
 from node_agent.stats.disk import DiskUsageScanner
 from node_agent.stats.metrics import ProbeMetrics
 from node_agent.stats.provider import StatsProvider
+from node_agent.volumes import mounts
 from node_agent.volumes.paths import claim_paths, claimed_volumes
 from node_agent.volumes.tokens import TokenCache
-from reconcile.errors import NotReady
+from reconcile.daemon import notify
+from reconcile.errors import NotReady, Refused
+from reconcile.health import Health
 from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
@@ -398,3 +418,110 @@ def _remains(uid: str, labels: dict[str, str]) -> Pod:
     return Pod(
         metadata=meta, spec=PodSpec(termination_grace_period_seconds=container.int_label(labels, container.GRACE, 2))
     )
+
+
+@asynccontextmanager
+async def _network(settings: Settings) -> AsyncIterator[SandboxNetwork]:
+    if settings.network == "none":
+        yield NoNetwork()
+    elif settings.network == "cni":
+        yield CniNetwork(Path(settings.cni_conf_dir), settings.cni_bin_dirs, Path(settings.state_dir) / "cni")
+    else:
+        async with SdnNetwork(settings.sdn_socket) as network:
+            yield network
+
+
+async def serve(settings: Settings) -> None:
+    """Run until cancelled; the pods stay as they are afterwards."""
+    await asyncio.to_thread(_share, Path(settings.state_dir) / "pods")
+    limits = LogLimits(quantity.to_int(settings.container_log_max_size), settings.container_log_max_files)
+    pulls = PullLimits(
+        settings.max_parallel_image_pulls,
+        settings.registry_pull_qps,
+        settings.registry_burst,
+        settings.image_pull_progress_deadline_seconds,
+    )
+    started = ExecJournal(Path(settings.state_dir) / "programs")
+    docker = DockerClient(settings.docker_socket, limits, settings.runtime_request_timeout_seconds, pulls)
+    if settings.bootstrap_kubeconfig:
+        notify("READY=1")  # Somebody may have to approve: a service manager is not to wait for that.
+    async with (
+        Client(await load_kubeconfig(settings), metrics.count_request) as client,
+        _network(settings) as network,
+        Prober(docker) as prober,
+    ):
+        identity, certificate = ClientCertificate(settings, client), ServingCertificate(settings, client)
+        if settings.tls_cert_file:
+            await _given(certificate)
+        require_client_certificates(await asyncio.to_thread(_callers_authority, settings), certificate.context())
+        async with asyncio.TaskGroup() as tasks:
+            agent = Agent(settings, client, docker, network, prober, tasks.create_task)
+            server = _server(settings, agent, client, certificate, started)
+            health = Health(settings.health_address, lambda: agent.heart.unready, agent.stuck)
+            await health.start()
+            notify("READY=1")
+            try:
+                for loop in (agent.ports, identity.loop, certificate.loop):
+                    tasks.create_task(loop.run())
+                tasks.create_task(kill_orphaned_execs(settings.docker_socket, started))
+                tasks.create_task(_open(server, certificate))
+                for work in agent.work():
+                    tasks.create_task(work)
+                await asyncio.Event().wait()
+            finally:
+                docker.close()
+                await server.stop()
+                await health.stop()
+
+
+async def _given(certificate: ServingCertificate) -> None:
+    """Whoever has given files that are no certificate hears of it at once. Raises Refused."""
+    try:
+        await certificate.load()
+    except NotReady as error:
+        log.warning("nobody can call before there is a certificate", extra={"error": error})
+
+
+async def _open(server: Server, certificate: ServingCertificate) -> None:
+    """Pods come first: nobody waits until a certificate has been made or read."""
+    await certificate.loaded()
+    await server.loop.run()
+
+
+def _callers_authority(settings: Settings) -> bytes:
+    """Who signs the certificates of those who may call. Raises BadKubeconfig, and Refused for a file that is none."""
+    if not settings.client_ca_file:
+        return Kubeconfig.load(settings.kubeconfig).ca
+    try:
+        return Path(settings.client_ca_file).read_bytes()
+    except OSError as error:
+        raise Refused(f"clientCaFile {settings.client_ca_file}: {error.strerror}") from None
+
+
+def _server(
+    settings: Settings, agent: Agent, client: Client, certificate: ServingCertificate, started: ExecJournal
+) -> Server:
+    """What others see of the agent."""
+    pods, docker = agent.known, settings.docker_socket
+    parts = (
+        StatusHandlers(settings, pods, agent.reports, agent.stuck),
+        LogHandler(pods, docker),
+        ExecHandlers(pods, docker, started),
+        PortForwardHandler(pods),
+    )
+    return Server(
+        settings.address,
+        settings.port,
+        certificate.context(),
+        RequestAuth(client, settings.node_name),
+        tuple(route for part in parts for route in part.routes()),
+    )
+
+
+def _share(pods: Path) -> None:
+    """Without it pods run as well, but those whose mounts others are to see; Docker refuses these, and says why."""
+    pods.mkdir(exist_ok=True)
+    try:
+        mounts.make_shared(pods)
+    except NotReady as error:
+        log.warning("mounts of containers do not reach the host", extra={"error": error})
