@@ -87,8 +87,8 @@ class ObjectCache:
         found: dict[Reference, Object] = {}
         for reference in wanted:
             mirror = self._followed[reference].mirror
-            if not mirror.synced and mirror.trouble:
-                raise NotReady(f"{reference}: {mirror.trouble}")
+            if not mirror.synced and mirror.last_error:
+                raise NotReady(f"{reference}: {mirror.last_error}")
             if not mirror.synced:
                 raise NotSynced(f"{reference} is being read from the master")
             item = mirror.items.get((reference.namespace, reference.name))
@@ -145,8 +145,8 @@ class ServiceLister:
         A static pod does not wait for the master: it may be what the master runs in.
         """
         if not self.mirror.synced and not is_static(pod):
-            if self.mirror.trouble:
-                raise NotReady(f"services: {self.mirror.trouble}")
+            if self.mirror.last_error:
+                raise NotReady(f"services: {self.mirror.last_error}")
             raise NotSynced("services are being read from the master")
         return self.mirror.items.values()
 

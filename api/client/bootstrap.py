@@ -23,21 +23,22 @@ from api.core.certificates import (
 )
 from api.core.config import Secret
 from api.meta import names
+from api.meta.times import format_time
 from api.meta.types import ObjectMeta
 from api.pki import keys
 from api.pki.pem import Subject
 
-SECONDS = 30.0
-"""A master that approves and signs by itself takes less."""
+SIGNING_TIMEOUT_SECONDS = 30.0
+"""An API server that approves and signs without an administrator takes less."""
 
 
 async def node_kubeconfig(client: Client, administrator: Kubeconfig, node: str) -> str:
-    """The text of a kubeconfig with which `node` speaks to the master. Raises ClientError.
+    """Return the text of a kubeconfig with a client certificate of `node`. Raises ClientError.
 
-    `client` must be the administrator's: the master approves by itself what such a client asks for.
+    `client` must have an administrator's credentials, because the API server approves requests only of those by itself.
     """
     if wrong := names.dns_subdomain(node):
-        raise ClientError(f"{node!r} is no name of a node: {wrong}")
+        raise ClientError(f"{node!r} is not a valid name of a node: {wrong}")
     key = await asyncio.to_thread(keys.new_key)
     spec = CertificateSigningRequestSpec(
         request=keys.request(key, Subject(f"{NODE_PREFIX}{node}", (NODES,))),
@@ -45,49 +46,54 @@ async def node_kubeconfig(client: Client, administrator: Kubeconfig, node: str) 
         usages=CLIENT_USAGES,
     )
     name = f"node-csr-{keys.fingerprint(key)[:43]}"
-    asked = await client.create(CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec))
+    csr = await client.create(CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec))
     try:
-        async with asyncio.timeout(SECONDS):
-            certificate = await _signed(client, asked)
+        async with asyncio.timeout(SIGNING_TIMEOUT_SECONDS):
+            certificate = await _wait_for_certificate(client, csr)
     except TimeoutError:
-        raise ClientError(f"certificate request {name} was not signed within {SECONDS:.0f} seconds") from None
+        raise ClientError(
+            f"certificate request {name} was not signed within {SIGNING_TIMEOUT_SECONDS:.0f} seconds"
+        ) from None
     return Kubeconfig(administrator.server, administrator.ca, certificate, key).text("podlane", f"{NODE_PREFIX}{node}")
 
 
-async def bootstrap_kubeconfig(client: Client, administrator: Kubeconfig, life: datetime.timedelta) -> str:
-    """The text of a kubeconfig with which any machine can join as a node, as long as its token lives.
+async def bootstrap_kubeconfig(client: Client, administrator: Kubeconfig, lifetime: datetime.timedelta) -> str:
+    """Create a bootstrap token and return the text of a kubeconfig with it. Raises ClientError.
 
-    Raises ClientError.
+    Any machine can join as a node with it, until the token expires.
     """
-    name, word = _letters(6), _letters(16)
-    ends = (datetime.datetime.now(datetime.UTC) + life).strftime("%Y-%m-%dT%H:%M:%SZ")
-    told = {
-        "token-id": name,
-        "token-secret": word,
-        "expiration": ends,
-        "usage-bootstrap-authentication": "true",
-        "description": "made by podlane node token",
-    }
-    meta = ObjectMeta(name=f"bootstrap-token-{name}", namespace="kube-system")
-    await client.create(Secret(metadata=meta, type="bootstrap.kubernetes.io/token", string_data=told))
-    joining = Kubeconfig(administrator.server, administrator.ca, token=f"{name}.{word}")
-    return joining.text("podlane", f"system:bootstrap:{name}")
+    token_id = _random_text(6)
+    token_secret = _random_text(16)
+    secret = Secret(
+        metadata=ObjectMeta(name=f"bootstrap-token-{token_id}", namespace="kube-system"),
+        type="bootstrap.kubernetes.io/token",
+        string_data={
+            "token-id": token_id,
+            "token-secret": token_secret,
+            "expiration": format_time(datetime.datetime.now(datetime.UTC) + lifetime),
+            "usage-bootstrap-authentication": "true",
+            "description": "made by podlane node token",
+        },
+    )
+    await client.create(secret)
+    kubeconfig = Kubeconfig(administrator.server, administrator.ca, token=f"{token_id}.{token_secret}")
+    return kubeconfig.text("podlane", f"system:bootstrap:{token_id}")
 
 
-def _letters(number: int) -> str:
-    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(number))
+def _random_text(length: int) -> str:
+    return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(length))
 
 
-async def _signed(client: Client, item: CertificateSigningRequest) -> bytes:
-    meta = item.metadata
-    selector = f"metadata.name={meta.name}"
-    async with aclosing(
-        client.watch(CertificateSigningRequest, meta.resource_version, field_selector=selector)
-    ) as told:
-        async for event in told:
-            refused = csr_condition(event.object, DENIED) or csr_condition(event.object, FAILED)
-            if refused is not None:
-                raise ClientError(f"certificate request {meta.name}: {refused.type}: {refused.message}")
+async def _wait_for_certificate(client: Client, csr: CertificateSigningRequest) -> bytes:
+    name = csr.metadata.name
+    watch = client.watch(
+        CertificateSigningRequest, csr.metadata.resource_version, field_selector=f"metadata.name={name}"
+    )
+    async with aclosing(watch) as events:
+        async for event in events:
+            rejection = csr_condition(event.object, DENIED) or csr_condition(event.object, FAILED)
+            if rejection is not None:
+                raise ClientError(f"certificate request {name}: {rejection.type}: {rejection.message}")
             if event.object.status.certificate:
                 return event.object.status.certificate
-    raise InvalidResponse(f"the watch of certificate request {meta.name} ended")
+    raise InvalidResponse(f"the watch of certificate request {name} ended")

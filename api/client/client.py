@@ -1,14 +1,14 @@
 """Client of the API server: typed requests over HTTPS, and its errors as exceptions.
 
 ClientError
-├── Unreachable        no answer, or one that is no HTTP; the request may or may not have had its effect
-├── Incomprehensible   an answer that is not the object asked for
-└── ApiError           the master answered with a Status
+├── Unreachable        no response, or one that is not HTTP; the request may or may not have had its effect
+├── InvalidResponse    a response that is not the requested object
+└── ApiError           the API server answered with a failure Status
     ├── Forbidden      403
     ├── NotFound       404
     ├── AlreadyExists  409, reason AlreadyExists
     ├── Conflict       409, any other reason
-    ├── Expired        410: the revision asked for has been forgotten
+    ├── Expired        410: events since the requested resourceVersion are no longer available
     └── Invalid        422
 """
 
@@ -28,7 +28,7 @@ from api.client.connections import Connections
 from api.client.kubeconfig import Kubeconfig
 from api.codec.json import DecodeError, decode_json
 from api.codec.kinds import NAMESPACED, PLURALS
-from api.core.auth import ASKED_AT, TokenRequest, TokenRequestStatus
+from api.core.auth import REVIEW_PATHS, TokenRequest, TokenRequestStatus
 from api.core.node import Binding
 from api.core.pod import Pod
 from api.meta.types import List, Object, ObjectMeta, ObjectReference, Status
@@ -36,26 +36,27 @@ from api.meta.types import List, Object, ObjectMeta, ObjectReference, Status
 O = TypeVar("O", bound=Object)
 T = TypeVar("T")
 
-ANSWER_SECONDS = 30.0
-WATCH_SECONDS = 300
-SILENCE_SECONDS = 90.0
-"""A watch on which nothing was heard for so long, not even a bookmark, is taken for dead."""
+REQUEST_TIMEOUT_SECONDS = 30.0
+WATCH_TIMEOUT_SECONDS = 300
+"""Duration after which the API server ends a watch."""
+WATCH_IDLE_SECONDS = 90.0
+"""A watch that receives nothing for so long, not even a bookmark, is broken."""
 
 
 class ClientError(Exception):
-    """`str(error)` is a sentence for a person."""
+    """Base of the errors of requests. `str(error)` is a message for a person."""
 
 
 class Unreachable(ClientError):
-    """No answer."""
+    """A request without a response."""
 
 
 class InvalidResponse(ClientError):
-    """An answer in which we do not find what was asked for."""
+    """A response that is not the requested object."""
 
 
 class ApiError(ClientError):
-    """The master's refusal, with its Status."""
+    """A failure response of the API server, with its Status."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.message or f"{status.code} {status.reason}")
@@ -63,34 +64,34 @@ class ApiError(ClientError):
 
 
 class Forbidden(ApiError):
-    """Our certificate does not allow this."""
+    """The client's credentials do not allow the request."""
 
 
 class NotFound(ApiError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class AlreadyExists(ApiError):
-    """There is one already."""
+    """An object of this name exists already."""
 
 
 class Conflict(ApiError):
-    """The object has changed since it was read."""
+    """The object was changed since it was read, or a precondition is not met."""
 
 
 class Expired(ApiError):
-    """List again."""
+    """The requested resourceVersion is too old; a new list is required."""
 
 
 class Invalid(ApiError):
-    """The object has problems; `status.details.causes` lists every one."""
+    """The object is not valid; `status.details.causes` lists every error."""
 
 
 _BY_CODE: dict[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: Conflict, 410: Expired, 422: Invalid}
 
 
 def error_from_status(status: Status) -> ApiError:
-    """The exception for a failure Status."""
+    """Return the exception for a failure Status."""
     if status.reason == "AlreadyExists":
         return AlreadyExists(status)
     return _BY_CODE.get(status.code, ApiError)(status)
@@ -98,7 +99,7 @@ def error_from_status(status: Status) -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[O]):
-    """One line of a watch; `type` is ADDED, MODIFIED, DELETED or BOOKMARK."""
+    """A watch event; `type` is ADDED, MODIFIED, DELETED or BOOKMARK."""
 
     type: str
     object: O
@@ -109,27 +110,28 @@ class _WireEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
-def path_of(kind: type[Object], namespace: str = "", name: str = "", subresource: str = "") -> str:
-    """The path of a collection, an object or a subresource."""
+def resource_path(kind: type[Object], namespace: str = "", name: str = "", subresource: str = "") -> str:
+    """Return the path of a collection, an object or a subresource."""
     prefix = "/api/v1" if kind.API_VERSION == "v1" else f"/apis/{kind.API_VERSION}"
-    place = f"/namespaces/{quote(namespace)}" if namespace and kind in NAMESPACED else ""
-    parts = [prefix + place, PLURALS[kind], *(quote(part) for part in (name, subresource) if part)]
-    return "/".join(parts)
+    if namespace and kind in NAMESPACED:
+        prefix += f"/namespaces/{quote(namespace)}"
+    return "/".join([prefix, PLURALS[kind], *(quote(part) for part in (name, subresource) if part)])
 
 
 def _ignore_response(method: str, address: str, code: int) -> None:
-    """Nobody counts."""
+    """Do nothing; the default of `on_response`."""
 
 
 class Client:
-    """Use as `async with Client(kubeconfig) as client`. Every call raises ClientError.
+    """A client of the API server, used as `async with Client(kubeconfig) as client`. Every request raises ClientError.
 
-    `answered` hears of each request: its method, the server's address, and the code of the answer, 0 if there is none.
+    `on_response` is called after each request with the method, the address of the server, and the status code of the
+    response, 0 if there was none.
     """
 
-    def __init__(self, kubeconfig: Kubeconfig, answered: Callable[[str, str, int], None] = _ignore_response) -> None:
+    def __init__(self, kubeconfig: Kubeconfig, on_response: Callable[[str, str, int], None] = _ignore_response) -> None:
         self._connections = Connections(kubeconfig)
-        self._answered = answered
+        self._on_response = on_response
 
     async def __aenter__(self) -> Client:
         self._connections.open()
@@ -142,20 +144,20 @@ class Client:
 
     @property
     def kubeconfig(self) -> Kubeconfig:
-        """As which new requests are sent."""
+        """The kubeconfig that new requests use."""
         return self._connections.kubeconfig
 
     async def get(self, kind: type[O], name: str, namespace: str = "") -> O:
-        """One object."""
-        path = path_of(kind, namespace, name)
+        """Read one object."""
+        path = resource_path(kind, namespace, name)
         return _decoded(await self.request("GET", path), kind, path)
 
     async def list(
         self, kind: type[O], namespace: str = "", field_selector: str = "", label_selector: str = ""
     ) -> List[O]:
-        """All objects that match, in one revision."""
+        """Read all objects that match the selectors, as of one resourceVersion."""
         query = _query(field_selector, label_selector)
-        path = path_of(kind, namespace)
+        path = resource_path(kind, namespace)
         return _decoded(await self.request("GET", path, query=query), List[kind], path)  # type: ignore[valid-type]
 
     async def watch(
@@ -166,50 +168,50 @@ class Client:
         field_selector: str = "",
         label_selector: str = "",
     ) -> AsyncGenerator[Event[O], None]:
-        """Everything that happens after a revision, until the master ends the stream.
+        """Yield the events after a resourceVersion, until the API server ends the watch.
 
-        Raises Expired when the revision is forgotten, Unreachable when the stream breaks or falls silent.
+        Raises Expired if the resourceVersion is too old, Unreachable if the connection breaks or stays idle.
         """
         query = _query(field_selector, label_selector) | {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
-            "timeoutSeconds": str(WATCH_SECONDS),
+            "timeoutSeconds": str(WATCH_TIMEOUT_SECONDS),
         }
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=SILENCE_SECONDS)
-        path = path_of(kind, namespace)
-        async with self._answer("GET", path, query=query, timeout=timeout) as answer:
-            async for line in _lines(answer.content):
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_SECONDS, sock_read=WATCH_IDLE_SECONDS)
+        path = resource_path(kind, namespace)
+        async with self._open_response("GET", path, query=query, timeout=timeout) as response:
+            async for line in _split_lines(response.content):
                 event = _decoded(line, _WireEvent, path)
                 if event.type == "ERROR":
                     raise error_from_status(_decoded(event.object, Status, path))
                 yield Event(event.type, _decoded(event.object, kind, path))
 
     async def create(self, obj: O) -> O:
-        """Make a new object."""
-        return await self._send("POST", path_of(type(obj), obj.metadata.namespace), obj)
+        """Create an object."""
+        return await self._send("POST", resource_path(type(obj), obj.metadata.namespace), obj)
 
     async def update(self, obj: O) -> O:
-        """Replace an object; Conflict when its resourceVersion is not the newest."""
-        return await self._send("PUT", path_of(type(obj), obj.metadata.namespace, obj.metadata.name), obj)
+        """Replace an object. Raises Conflict if its resourceVersion is not the newest."""
+        return await self._send("PUT", resource_path(type(obj), obj.metadata.namespace, obj.metadata.name), obj)
 
     async def update_status(self, obj: O) -> O:
         """Replace the status of an object."""
-        path = path_of(type(obj), obj.metadata.namespace, obj.metadata.name, "status")
+        path = resource_path(type(obj), obj.metadata.namespace, obj.metadata.name, "status")
         return await self._send("PUT", path, obj)
 
     async def patch_status(self, kind: type[O], name: str, namespace: str, merge_patch: dict[str, Any]) -> O:
-        """Merge into the status of an object (RFC 7386)."""
-        return await self._patch(path_of(kind, namespace, name, "status"), kind, merge_patch)
+        """Patch the status of an object by a JSON merge patch (RFC 7386)."""
+        return await self._patch(resource_path(kind, namespace, name, "status"), kind, merge_patch)
 
     async def patch_status_strategically(self, kind: type[O], name: str, namespace: str, patch: dict[str, Any]) -> O:
-        """Merge into the status of an object as Kubernetes does, list items by their key."""
+        """Patch the status of an object by a strategic merge patch, which merges items of lists by their key."""
         content_type = "application/strategic-merge-patch+json"
-        return await self._patch(path_of(kind, namespace, name, "status"), kind, patch, content_type)
+        return await self._patch(resource_path(kind, namespace, name, "status"), kind, patch, content_type)
 
     async def patch(self, kind: type[O], name: str, namespace: str, merge_patch: dict[str, Any]) -> O:
-        """Merge into an object (RFC 7386)."""
-        return await self._patch(path_of(kind, namespace, name), kind, merge_patch)
+        """Patch an object by a JSON merge patch (RFC 7386)."""
+        return await self._patch(resource_path(kind, namespace, name), kind, merge_patch)
 
     async def _patch(
         self, path: str, kind: type[O], patch: dict[str, Any], content_type: str = "application/merge-patch+json"
@@ -225,40 +227,42 @@ class Client:
         uid: str = "",
         resource_version: str = "",
     ) -> None:
-        """Delete an object; with `uid` only if it is that one, with `resource_version` only as it was then (Conflict
-        otherwise).
+        """Delete an object.
+
+        `uid` and `resource_version` are preconditions: raises Conflict if the object has other values.
         """
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        conditions = {"uid": uid, "resourceVersion": resource_version}
-        if any(conditions.values()):
-            options["preconditions"] = {key: value for key, value in conditions.items() if value}
-        await self.request("DELETE", path_of(kind, namespace, name), msgspec.json.encode(options))
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        if any(preconditions.values()):
+            options["preconditions"] = {key: value for key, value in preconditions.items() if value}
+        await self.request("DELETE", resource_path(kind, namespace, name), msgspec.json.encode(options))
 
     async def bind(self, pod: Pod, node: str) -> None:
-        """Place a pod on a node."""
+        """Bind a pod to a node."""
         binding = Binding(
             api_version="v1",
             kind="Binding",
             metadata=ObjectMeta(name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid),
             target=ObjectReference(api_version="v1", kind="Node", name=node),
         )
-        path = path_of(Pod, pod.metadata.namespace, pod.metadata.name, "binding")
+        path = resource_path(Pod, pod.metadata.namespace, pod.metadata.name, "binding")
         await self.request("POST", path, msgspec.json.encode(binding))
 
-    async def request_token(self, namespace: str, account: str, wish: TokenRequest) -> TokenRequestStatus:
-        """A token of a service account."""
+    async def request_token(self, namespace: str, account: str, token_request: TokenRequest) -> TokenRequestStatus:
+        """Request a token of a service account."""
         path = f"/api/v1/namespaces/{quote(namespace)}/serviceaccounts/{quote(account)}/token"
-        return _decoded(await self.request("POST", path, msgspec.json.encode(wish)), TokenRequest, path).status
+        body = await self.request("POST", path, msgspec.json.encode(token_request))
+        return _decoded(body, TokenRequest, path).status
 
-    async def ask(self, review: O) -> O:
-        """A review with its answer; of the kinds in `reviews.ASKED_AT`."""
-        return await self._send("POST", ASKED_AT[type(review)], review)
+    async def create_review(self, review: O) -> O:
+        """Create a review and return it with its status. The kinds are those in REVIEW_PATHS."""
+        return await self._send("POST", REVIEW_PATHS[type(review)], review)
 
     async def _send(self, method: str, path: str, obj: O) -> O:
-        named = msgspec.structs.replace(obj, api_version=obj.API_VERSION, kind=obj.KIND)
-        return _decoded(await self.request(method, path, msgspec.json.encode(named)), type(obj), path)
+        typed = msgspec.structs.replace(obj, api_version=obj.API_VERSION, kind=obj.KIND)
+        return _decoded(await self.request(method, path, msgspec.json.encode(typed)), type(obj), path)
 
     async def request(
         self,
@@ -268,17 +272,19 @@ class Client:
         content_type: str = "application/json",
         query: dict[str, str] | None = None,
     ) -> bytes:
-        """Any request; the body of a good answer."""
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        """Send a request and return the body of a successful response."""
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
         headers = {"Content-Type": content_type} if body is not None else {}
-        async with self._answer(method, path, body=body, headers=headers, query=query, timeout=timeout) as answer:
+        async with self._open_response(
+            method, path, body=body, headers=headers, query=query, timeout=timeout
+        ) as response:
             try:
-                return await answer.read()
+                return await response.read()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise self._unreachable(error) from None
 
     @asynccontextmanager
-    async def _answer(
+    async def _open_response(
         self,
         method: str,
         path: str,
@@ -288,9 +294,10 @@ class Client:
         query: dict[str, str] | None = None,
         timeout: aiohttp.ClientTimeout | None = None,  # noqa: ASYNC109
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        async with self._connections.one() as connection:
+        async with self._connections.acquire() as connection:
+            address = connection.server.rpartition("/")[2]
             try:
-                answer = await connection.http.request(
+                response = await connection.http.request(
                     method,
                     connection.server + path,
                     data=body,
@@ -300,14 +307,14 @@ class Client:
                     server_hostname=connection.server_name,
                 )
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                self._answered(method, connection.server.rpartition("/")[2], 0)
+                self._on_response(method, address, 0)
                 raise self._unreachable(error) from None
-            self._answered(method, connection.server.rpartition("/")[2], answer.status)
-            async with answer:
-                if answer.status >= 400:
-                    raise await _failure(answer)
+            self._on_response(method, address, response.status)
+            async with response:
+                if response.status >= 400:
+                    raise await _response_error(response)
                 try:
-                    yield answer
+                    yield response
                 except (aiohttp.ClientError, TimeoutError) as error:
                     raise self._unreachable(error) from None
 
@@ -324,20 +331,22 @@ def _decoded(data: bytes | msgspec.Raw, kind: type[T], path: str) -> T:
     try:
         return decode_json(data, kind)
     except DecodeError as error:
-        raise InvalidResponse(f"the answer to {path} is {error}") from None
+        raise InvalidResponse(f"the response to {path} is {error}") from None
 
 
-async def _failure(answer: aiohttp.ClientResponse) -> ApiError:
-    data = await answer.read()
+async def _response_error(response: aiohttp.ClientResponse) -> ApiError:
+    data = await response.read()
     try:
         return error_from_status(decode_json(data, Status))
     except DecodeError:
         text = data[:200].decode(errors="replace")
-        return error_from_status(Status(status="Failure", code=answer.status, reason=answer.reason or "", message=text))
+        return error_from_status(
+            Status(status="Failure", code=response.status, reason=response.reason or "", message=text)
+        )
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length (readline of the stream gives up at its buffer's size)."""
+async def _split_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield lines of any length, without empty ones. `StreamReader.readline` fails at the size of its buffer."""
     rest = b""
     async for chunk in content.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")

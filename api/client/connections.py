@@ -13,38 +13,39 @@ from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 
 log = logging.getLogger(__name__)
 
-FORGETS_TLS = sys.version_info < (3, 12, 7)
-"""Older Pythons leave a TLS connection open whose other side went away in the middle of it."""
+CLEANUP_CLOSED = sys.version_info < (3, 12, 7)
+"""Older Python versions leave a TLS connection open if the server closes it without close_notify."""
 
 
 class Connection:
-    """Requests under one identity; `http` keeps what TCP connections it needs."""
+    """An HTTP session with one set of credentials. `http` opens TCP connections as needed; `users` counts requests."""
 
     def __init__(self, kubeconfig: Kubeconfig) -> None:
         self.server = kubeconfig.server
         self.kubeconfig = kubeconfig
         self.users = 0
-        connector = aiohttp.TCPConnector(ssl=kubeconfig.ssl_context(), limit=0, enable_cleanup_closed=FORGETS_TLS)
+        connector = aiohttp.TCPConnector(ssl=kubeconfig.ssl_context(), limit=0, enable_cleanup_closed=CLEANUP_CLOSED)
         headers = {"Authorization": f"Bearer {kubeconfig.token}"} if kubeconfig.token else None
         self.http = aiohttp.ClientSession(connector=connector, headers=headers)
 
     @property
     def server_name(self) -> str | None:
-        """The name that the server's certificate must have; None for that in the URL."""
+        """The name that the server's certificate must have. None stands for the host name of the URL."""
         return self.kubeconfig.server_name or None
 
 
 class Connections:
-    """A request that has begun ends on the connection on which it began: only new ones go under the new identity.
+    """The current connection, and older ones that still have requests.
 
-    `kubeconfig` is that of new ones.
+    Only new requests use new credentials: a request ends on the connection on which it began. `kubeconfig` is that of
+    new requests.
     """
 
     def __init__(self, kubeconfig: Kubeconfig) -> None:
         self.kubeconfig = kubeconfig
-        self._edition = _edition(kubeconfig)
-        self._now: Connection | None = None
-        self._old: set[Connection] = set()
+        self._file_versions = _file_versions(kubeconfig)
+        self._current: Connection | None = None
+        self._replaced: set[Connection] = set()
 
     @property
     def server(self) -> str:
@@ -52,59 +53,57 @@ class Connections:
         return self.kubeconfig.server
 
     def open(self) -> None:
-        """Before the first request. Raises BadKubeconfig."""
-        self._now = Connection(self.kubeconfig)
+        """Open the first connection. Raises BadKubeconfig."""
+        self._current = Connection(self.kubeconfig)
 
     async def close(self) -> None:
-        """End all."""
-        for one in (self._now, *self._old):
-            if one is not None:
-                await one.http.close()
+        """Close all connections."""
+        for connection in (self._current, *self._replaced):
+            if connection is not None:
+                await connection.http.close()
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[Connection]:
-        """For one request."""
-        connection = await self._current()
+    async def acquire(self) -> AsyncIterator[Connection]:
+        """Return the connection for one request, with the credentials that the files hold now."""
+        if self._current is None:
+            raise RuntimeError("use the client in `async with`")
+        file_versions = _file_versions(self.kubeconfig)
+        if file_versions and file_versions != self._file_versions:
+            await self._reload(self._current)
+        connection = self._current
         connection.users += 1
         try:
             yield connection
         finally:
             connection.users -= 1
-            await self._let_go(connection)
+            await self._close_if_unused(connection)
 
-    async def _current(self) -> Connection:
-        if self._now is None:
-            raise RuntimeError("use the client in `async with`")
-        edition = _edition(self.kubeconfig)
-        if edition and edition != self._edition:
-            await self._renew()
-        return self._now
-
-    async def _renew(self) -> None:
-        """What cannot be read now, half-written perhaps, is tried with the next request."""
+    async def _reload(self, previous: Connection) -> None:
+        """Read the kubeconfig again. If that fails, for example because it is half-written, the next request retries."""
         assert self.kubeconfig.source is not None
-        assert self._now is not None
         try:
             kubeconfig = Kubeconfig.load(self.kubeconfig.source)
-            edition = _edition(kubeconfig)
-            fresh = Connection(kubeconfig)
+            file_versions = _file_versions(kubeconfig)
+            current = Connection(kubeconfig)
         except BadKubeconfig as error:
-            log.warning("a new kubeconfig is of no use", extra={"error": str(error)})
+            log.warning("changed kubeconfig is not valid", extra={"error": str(error)})
             return
-        before, self._now, self.kubeconfig, self._edition = self._now, fresh, kubeconfig, edition
-        log.info("a new kubeconfig is in use", extra={"file": str(kubeconfig.source)})
-        self._old.add(before)
-        await self._let_go(before)
+        self._current = current
+        self.kubeconfig = kubeconfig
+        self._file_versions = file_versions
+        log.info("kubeconfig reloaded", extra={"file": str(kubeconfig.source)})
+        self._replaced.add(previous)
+        await self._close_if_unused(previous)
 
-    async def _let_go(self, connection: Connection) -> None:
-        if connection in self._old and not connection.users:
-            self._old.discard(connection)
+    async def _close_if_unused(self, connection: Connection) -> None:
+        if connection in self._replaced and not connection.users:
+            self._replaced.discard(connection)
             await connection.http.close()
 
 
-def _edition(kubeconfig: Kubeconfig) -> tuple[tuple[int, int], ...]:
-    """Empty while a file is not there."""
+def _file_versions(kubeconfig: Kubeconfig) -> tuple[tuple[int, int], ...]:
+    """Return the versions of the credential files, empty while one of them does not exist."""
     try:
-        return kubeconfig.edition()
+        return kubeconfig.file_versions()
     except OSError:
         return ()

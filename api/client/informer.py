@@ -15,20 +15,23 @@ O = TypeVar("O", bound=Object)
 
 log = logging.getLogger(__name__)
 
-FIRST_RETRY_SECONDS = 0.2
-LAST_RETRY_SECONDS = 5.0
-ABSENT_SECONDS = 60.0
+BACKOFF_BASE_SECONDS = 0.2
+BACKOFF_MAX_SECONDS = 5.0
+MISSING_KIND_RETRY_SECONDS = 60.0
+"""Time between two lists of an optional kind that the API server does not have."""
 
 
 class Informer(Generic[O]):
-    """Keyed by (namespace, name).
+    """A local copy of a collection. `items` is keyed by (namespace, name).
 
-    `synced` is False until the first list has come whole; afterwards the last known content stays while the master is
-    away. `trouble` is what keeps us from following, in words; `absent` tells that there is no such kind. `on_change` is
-    called after every change and once after each list. `optional`: an API server that does not have this kind at all
-    holds none of it, and is asked again later.
-    `keep` is for one that cannot select by `field_selector`: it sends all, and those are kept for which it is True.
-    `on_item` is called before `on_change`, with the key of each item that has come, changed or gone.
+    `synced` becomes True with the first complete list, and stays True. While the API server is unreachable, `items`
+    keeps the last known content. `last_error` is the reason of the last failure, empty while connected.
+    `kind_is_missing` is True if the API server does not serve the kind.
+
+    `on_key` is called with the key of each item that was added, changed or deleted. `on_change` is called after each
+    event and after each list, and after all calls of `on_key`. With `optional`, a kind that the API server does not
+    serve counts as an empty collection; it is listed again every MISSING_KIND_RETRY_SECONDS. `accepts` filters items on
+    the client if the API server rejects `field_selector` with status 400.
     """
 
     def __init__(
@@ -39,110 +42,115 @@ class Informer(Generic[O]):
         field_selector: str = "",
         on_change: Callable[[], None] = lambda: None,
         optional: bool = False,
-        keep: Callable[[O], bool] | None = None,
-        on_item: Callable[[tuple[str, str]], None] = lambda key: None,
+        accepts: Callable[[O], bool] | None = None,
+        on_key: Callable[[tuple[str, str]], None] = lambda key: None,
     ) -> None:
         self.synced = False
         self.connected = False
-        self.absent = False
-        self.trouble = ""
+        self.kind_is_missing = False
+        self.last_error = ""
         self._client = client
         self._kind = kind
         self._namespace = namespace
         self._field_selector = field_selector
         self._on_change = on_change
         self._optional = optional
-        self._keep = keep
-        self._on_item = on_item
+        self._accepts = accepts
+        self._on_key = on_key
         self._items: dict[tuple[str, str], O] = {}
-        self._revision = ""
+        self._resource_version = ""
 
     @property
     def items(self) -> Mapping[tuple[str, str], O]:
-        """What the master was last known to hold."""
+        """The items as last received from the API server."""
         return MappingProxyType(self._items)
 
     async def run(self) -> None:
-        """Follow until cancelled. A refusal other than 410 is logged and tried again, like a master that is away."""
+        """List and watch until cancelled. Every error except 410 is logged and retried with back-off."""
         failures = 0
         while True:
             try:
-                await self._follow()
+                await self._list_and_watch()
                 failures = 0
             except Expired:
-                self._revision = ""
+                self._resource_version = ""
             except ClientError as error:
-                if self._keep and self._field_selector and isinstance(error, ApiError) and error.status.code == 400:
+                if self._accepts and self._field_selector and isinstance(error, ApiError) and error.status.code == 400:
                     self._field_selector = ""
                     continue
                 failures = 1 if self.connected else failures + 1
-                self._say_away(error)
-                is_absent = self._optional and isinstance(error, NotFound)
-                await asyncio.sleep(self._absent() if is_absent else _pause(failures))
+                self._log_disconnected(error)
+                if self._optional and isinstance(error, NotFound):
+                    self._set_kind_missing()
+                    await asyncio.sleep(MISSING_KIND_RETRY_SECONDS)
+                else:
+                    await asyncio.sleep(_backoff_delay(failures))
 
-    def _absent(self) -> float:
-        """There is no such collection: time until it is asked for again."""
-        before, self._items, self._revision = self._items, {}, ""
-        self.synced = self.absent = True
-        self._say_changed(before)
-        return ABSENT_SECONDS
+    def _set_kind_missing(self) -> None:
+        previous = self._items
+        self._items = {}
+        self._resource_version = ""
+        self.synced = True
+        self.kind_is_missing = True
+        self._notify_replaced(previous)
 
-    async def _follow(self) -> None:
-        if not self._revision:
+    async def _list_and_watch(self) -> None:
+        if not self._resource_version:
             await self._list()
         watch = self._client.watch(
-            self._kind, self._revision, namespace=self._namespace, field_selector=self._field_selector
+            self._kind, self._resource_version, namespace=self._namespace, field_selector=self._field_selector
         )
-        self._say_connected()
+        self._log_connected()
         async for event in watch:
-            self._take(event)
+            self._apply(event)
 
     async def _list(self) -> None:
-        answer = await self._client.list(self._kind, self._namespace, field_selector=self._field_selector)
-        before, self._items = (
-            self._items,
-            {(item.metadata.namespace, item.metadata.name): item for item in answer.items if self._is_kept(item)},
-        )
-        self._revision = answer.metadata.resource_version
-        self.synced, self.absent = True, False
-        self._say_connected()
-        self._say_changed(before)
+        response = await self._client.list(self._kind, self._namespace, field_selector=self._field_selector)
+        previous = self._items
+        self._items = {
+            (item.metadata.namespace, item.metadata.name): item for item in response.items if self._is_accepted(item)
+        }
+        self._resource_version = response.metadata.resource_version
+        self.synced = True
+        self.kind_is_missing = False
+        self._log_connected()
+        self._notify_replaced(previous)
 
-    def _take(self, event: Event[O]) -> None:
+    def _apply(self, event: Event[O]) -> None:
         item = event.object
-        self._revision = item.metadata.resource_version
+        self._resource_version = item.metadata.resource_version
         if event.type == "BOOKMARK":
             return
         key = (item.metadata.namespace, item.metadata.name)
-        if event.type == "DELETED" or not self._is_kept(item):
+        if event.type == "DELETED" or not self._is_accepted(item):
             self._items.pop(key, None)
         else:
             self._items[key] = item
-        self._on_item(key)
+        self._on_key(key)
         self._on_change()
 
-    def _say_changed(self, before: Mapping[tuple[str, str], O]) -> None:
-        """After a list: which items are others than before, then that there was one."""
-        for key in before.keys() | self._items.keys():
-            if before.get(key) != self._items.get(key):
-                self._on_item(key)
+    def _notify_replaced(self, previous: Mapping[tuple[str, str], O]) -> None:
+        """Call `on_key` for each item that differs from the previous content, then `on_change`."""
+        for key in previous.keys() | self._items.keys():
+            if previous.get(key) != self._items.get(key):
+                self._on_key(key)
         self._on_change()
 
-    def _is_kept(self, item: O) -> bool:
-        return bool(self._field_selector) or self._keep is None or self._keep(item)
+    def _is_accepted(self, item: O) -> bool:
+        return bool(self._field_selector) or self._accepts is None or self._accepts(item)
 
-    def _say_connected(self) -> None:
+    def _log_connected(self) -> None:
         if not self.connected:
-            log.info("following the master", extra={"kind": self._kind.KIND, "items": len(self._items)})
+            log.info("watching the API server", extra={"kind": self._kind.KIND, "items": len(self._items)})
         self.connected = True
-        self.trouble = ""
+        self.last_error = ""
 
-    def _say_away(self, error: Exception) -> None:
+    def _log_disconnected(self, error: Exception) -> None:
         if self.connected:
-            log.warning("the master is away", extra={"kind": self._kind.KIND, "error": str(error)})
+            log.warning("connection to the API server lost", extra={"kind": self._kind.KIND, "error": str(error)})
         self.connected = False
-        self.trouble = str(error)
+        self.last_error = str(error)
 
 
-def _pause(failures: int) -> float:
-    return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 10), LAST_RETRY_SECONDS)
+def _backoff_delay(failures: int) -> float:
+    return min(BACKOFF_BASE_SECONDS * 2.0 ** min(failures - 1, 10), BACKOFF_MAX_SECONDS)

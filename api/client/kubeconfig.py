@@ -16,15 +16,16 @@ _USER_FILES = ("client-certificate", "client-key", "tokenFile")
 
 
 class BadKubeconfig(Exception):
-    """`str(error)` names the file, the entry, and what is accepted."""
+    """A kubeconfig that cannot be used. The text names the file, the entry, and what is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
-    """`server` is an https URL without a trailing slash; the next three are PEM.
+    """The server and the credentials of one context.
 
-    `server_name` is the name in the server's certificate, where it is not that of the URL; with `insecure` any
-    certificate is taken. `source` is the file that was read, `files` are all that it rests on.
+    `server` is an https URL without a trailing slash. `ca`, `certificate` and `key` are PEM. `server_name` is the name
+    in the server's certificate, if it is not that of the URL. `insecure` accepts any certificate. `source` is the file
+    that was read; `files` are that file and the files that it refers to.
     """
 
     server: str
@@ -40,43 +41,43 @@ class Kubeconfig:
     @classmethod
     def load(cls, path: Path | str) -> Kubeconfig:
         """Read a file as kubectl does; paths inside it are relative to it. Raises BadKubeconfig."""
-        place = Path(path)
+        path = Path(path)
         try:
-            document = yaml.safe_load(place.read_text())
-            context = _named(document["contexts"], document["current-context"])["context"]
-            cluster = _named(document["clusters"], context["cluster"])["cluster"]
-            user = _named(document["users"], context["user"])["user"] or {}
-            named = (cluster.get("certificate-authority"), *(user.get(key) for key in _USER_FILES))
+            document = yaml.safe_load(path.read_text())
+            context = _find_entry(document["contexts"], document["current-context"])["context"]
+            cluster = _find_entry(document["clusters"], context["cluster"])["cluster"]
+            user = _find_entry(document["users"], context["user"])["user"] or {}
+            referenced = (cluster.get("certificate-authority"), *(user.get(key) for key in _USER_FILES))
             return cls(
                 server=cluster["server"].rstrip("/"),
-                ca=_data(cluster, "certificate-authority", place.parent),
-                certificate=_data(user, "client-certificate", place.parent),
-                key=_data(user, "client-key", place.parent),
-                token=_token(user, place.parent),
+                ca=_data(cluster, "certificate-authority", path.parent),
+                certificate=_data(user, "client-certificate", path.parent),
+                key=_data(user, "client-key", path.parent),
+                token=_token(user, path.parent),
                 server_name=cluster.get("tls-server-name") or "",
                 insecure=bool(cluster.get("insecure-skip-tls-verify")),
-                source=place,
-                files=(place, *(place.parent / name for name in named if name)),
+                source=path,
+                files=(path, *(path.parent / name for name in referenced if name)),
             )
         except OSError as error:
-            raise BadKubeconfig(f"{error.filename or place}: {error.strerror}") from None
+            raise BadKubeconfig(f"{error.filename or path}: {error.strerror}") from None
         except (KeyError, TypeError, AttributeError, StopIteration, yaml.YAMLError, binascii.Error) as error:
             raise BadKubeconfig(
-                f"{place}: not a kubeconfig with a current context that names a cluster and a user ({error!r})"
+                f"{path}: not a kubeconfig with a current context that names a cluster and a user ({error!r})"
             ) from None
 
-    def edition(self) -> tuple[tuple[int, int], ...]:
-        """Differs when one of the files has been written since. Raises OSError."""
+    def file_versions(self) -> tuple[tuple[int, int], ...]:
+        """Return modification time and inode of each file; they differ if a file was written. Raises OSError."""
         states = (file.stat() for file in self.files)
         return tuple((state.st_mtime_ns, state.st_ino) for state in states)
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Trusts only the cluster's own authority, and shows our certificate if we have one. Raises BadKubeconfig."""
+        """Return a context that trusts only the cluster's CA and presents the client certificate. Raises BadKubeconfig."""
         try:
             return self._ssl_context()
         except (ssl.SSLError, ValueError) as error:
-            place = self.source or self.server
-            raise BadKubeconfig(f"{place}: its certificates and key do not go together: {error}") from None
+            found_in = self.source or self.server
+            raise BadKubeconfig(f"{found_in}: its certificates and key do not go together: {error}") from None
 
     def _ssl_context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=self.ca.decode())
@@ -85,30 +86,32 @@ class Kubeconfig:
             context.verify_mode = ssl.CERT_NONE
         if self.certificate:
             with tempfile.TemporaryDirectory() as folder:
-                # Two files: each may hold both, as a kubelet keeps them, and a chain must not have anybody twice.
-                names = {"client.crt": self.certificate, "client.key": self.key}
-                for name, data in names.items():
-                    (Path(folder) / name).touch(mode=0o600)
-                    (Path(folder) / name).write_bytes(data)
-                context.load_cert_chain(Path(folder) / "client.crt", Path(folder) / "client.key")
+                # Two files, because both values may be the kubelet's file with certificate and key, and a chain must not have
+                # a certificate twice.
+                certificate_file = Path(folder) / "client.crt"
+                key_file = Path(folder) / "client.key"
+                for file, data in ((certificate_file, self.certificate), (key_file, self.key)):
+                    file.touch(mode=0o600)
+                    file.write_bytes(data)
+                context.load_cert_chain(certificate_file, key_file)
         return context
 
-    def renewed(self, certificate: bytes, key: bytes) -> str:
-        """The text of the file with another certificate and key in the current user's place. Raises BadKubeconfig."""
+    def with_client_certificate(self, certificate: bytes, key: bytes) -> str:
+        """Return the file's text with another certificate and key of the current user. Raises BadKubeconfig."""
         assert self.source is not None
         try:
             document = yaml.safe_load(self.source.read_text())
-            context = _named(document["contexts"], document["current-context"])["context"]
-            user = _named(document["users"], context["user"])
+            context = _find_entry(document["contexts"], document["current-context"])["context"]
+            user = _find_entry(document["users"], context["user"])
         except OSError as error:
             raise BadKubeconfig(f"{self.source}: {error.strerror}") from None
         except (KeyError, TypeError, StopIteration, yaml.YAMLError) as error:
-            raise BadKubeconfig(f"{self.source}: no kubeconfig any more ({error!r})") from None
-        user["user"] = {"client-certificate-data": _encoded(certificate), "client-key-data": _encoded(key)}
+            raise BadKubeconfig(f"{self.source}: no longer a kubeconfig ({error!r})") from None
+        user["user"] = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
         return yaml.safe_dump(document, sort_keys=False)
 
     def text(self, cluster: str, user: str) -> str:
-        """The file that `load` reads, with everything inline."""
+        """Return the text of a kubeconfig file with inline credentials."""
         document: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -120,22 +123,22 @@ class Kubeconfig:
         return yaml.safe_dump(document, sort_keys=False)
 
     def _cluster(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"server": self.server}
+        cluster: dict[str, Any] = {"server": self.server}
         if self.ca:
-            found["certificate-authority-data"] = _encoded(self.ca)
+            cluster["certificate-authority-data"] = _base64(self.ca)
         if self.server_name:
-            found["tls-server-name"] = self.server_name
+            cluster["tls-server-name"] = self.server_name
         if self.insecure:
-            found["insecure-skip-tls-verify"] = True
-        return found
+            cluster["insecure-skip-tls-verify"] = True
+        return cluster
 
     def _credentials(self) -> dict[str, Any]:
         if self.token:
             return {"token": self.token}
-        return {"client-certificate-data": _encoded(self.certificate), "client-key-data": _encoded(self.key)}
+        return {"client-certificate-data": _base64(self.certificate), "client-key-data": _base64(self.key)}
 
 
-def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _find_entry(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return next(entry for entry in entries if entry["name"] == name)
 
 
@@ -147,9 +150,10 @@ def _data(entry: dict[str, Any], key: str, folder: Path) -> bytes:
 
 
 def _token(user: dict[str, Any], folder: Path) -> str:
-    named = user.get("tokenFile")
-    return (folder / named).read_text().strip() if named else user.get("token") or ""
+    token_file = user.get("tokenFile")
+    token: str = (folder / token_file).read_text().strip() if token_file else user.get("token") or ""
+    return token
 
 
-def _encoded(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()

@@ -160,11 +160,11 @@ class SelfSubjectRulesReview(Object, frozen=True):
     status: RulesStatus = RulesStatus()
 
 
-ASKED_AT: dict[type[Object], str] = {
+REVIEW_PATHS: dict[type[Object], str] = {
     TokenReview: "/apis/authentication.k8s.io/v1/tokenreviews",
     SubjectAccessReview: "/apis/authorization.k8s.io/v1/subjectaccessreviews",
 }
-"""Where a node sends its questions."""
+"""The collections to which a node posts reviews."""
 
 
 class BoundObjectReference(Value, frozen=True):

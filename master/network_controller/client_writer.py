@@ -55,7 +55,7 @@ class NetworkController:
     @property
     def unready(self) -> str:
         """Why nothing is done; empty if it is."""
-        waits = [f"{kind.KIND}: {mirror.trouble or 'is being listed'}" for kind, mirror in self._unsynced()]
+        waits = [f"{kind.KIND}: {mirror.last_error or 'is being listed'}" for kind, mirror in self._unsynced()]
         return f"waiting for {'; '.join(waits)}" if waits else ""
 
     async def run(self) -> None:

@@ -108,7 +108,7 @@ class ClientCertificate:
             self._client, CertificateSpec(NODE_CLIENT, CLIENT_USAGES, _subject(self._settings)), pending
         )
         place = Path(self._settings.kubeconfig)
-        text = Kubeconfig.load(place).renewed(fresh.certificate, fresh.key)
+        text = Kubeconfig.load(place).with_client_certificate(fresh.certificate, fresh.key)
         await asyncio.to_thread(csr.write_file, place, text.encode())
         await asyncio.to_thread(csr.remove_file, pending)
         until = fresh.says.ends.isoformat()

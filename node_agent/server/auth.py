@@ -103,7 +103,7 @@ class RequestAuth:
 
     async def _whose(self, token: str) -> Caller:
         try:
-            review = await self._client.ask(TokenReview(spec=TokenReviewSpec(token=token)))
+            review = await self._client.create_review(TokenReview(spec=TokenReviewSpec(token=token)))
         except ClientError as error:
             raise NotReady(f"the token cannot be reviewed: {error}") from None
         if not review.status.authenticated:
@@ -140,7 +140,7 @@ class RequestAuth:
             ),
         )
         try:
-            review = await self._client.ask(SubjectAccessReview(spec=spec))
+            review = await self._client.create_review(SubjectAccessReview(spec=spec))
         except ClientError as error:
             raise NotReady(f"rights cannot be reviewed: {error}") from None
         return bool(review.status.allowed)

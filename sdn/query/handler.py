@@ -43,7 +43,7 @@ class NodeQueryHandler:
             field_selector=f"spec.nodeName={node}",
             on_change=self._loop.wake,
             optional=True,
-            keep=lambda query: query.spec.node_name == node,
+            accepts=lambda query: query.spec.node_name == node,
         )
         self._client = client
         self._network = network

@@ -80,8 +80,8 @@ def test_tables_have_the_columns_of_our_own_master(world: StockCluster, kind: st
 
     async def ask(client: Client) -> bytes:
         path = f"/apis/network.openshift.io/v1/{ours.plural}"
-        async with client._answer("GET", path, headers={"Accept": accept}) as answer:
-            return await answer.read()
+        async with client._open_response("GET", path, headers={"Accept": accept}) as response:
+            return await response.read()
 
     columns = json.loads(world.ask(ask))["columnDefinitions"]
     assert [(row["name"], row["type"]) for row in columns] == [(row.name, row.type) for row in ours.columns]

@@ -51,11 +51,11 @@ def test_a_kubelets_own_file_with_key_and_certificate_in_one(tmp_path: Path) -> 
     config = Kubeconfig.load(path)
     assert (config.server, config.ca) == ("https://a:6443", PEM)
     config.ssl_context()
-    before = config.edition()
+    before = config.file_versions()
     (tmp_path / "pki" / "second.pem").write_bytes(PEM + KEY)
     (tmp_path / "pki" / "current.pem").unlink()
     (tmp_path / "pki" / "current.pem").symlink_to("second.pem")
-    assert config.edition() != before
+    assert config.file_versions() != before
 
 
 def test_tokens_stand_in_the_file_or_in_another(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_renewed_file_keeps_all_but_the_identity_of_its_user(tmp_path: Path) -
     path = written(tmp_path, {}, {"client-certificate": "x.pem", "client-key": "x.pem"})
     (tmp_path / "x.pem").write_bytes(PEM + KEY)
     document = yaml.safe_load(path.read_text())
-    text = Kubeconfig.load(path).renewed(b"certificate", b"key")
+    text = Kubeconfig.load(path).with_client_certificate(b"certificate", b"key")
     path.write_text(text)
     after = Kubeconfig.load(path)
     assert (after.certificate, after.key, after.files) == (b"certificate", b"key", (path,))

@@ -143,7 +143,7 @@ async def test_what_a_server_cannot_select_is_chosen_here(script: tuple[Script, 
         client,
         Namespace,
         field_selector="spec.nodeName=mine",
-        keep=lambda item: item.metadata.name.startswith("mine") and not item.metadata.labels,
+        accepts=lambda item: item.metadata.name.startswith("mine") and not item.metadata.labels,
     )
     task = asyncio.create_task(mirror.run())
     async with asyncio.timeout(10):
@@ -189,7 +189,7 @@ async def test_of_a_kind_that_the_server_does_not_have_there_is_none(script: tup
     tasks = [asyncio.create_task(one.run()) for one in (mirror, needed)]
     async with asyncio.timeout(10):
         await changed.wait()
-        while not needed.trouble:
+        while not needed.last_error:
             await asyncio.sleep(0.001)
     for task in tasks:
         task.cancel()

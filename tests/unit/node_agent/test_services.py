@@ -41,7 +41,7 @@ async def test_where_there_are_none_pods_go_on(refusal: int) -> None:
 
 
 async def test_who_may_not_know_waits_and_says_so_but_for_static_pods() -> None:
-    services, woken = await follow(403, lambda one: bool(one.mirror.trouble))
+    services, woken = await follow(403, lambda one: bool(one.mirror.last_error))
     with pytest.raises(NotReady, match="services: not for you"):
         services.known(POD)
     assert (list(services.known(STATIC)), woken) == ([], 0)
