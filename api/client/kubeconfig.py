@@ -72,7 +72,7 @@ class Kubeconfig:
         return tuple((state.st_mtime_ns, state.st_ino) for state in states)
 
     def ssl_context(self) -> ssl.SSLContext:
-        """Return a context that trusts only the cluster's CA and presents the client certificate. Raises BadKubeconfig."""
+        """Return a context that trusts only the cluster's CA and has the client certificate. Raises BadKubeconfig."""
         try:
             return self._ssl_context()
         except (ssl.SSLError, ValueError) as error:
@@ -86,8 +86,8 @@ class Kubeconfig:
             context.verify_mode = ssl.CERT_NONE
         if self.certificate:
             with tempfile.TemporaryDirectory() as folder:
-                # Two files, because both values may be the kubelet's file with certificate and key, and a chain must not have
-                # a certificate twice.
+                # Two files: each value may be a kubelet's file with certificate and key, and a chain must not have a
+                # certificate twice.
                 certificate_file = Path(folder) / "client.crt"
                 key_file = Path(folder) / "client.key"
                 for file, data in ((certificate_file, self.certificate), (key_file, self.key)):
