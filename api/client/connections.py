@@ -79,7 +79,7 @@ class Connections:
             await self._close_if_unused(connection)
 
     async def _reload(self, previous: Connection) -> None:
-        """Read the kubeconfig again. If it is not valid, perhaps because it is half-written, the next request retries."""
+        """Read the kubeconfig again. If it is not valid, perhaps half-written, the next request retries."""
         assert self.kubeconfig.source is not None
         try:
             kubeconfig = Kubeconfig.load(self.kubeconfig.source)

@@ -41,17 +41,17 @@ class FallbackMirror(Generic[O, P]):
         self._same = same
         self._on_change = on_change
         self._is_absent = asyncio.Event()
-        self._first = Informer(client, kind, on_change=self._changed, optional=True, on_item=on_item)
-        self._second = Informer(client, other, on_change=on_change, on_item=on_item)
+        self._first = Informer(client, kind, on_change=self._changed, optional=True, on_key=on_item)
+        self._second = Informer(client, other, on_change=on_change, on_key=on_item)
 
     @property
     def synced(self) -> bool:
         """Whether all that there is has come."""
-        return self._second.synced if self._first.absent else self._first.synced
+        return self._second.synced if self._first.kind_is_missing else self._first.synced
 
     def get(self, key: tuple[str, str]) -> O | None:
         """The object of this namespace and name, if there is one."""
-        if not self._first.absent:
+        if not self._first.kind_is_missing:
             return self._first.items.get(key)
         item = self._second.items.get(key)
         return None if item is None else self._same(item)
@@ -64,7 +64,7 @@ class FallbackMirror(Generic[O, P]):
             tasks.create_task(self._second.run())
 
     def _changed(self) -> None:
-        if self._first.absent:
+        if self._first.kind_is_missing:
             self._is_absent.set()
         self._on_change()
 
@@ -91,7 +91,7 @@ class ServiceWatcher:
         self._services: set[Key] = set()
         self._slices: set[Key] = set()
         self._pods: set[Key] = set()
-        self.services = Informer(client, Service, on_change=self._changed, on_item=self._service_changed)
+        self.services = Informer(client, Service, on_change=self._changed, on_key=self._service_changed)
         self._all_slices = FallbackMirror[EndpointSlice, OlderEndpointSlice](
             client, EndpointSlice, OlderEndpointSlice, lambda one: one, self._changed, self._slice_changed
         )
