@@ -43,7 +43,7 @@ KILLS ?= 1000
 .PHONY: soak
 soak: install ## many clients against the master: EVENTS= writes that are watched, KILLS= SIGKILLs (half an hour)
 	@PODLANE_SOAK_EVENTS=$(EVENTS) PODLANE_SOAK_KILLS=$(KILLS) $(BIN)/pytest -q -s \
-		tests/contract/test_watch_history.py tests/contract/test_master_killed.py tests/contract/test_store_killed.py
+		tests/contract/apiserver/test_watch_consistency.py tests/contract/apiserver/test_crash_recovery.py tests/contract/store/test_crash_recovery.py
 
 KERNEL := .vm/boot
 VM_PACKAGES := qemu-system-x86 qemu-system-common dbus busybox-static kmod

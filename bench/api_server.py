@@ -20,7 +20,7 @@ from bench import api_server_lists, api_server_writes
 from bench.api_server_process import CONFIG_MAPS, Say, busy, measured, resident
 from bench.measurement import Measurement
 from bench.raw_watch_clients import RawWatches
-from tests.contract.apiserver import ApiServer
+from tests.testbed.apiserver.process import ApiServer
 
 WATCHERS = ((1000, "50 ms"), (5000, "250 ms"))
 EVENTS = 15

@@ -13,7 +13,7 @@ from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from bench.api_server_process import Say, busy, resident
 from bench.measurement import Measurement
-from tests.contract.apiserver import ApiServer
+from tests.testbed.apiserver.process import ApiServer
 
 PODS, NODES, PAGE = 10_000, 100, 500
 MAKERS = 50

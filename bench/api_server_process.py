@@ -14,7 +14,7 @@ import psutil
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from bench.measurement import Measurement
-from tests.contract.apiserver import ApiServer
+from tests.testbed.apiserver.process import ApiServer
 
 IDLE_SECONDS = 10.0
 FLAGS = ("--node-monitor-grace-seconds", "1000000")

@@ -20,9 +20,9 @@ import msgspec
 
 from api.client.client import Client
 from bench.api_server_process import CONFIG_MAPS, Say
-from bench.bare import wait_until
 from bench.measurement import Measurement
-from tests.contract.apiserver import ApiServer
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.wait import wait_until
 
 WRITE_SECONDS, WRITE_ROUNDS, IN_FLIGHT = 2.0, 5, 50
 

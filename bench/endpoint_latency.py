@@ -16,8 +16,10 @@ from api.core.pod import Container, Pod, PodSpec
 from api.core.services import Service, ServicePort, ServiceSpec
 from api.meta.types import ObjectMeta
 from api.network.attach import NODE_AGENT, AttachRequest
-from bench.bare import BareCluster, bench_lab, inside, wait_until
 from bench.measurement import Measurement
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.cluster import NetnsCluster, bench_lab
+from tests.testbed.wait import wait_until
 
 NODES, ROUNDS = 3, 20
 CALLED, PORT, TARGET_PORT = "172.30.200.1", 80, 8080
@@ -27,7 +29,7 @@ CALL_SECONDS = 2.0
 def measure(say: Callable[[str], None]) -> list[Measurement]:
     """A pod's readiness is written, and pods on all nodes call its service until that is so for the last of them."""
     say(f"{NODES} nodes, {ROUNDS} times ready and not ready")
-    with BareCluster(bench_lab(NODES)) as cluster:
+    with NetnsCluster(bench_lab(NODES)) as cluster:
         spaces = dict(zip(cluster.nodes, cluster.add_namespaces([f"on-{name}" for name in cluster.nodes]), strict=True))
         addresses = {name: _attach(cluster, name, space) for name, space in spaces.items()}
         last = list(spaces)[-1]
@@ -37,7 +39,7 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
             return asyncio.run(_rounds(cluster, last, addresses[last], list(spaces.values())))
 
 
-def _attach(cluster: BareCluster, node: str, space: str) -> str:
+def _attach(cluster: NetnsCluster, node: str, space: str) -> str:
     request = AttachRequest(
         sandbox=space, netns=f"/run/netns/{space}", namespace="default", name=space, runtime=NODE_AGENT
     )
@@ -60,7 +62,7 @@ def _accepting(ear: socket.socket) -> Iterator[None]:
         thread.join()
 
 
-async def _rounds(cluster: BareCluster, node: str, address: str, spaces: list[str]) -> list[Measurement]:
+async def _rounds(cluster: NetnsCluster, node: str, address: str, spaces: list[str]) -> list[Measurement]:
     async with Client(Kubeconfig.load(cluster.lab.kubeconfig)) as client:
         pod = Pod(
             metadata=ObjectMeta(name="end", namespace="default", labels={"app": "end"}),

@@ -13,9 +13,10 @@ from ipaddress import IPv4Address, IPv4Network
 from api.client.client import Client
 from api.meta.types import ObjectMeta
 from api.network.types import HostSubnet
-from bench.bare import BareCluster, bench_lab, wait_until
 from bench.measurement import Measurement
 from lab.topology import LabNode
+from tests.testbed.netns.cluster import NetnsCluster, bench_lab
+from tests.testbed.wait import wait_until
 
 AT_ONCE, AT_START, ROUNDS = 500, 5000, 5
 CREATES_IN_FLIGHT = 32
@@ -26,7 +27,7 @@ HOST_ROUTES = IPv4Network("10.32.0.0/16")
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
     """The daemon sleeps while the objects are made, so that they arrive at once; then it is started among many."""
-    with BareCluster(bench_lab(1), master_flags=FLAGS) as cluster:
+    with NetnsCluster(bench_lab(1), master_flags=FLAGS) as cluster:
         (node,) = cluster.lab.nodes
         base = _flows(node)
         arriving, leaving = [], []
@@ -66,7 +67,7 @@ def _flows(node: LabNode) -> int:
     return int(re.findall(r"flow_count=(\d+)", answer.stdout)[0])
 
 
-def _woken(cluster: BareCluster, node: LabNode, change: Callable[[Client], Awaitable[None]], wanted: int) -> float:
+def _woken(cluster: NetnsCluster, node: LabNode, change: Callable[[Client], Awaitable[None]], wanted: int) -> float:
     """Seconds from when the daemon can see the change until the switch has all flows."""
     cluster.signal(f"{node.name} sdn", signal.SIGSTOP)
     cluster.ask(change)
@@ -76,7 +77,7 @@ def _woken(cluster: BareCluster, node: LabNode, change: Callable[[Client], Await
     return time.perf_counter() - begin
 
 
-def _restarted(cluster: BareCluster, node: LabNode, wanted: int, emptied: bool) -> float:
+def _restarted(cluster: NetnsCluster, node: LabNode, wanted: int, emptied: bool) -> float:
     """Seconds from the start of the process until it is ready and the switch has all flows."""
     cluster.kill(f"{node.name} sdn")
     if emptied:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
 
-from bench.bare import BareCluster, bench_lab, inside
 from bench.measurement import Measurement
 from bench.pod_attach import Pods
 from lab.topology import LabNode
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 
 PODS = 21
 PORT = 7777
@@ -29,7 +30,7 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
 
 def _count(pods: tuple[int, ...], name: str, pairs: int, say: Callable[[str], None]) -> list[Measurement]:
     """So many pods on each node; the flows of the first, which sees `pairs` ordered pairs."""
-    with BareCluster(bench_lab(len(pods))) as cluster:
+    with NetnsCluster(bench_lab(len(pods))) as cluster:
         nodes, spaces, addresses = cluster.lab.nodes, list[str](), list[IPv4Address]()
         for node, count in zip(nodes, pods, strict=True):
             here = cluster.add_namespaces([f"m{len(spaces) + number}" for number in range(count)])

@@ -15,12 +15,13 @@ from ipaddress import IPv4Address, IPv4Interface
 from pyroute2 import AsyncIPRoute
 
 from api.network.attach import CNI, AttachRequest
-from bench.bare import BareCluster, bench_lab, inside
 from bench.measurement import Measurement
 from lab.topology import LabNode
 from node_agent.network.sdn import SdnNetwork
 from sdn.drivers.ovsdb import Ovsdb, PutBridge, RemovePort
 from sdn.model.host import Bridge, Port
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 
 ROUNDS, BURSTS, IN_FLIGHT, CROWD = 20, 5, 20, 100
 IDLE_SECONDS = 30
@@ -32,7 +33,7 @@ FLOOR = "veth + port, bare"
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
     """One at a time and many in flight, on an empty node and on a full one."""
-    with BareCluster(bench_lab(2), with_sdn=1) as cluster:
+    with NetnsCluster(bench_lab(2), with_sdn=1) as cluster:
         names = [f"one{number}" for number in range(IN_FLIGHT)] + [f"crowd{number}" for number in range(CROWD)]
         say(f"{len(names)} network namespaces")
         spaces = cluster.add_namespaces(names)

@@ -13,11 +13,11 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from api.network.attach import CNI, AttachRequest
-from bench.bare import BareCluster, bench_lab
 from bench.measurement import Measurement
 from bench.pod_attach import ROUNDS, device_in
 from lab.topology import LabNode
 from node_agent.network.sdn import SdnNetwork
+from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 
 OURS = "podlane"
 PLUGINS = Path("/usr/lib/cni")
@@ -25,7 +25,7 @@ PLUGINS = Path("/usr/lib/cni")
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
     """One pod at a time, each way in each round."""
-    with BareCluster(bench_lab(2), with_sdn=1) as cluster:
+    with NetnsCluster(bench_lab(2), with_sdn=1) as cluster:
         ours, bare = cluster.lab.nodes
         spaces = cluster.add_namespaces([f"r{number}" for number in range(ROUNDS)])
         script, bridge = Script(bare), BridgePlugin(bare)

@@ -20,7 +20,7 @@ from api.meta.types import ObjectMeta
 from bench.baseline_docker import BarePods, best_in_flight
 from bench.measurement import Measurement
 from bench.pod_timestamps import Docked, Watched
-from tests.e2e.single import NODE, SingleNode
+from tests.testbed.node.single_node import NODE, SingleNode
 
 ROUNDS, BURST, BURSTS, CROWD = 30, 40, 3, 100
 CROWDS = (0, 10, 50, 100)

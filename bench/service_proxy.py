@@ -18,7 +18,6 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from bench import baseline_kube_proxy
-from bench.bare import BareCluster, bench_lab, inside, wait_until
 from bench.measurement import Measurement
 from lab.process import run
 from reconcile.malloc import gc_paused
@@ -31,6 +30,9 @@ from sdn.proxy.nftables import TABLE
 from sdn.proxy.nftables_backend import NftablesBackend, ServicesTable
 from sdn.proxy.proxier import OpenFlowBackend, ProxyBackend
 from sdn.proxy.service_ports import ProxyConfig
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.cluster import NetnsCluster, bench_lab
+from tests.testbed.wait import wait_until
 
 ENDPOINTS = 10
 PORT = 8080
@@ -49,7 +51,7 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
     """Load 1,000 and 10,000 services of 10 endpoints, change one of them, and send first packets to some."""
     figures: list[Measurement] = []
     packets: dict[int, tuple[float, ...]] = {}
-    with _namespace() as namespace, BareCluster(bench_lab(1)) as cluster:
+    with _namespace() as namespace, NetnsCluster(bench_lab(1)) as cluster:
         node = cluster.lab.nodes[0]
         cluster.kill(f"{node.name} sdn")
         for count in (1, *RIVALS):

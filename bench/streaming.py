@@ -17,12 +17,12 @@ from typing import Self
 
 import psutil
 
-from bench.bare import inside
 from bench.measurement import Measurement
 from lab.process import run
-from tests.e2e.cluster import wait_until
-from tests.e2e.single import SingleNode
-from tests.e2e.test_commands import PROGRAMS
+from tests.testbed.kubectl import ALL_PROGRAMS
+from tests.testbed.namespaces import inside
+from tests.testbed.node.single_node import SingleNode
+from tests.testbed.wait import wait_until
 
 ADDRESS = "10.245.49.3"
 SIZE, PIECE = 1 << 30, 1 << 20
@@ -156,7 +156,7 @@ class Caller(_Carrier):
         ways = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": way, "KUBECTL_PORT_FORWARD_WEBSOCKETS": way}
         super().__init__(big, {**os.environ, "HOME": str(place.root), **ways})
         self._namespace = place.namespace
-        self._kubectl = (*place.place, PROGRAMS[-1], f"--kubeconfig={place.root}/admin")
+        self._kubectl = (*place.place, ALL_PROGRAMS[-1], f"--kubeconfig={place.root}/admin")
 
     def exec_in(self) -> None:
         self._in(*self._kubectl, "exec", "-i", "carrier", "-c", "main", "--", "sha256sum")

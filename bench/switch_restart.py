@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
 
-from bench.bare import BareCluster, bench_lab, inside, wait_until
 from bench.measurement import Measurement
 from bench.pod_attach import Pods, echo_request
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.cluster import NetnsCluster, bench_lab
+from tests.testbed.wait import wait_until
 
 ROUNDS, PODS = 5, 20
 INTERVAL_SECONDS = 0.01
@@ -20,7 +22,7 @@ INTERVAL_SECONDS = 0.01
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
     """From the moment at which the switch answers until packets flow; and daemon kills, in packets lost."""
-    with BareCluster(bench_lab(1)) as cluster:
+    with NetnsCluster(bench_lab(1)) as cluster:
         (node,) = cluster.lab.nodes
         spaces = cluster.add_namespaces([f"o{number}" for number in range(PODS)])
         addresses = Pods.attach_all(node, spaces)

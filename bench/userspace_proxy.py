@@ -12,9 +12,18 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from bench.bare import inside
 from bench.measurement import Measurement
-from tests.net.proxied import CLIENT_NAMESPACE, FRONTS, NODE, NODE_NAMESPACE, cabled, listening, redirect, socket_in
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.userspace_proxy import (
+    CLIENT_NAMESPACE,
+    FRONTS,
+    NODE,
+    NODE_NAMESPACE,
+    cabled,
+    listening,
+    redirect,
+    socket_in,
+)
 
 SERVICES, CONNECTIONS = 10_000, 1000
 ROUNDS, CALLS, BLOCKS, BLOCK = 3, 500, 400, 1 << 20

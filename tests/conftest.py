@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -13,8 +12,11 @@ MUST_RUN = ("tests/unit/", "tests/golden/", "tests/contract/", "tests/switch/", 
 ORDER = ("tests/e2e/", "tests/net/", "tests/contract/", "tests/switch/", "tests/unit/")
 """Files that take long come first, so that no process has to wait for one in the end."""
 
-LASTING = {"tests/e2e": "cluster", "tests/net": "world"}
-"""Folder → fixture that lives longer than a file; the tests that use it stay together."""
+LASTING = {"tests/e2e/lab": "cluster", "tests/net": "world"}
+"""Folder → fixture that lives longer than a file; the tests below it that use the fixture stay together."""
+
+# Helpers assert, too: a failure shows their values as it does those of a test.
+pytest.register_assert_rewrite("tests.testbed")
 
 # No example has to be done in a given time: how long one takes is the machine's affair.
 hypothesis.settings.register_profile("podlane", deadline=None)
@@ -40,9 +42,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def _group(item: pytest.Item) -> str:
     path, _, _ = item.nodeid.partition("::")
-    folder = str(Path(path).parent)
-    shares = LASTING.get(folder) in getattr(item, "fixturenames", ())
-    return folder if shares else path
+    used = getattr(item, "fixturenames", ())
+    return next((folder for folder, name in LASTING.items() if path.startswith(f"{folder}/") and name in used), path)
 
 
 def _rank(item: pytest.Item) -> int:

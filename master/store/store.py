@@ -1,7 +1,7 @@
 """What the master asks of a store: revisions, reads, compare-and-swap, history for watches. An interface, no code.
 
 There is one store today, `journaled_store.JournaledStore`. Whatever is to take its place passes
-`tests/contract/test_store_contract.py`. A store that others write to, too, reads from a mirror of its own, and may
+`tests/contract/store/test_store.py`. A store that others write to, too, reads from a mirror of its own, and may
 raise Mismatch from `write` when somebody else was faster.
 """
 

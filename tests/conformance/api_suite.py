@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.conformance.api_specs import GROUPS, NOT_ASKED
 from tests.conformance.build import HOME, build
-from tests.conformance.own import OwnNode
+from tests.conformance.podlane_master import OwnNode
 from tests.conformance.suite import Asker, Result, names, results, run_specs, say, table
 
 _GROUP = re.compile(r"\[([\w.-]+)\]")

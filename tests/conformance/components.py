@@ -14,9 +14,9 @@ from typing import Any
 from lab.process import run
 from master.auth import pki
 from tests.conformance.kubelet import KUBELET, WithKubelet, kubelet_settings
-from tests.conformance.own import OwnNode
-from tests.conformance.stock import NODE_IP, PODS, PORT, QUIET
-from tests.e2e.single import NODE
+from tests.conformance.kubernetes_master import NODE_IP, PODS, PORT, QUIET
+from tests.conformance.podlane_master import OwnNode
+from tests.testbed.node.single_node import NODE
 
 SCHEDULER = "stock"
 """The name by which pods ask for the scheduler of Kubernetes; ours leaves them to it."""

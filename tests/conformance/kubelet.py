@@ -8,8 +8,8 @@ from typing import Any
 
 from lab.process import run
 from tests.conformance import images
-from tests.conformance.stock import WITH_RUNTIME, StockNode
-from tests.contract.test_docker_driver import Dockerd
+from tests.conformance.kubernetes_master import WITH_RUNTIME, StockNode
+from tests.testbed.docker.daemon import Dockerd
 
 KUBELET = "node-2"
 

@@ -23,9 +23,9 @@ from lab.topology import Lab, Site
 from lab.up import lab_up
 from tests.conformance import images
 from tests.conformance.build import BINARIES, HOME, SUITE, build, missing
-from tests.conformance.stock import QUIET
+from tests.conformance.kubernetes_master import QUIET
 from tests.conformance.suite import Asker, results, run_specs, say, table
-from tests.e2e.test_commands import PROGRAMS
+from tests.testbed.kubectl import ALL_PROGRAMS
 
 SITE = Site("podnet", IPv4Network("10.245.49.0/24"))
 FOCUS = (
@@ -110,7 +110,7 @@ def _place(lab: Lab) -> tuple[str, ...]:
 def _kubectl(folder: Path) -> Path:
     """One of that very name: specs bring it into pods."""
     folder.mkdir(parents=True, exist_ok=True)
-    return Path(shutil.copy2(PROGRAMS[0], folder / "kubectl"))
+    return Path(shutil.copy2(ALL_PROGRAMS[0], folder / "kubectl"))
 
 
 def main() -> int:

@@ -17,8 +17,8 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 from tests.conformance.build import BINARIES, HOME, build
-from tests.conformance.stock import StockNode
-from tests.e2e.test_commands import PROGRAMS
+from tests.conformance.kubernetes_master import StockNode
+from tests.testbed.kubectl import ALL_PROGRAMS
 
 FOCUS = r"\[NodeConformance\]|\[k8s\.io\]|\[sig-node\]|\[sig-storage\]"
 NOT_ASKED = (
@@ -93,7 +93,7 @@ class Asker:
 
     place: tuple[str, ...]
     kubeconfig: Path
-    kubectl: Path = Path(PROGRAMS[0])
+    kubectl: Path = Path(ALL_PROGRAMS[0])
     nodes: int = -1
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
-from bench.bare import inside
 from lab.process import run
-from tests.contract.apiserver import ApiServer
-from tests.contract.door import Door
-from tests.contract.streaming_server import PodServer, serving
-from tests.switch.switch import DummySwitch
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.namespaces import inside
+from tests.testbed.streaming.pod_server import PodServer, serving
+from tests.testbed.trace.dummy_switch import DummySwitch
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,9 +40,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-async def door(server: ApiServer) -> AsyncIterator[Door]:
+async def door(server: ApiServer) -> AsyncIterator[UntypedClient]:
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-        yield Door(client)
+        yield UntypedClient(client)
 
 
 @pytest.fixture

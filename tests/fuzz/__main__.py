@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from master.wire import openapi
-from tests.contract.apiserver import ApiServer
+from tests.testbed.apiserver.process import ApiServer
 
 CHECKS = "not_a_server_error,response_schema_conformance,content_type_conformance,negative_data_rejection"
 ANSWER_SECONDS = 30

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.net.cluster import NetCluster, inhabited
-from tests.net.serving import answering, register
+from tests.testbed.netns.packet_world import PacketWorld, running_world
+from tests.testbed.netns.services import answering, register
 
 
 @pytest.fixture(scope="package")
-def world() -> Iterator[NetCluster]:
-    with inhabited("podreal", 14) as cluster:
+def world() -> Iterator[PacketWorld]:
+    with running_world("podreal", 14) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def serving(world: NetCluster) -> Iterator[NetCluster]:
+def serving(world: PacketWorld) -> Iterator[PacketWorld]:
     """The world, whose pods the master knows and who tell who they are."""
     names = tuple(world.pods)
     register(world, *names)

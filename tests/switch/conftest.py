@@ -7,8 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.switch.switch import DummySwitch, TraceWorld, populate
-from tests.world import NODES
+from tests.testbed.isolation.world import NODES
+from tests.testbed.trace.dummy_switch import DummySwitch
+from tests.testbed.trace.trace_world import TraceWorld, populate
 
 
 @pytest.fixture(scope="module")

@@ -1,3 +1,3 @@
 """The isolation tests, asked of real switches by trace."""
 
-from tests.isolation import *  # noqa: F403
+from tests.testbed.isolation.checks import *  # noqa: F403

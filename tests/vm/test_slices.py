@@ -25,7 +25,7 @@ from node_agent.cgroups.systemd import BUS, SystemdDriver
 from node_agent.stats.cgroup_stats import FULL
 from node_agent.stats.collector import CgroupReader
 from reconcile.errors import NotReady, Refused
-from tests.e2e.cluster import wait_until
+from tests.testbed.wait import wait_until
 from tests.unit.node_agent.make import UID, pod
 
 pytestmark = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""Sentences for switches that know other things than the API; the others are in tests/switch/test_trace.py."""
+"""Sentences for switches whose state differs from the API; the others: tests/switch/test_trace_sentences.py."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import pytest
 
 from api.client.kubeconfig import Kubeconfig
 from master.auth import pki, service_account_tokens
-from tests.fakes import AgentKilled
-from tests.killer import KILLER
+from tests.testbed.docker.fake import AgentKilled
+from tests.testbed.fault_injection import INJECTOR
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 SERVER = "https://127.0.0.1:8443"
@@ -25,9 +25,9 @@ def _start(root: Path) -> None:
 
 
 def _acts(root: Path) -> int:
-    with KILLER.after(10_000):
+    with INJECTOR.after(10_000):
         _start(root)
-    return KILLER.acts
+    return INJECTOR.acts
 
 
 def test_a_start_killed_anywhere_is_made_whole_by_the_next(tmp_path: Path) -> None:
@@ -36,10 +36,10 @@ def test_a_start_killed_anywhere_is_made_whole_by_the_next(tmp_path: Path) -> No
     assert acts > 10
     for number in range(acts):
         root = tmp_path / str(number)
-        with pytest.raises(AgentKilled), KILLER.after(number):
+        with pytest.raises(AgentKilled), INJECTOR.after(number):
             _start(root)
         # Killed once more, at another place, before a start gets through.
-        with contextlib.suppress(AgentKilled), KILLER.after(acts - number):
+        with contextlib.suppress(AgentKilled), INJECTOR.after(acts - number):
             _start(root)
         _start(root)
         authority = pki.authority(root / "pki", NOW)

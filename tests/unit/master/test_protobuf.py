@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from api.meta.schema import without_nulls
 from master.kinds import ALL
 from master.wire import protobuf
-from tests.protobuf_bodies import encoded
+from tests.testbed.apiserver.protobuf_encoder import encoded
 from tests.unit.master import test_devices, test_kept_kinds
 
 # What `kubectl create namespace red` of 1.32 sends.

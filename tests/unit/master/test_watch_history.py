@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.watch_history import (
+from tests.testbed.apiserver.watch_checker import (
     BOOKMARK,
     Acknowledged,
     Change,

@@ -10,6 +10,7 @@ from api.codec import manifest
 from api.core.pod import Pod, PodStatus
 from api.core.resources import all_containers
 from api.validation.registry import default
+from node_agent.node.node_status import HostFacts
 from node_agent.runtime import container as label
 from node_agent.runtime.container import RuntimeContainer, RuntimePod, group_containers
 from node_agent.runtime.spec import container_hash
@@ -87,3 +88,19 @@ def held(*containers: RuntimeContainer, box: RuntimeContainer | None = None) -> 
 def with_status(of: Pod, status: PodStatus) -> Pod:
     """The pod after its status was written."""
     return replace(of, status=status)
+
+
+HOST_FACTS = HostFacts(
+    cpus=4,
+    memory=8 << 30,
+    disk=100 << 30,
+    machine_id="m",
+    system_uuid="s",
+    boot_id="b",
+    kernel="6.1",
+    os_image="Debian",
+    architecture="amd64",
+    docker_version="20.10.24",
+    agent_version="0.1.0",
+    huge_pages={"2Mi": 1 << 30, "1Gi": 0},
+)

@@ -21,7 +21,7 @@ from node_agent.config import Settings
 from node_agent.network.sdn import SdnNetwork
 from node_agent.probes.prober import Prober
 from node_agent.volumes import mounts
-from tests.fakes import FakeDocker
+from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.test_pod_worker import Switch
 
 SECONDS = 6.0

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from node_agent.volumes.atomic_writer import write_payload
 from node_agent.volumes.payload import File
-from tests.fakes import AgentKilled
-from tests.killer import KILLER
+from tests.testbed.docker.fake import AgentKilled
+from tests.testbed.fault_injection import INJECTOR
 
 
 def made(**texts: str) -> dict[str, File]:
@@ -84,15 +84,15 @@ def test_an_empty_volume_is_a_volume(tmp_path: Path) -> None:
 def test_killed_anywhere_it_shows_all_of_the_old_or_all_of_the_new(tmp_path: Path) -> None:
     (tmp_path / "count").mkdir()
     write_payload(tmp_path / "count", OLD)
-    with KILLER.after(10_000):
+    with INJECTOR.after(10_000):
         write_payload(tmp_path / "count", NEW)
-    acts = KILLER.acts
+    acts = INJECTOR.acts
     assert acts > 10
     for number in range(acts):
         root = tmp_path / str(number)
         root.mkdir()
         write_payload(root, OLD)
-        with pytest.raises(AgentKilled), KILLER.after(number):
+        with pytest.raises(AgentKilled), INJECTOR.after(number):
             write_payload(root, NEW)
         behind = {str(path.relative_to(root / "..data")): path.read_text() for path in _files(root / "..data")}
         assert behind in (texts(OLD), texts(NEW)), f"killed after {number} of {acts}"

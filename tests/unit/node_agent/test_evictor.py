@@ -21,7 +21,7 @@ from node_agent.pods.worker import PodWorker
 from node_agent.stats.collector import task_count, working_set_bytes
 from node_agent.stats.disk import DiskUsageScanner, directory_usage
 from node_agent.volumes.paths import volume_dir
-from tests.fakes import AgentKilled
+from tests.testbed.docker.fake import AgentKilled
 from tests.unit.node_agent.make import NOW, UID, pod
 from tests.unit.node_agent.test_pod_worker import World, world
 

@@ -23,7 +23,7 @@ from node_agent.server.streaming.websocket_frames import (
     WebSocketFrameParser,
     encode_frame,
 )
-from tests.contract.mutations import masked
+from tests.testbed.streaming.mutations import masked
 
 MESSAGES = st.lists(
     st.tuples(st.sampled_from([BINARY, TEXT, CLOSE, PING, PONG]), st.binary(max_size=125)), min_size=1, max_size=6

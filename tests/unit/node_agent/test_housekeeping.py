@@ -19,8 +19,8 @@ from node_agent.runtime.security import SecurityOptions
 from node_agent.runtime.spec import container_config, sandbox_config
 from reconcile.config_file import InvalidConfig, merge
 from reconcile.errors import NotReady
-from tests.fakes import AgentKilled, FakeDocker
-from tests.killer import KILLER
+from tests.testbed.docker.fake import AgentKilled, FakeDocker
+from tests.testbed.fault_injection import INJECTOR
 from tests.unit.node_agent.make import UID, pod
 from tests.unit.node_agent.test_pod_worker import Switch
 
@@ -194,12 +194,12 @@ async def test_logs_that_were_half_linked_or_unlinked_when_the_agent_was_killed_
     async def life(steps: int, *, gone_meanwhile: bool) -> int:
         """Killed after so many steps; without its containers it ends as if it never had been. How many steps it was."""
         identity = await place.run()
-        with contextlib.suppress(AgentKilled), KILLER.after(steps):
+        with contextlib.suppress(AgentKilled), INJECTOR.after(steps):
             await place.agent().link_logs()
             if not gone_meanwhile:
                 await place.docker.remove(identity)
                 await place.agent().link_logs()
-        acts = KILLER.acts
+        acts = INJECTOR.acts
         await place.docker.remove(identity)
         await place.agent().link_logs()
         left = [path for name in ("pods", "containers") for path in (place.root / name).glob("*")]

@@ -12,7 +12,6 @@ from api.validation.registry import check
 from node_agent.eviction.thresholds import Pressure
 from node_agent.node.lease import node_lease
 from node_agent.node.node_status import (
-    HostFacts,
     NodeHealth,
     NodeIdentity,
     condition_events,
@@ -22,28 +21,14 @@ from node_agent.node.node_status import (
     parse_taint,
     status_differs,
 )
-from tests.unit.node_agent.make import NOW
+from tests.unit.node_agent.make import HOST_FACTS, NOW
 
-HOST = HostFacts(
-    cpus=4,
-    memory=8 << 30,
-    disk=100 << 30,
-    machine_id="m",
-    system_uuid="s",
-    boot_id="b",
-    kernel="6.1",
-    os_image="Debian",
-    architecture="amd64",
-    docker_version="20.10.24",
-    agent_version="0.1.0",
-    huge_pages={"2Mi": 1 << 30, "1Gi": 0},
-)
 SELF = NodeIdentity(name="node-1", address="10.245.2.3", max_pods=20)
 WELL = NodeHealth("")
 
 
 def status(health: NodeHealth = WELL, old: tuple[Condition, ...] = (), later: int = 0) -> NodeStatus:
-    return node_status(SELF, HOST, health, NOW + timedelta(seconds=later), old)
+    return node_status(SELF, HOST_FACTS, health, NOW + timedelta(seconds=later), old)
 
 
 def test_what_pods_may_use_leaves_something_to_the_host() -> None:
@@ -60,7 +45,7 @@ def test_what_pods_may_use_leaves_something_to_the_host() -> None:
 
 
 def test_a_node_registers_with_its_labels_and_taints() -> None:
-    node = new_node(changed(SELF, taints=(parse_taint("gpu=a100:NoSchedule"),)), HOST, WELL, NOW)
+    node = new_node(changed(SELF, taints=(parse_taint("gpu=a100:NoSchedule"),)), HOST_FACTS, WELL, NOW)
     assert node.metadata.labels == {
         "kubernetes.io/hostname": "node-1",
         "kubernetes.io/os": "linux",

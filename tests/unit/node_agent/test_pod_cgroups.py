@@ -12,7 +12,7 @@ from node_agent.cgroups.hierarchy import PodsCapacity
 from node_agent.cgroups.manager import CgroupManager
 from node_agent.cgroups.systemd import SystemdDriver
 from reconcile.errors import NotReady, Refused
-from tests.fakes import FakeDocker
+from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.make import UID, pod
 
 WISH = pod("[{name: main, image: a, resources: {requests: {cpu: 500m}}}]")

@@ -23,7 +23,7 @@ from api.meta.types import ObjectMeta, ObjectReference
 from node_agent.host import pod_dir
 from node_agent.volumes.manager import VolumeManager
 from node_agent.volumes.paths import volume_dir
-from tests.fakes import AgentKilled
+from tests.testbed.docker.fake import AgentKilled
 from tests.unit.node_agent.make import NOW, UID, pod
 from tests.unit.node_agent.test_pod_worker import World, world
 

@@ -39,7 +39,7 @@ from node_agent.runtime.sandbox import WorkerDependencies, create_sandbox
 from node_agent.runtime.spec import ContainerConfig
 from node_agent.volumes.tokens import TokenCache
 from reconcile.errors import Gone, NotReady, Refused
-from tests.fakes import AgentKilled, FakeDocker
+from tests.testbed.docker.fake import AgentKilled, FakeDocker
 from tests.unit.node_agent.make import pod
 from tests.unit.node_agent.object_server import ObjectServer
 

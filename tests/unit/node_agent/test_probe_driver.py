@@ -7,15 +7,11 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from grpclib.server import Server
 
 from api.core.pod import (
@@ -32,8 +28,9 @@ from node_agent.probes.prober import MOST_BODY, Prober, ProbeTarget
 from node_agent.probes.state import ProbeAnswer
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady
-from tests.fakes import FakeDocker
-from tests.health_server import Health, Plain
+from tests.testbed.docker.fake import FakeDocker
+from tests.testbed.node.grpc_health_server import Health, Plain
+from tests.testbed.self_signed import self_signed
 
 HERE = "127.0.0.1"
 
@@ -244,20 +241,3 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind((HERE, 0))
         return int(one.getsockname()[1])
-
-
-def self_signed(directory: Path) -> ssl.SSLContext:
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-    day, now = timedelta(days=1), datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("another.example")]), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = directory / "pem"
-    plain = serialization.NoEncryption()
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    pem.write_bytes(key.private_bytes(encoding, form, plain) + certificate.public_bytes(encoding))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem)
-    return context

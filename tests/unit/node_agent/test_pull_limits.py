@@ -19,7 +19,7 @@ from node_agent.images.pull_backoff import (
     reserve_pull,
 )
 from reconcile.errors import NotReady, Refused
-from tests.fakes import FakeDocker
+from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.make import NOW, pod
 
 SECOND = timedelta(seconds=1)

@@ -8,7 +8,7 @@ import pytest
 
 from node_agent.node.status_loop import RuntimeHealthCheck
 from reconcile.errors import NotReady
-from tests.fakes import FakeDocker
+from tests.testbed.docker.fake import FakeDocker
 
 
 class Hanging(FakeDocker):

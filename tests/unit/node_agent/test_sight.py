@@ -12,7 +12,7 @@ from node_agent.runtime.container import ATTEMPT, POD_UID, RuntimeContainer
 from node_agent.runtime.pleg import PodCache
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady
-from tests.fakes import FakeDocker
+from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.make import UID, pod
 from tests.unit.node_agent.node import until_true
 from tests.unit.node_agent.test_pod_worker import world

@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from aiohttp import web
 
-from api.client.client import Client
-from api.client.kubeconfig import Kubeconfig
 from api.core.auth import TokenRequestStatus
 from api.core.volumes import ServiceAccountTokenProjection
 from api.meta import times
-from node_agent.volumes.tokens import TokenCache, token_lifetime
+from node_agent.volumes.tokens import token_lifetime
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import NOW, UID, pod
-
-HOUR = timedelta(hours=1)
-PATH = "/api/v1/namespaces/red/serviceaccounts/{account}/token"
-
-
-class Issuer:
-    """Gives a new token for each question, good for an hour from `now`; `away`: it refuses."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.now = NOW
-        self.even = NOW
-        self.away = False
-
-    @asynccontextmanager
-    async def tokens(self) -> AsyncIterator[TokenCache]:
-        app = web.Application()
-        app.router.add_post(PATH, self._issue)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with Client(Kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", b"")) as client:
-            yield TokenCache(client, lambda: self.now, lambda: self.even)
-        await runner.cleanup()
-
-    async def _issue(self, request: web.Request) -> web.Response:
-        if self.away:
-            return web.json_response({"kind": "Status", "code": 403, "message": "not for you"}, status=403)
-        self.asked.append((request.match_info["account"], await request.json()))
-        expires = times.format_time(self.now + HOUR)
-        status = {"token": f"token-{len(self.asked)}", "expirationTimestamp": expires}
-        body = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {"name": "default"}}
-        return web.Response(status=201, text=json.dumps(body | {"status": status}), content_type="application/json")
-
+from tests.unit.node_agent.token_issuer import HOUR, Issuer
 
 WISH = ServiceAccountTokenProjection(path="token", expiration_seconds=3607)
 

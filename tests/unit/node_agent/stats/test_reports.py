@@ -20,7 +20,7 @@ from node_agent.stats.disk import DiskUsageScanner
 from node_agent.stats.metrics import ProbeMetrics
 from node_agent.stats.model import PodWithContainers
 from node_agent.stats.provider import StatsProvider
-from tests.fakes import FakeDocker
+from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.make import NOW, UID, container, pod, sandbox
 
 POD = pod(spec="\n  volumes: [{name: scratch, emptyDir: {}}, {name: data, persistentVolumeClaim: {claimName: c}}]\n")

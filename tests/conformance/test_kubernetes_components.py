@@ -1,0 +1,116 @@
+"""The components of a real Kubernetes join our master and do their work there, each with its own kind of user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from api.core.certificates import NODE_CLIENT, NODE_SERVING
+from api.pki import keys
+from tests.conformance.build import CONTROL_PLANE, NODE_COMPONENTS, missing
+from tests.conformance.components import SCHEDULER, Components
+from tests.conformance.kubelet import KUBELET
+from tests.testbed.node.single_node import NODE
+from tests.testbed.wait import wait_until
+
+LACKING = missing((*CONTROL_PLANE, *NODE_COMPONENTS, "agnhost", "nonewprivs"))
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not built ({', '.join(LACKING)}); `make conformance` builds it")
+
+JOINING = {"system:bootstrappers", "system:nodes"}
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  {spec}
+  terminationGracePeriodSeconds: 0
+  serviceAccountName: default
+  containers:
+  - name: main
+    image: nginx:1.14-alpine
+    ports: [{{containerPort: 80}}]
+    readinessProbe: {{tcpSocket: {{port: 80}}, periodSeconds: 1}}
+    resources: {{requests: {{cpu: {cpu}}}}}
+    volumeMounts: [{{name: all, mountPath: /all}}]
+  volumes:
+  - name: all
+    projected:
+      sources:
+      - configMap: {{name: settings}}
+      - serviceAccountToken: {{path: token, expirationSeconds: 600}}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Components]:
+    with Components() as running:
+        running.agent()
+        running.kubectl("create", "configmap", "settings", "--from-literal=color=red")
+        yield running
+
+
+def pod(cluster: Components, name: str, spec: str, cpu: str = "10m") -> None:
+    cluster.kubectl("apply", "-f", "-", stdin=POD.format(name=name, spec=spec, cpu=cpu))
+
+
+def reasons(cluster: Components, name: str, component: str) -> set[str]:
+    """Of the events that a component told of an object."""
+    found = json.loads(cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "-o", "json"))
+    tellers = ((row["reason"], row.get("reportingComponent") or row["source"]["component"]) for row in found["items"])
+    return {reason for reason, teller in tellers if teller == component}
+
+
+def test_their_scheduler_places_the_pods_that_ask_for_it(cluster: Components) -> None:
+    cluster.scheduler()
+    pod(cluster, "placed", f"schedulerName: {SCHEDULER}")
+    pod(cluster, "large", f"schedulerName: {SCHEDULER}", cpu="1000")
+    wait_until(lambda: cluster.is_ready("placed"), "the pod runs where the scheduler has put it")
+    assert "Scheduled" in reasons(cluster, "placed", SCHEDULER)
+    wait_until(lambda: "FailedScheduling" in reasons(cluster, "large", SCHEDULER), "the event says why")
+    assert "Insufficient cpu" in cluster.status("large")["conditions"][0]["message"]
+    assert cluster.refusals("kube-scheduler") == []
+    cluster.kubectl("delete", "pod", "placed", "large")
+
+
+def test_their_controllers_see_all_that_they_ask_for(cluster: Components) -> None:
+    cluster.controllers()
+    path = r"jsonpath={.metadata.annotations.node\.alpha\.kubernetes\.io/ttl}"
+    wait_until(lambda: cluster.kubectl("get", "node", NODE, "-o", path) == "0", "the controller of the nodes' TTL")
+    cluster.kubectl("create", "serviceaccount", "robot")
+    wait_until(lambda: cluster.kubectl("get", "sa", "robot", "-o", "jsonpath={.secrets[*].name}"), "its secret")
+    wait_until(lambda: not cluster.unsynced("kube-controller-manager"), "all caches are synced")
+    assert cluster.refusals("kube-controller-manager") == []
+
+
+def test_their_proxy_leads_to_the_pods_of_a_service(cluster: Components) -> None:
+    cluster.proxy()
+    pod(cluster, "web", f"nodeName: {NODE}")
+    cluster.kubectl("expose", "pod", "web", "--port=8080", "--target-port=80", "--name=web")
+    address = cluster.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
+    wait_until(lambda: cluster.is_ready("web"), "the pod is ready")
+    wait_until(lambda: "It works!" in cluster.answer(f"http://{address}:8080"), "an answer by the service")
+    assert cluster.refusals("kube-proxy") == []
+    cluster.kubectl("delete", "service/web", "pod/web")
+
+
+def test_their_kubelet_is_a_node_of_ours_and_runs_pods(cluster: Components) -> None:
+    cluster.kubelet()
+    wait_until(lambda: cluster.node_condition("Ready", KUBELET) == "True", "the node is Ready")
+    pod(cluster, "theirs", f"nodeName: {KUBELET}")
+    wait_until(lambda: cluster.is_ready("theirs"), "the pod is ready")
+    assert {"Pulled", "Created", "Started"} <= reasons(cluster, "theirs", "kubelet")
+    cluster.kubectl("delete", "pod", "theirs", "--grace-period=1")
+    assert cluster.refusals("kubelet") == []
+    rows = json.loads(cluster.kubectl("get", "csr", "-o", "json"))["items"]
+    asked = {row["spec"]["signerName"]: row for row in rows if JOINING & set(row["spec"]["groups"])}
+    assert asked[NODE_CLIENT]["status"]["conditions"][0]["reason"] == "AutoApproved"
+    assert asked[NODE_CLIENT]["spec"]["username"].startswith("system:bootstrap:")
+    # Two nodes are at this address: somebody has to say that it is the kubelet's.
+    assert "conditions" not in asked[NODE_SERVING]["status"]
+    name = asked[NODE_SERVING]["metadata"]["name"]
+    cluster.kubectl("certificate", "approve", name)
+    current = cluster.root / "kubelet" / "pki" / "kubelet-server-current.pem"
+    wait_until(current.exists, "it has a serving certificate")
+    assert keys.read(current.read_bytes()).subject.user == f"system:node:{KUBELET}"

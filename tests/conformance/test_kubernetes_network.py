@@ -1,0 +1,334 @@
+"""Our pod network in a real Kubernetes: subnets and VNIDs are its objects, and projects are apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from api.client.client import ApiError, Client, Forbidden, NotFound
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Lease, Namespace, Node, NodeAddress, NodeStatus
+from api.core.pod import Pod
+from api.meta.types import ObjectMeta
+from api.network.conflicts import CURSORS
+from api.network.queries import NodeQuery
+from api.network.types import HostSubnet, NetNamespace
+from master.kinds import BY_NAME
+from master.network_controller.leader_election import NAMESPACE
+from tests.conformance.build import CONTROL_PLANE, missing
+from tests.conformance.kubernetes_network import MANIFESTS, NETWORK, StockCluster
+from tests.testbed.isolation.checks import *  # noqa: F403
+from tests.testbed.isolation.world import PlannedPod, arrives, reaches
+from tests.testbed.netns.packet_world import start_world
+from tests.testbed.netns.services import answering, call, create_service, register, wait_for_answer
+from tests.testbed.podlane_cli import podlane_network
+from tests.testbed.wait import wait_until
+
+LACKING = missing(CONTROL_PLANE)
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not built ({', '.join(LACKING)}); `make conformance` builds it")
+
+RED, BLUE = ("red-a", "red-c"), ("blue-a", "blue-b")
+PAIRS = [pair for one in RED for other in BLUE for pair in ((one, other), (other, one))]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[StockCluster]:
+    with start_world(StockCluster("podstkn", 51)) as cluster:
+        yield cluster
+
+
+def settle(world: StockCluster, together: bool) -> None:
+    """Until red and blue reach each other everywhere and both ways, or nowhere; each always reaches itself."""
+    wait_until(lambda: {arrives(world, *pair) for pair in PAIRS} == {together}, f"together: {together}")
+    assert {reaches(world, *pair) for pair in PAIRS} == {together}
+    assert reaches(world, *RED)
+    assert reaches(world, *BLUE)
+
+
+def doubts(world: StockCluster, node: str, about: str) -> bool:
+    return f'about="{about}"' in world.log(node)
+
+
+def lane_of(world: StockCluster, project: str) -> int:
+    """-1 while it has none."""
+    return world.lanes().get(project, -1)
+
+
+def laned(world: StockCluster, project: str) -> int:
+    """Its lane, once it has one."""
+    wait_until(lambda: lane_of(world, project) >= 0, f"{project} has a lane")
+    return lane_of(world, project)
+
+
+def test_numbers_are_as_with_our_own_master(world: StockCluster) -> None:
+    lanes = world.lanes()
+    assert {lanes[name] for name in ("default", "kube-system", "kube-public", "kube-node-lease")} == {0}
+    assert sorted(lanes[name] for name in ("red", "blue")) == [10, 11]
+    rows = world.kubectl("get", "hostsubnets", "--no-headers").splitlines()
+    assert [row.split()[3] for row in rows] == ["10.128.0.0/23", "10.128.2.0/23"]
+
+
+@pytest.mark.parametrize("kind", ["ClusterNetwork", "HostSubnet", "NetNamespace"])
+def test_tables_have_the_columns_of_our_own_master(world: StockCluster, kind: str) -> None:
+    ours = BY_NAME[kind]
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+    async def ask(client: Client) -> bytes:
+        path = f"/apis/network.openshift.io/v1/{ours.plural}"
+        async with client._open_response("GET", path, headers={"Accept": accept}) as response:
+            return await response.read()
+
+    columns = json.loads(world.ask(ask))["columnDefinitions"]
+    assert [(row["name"], row["type"]) for row in columns] == [(row.name, row.type) for row in ours.columns]
+
+
+def test_lanes_change_under_running_pods(world: StockCluster) -> None:
+    settle(world, together=False)
+    for words, together in (
+        (("join", "blue", "--to", "red"), True),
+        (("isolate", "blue"), False),
+        (("global", "blue"), True),
+        (("isolate", "blue"), False),
+    ):
+        podlane_network(world.lab.kubeconfig, *words)
+        settle(world, together)
+
+
+def test_default_stays_global_whatever_is_asked(world: StockCluster) -> None:
+    world.kubectl("annotate", "netnamespace", "default", "pod.network.openshift.io/multitenant.change-network=join:red")
+    wait_until(lambda: "default stays global" in world.said(NETWORK), "the controllers say so")
+    assert lane_of(world, "default") == 0
+    world.kubectl("annotate", "netnamespace", "default", "pod.network.openshift.io/multitenant.change-network-")
+
+
+def test_a_project_that_ends_frees_its_lane_which_rests(world: StockCluster) -> None:
+    world.kubectl("create", "namespace", "brief")
+    first = laned(world, "brief")
+    world.kubectl("delete", "namespace", "brief")
+    wait_until(lambda: lane_of(world, "brief") < 0, "no lane")
+    world.kubectl("create", "namespace", "brief")
+    assert laned(world, "brief") == first + 1
+    world.kubectl("delete", "namespace", "brief", "--wait=false")
+
+
+def test_a_node_that_comes_and_goes(world: StockCluster) -> None:
+    address = NodeStatus(addresses=(NodeAddress(type="InternalIP", address="10.245.51.77"),))
+
+    async def come(client: Client) -> None:
+        await client.create(Node(metadata=ObjectMeta(name="far"), status=address))
+
+    async def subnet(client: Client) -> str:
+        try:
+            return (await client.get(HostSubnet, "far")).subnet
+        except NotFound:
+            return ""
+
+    world.ask(come)
+    first = wait_until(lambda: world.ask(subnet), "a subnet")
+    wait_until(lambda: any("10.245.51.77" in flow or first in flow for flow in world.flows("node-1")), "a tunnel")
+    world.kubectl("delete", "node", "far")
+    wait_until(lambda: not world.ask(subnet), "no subnet")
+    wait_until(lambda: not any(first in flow for flow in world.flows("node-1")), "no tunnel")
+
+
+def test_a_vnid_that_two_projects_have_opens_no_door_and_is_mended(world: StockCluster) -> None:
+    """The nodes close the younger one until the controllers are back and give it a number of its own."""
+    before = world.lanes()
+    world.kill(NETWORK)
+    world.kubectl("patch", "netnamespace", "blue", "--type=merge", "-p", json.dumps({"netid": before["red"]}))
+    for node in world.nodes:
+        wait_until(lambda node=node: "its VNID is that of" in world.log(node), f"{node} sees it")  # type: ignore[misc]
+    closed = "red" if doubts(world, "node-1", "netnamespace red") else "blue"
+    mine, others = (RED, BLUE) if closed == "red" else (BLUE, RED)
+    for node in world.nodes:
+        flows = wait_until(partial(without, world, node, closed), f"{node} closes {closed}")
+        here = [str(world.pods[name].address) for name in others if world.pods[name].node == node]
+        assert all(any(address in flow for flow in flows) for address in here)
+    assert not any(arrives(world, one, other) for one in mine for other in others)
+    assert reaches(world, *others)
+    world.start(NETWORK, world.controllers())
+    wait_until(lambda: len({world.lanes()[name] for name in ("red", "blue")}) == 2, "two lanes again")
+    settle(world, together=False)
+
+
+def without(world: StockCluster, node: str, project: str) -> list[str]:
+    """The flows of a node, when none of them speaks of the pods of a project."""
+    flows = world.flows(node)
+    addresses = [str(pod.address) for pod in world.pods.values() if pod.project == project]
+    return [] if any(address in flow for address in addresses for flow in flows) else flows
+
+
+def test_a_subnet_that_two_nodes_have_is_believed_of_the_older_one(world: StockCluster) -> None:
+    """A HostSubnet that somebody makes by hand over the pods of another node draws none of their packets away."""
+    taken = world.ask(lambda client: client.get(HostSubnet, "node-2")).subnet
+    thief = HostSubnet(metadata=ObjectMeta(name="thief"), host="thief", host_ip="10.245.51.99", subnet=taken)
+    world.ask(lambda client: client.create(thief))
+    for node in world.nodes:
+        wait_until(partial(doubts, world, node, "hostsubnet thief"), f"{node} sees it")
+        assert not any("10.245.51.99" in flow for flow in world.flows(node))
+    assert reaches(world, *RED)
+    world.kubectl("delete", "hostsubnet", "thief")
+
+
+def test_objects_that_make_no_sense_are_as_if_they_were_not_there(world: StockCluster) -> None:
+    """The API server lets some of it through; neither the nodes nor the controllers fall over it."""
+    bad = HostSubnet(metadata=ObjectMeta(name="odd"), host="other", host_ip="10.245.51.98", subnet="10.131.0.7/23")
+    world.ask(lambda client: client.create(bad))
+    with pytest.raises(ApiError, match="netid"):
+        world.ask(lambda client: client.create(_lane("wide", 1 << 24)))
+    world.ask(lambda client: client.create(_lane("nobody", 77, netname="red")))
+    wait_until(lambda: "hostsubnet odd" in world.log("node-1"), "node-1 sees it")
+    wait_until(lambda: "netnamespace nobody" in world.log("node-1"), "node-1 sees it")
+    assert reaches(world, *RED)
+    world.kubectl("delete", "hostsubnet/odd", "netnamespace/nobody")
+    world.add_project("after")
+    assert laned(world, "after")
+
+
+def _lane(name: str, netid: int, netname: str = "") -> NetNamespace:
+    return NetNamespace(metadata=ObjectMeta(name=name), netname=netname or name, netid=netid)
+
+
+def test_two_at_once_hand_out_every_number_once(world: StockCluster) -> None:
+    """The one that waits goes on where the other one was killed; and what was begun is finished once."""
+    world.start("second", world.controllers("second", "--health-address=127.0.0.1:10246"))
+    wait_until(lambda: "is in charge" in world.ready(10246), "the second one waits")
+    names = [f"crowd-{number}" for number in range(60)]
+
+    async def crowd(client: Client, some: list[str]) -> None:
+        await asyncio.gather(*(client.create(Namespace(metadata=ObjectMeta(name=name))) for name in some))
+
+    world.ask(partial(crowd, some=names[:30]))
+    world.kill(NETWORK)
+    world.ask(partial(crowd, some=names[30:]))
+    wait_until(lambda: set(names) <= world.lanes().keys(), "all have a lane")
+    given = [vnid for vnid in world.lanes().values() if vnid]
+    assert len(given) == len(set(given))
+    assert world.ready(10246) == "ok"
+    world.start(NETWORK, world.controllers())
+    wait_until(lambda: "is in charge" in world.ready(10247), "the first one waits now")
+    world.stop("second")
+    wait_until(lambda: world.ready(10247) == "ok", "it is let at once")
+    world.kubectl("delete", "namespace", *names, "--wait=false")
+    wait_until(lambda: not world.lanes().keys() & set(names), "no lane is left")
+
+
+def test_who_slept_while_another_took_over_ends_without_a_word_to_the_api_server(world: StockCluster) -> None:
+    world.start("second", world.controllers("second", "--health-address=127.0.0.1:10246"))
+    wait_until(lambda: "is in charge" in world.ready(10246), "the second one waits")
+    world.signal(NETWORK, signal.SIGSTOP)
+    wait_until(lambda: world.ready(10246) == "ok", "the second one is in charge")
+    said = len(world.said(NETWORK))
+    world.kubectl("create", "namespace", "meanwhile")
+    assert laned(world, "meanwhile")
+    world.signal(NETWORK, signal.SIGCONT)
+    wait_until(lambda: not world.lives(NETWORK), "it ends")
+    assert "network wrote" not in world.said(NETWORK)[said:]
+    assert "somebody else may be in charge" in world.said(NETWORK)[said:]
+    world.start(NETWORK, world.controllers())
+    world.stop("second")
+    wait_until(lambda: world.ready(10247) == "ok", "it is in charge again")
+    world.kubectl("delete", "namespace", "meanwhile", "--wait=false")
+
+
+def test_the_network_works_on_without_controllers_and_without_the_api_server(world: StockCluster) -> None:
+    world.kill(NETWORK)
+    world.kill("kube-apiserver")
+    assert reaches(world, *RED)
+    assert not arrives(world, "red-a", "blue-b")
+    world.kill("node-1 sdn")
+    assert reaches(world, *RED)
+    world.start_again("kube-apiserver")
+    wait_until(world.master_answers, "kube-apiserver")
+    world.start(NETWORK, world.controllers())
+    world.start("node-1 sdn")
+    wait_until(lambda: world.network_ready("node-1"), "the daemon")
+    world.add(PlannedPod("red-d", "red", "node-1"))
+    assert reaches(world, "red-d", "red-c")
+    world.remove("red-d")
+
+
+def test_a_node_reads_the_network_and_changes_nothing(world: StockCluster) -> None:
+    async def as_node() -> None:
+        async with Client(Kubeconfig.load(world.nodes["node-1"].kubeconfig)) as client:
+            lane = await client.get(NetNamespace, "red")
+            with pytest.raises(Forbidden):
+                await client.update(lane)
+            with pytest.raises(Forbidden):
+                await client.delete(HostSubnet, "node-2")
+            with pytest.raises(Forbidden):
+                await client.list(Lease, NAMESPACE)
+
+    asyncio.run(as_node())
+
+
+def test_the_controllers_have_no_right_that_they_do_not_need(world: StockCluster) -> None:
+    async def as_network() -> None:
+        async with Client(Kubeconfig.load(world.home / "network")) as client:
+            with pytest.raises(Forbidden):
+                await client.list(Pod)
+            with pytest.raises(Forbidden):
+                await client.delete(Namespace, "red")
+
+    asyncio.run(as_network())
+
+
+def test_services_of_such_a_cluster_are_served_and_kept_apart(world: StockCluster) -> None:
+    """Addresses of pods, which our master shows by themselves, are read from the pods there."""
+    register(world, "red-a", "red-c", "blue-a")
+    with answering(world, "red-a", "red-c", "blue-a"):
+        service = create_service(world, "web", "red", {"app": "red-c"})
+        caller = world.pods["red-a"]
+        found = wait_for_answer(world.pod_namespace("red-a"), service.spec.cluster_ip, 80)
+        assert tuple(found) == ("red-c", str(caller.address))
+        with pytest.raises(TimeoutError):
+            call(world.pod_namespace("blue-a"), service.spec.cluster_ip, 80, seconds=0.3)
+        assert wait_for_answer(world.nodes["node-1"].namespace, service.spec.cluster_ip, 80)[0] == "red-c"
+
+
+def test_questions_to_nodes_are_off_until_they_are_switched_on(world: StockCluster) -> None:
+    with pytest.raises(NotFound):
+        world.ask(lambda client: client.list(NodeQuery))
+    assert "red" in podlane_network(world.lab.kubeconfig, "status")
+    world.kubectl("apply", "-f", str(MANIFESTS / "questions.yaml"))
+    world.kubectl("wait", "--for=condition=Established", "crd/nodequeries.podlane.io")
+    for node in world.nodes:
+        world.kill(f"{node} sdn")
+        world.start(f"{node} sdn")
+        wait_until(partial(world.network_ready, node), "the daemon")
+    shown = podlane_network(world.lab.kubeconfig, "status")
+    assert shown.count("ready") == 2
+    world.kubectl("delete", "-f", str(MANIFESTS / "questions.yaml"))
+
+
+def test_the_cursors_are_noted_where_the_nodes_look(world: StockCluster) -> None:
+    noted = json.loads(world.kubectl("get", "clusternetwork", "default", "-o", "json"))["metadata"]["annotations"]
+    assert set(json.loads(noted[CURSORS])) == {"subnets", "vnids"}
+
+
+def refused(world: StockCluster, *flags: str) -> str:
+    """What controllers say that end by themselves."""
+    world.start("third", world.controllers("third", "--health-address=127.0.0.1:10245", *flags))
+    wait_until(lambda: not world.lives("third"), "it ends")
+    return world.said("third")
+
+
+def test_services_that_lie_elsewhere_are_noticed_before_anything_is_written(world: StockCluster) -> None:
+    before = world.kubectl("get", "clusternetwork", "default", "-o", "yaml")
+    said = refused(world, "--service-network=10.96.0.0/12")
+    assert (
+        "serviceNetwork is 10.96.0.0/12, but the service kubernetes of this cluster has the address 172.30.0.1" in said
+    )
+    assert world.kubectl("get", "clusternetwork", "default", "-o", "yaml") == before
+
+
+def test_without_our_kinds_it_says_what_to_do(world: StockCluster) -> None:
+    """The last one: it takes the network away."""
+    world.kill(NETWORK)
+    world.kubectl("delete", "-f", str(MANIFESTS / "network.yaml"))
+    assert "kubectl apply -f" in refused(world)

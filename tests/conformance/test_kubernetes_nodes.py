@@ -1,0 +1,97 @@
+"""Nodes of a real Kubernetes with our agent, our network and Docker: pods of projects over two nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from api.client.client import Client
+from api.core.node import Node
+from api.network.types import HostSubnet
+from lab.connectivity import Probe
+from lab.process import run
+from tests.conformance.build import CONTROL_PLANE, missing
+from tests.conformance.kubernetes_nodes import AgentCluster
+from tests.testbed.podlane_cli import podlane_network
+from tests.testbed.wait import wait_until
+
+LACKING = missing(CONTROL_PLANE)
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not built ({', '.join(LACKING)}); `make conformance` builds it")
+
+WEB = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: red}
+spec:
+  replicas: 4
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: podlane/toolbox
+        imagePullPolicy: IfNotPresent
+        command: [sh, -c, "mkdir /www && echo $(hostname) > /www/index.html && exec httpd -f -p 8080 -h /www"]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[AgentCluster]:
+    with AgentCluster("podstka", 52) as running:
+        running.populate()
+        yield running
+
+
+def fetched(member: Probe, address: str) -> str:
+    """What a pod gets from the web server of another; empty if nothing."""
+    docker = ("docker", "-H", f"unix://{member.docker_socket}", "exec", member.container)
+    ask = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 8080 | tail -n 1"
+    return run(*docker, "sh", "-c", ask).strip()
+
+
+def test_nodes_that_register_get_their_subnets(cluster: AgentCluster) -> None:
+    async def found(client: Client) -> tuple[dict[str, str], dict[str, str]]:
+        subnets = (await client.list(HostSubnet)).items
+        nodes = (await client.list(Node)).items
+        by_address = {node.metadata.name: node.status.addresses[0].address for node in nodes}
+        return {subnet.host: subnet.host_ip for subnet in subnets}, by_address
+
+    mine, theirs = cluster.ask(found)
+    assert mine == theirs
+    assert len(mine) == 2
+
+
+def test_projects_are_apart_over_two_nodes_and_default_reaches_all(cluster: AgentCluster) -> None:
+    matrix = cluster.matrix()
+    assert len(matrix.members) == 6
+    assert matrix.surprises() == (), matrix.text()
+    assert {member.vnid for member in matrix.members if member.project == "default"} == {0}
+    assert len({member.vnid for member in matrix.members}) == 3
+
+
+def test_lanes_change_under_running_pods(cluster: AgentCluster) -> None:
+    before = cluster.matrix().reached
+    for words in (("join", "blue", "--to", "red"), ("isolate", "blue"), ("global", "blue"), ("isolate", "blue")):
+        podlane_network(cluster.lab.kubeconfig, *words)
+        wait_until(lambda: cluster.matrix().surprises() == (), "everybody is where the VNIDs say")
+        after = cluster.matrix().reached
+        assert (after == before) == (words[0] == "isolate")
+
+
+def test_pods_that_the_scheduler_places_are_in_their_lane(cluster: AgentCluster) -> None:
+    cluster.kubectl("apply", "-f", "-", stdin=WEB)
+    ready = ("-n", "red", "get", "deployment", "web", "-o", "jsonpath={.status.readyReplicas}")
+    wait_until(lambda: cluster.kubectl(*ready) == "4", "the deployment is ready")
+    rows = json.loads(cluster.kubectl("-n", "red", "get", "pods", "-l", "app=web", "-o", "json"))["items"]
+    assert {row["spec"]["nodeName"] for row in rows} == {"node-1", "node-2"}
+    members = {member.project: member for member in cluster.matrix().members}
+    for row in rows:
+        assert fetched(members["red"], row["status"]["podIP"]) == row["metadata"]["name"]
+        assert fetched(members["default"], row["status"]["podIP"]) == row["metadata"]["name"]
+        assert not fetched(members["blue"], row["status"]["podIP"])
+    cluster.kubectl("-n", "red", "delete", "deployment", "web")

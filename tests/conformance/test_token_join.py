@@ -1,0 +1,74 @@
+"""A machine with a token becomes a node of a real Kubernetes, and stays one although certificates last a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from api.core.certificates import NODE_CLIENT, NODE_SERVING
+from tests.conformance.build import CONTROL_PLANE, missing
+from tests.conformance.token_join import JoiningNode, over
+from tests.testbed.node.single_node import NODE
+from tests.testbed.wait import wait_until
+
+LACKING = missing(CONTROL_PLANE)
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not built ({', '.join(LACKING)}); `make conformance` builds it")
+
+SUBJECT = f"system:node:{NODE}"
+LONG = 150.0
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[JoiningNode]:
+    with JoiningNode() as one:
+        one.hand_out()
+        one.agent()
+        yield one
+
+
+def test_it_joins_by_its_token_and_is_a_node(node: JoiningNode) -> None:
+    (first, *_) = node.requests(NODE_CLIENT)
+    assert first[1] == ["Approved"]
+    found = node.certificate()
+    assert found is not None
+    assert (found.subject.user, found.subject.groups) == (SUBJECT, ("system:nodes",))
+    assert (node.root / "node").stat().st_mode & 0o777 == 0o600
+
+
+def test_its_server_is_believed_once_somebody_has_approved(node: JoiningNode) -> None:
+    wait_until(lambda: bool(node.requests(NODE_SERVING)), "it asks for a serving certificate")
+    (name, decided), *_ = node.requests(NODE_SERVING)
+    assert decided == []
+    assert node.served().subject.user.startswith(f"{NODE}@")
+    assert name in node.agent_log()
+    node.kubectl("certificate", "approve", name)
+    wait_until(lambda: node.served().subject.user == SUBJECT, "it serves with it", LONG)
+    assert node.served().subject.names == (NODE,)
+    proxied = ("get", "--raw", f"/api/v1/nodes/{NODE}/proxy/healthz")
+    wait_until(lambda: node.kubectl(*proxied) == "ok", "the API server, which verifies it, gets through")
+
+
+def test_it_stays_a_node_while_its_certificates_run_out(node: JoiningNode) -> None:
+    first = node.certificate()
+    assert first is not None
+    wait_until(lambda: over(first), "the first certificate is over", LONG)
+    second = node.certificate()
+    assert second is not None
+    assert second.digest != first.digest
+    path = "jsonpath={.spec.renewTime}"
+    lease = ("-n", "kube-node-lease", "get", "lease", NODE, "-o", path)
+    before = node.kubectl(*lease)
+    wait_until(lambda: node.kubectl(*lease) > before, "it renews its lease")
+    assert node.node_condition("Ready") == "True"
+    node.kubectl("create", "configmap", "after")
+
+
+def test_an_agent_that_starts_with_a_certificate_that_is_over_joins_anew(node: JoiningNode) -> None:
+    with node.without_agent():
+        last = node.certificate()
+        assert last is not None
+        wait_until(lambda: over(last), "its certificate is over", LONG)
+    again = node.certificate()
+    assert again is not None
+    assert again.digest != last.digest

@@ -1,0 +1,179 @@
+"""Certificates over the wire: asked for by people, approved and signed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from api.core.certificates import CLIENT, CLIENT_USAGES, NODE_CLIENT
+from api.pki import keys
+from api.pki.pem import Subject
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.apiserver.users import session
+
+PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+PROGRAMS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
+HOUR = datetime.timedelta(hours=1)
+
+
+def rsa_request(bits: int) -> bytes:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dave")])
+    made = x509.CertificateSigningRequestBuilder().subject_name(name)
+    return made.sign(rsa.generate_private_key(65537, bits), SHA256()).public_bytes(Encoding.PEM)
+
+
+def encoded(pem: bytes) -> str:
+    return base64.b64encode(pem).decode()
+
+
+Kubectl = Callable[..., str]
+
+
+def wish(user: str = "dave", signer: str = CLIENT, **spec: Any) -> dict[str, Any]:
+    pem = keys.request(keys.new_key(), Subject(user, ("dev",)))
+    return {"request": base64.b64encode(pem).decode(), "signerName": signer, "usages": list(CLIENT_USAGES), **spec}
+
+
+@pytest.fixture(params=PROGRAMS, ids=[Path(program).name for program in PROGRAMS])
+def kubectl(server: ApiServer, request: pytest.FixtureRequest, tmp_path: Path) -> Kubectl:
+    def run(*words: str, code: int = 0) -> str:
+        command = [request.param, f"--kubeconfig={server.kubeconfig}", *words]
+        home = {**os.environ, "HOME": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=home)
+        assert done.returncode == code, f"{words}: {done.stdout} {done.stderr}"
+        return done.stdout + done.stderr
+
+    return run
+
+
+async def test_people_ask_and_administrators_decide(server: ApiServer, door: UntypedClient, kubectl: Kubectl) -> None:
+    asked = await door.make(PATH, metadata={"generateName": "dave-"}, spec=wish(expirationSeconds=3600))
+    name = asked["metadata"]["name"]
+    assert asked["spec"]["username"] == "system:admin"
+    assert "system:masters" in asked["spec"]["groups"]
+    row = (await asyncio.to_thread(kubectl, "get", "csr", name)).splitlines()
+    assert row[0].split() == ["NAME", "AGE", "SIGNERNAME", "REQUESTOR", "REQUESTEDDURATION", "CONDITION"]
+    assert row[1].split()[2:] == [CLIENT, "system:admin", "60m", "Pending"]
+    said = await asyncio.to_thread(kubectl, "certificate", "approve", name)
+    assert said.strip() == f"certificatesigningrequest.certificates.k8s.io/{name} approved"
+    found = await door.until(f"{PATH}/{name}", lambda item: "certificate" in item.get("status", {}))
+    certificate = keys.read(base64.b64decode(found["status"]["certificate"]))
+    assert certificate.subject == Subject("dave", ("dev",))
+    assert certificate.ends - certificate.begins == HOUR
+    assert "Approved,Issued" in await asyncio.to_thread(kubectl, "get", "csr", name)
+    assert "dave" in await asyncio.to_thread(kubectl, "describe", "csr", name)
+    refused = f"{name}-2"
+    await door.make(PATH, name=refused, spec=wish())
+    said = await asyncio.to_thread(kubectl, "certificate", "deny", refused)
+    assert "denied" in said
+    assert "Denied" in await asyncio.to_thread(kubectl, "get", "csr", refused)
+    assert "certificate" not in (await door.ask("GET", f"{PATH}/{refused}"))["status"]
+    await asyncio.to_thread(kubectl, "certificate", "approve", refused, code=1)
+
+
+async def test_what_makes_no_sense_is_refused_field_by_field(door: UntypedClient) -> None:
+    spec = {"request": base64.b64encode(b"x").decode(), "signerName": "nobody", "usages": ["a", "a"]}
+    found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": {**spec, "expirationSeconds": 599}})
+    words = ("spec.request", "spec.signerName", "spec.expirationSeconds", "spec.usages[0]", "spec.usages[1]")
+    assert found["code"] == 422
+    assert [word for word in words if word not in found["message"]] == []
+    for bad in (rsa_request(1024), rsa_request(2048) * 2, b"\n" * (64 << 10) + rsa_request(2048)):
+        found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=encoded(bad))})
+        assert (found["code"], "spec.request" in found["message"]) == (422, True)
+    await door.make(PATH, name="rsa", spec=wish(request=encoded(rsa_request(2048))))
+    group = base64.b64encode(keys.request(keys.new_key(), Subject("eve", ("system:masters",)))).decode()
+    found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=group)})
+    assert (found["code"], "system:masters group is not allowed" in found["message"]) == (403, True)
+
+
+async def test_what_was_asked_for_stays_and_each_part_is_written_by_its_own_path(door: UntypedClient) -> None:
+    asked = await door.make(PATH, name="stays", spec=wish(), status={"certificate": "eA=="})
+    assert asked["status"] == {}
+    changed = await door.ask(
+        "PATCH", f"{PATH}/stays", {"spec": {"signerName": NODE_CLIENT}, "metadata": {"labels": {"a": "b"}}}
+    )
+    assert (changed["spec"], changed["metadata"]["labels"]) == (asked["spec"], {"a": "b"})
+    approved = {"type": "Approved", "status": "True", "reason": "x"}
+    found = await door.ask("PATCH", f"{PATH}/stays/status", {"status": {"conditions": [approved]}})
+    assert (found["code"], found["causes"]) == (422, ['Forbidden: updates may not add a condition of type "Approved"'])
+    mine = {"signerName": "example.org/mine"}
+    await door.make(PATH, name="mine", spec=wish(**mine))
+    both = {"metadata": {"annotations": {"by": "me"}}, "status": {"conditions": [approved], "certificate": "eA=="}}
+    found = await door.ask("PATCH", f"{PATH}/mine/approval", both)
+    assert found["metadata"]["annotations"] == {"by": "me"}
+    assert found["status"]["conditions"][0]["lastUpdateTime"]
+    assert "certificate" not in found["status"]
+    found = await door.ask(
+        "PATCH", f"{PATH}/mine/approval", {"status": {"conditions": [{**approved, "type": "Denied"}]}}
+    )
+    assert (found["code"], "may not remove a condition" in found["message"]) == (422, True)
+    found = await door.ask("PATCH", f"{PATH}/mine/status", {"status": {"certificate": "eA=="}})
+    assert (found["code"], "status.certificate" in found["message"]) == (422, True)
+    pem = base64.b64encode(keys.self_signed(keys.new_key(), Subject("x"), datetime.datetime.now(datetime.UTC))).decode()
+    found = await door.ask("PATCH", f"{PATH}/mine/status", {"status": {"certificate": pem}})
+    assert (found["status"]["certificate"], found["status"]["conditions"][0]["type"]) == (pem, "Approved")
+
+
+async def test_a_signer_that_cannot_sign_says_why(door: UntypedClient) -> None:
+    await door.make(PATH, name="fails", spec=wish(usages=["server auth"]))
+    await door.ask(
+        "PATCH", f"{PATH}/fails/approval", {"status": {"conditions": [{"type": "Approved", "status": "True"}]}}
+    )
+    found = await door.until(f"{PATH}/fails", lambda item: len(item["status"]["conditions"]) == 2)
+    failed = found["status"]["conditions"][1]
+    assert (failed["type"], failed["reason"]) == ("Failed", "SignerValidationFailure")
+    assert failed["message"] == "invalid usage for client certificate: server auth"
+
+
+async def test_to_approve_and_to_sign_are_rights_of_their_own(
+    server: ApiServer, door: UntypedClient, tmp_path: Path
+) -> None:
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    parts = {
+        "apiGroups": ["certificates.k8s.io"],
+        "resources": ["certificatesigningrequests/approval"],
+        "verbs": ["update", "patch"],
+    }
+    signs = {**parts, "resources": ["certificatesigningrequests/status"]}
+    domain = {
+        "apiGroups": ["certificates.k8s.io"],
+        "resources": ["signers"],
+        "resourceNames": ["example.org/*"],
+        "verbs": ["approve"],
+    }
+    await door.make(f"{rbac}/clusterroles", name="approver", rules=[parts, signs, domain])
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "approver"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "amy"}
+    await door.make(f"{rbac}/clusterrolebindings", name="approvers", roleRef=role, subjects=[subject])
+    for name, signer in (("hers", "example.org/x"), ("not-hers", "example.com/x")):
+        await door.make(PATH, name=name, spec=wish(signerName=signer))
+    patch = {"status": {"conditions": [{"type": "Approved", "status": "True"}]}}
+    async with session(server, tmp_path, "amy") as amy:
+        assert (await _patched(amy, f"{PATH}/hers/approval", patch))[0] == 200
+        code, message = await _patched(amy, f"{PATH}/not-hers/approval", patch)
+        assert (code, 'not permitted to approve requests with signerName "example.com/x"' in message) == (403, True)
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        code, message = await _patched(amy, f"{PATH}/not-hers/status", ready)
+        assert (code, 'not permitted to sign requests with signerName "example.com/x"' in message) == (403, True)
+
+
+async def _patched(who: aiohttp.ClientSession, path: str, patch: dict[str, Any]) -> tuple[int, str]:
+    kind = {"Content-Type": "application/merge-patch+json"}
+    async with who.patch(path, json=patch, headers=kind) as answer:
+        return answer.status, (await answer.json()).get("message", "")

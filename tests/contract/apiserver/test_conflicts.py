@@ -1,0 +1,34 @@
+"""Many who change one object at once, at the door of a real master."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.testbed.apiserver.untyped_client import UntypedClient
+
+PATH = "/api/v1/namespaces/default/configmaps"
+PEOPLE, CHANGES = 8, 10
+
+
+async def test_who_was_too_late_sees_what_came_before(door: UntypedClient) -> None:
+    """Also when that is still on its way to the disk: otherwise a client would try in vain again and again."""
+    await door.make(PATH, name="shared", data={"count": "0"})
+    refusals: list[str] = []
+
+    async def person() -> None:
+        for _ in range(CHANGES):
+            refused = ""
+            while True:
+                found = await door.ask("GET", f"{PATH}/shared")
+                version = found["metadata"]["resourceVersion"]
+                assert version != refused, "the same again after it was too old"
+                found["data"]["count"] = str(int(found["data"]["count"]) + 1)
+                answer = await door.ask("PUT", f"{PATH}/shared", found)
+                if answer.get("reason") != "Conflict":
+                    break
+                refused = version
+                refusals.append(version)
+
+    await asyncio.gather(*(person() for _ in range(PEOPLE)))
+    assert (await door.ask("GET", f"{PATH}/shared"))["data"]["count"] == str(PEOPLE * CHANGES)
+    assert refusals, "somebody was too late"

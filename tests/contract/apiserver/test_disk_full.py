@@ -1,0 +1,143 @@
+"""A full disk: what was acknowledged stays, what is refused has changed nothing, and room is all that is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from api.client.client import ApiError, Client
+from api.client.kubeconfig import Kubeconfig
+from api.codec.kinds import KINDS
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
+from lab.process import run
+from master.store.journaled_store import JournaledStore, Keep
+from master.store.records import Put, Remove
+from reconcile.errors import NotReady
+from tests.testbed.apiserver.process import ApiServer
+
+SIZE = "3m"
+CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, that holds little."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    run("mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place))
+    yield place
+    run("umount", str(place))
+
+
+def _fill(place: Path) -> Path:
+    """A file that takes what room is left."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return ballast
+
+
+def _item(name: str, size: int = 0) -> Namespace:
+    return Namespace(metadata=ObjectMeta(name=name, annotations={"filler": "x" * size}))
+
+
+async def _write_all(store: JournaledStore, acknowledged: list[str]) -> None:
+    for number in range(10_000):
+        await store.write(Put(_item(f"a{number}", 2000), expect=0))
+        acknowledged.append(f"a{number}")
+
+
+async def test_a_store_on_a_full_disk(disk: Path) -> None:
+    keep = Keep(events=20)
+    store = await JournaledStore.open(disk / "store.db", KINDS, keep)
+    acknowledged: list[str] = []
+    ballast = _fill(disk)
+    with pytest.raises(NotReady, match="nothing was changed"):
+        await _write_all(store, acknowledged)
+    revision = store.revision
+    # Many at once, some of more than one change: all are refused, and none leaves anything behind.
+    writes = [store.write(Put(_item(f"b{number}", 5000)), Put(_item(f"c{number}", 5000))) for number in range(20)]
+    answers = await asyncio.gather(*writes, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {NotReady}
+    assert [record.key.name for record in store.scan_latest("Namespace")] == sorted(acknowledged)
+    assert store.revision == revision
+    await store.close()
+    ballast.unlink()
+    store = await JournaledStore.open(disk / "store.db", KINDS, keep)
+    assert [record.key.name for record in store.scan("Namespace")] == sorted(acknowledged)
+    assert store.revision == revision
+    await store.close()
+
+
+async def test_a_store_goes_on_when_there_is_room_again(disk: Path) -> None:
+    """Full and not full, again and again, without being opened anew; forgetting makes room, too."""
+    store = await JournaledStore.open(disk / "store.db", KINDS, Keep(events=20))
+    there: dict[str, int] = {}
+    refused = 0
+    for round_ in range(5):
+        ballast = _fill(disk)
+        for number in range(60):
+            item = _item(f"a{number % 7}", 3000 + 100 * round_)
+            try:
+                (kept,) = await store.write(Put(item))
+                there[item.metadata.name] = int(kept.metadata.resource_version)
+            except NotReady:
+                refused += 1
+        ballast.unlink()
+        (kept,) = await store.write(Put(_item("a0")))
+        there["a0"] = int(kept.metadata.resource_version)
+        assert {record.key.name: record.revision for record in store.scan("Namespace")} == there
+    assert refused > 0
+    await store.write(*(Remove(record.object) for record in store.scan("Namespace")))
+    await store.close()
+
+
+async def test_a_master_on_a_full_disk(disk: Path) -> None:
+    server = ApiServer(disk)
+    server.start()
+    kubeconfig = Kubeconfig.load(server.kubeconfig)
+    async with Client(kubeconfig) as client:
+        await _make(client, "before")
+        ballast = _fill(disk)
+        with pytest.raises(ApiError) as refused:
+            await _make_many(client)
+        assert (refused.value.status.code, refused.value.status.reason) == (503, "ServiceUnavailable")
+        assert refused.value.status.details is not None
+        assert refused.value.status.details.retry_after_seconds == 1
+        there = await _names(client)
+        assert "before" in there
+        assert f"filler-{len(there) - 2}" not in there
+        ballast.unlink()
+        await _make(client, "after")
+        there = await _names(client)
+    ballast = _fill(disk)
+    server.stop(signal.SIGKILL)
+    ballast.unlink()
+    server.start()
+    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
+        assert await _names(client) == there
+    assert server.stop() == 0
+
+
+async def _make(client: Client, name: str, size: int = 0) -> None:
+    document = {"metadata": {"name": name}, "data": {"filler": "x" * size}}
+    await client.request("POST", CONFIG_MAPS, msgspec.json.encode(document))
+
+
+async def _make_many(client: Client) -> None:
+    for number in range(1000):
+        await _make(client, f"filler-{number}", 20_000)
+
+
+async def _names(client: Client) -> list[str]:
+    document = msgspec.json.decode(await client.request("GET", CONFIG_MAPS))
+    return [item["metadata"]["name"] for item in document["items"]]

@@ -1,0 +1,94 @@
+"""Events of the core and of events.k8s.io: one object in two forms, at the door of a real master."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.raw_requests import Wire
+from tests.testbed.apiserver.untyped_client import UntypedClient
+
+CORE = "/api/v1/namespaces/default/events"
+NEWER = "/apis/events.k8s.io/v1/namespaces/default/events"
+NODE = {"kind": "Node", "name": "n", "uid": "n"}
+TOLD = {
+    "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "kube-proxy", "reportingInstance": "on-n",
+    "action": "StartKubeProxy", "reason": "Starting", "type": "Normal", "regarding": NODE, "note": "it starts",
+}  # fmt: skip
+
+
+@pytest.fixture
+async def client(server: ApiServer) -> AsyncIterator[Client]:
+    async with Client(Kubeconfig.load(server.kubeconfig)) as one:
+        yield one
+
+
+@pytest.fixture
+async def wire(server: ApiServer) -> AsyncIterator[Wire]:
+    async with Wire(server.kubeconfig) as one:
+        yield one
+
+
+async def test_what_is_written_in_one_form_is_seen_and_changed_in_the_other(client: Client) -> None:
+    door = UntypedClient(client)
+    made = await door.make(NEWER, name="a", **TOLD)
+    assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "it starts")
+    core = await door.ask("GET", f"{CORE}/a")
+    assert (core["apiVersion"], core["message"], core["involvedObject"]) == ("v1", "it starts", NODE)
+    assert core["reportingComponent"] == "kube-proxy"
+    assert core["metadata"] == made["metadata"]
+
+    series = {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}
+    again = await door.ask("PATCH", f"{NEWER}/a", {"series": series})
+    assert again["series"] == series
+    older = await door.ask("PATCH", f"{CORE}/a", {"metadata": {"labels": {"seen": "yes"}}})
+    assert older["series"] == series
+    found = await door.ask("GET", NEWER, fieldSelector="regarding.name=n,reason=Starting")
+    assert [item["metadata"]["labels"] for item in found["items"]] == [{"seen": "yes"}]
+    assert found["kind"] == "EventList"
+    assert found["metadata"]["resourceVersion"] == older["metadata"]["resourceVersion"]
+    assert (await door.ask("POST", CORE, {"metadata": {"name": "a"}, "involvedObject": NODE}))["code"] == 409
+    noted = await door.ask("PATCH", f"{NEWER}/a", {"note": "other"})
+    assert (await door.ask("GET", f"{CORE}/a"))["message"] == noted["note"] == "other"
+    refused = await door.ask("PATCH", f"{NEWER}/a", {"regarding": {**NODE, "uid": "m"}})
+    assert (refused["code"], refused["causes"]) == (422, ["Forbidden: field is immutable"])
+
+    assert (await door.ask("DELETE", f"{NEWER}/a"))["status"] == "Success"
+    assert (await door.ask("GET", f"{CORE}/a"))["code"] == 404
+
+
+async def test_an_update_of_an_event_or_a_lease_that_is_not_there_makes_it(client: Client) -> None:
+    door = UntypedClient(client)
+    leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    for path, body in (
+        (CORE, {"metadata": {"namespace": "default"}, "involvedObject": NODE}),
+        (NEWER, TOLD),
+        (leases, {"spec": {"holderIdentity": "me"}}),
+    ):
+        one = f"{path}/put"
+        assert (await door.ask("PATCH", one, {"metadata": {"labels": {"a": "b"}}}))["code"] == 404
+        refused = await door.ask("PUT", one, {**body, "metadata": {"name": "put", "uid": "of-another"}})
+        assert (refused["code"], "UID in precondition: of-another" in refused["message"]) == (409, True)
+        made = await door.ask("PUT", one, {**body, "metadata": {"name": "put"}})
+        assert (made["metadata"]["name"], await door.ask("GET", one)) == ("put", made)
+        again = await door.ask("PUT", one, {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}})
+        assert again["metadata"]["uid"] == made["metadata"]["uid"]
+        await door.ask("DELETE", one)
+
+
+async def test_both_forms_can_be_watched(client: Client, wire: Wire) -> None:
+    door = UntypedClient(client)
+    revision = (await door.ask("GET", CORE))["metadata"]["resourceVersion"]
+    await door.make(NEWER, name="b", **TOLD)
+    await door.make(CORE, name="c", involvedObject=NODE, message="by the core", source={"component": "kubelet"})
+    await door.ask("DELETE", NEWER, fieldSelector="metadata.name=b")
+
+    told = [("ADDED", "it starts"), ("ADDED", "by the core"), ("DELETED", "it starts")]
+    for path, version, field in ((NEWER, "events.k8s.io/v1", "note"), (CORE, "v1", "message")):
+        events = await wire.watch(path, lambda found: len(found) == 3, resourceVersion=revision)
+        assert [(one["type"], one["object"][field]) for one in events] == told
+        assert {one["object"]["apiVersion"] for one in events} == {version}

@@ -1,0 +1,32 @@
+"""Pods that have ended, in a real master that keeps one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.untyped_client import UntypedClient
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+async def test_a_master_looks_at_its_start_for_pods_that_have_ended(tmp_path: Path) -> None:
+    server = ApiServer(tmp_path, "--finished-pods", "1")
+    server.start()
+    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
+        door = UntypedClient(client)
+        for name in ("first", "second", "third"):
+            await door.make(PODS, name=name, spec={"containers": [{"name": "c", "image": "i"}]})
+            if name != "first":
+                await door.ask("PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Succeeded"}})
+    server.stop()
+    server.start()
+    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
+        found = await UntypedClient(client).until(PODS, lambda found: len(found["items"]) == 2)
+        assert [(item["metadata"]["name"], item["status"]["phase"]) for item in found["items"]] == [
+            ("first", "Pending"),
+            ("third", "Succeeded"),
+        ]
+    server.stop()

@@ -1,0 +1,667 @@
+"""Logs of containers and conversations with them, through the master: what a node is asked, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+import yarl
+from aiohttp import web
+from multidict import CIMultiDict
+
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from streams.connection import Connection
+from streams.takeover import taken
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, Stage, own_address, staged, until
+
+UPGRADE = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
+
+
+@pytest.fixture
+async def stage(server: ApiServer, door: UntypedClient, tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(server, door, tmp_path) as one:
+        yield one
+
+
+async def refused(stage: Stage, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> list[Any]:
+    """The code, reason and message of a refusal."""
+    async with stage.session.request(method, path, headers=headers) as answer:
+        status = json.loads(await answer.read())
+        assert status["kind"] == "Status"
+        assert status["code"] == answer.status
+        return [status["code"], status.get("reason", ""), status["message"]]
+
+
+async def conversation(
+    stage: Stage, path: str, method: str = "POST", headers: dict[str, str] | None = None
+) -> tuple[Connection, CIMultiDict[str]]:
+    """A conversation that has begun, and the headers of the answer."""
+    answer = await stage.session.request(method, path, headers=headers or UPGRADE)
+    assert answer.status == 101, await answer.text()
+    stream = taken(answer)
+    assert await exactly(stream, 5) == b"hello"
+    return stream, CIMultiDict(answer.headers)
+
+
+async def exactly(stream: Connection, size: int) -> bytes:
+    got = b""
+    while len(got) < size and (data := await stream.read()):
+        got += data
+    return got
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_log_is_asked_of_the_node_as_the_master(stage: Stage) -> None:
+    await stage.pod("web")
+
+    async def log(http: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"one\ntwo\n", content_type="application/octet-stream")
+
+    stage.node.answer = log
+    parameters = (
+        "follow=true&previous=1&timestamps=&sinceSeconds=5&tailLines=0&limitBytes=7&container=main&pretty=true"
+        "&insecureSkipTLSVerifyBackend=true"
+    )
+    async with stage.session.get(f"{PODS}/web/log?{parameters}", headers={"Authorization": "Bearer x"}) as answer:
+        assert (answer.status, answer.content_type, await answer.read()) == (200, "text/plain", b"one\ntwo\n")
+    (asked,) = stage.node.asked
+    assert (asked.method, asked.path) == ("GET", f"/containerLogs/{PROJECT}/web/main")
+    assert dict(asked.query) == {
+        "follow": "true", "previous": "true", "timestamps": "true", "sinceSeconds": "5", "tailLines": "0",
+        "limitBytes": "7",
+    }  # fmt: skip
+    assert asked.caller == "commonName=kube-apiserver-kubelet-client"
+    assert "Authorization" not in asked.headers
+    await stage.node.quiet()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "passed"),
+    [
+        ("sinceTime=2026-01-02T03:04:05.678Z", {"sinceTime": "2026-01-02T03:04:05Z"}),
+        ("sinceTime=2026-01-02T03:04:05%2B02:00&follow=false", {"sinceTime": "2026-01-02T03:04:05+02:00"}),
+        ("stream=Stdout", {"stream": "Stdout"}),
+        ("stream=All&tailLines=3&previous=0", {"tailLines": "3"}),
+        ("", {}),
+    ],
+)
+async def test_parameters_of_a_log(stage: Stage, parameters: str, passed: dict[str, str]) -> None:
+    await stage.pod("web")
+    async with stage.session.get(f"{PODS}/web/log?{parameters}") as answer:
+        assert answer.status == 200
+    assert dict(stage.node.asked[0].query) == passed
+
+
+async def test_lines_of_a_log_come_one_by_one_until_the_client_goes(stage: Stage) -> None:
+    await stage.pod("web")
+    more, gone = asyncio.Semaphore(1), asyncio.Event()
+
+    async def log(http: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(http)
+        number = 0
+        try:
+            while True:
+                await more.acquire()
+                await answer.write(f"line {number}\n".encode())
+                number += 1
+        finally:
+            gone.set()
+
+    stage.node.answer = log
+    async with stage.session.get(f"{PODS}/web/log?follow=true") as answer:
+        for number in range(3):
+            assert await answer.content.readline() == f"line {number}\n".encode()
+            more.release()
+    async with asyncio.timeout(20):
+        await gone.wait()
+    await stage.node.quiet()
+
+
+async def test_a_log_that_breaks_off_breaks_off_for_the_client(stage: Stage) -> None:
+    await stage.pod("web")
+
+    async def log(http: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(http)
+        await answer.write(b"half a line")
+        assert http.transport is not None
+        http.transport.abort()
+        return answer
+
+    stage.node.answer = log
+    async with stage.session.get(f"{PODS}/web/log") as answer:
+        assert answer.status == 200
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await answer.read()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "type_", "words"),
+    [
+        ("", aiohttp.WSMsgType.BINARY, [b"", b"one\n"]),
+        ("binary.k8s.io", aiohttp.WSMsgType.BINARY, [b"", b"one\n"]),
+        ("base64.binary.k8s.io", aiohttp.WSMsgType.TEXT, ["", "b25lCg=="]),
+    ],
+)
+async def test_a_log_as_messages_of_websocket(
+    stage: Stage, protocol: str, type_: aiohttp.WSMsgType, words: list[str | bytes]
+) -> None:
+    await stage.pod("web")
+
+    async def log(http: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"one\n")
+
+    stage.node.answer = log
+    protocols = (protocol,) if protocol else ()
+    async with stage.session.ws_connect(f"{PODS}/web/log", protocols=protocols) as channel:
+        assert (channel.protocol or "") == protocol
+        messages = [message async for message in channel]
+    assert [message.data for message in messages] == words
+    assert {message.type for message in messages} == {type_}
+    assert "Upgrade" not in stage.node.asked[0].headers
+    await stage.node.quiet()
+
+
+async def test_a_websocket_of_a_log_that_is_closed_closes_the_log(stage: Stage) -> None:
+    await stage.pod("web")
+
+    async def log(http: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(http)
+        await asyncio.Event().wait()
+        return answer
+
+    stage.node.answer = log
+    async with stage.session.ws_connect(f"{PODS}/web/log?follow=true") as channel:
+        await until(lambda: stage.node.connections == 1)
+        await channel.close()
+    await stage.node.quiet()
+
+
+async def test_a_pod_without_a_node_has_an_empty_log(stage: Stage) -> None:
+    await stage.pod("waits", node="")
+    async with stage.session.get(f"{PODS}/waits/log") as answer:
+        assert (answer.status, await answer.read()) == (204, b"")
+
+
+NEGATIVE = "must be greater than or equal to 0"
+ONE_SINCE = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified"
+ONE_STREAM = "Forbidden: `tailLines` and specific `stream` are mutually exclusive for now"
+UNPARSED = 'cannot parse "yesterday" as "2006"'
+
+
+def invalid(text: str) -> list[Any]:
+    return [422, "Invalid", f'PodLogOptions "web" is invalid: {text}']
+
+
+@pytest.mark.parametrize(
+    ("parameters", "refusal"),
+    [
+        ("tailLines=-1", invalid(f"tailLines: Invalid value: -1: {NEGATIVE}")),
+        ("limitBytes=0", invalid("limitBytes: Invalid value: 0: must be greater than 0")),
+        ("sinceSeconds=0", invalid("sinceSeconds: Invalid value: 0: must be greater than 0")),
+        ("sinceSeconds=1&sinceTime=2026-01-02T03:04:05Z", invalid(f": {ONE_SINCE}")),
+        ("stream=Both", invalid('stream: Unsupported value: "Both": supported values: "All", "Stderr", "Stdout"')),
+        ("stream=Stderr&tailLines=1", invalid(f": {ONE_STREAM}")),
+        (
+            "tailLines=-1&limitBytes=0",
+            invalid(
+                f"[tailLines: Invalid value: -1: {NEGATIVE}, limitBytes: Invalid value: 0: must be greater than 0]"
+            ),
+        ),
+        ("tailLines=x", [400, "BadRequest", 'strconv.ParseInt: parsing "x": invalid syntax']),
+        (
+            "tailLines=9223372036854775808",
+            [400, "BadRequest", 'strconv.ParseInt: parsing "9223372036854775808": value out of range'],
+        ),
+        (
+            "sinceTime=yesterday",
+            [400, "BadRequest", f'parsing time "yesterday" as "2006-01-02T15:04:05Z07:00": {UNPARSED}'],
+        ),
+        ("container=none", [400, "BadRequest", "container none is not valid for pod web"]),
+    ],
+)
+async def test_what_is_wrong_with_the_wish_for_a_log(stage: Stage, parameters: str, refusal: list[Any]) -> None:
+    await stage.pod("web")
+    assert await refused(stage, f"{PODS}/web/log?{parameters}") == refusal
+    assert stage.node.asked == []
+
+
+NOT_FOUND = "the server could not find the requested resource ( pods/log web)"
+BUSY = "the server is currently unable to handle the request ( pods/log web)"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "refusal"),
+    [
+        (400, 'container "main" in pod "web" is waiting to start: ContainerCreating\n', ("BadRequest", None)),
+        (404, "pod does not exist", ("NotFound", NOT_FOUND)),
+        (500, "disk on fire", ("InternalError", "Internal error occurred: disk on fire")),
+        (403, "Forbidden (user=x)", ("Forbidden", "Forbidden (user=x) ( pods/log web)")),
+        (503, "busy", ("ServiceUnavailable", BUSY)),
+        (
+            502,
+            "bad",
+            (
+                "InternalError",
+                'an error on the server ("bad") has prevented the request from succeeding ( pods/log web)',
+            ),
+        ),
+        (
+            302,
+            "",
+            ("", "the server responded with the status code 302 but did not return more information ( pods/log web)"),
+        ),
+    ],
+)
+async def test_what_a_node_says_instead_of_a_log(
+    stage: Stage, code: int, text: str, refusal: tuple[str, str | None]
+) -> None:
+    await stage.pod("web")
+
+    async def log(http: web.Request) -> web.StreamResponse:
+        return web.Response(status=code, text=text, headers={"Location": "https://elsewhere/"})
+
+    stage.node.answer = log
+    reason, message = refusal
+    assert await refused(stage, f"{PODS}/web/log") == [code, reason, message or text.strip()]
+    await stage.node.quiet()
+
+
+# --- conversations ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "query"),
+    [
+        (
+            "web/exec?command=sh&command=-c&command=echo+a%26b&stdin=true&stdout=1&stderr=false&tty=&container=main",
+            f"/exec/{PROJECT}/web/main",
+            [
+                ("input", "1"),
+                ("output", "1"),
+                ("tty", "1"),
+                ("command", "sh"),
+                ("command", "-c"),
+                ("command", "echo a&b"),
+            ],
+        ),
+        ("web/attach?stdout=true&stderr=true", f"/attach/{PROJECT}/web/main", [("output", "1"), ("error", "1")]),
+        ("web/portforward?ports=80&ports=81,82", f"/portForward/{PROJECT}/web", [("port", "80,81,82")]),
+        ("web/portforward", f"/portForward/{PROJECT}/web", []),
+    ],
+)
+async def test_what_a_node_is_asked(stage: Stage, path: str, asked: str, query: list[tuple[str, str]]) -> None:
+    await stage.pod("web")
+    headers = {"Connection": "Upgrade", "Upgrade": "other/1.0", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
+    stream, given = await conversation(stage, f"{PODS}/{path}", headers=headers)
+    assert (given["Upgrade"], given["X-Stream-Protocol-Version"]) == ("other/1.0", "v4.channel.k8s.io")
+    (found,) = stage.node.asked
+    assert (found.method, found.path, found.query) == ("POST", asked, query)
+    assert "kube-apiserver-kubelet-client" in found.caller
+    stream.abort()
+    await stage.node.quiet()
+
+
+@pytest.mark.parametrize("upgrade", ["SPDY/3.1", "websocket"])
+async def test_bytes_go_both_ways_as_they_are(stage: Stage, upgrade: str) -> None:
+    await stage.pod("web")
+    headers = {
+        "Connection": "keep-alive, Upgrade", "Upgrade": upgrade, "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "v5.channel.k8s.io",
+    }  # fmt: skip
+    stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat", "GET", headers)
+    found = stage.node.asked[0]
+    assert found.method == "GET"
+    assert {name: found.headers[name] for name in headers if name != "Connection"} == {
+        name: value for name, value in headers.items() if name != "Connection"
+    }
+    sent = os.urandom(16 << 20)
+
+    async def send() -> None:
+        for start in range(0, len(sent), 90_000):
+            await stream.write(sent[start : start + 90_000])
+
+    sending = asyncio.create_task(send())
+    got = await exactly(stream, len(sent))
+    await sending
+    assert hashlib.sha256(got).digest() == hashlib.sha256(sent).digest()
+    await stream.end()
+    await stage.node.quiet()
+
+
+async def test_when_the_node_goes_the_client_is_told(stage: Stage) -> None:
+    await stage.pod("web")
+    stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+    await stream.write(b"leave")
+    assert await stream.read() == b""
+    await stage.node.quiet()
+
+
+async def test_when_the_client_goes_the_node_is_told(stage: Stage) -> None:
+    await stage.pod("web")
+    stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+    stream.abort()
+    await stage.node.quiet()
+
+
+async def test_a_node_that_falls_down_ends_the_conversation(stage: Stage) -> None:
+    await stage.pod("web")
+    stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+    stage.node.conversations[0].abort()
+    try:
+        assert await stream.read() == b""
+    except ConnectionError:
+        pass
+    await stage.node.quiet()
+
+
+async def test_a_hundred_conversations_at_once_leave_nothing(stage: Stage, server: ApiServer) -> None:
+    await stage.pod("web")
+    process = psutil.Process(server.pid)
+    warm, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+    await warm.end()
+    await stage.node.quiet()
+    files = process.num_fds()
+
+    async def one(number: int) -> None:
+        stream, _ = await conversation(stage, f"{PODS}/web/exec?command={number}")
+        sent = os.urandom(100_000)
+        await stream.write(sent)
+        assert await exactly(stream, len(sent)) == sent
+        await stream.end()
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(one(number) for number in range(100)))
+    await stage.node.quiet()
+    await until(lambda: process.num_fds() <= files)
+
+
+async def test_a_client_that_does_not_read_holds_up_the_node_and_not_the_master(
+    stage: Stage, server: ApiServer
+) -> None:
+    await stage.pod("web")
+    sent: list[int] = []
+
+    async def log(http: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(http)
+        while True:
+            await answer.write(bytes(1 << 16))
+            sent.append(1 << 16)
+
+    stage.node.answer = log
+    process = psutil.Process(server.pid)
+    before = process.memory_info().rss
+    readers = [await stage.session.get(f"{PODS}/web/log?follow=true", read_bufsize=1024) for _ in range(10)]
+    settled = -1
+    while settled != len(sent):
+        settled = len(sent)
+        async with stage.session.get("/healthz") as answer:
+            assert answer.status == 200
+        await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=0.3)
+    assert process.memory_info().rss - before < 20 << 20
+    for reader in readers:
+        reader.close()
+    await stage.node.quiet()
+
+
+async def test_a_master_that_stops_ends_what_goes_through(tmp_path: Path) -> None:
+    master = ApiServer(tmp_path)
+    master.start()
+    try:
+        async with (
+            Client(Kubeconfig.load(master.kubeconfig)) as client,
+            staged(master, UntypedClient(client), tmp_path) as stage,
+        ):
+            await stage.pod("web")
+
+            async def log(http: web.Request) -> web.StreamResponse:
+                answer = web.StreamResponse()
+                await answer.prepare(http)
+                await asyncio.Event().wait()
+                return answer
+
+            stage.node.answer = log
+            stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+            reading = await stage.session.get(f"{PODS}/web/log?follow=true")
+            stopping = asyncio.create_task(asyncio.to_thread(master.stop))
+            with contextlib.suppress(ConnectionError):
+                assert await stream.read() == b""
+            with contextlib.suppress(aiohttp.ClientError):
+                await reading.read()
+            assert await stopping == 0
+            await stage.node.quiet()
+            reading.close()
+    finally:
+        assert "Traceback" not in master.log()
+
+
+async def test_a_refusal_of_the_node_reaches_the_client_as_it_is(stage: Stage) -> None:
+    """A client that tries WebSocket first goes on with SPDY when an old node refuses."""
+    await stage.pod("web")
+
+    async def refuse(http: web.Request) -> web.StreamResponse:
+        headers = {"X-Accepted-Stream-Protocol-Versions": "v4.channel.k8s.io"}
+        return web.Response(status=403, text="unable to upgrade", headers=headers)
+
+    stage.node.refusal = refuse
+    async with stage.session.get(f"{PODS}/web/exec?command=ls", headers={**UPGRADE, "Upgrade": "websocket"}) as answer:
+        assert (answer.status, await answer.text()) == (403, "unable to upgrade")
+        assert answer.headers["X-Accepted-Stream-Protocol-Versions"] == "v4.channel.k8s.io"
+    await stage.node.quiet()
+
+
+async def test_an_answer_that_is_no_upgrade_is_an_error(stage: Stage) -> None:
+    await stage.pod("web")
+
+    async def refuse(http: web.Request) -> web.StreamResponse:
+        return web.Response(text="what do you want?")
+
+    stage.node.refusal = refuse
+    message = "invalid upgrade response: status code 200"
+    assert await refused(stage, f"{PODS}/web/exec?command=ls", "POST", UPGRADE) == [500, "", message]
+    await stage.node.quiet()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "refusal"),
+    [
+        ("POST", "web/exec?command=ls", None, [400, "BadRequest", "Upgrade request required"]),
+        ("POST", "none/exec?command=ls", UPGRADE, [404, "NotFound", 'pods "none" not found']),
+        ("GET", "none/log", None, [404, "NotFound", 'pods "none" not found']),
+        (
+            "POST",
+            "two/exec?command=ls",
+            UPGRADE,
+            [400, "BadRequest", "a container name must be specified for pod two, choose one of: [first a b]"],
+        ),
+        ("GET", "two/log?container=c", None, [400, "BadRequest", "container c is not valid for pod two"]),
+        ("POST", "two/attach?container=c", UPGRADE, [400, "BadRequest", "container c is not valid for pod two"]),
+        ("POST", "waits/exec?command=ls", UPGRADE, [400, "BadRequest", "pod waits does not have a host assigned"]),
+        ("POST", "waits/portforward", UPGRADE, [400, "BadRequest", "pod waits does not have a host assigned"]),
+        ("POST", "web/exec?command=ls&dryRun=All", UPGRADE, [400, "BadRequest", "dryRun is not supported"]),
+        (
+            "POST",
+            "web/portforward?ports=x",
+            UPGRADE,
+            [400, "BadRequest", 'strconv.ParseInt: parsing "x": invalid syntax'],
+        ),
+    ],
+)
+async def test_what_leads_nowhere(
+    stage: Stage, method: str, path: str, headers: dict[str, str] | None, refusal: list[Any]
+) -> None:
+    await stage.pod("web")
+    await stage.pod("two", "a", "b", initContainers=[{"name": "first", "image": "image"}])
+    await stage.pod("waits", node="")
+    assert await refused(stage, f"{PODS}/{path}", method, headers) == refusal
+    assert stage.node.asked == []
+
+
+@pytest.mark.parametrize("path", ["web/exec/more", "web/%65xec", "web/prox%79", "web/log/more/still"])
+async def test_paths_that_nobody_writes(stage: Stage, path: str) -> None:
+    await stage.pod("web")
+    url = yarl.URL(f"{stage.url}{PODS}/{path}", encoded=True)
+    async with stage.session.get(url, headers=UPGRADE) as answer:
+        assert (answer.status, (await answer.json())["reason"]) == (404, "NotFound")
+    assert stage.node.asked == []
+
+
+async def test_a_slash_at_the_end(stage: Stage) -> None:
+    await stage.pod("web")
+    stream, _ = await conversation(stage, f"{PODS}/web/exec/?command=ls")
+    stream.abort()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "web/log"), ("PUT", "web/exec"), ("DELETE", "web/attach"), ("PATCH", "web/portforward")],
+)
+async def test_other_methods(stage: Stage, method: str, path: str) -> None:
+    message = "the server does not allow this method on the requested resource"
+    assert await refused(stage, f"{PODS}/{path}", method) == [405, "MethodNotAllowed", message]
+
+
+# --- nodes that cannot be reached -------------------------------------------------------------------------------------
+
+
+async def test_a_node_that_does_not_listen(stage: Stage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken_port:
+        port = taken_port.getsockname()[1]
+    await stage.register({"type": "InternalIP", "address": own_address()}, port=port)
+    await stage.pod("web")
+    why = f"dial tcp {own_address()}:{port}: connect: connection refused"
+    place = f"https://{own_address()}:{port}/containerLogs/{PROJECT}/web/main"
+    assert await refused(stage, f"{PODS}/web/log") == [500, "", f'Get "{place}": {why}']
+    failed = [500, "", f"error dialing backend: {why}"]
+    assert await refused(stage, f"{PODS}/web/exec?command=ls", "POST", UPGRADE) == failed
+
+
+async def test_a_node_that_nobody_knows(stage: Stage) -> None:
+    await stage.pod("web")
+    await stage.door.ask("DELETE", f"/api/v1/nodes/{NODE}")
+    gone = [404, "NotFound", f'nodes "{NODE}" not found']
+    assert await refused(stage, f"{PODS}/web/log") == gone
+    assert await refused(stage, f"{PODS}/web/attach", "POST", UPGRADE) == gone
+
+
+async def test_a_node_without_an_address(stage: Stage) -> None:
+    await stage.register({"type": "Hostname", "address": ""})
+    await stage.pod("web")
+    assert await refused(stage, f"{PODS}/web/log") == [500, "", "no preferred addresses found; known addresses: ['']"]
+
+
+async def test_the_address_that_is_taken_first(stage: Stage) -> None:
+    await stage.register(
+        {"type": "Hostname", "address": "no.such.host.invalid"}, {"type": "InternalIP", "address": own_address()}
+    )
+    await stage.pod("web")
+    async with stage.session.get(f"{PODS}/web/log") as answer:
+        assert answer.status == 200
+    await stage.register({"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": own_address()})
+    async with stage.session.get(f"{PODS}/web/log") as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("authority", "known_as"), [(True, f"system:node:{NODE}"), (True, "system:node:n2"), (False, f"system:node:{NODE}")]
+)
+async def test_a_master_may_want_to_see_certificates_of_its_authority(
+    tmp_path: Path, *, authority: bool, known_as: str
+) -> None:
+    trusted = authority and known_as == f"system:node:{NODE}"
+    master = ApiServer(tmp_path, "--verify-node-certificates=true")
+    master.start()
+    try:
+        async with (
+            Client(Kubeconfig.load(master.kubeconfig)) as client,
+            staged(master, UntypedClient(client), tmp_path, trusted=authority, known_as=known_as) as stage,
+        ):
+            await stage.pod("web")
+            for query in ("", "?insecureSkipTLSVerifyBackend=true"):
+                async with stage.session.get(f"{PODS}/web/log{query}") as answer:
+                    said = await answer.text()
+                    assert answer.status == (200 if trusted or query else 500), said
+                assert trusted or query or "tls: failed to verify certificate: " in said
+            if trusted:
+                stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+                stream.abort()
+            else:
+                _, _, text = await refused(stage, f"{PODS}/web/exec?command=cat", "POST", UPGRADE)
+                assert text.startswith("error dialing backend: tls: failed to verify certificate: ")
+            await stage.node.quiet()
+    finally:
+        assert master.stop() == 0
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_discovery_says(stage: Stage) -> None:
+    listed = await stage.door.ask("GET", "/api/v1")
+    rows = {row["name"]: (row["kind"], row["verbs"]) for row in listed["resources"]}
+    both, every = ["create", "get"], ["create", "delete", "get", "patch", "update"]
+    assert {name: rows[name] for name in rows if name.split("/")[-1] in
+            ("log", "exec", "attach", "portforward", "proxy")} == {
+        "pods/log": ("Pod", ["get"]),
+        "pods/exec": ("PodExecOptions", both),
+        "pods/attach": ("PodAttachOptions", both),
+        "pods/portforward": ("PodPortForwardOptions", both),
+        "pods/proxy": ("PodProxyOptions", every),
+        "services/proxy": ("ServiceProxyOptions", every),
+        "nodes/proxy": ("NodeProxyOptions", every),
+    }  # fmt: skip
+
+
+async def test_who_may_what(stage: Stage) -> None:
+    await stage.pod("web")
+    for name, role in (("viewer", "view"), ("editor", "edit")):
+        await stage.door.ask("DELETE", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings/{name}")
+        await stage.door.make(
+            f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings",
+            name=name,
+            subjects=[{"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"}],
+            roleRef={"kind": "ClusterRole", "name": role, "apiGroup": "rbac.authorization.k8s.io"},
+        )
+
+    def as_user(name: str) -> dict[str, str]:
+        return {**UPGRADE, "Impersonate-User": name}
+
+    async with stage.session.get(f"{PODS}/web/log", headers={"Impersonate-User": "viewer"}) as answer:
+        assert answer.status == 200
+    assert "Impersonate-User" not in stage.node.asked[0].headers
+    exec_ = f"{PODS}/web/exec?command=ls"
+    cannot = 'pods "web" is forbidden: User "viewer" cannot create resource "pods/exec" in API group ""'
+    assert await refused(stage, exec_, "POST", as_user("viewer")) == [
+        403, "Forbidden", f'{cannot} in the namespace "{PROJECT}"',
+    ]  # fmt: skip
+    code, _, message = await refused(stage, exec_, "GET", as_user("viewer"))
+    assert code == 403
+    assert 'cannot get resource "pods/exec"' in message
+    stream, _ = await conversation(stage, exec_, headers=as_user("editor"))
+    assert not [name for name in stage.node.asked[-1].headers if name.lower().startswith("impersonate")]
+    stream.abort()
+    code, _, message = await refused(stage, f"/api/v1/nodes/{NODE}/proxy/pods", "GET", as_user("editor"))
+    assert code == 403
+    assert 'cannot get resource "nodes/proxy" in API group "" at the cluster scope' in message
+    code, _, _ = await refused(stage, f"{PODS}/web/log", headers={"Impersonate-User": f"system:node:{NODE}",
+                                                                   "Impersonate-Group": "system:nodes"})  # fmt: skip
+    assert code == 403
+    await stage.node.quiet()

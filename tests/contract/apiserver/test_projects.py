@@ -1,0 +1,161 @@
+"""Projects as oc asks for them: a view on the namespaces that somebody may read, and how to get one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.users import session
+
+Kubectl = Callable[..., str]
+
+PROJECTS = "/apis/project.openshift.io/v1/projects"
+REQUESTS = "/apis/project.openshift.io/v1/projectrequests"
+PEOPLE = "system:authenticated:oauth"
+"""The group of those who may ask for projects."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path_factory.mktemp("master"))
+    one.start()
+    yield one
+    assert one.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    home = str(tmp_path_factory.mktemp("home"))
+
+    def run(*words: str, code: int = 0) -> str:
+        command = [shutil.which("kubectl") or "kubectl", f"--kubeconfig={server.kubeconfig}", *words]
+        environment = {**os.environ, "HOME": home}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+        assert done.returncode == code, f"{words}: {done.stdout} {done.stderr}"
+        return done.stdout + done.stderr
+
+    run("create", "namespace", "foreign")
+    return run
+
+
+@pytest.fixture
+async def bob(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[aiohttp.ClientSession]:
+    async with session(server, tmp_path, "bob", PEOPLE) as found:
+        yield found
+
+
+async def ask(name: str, who: aiohttp.ClientSession, **more: str) -> tuple[int, dict[str, Any]]:
+    """POST projectrequests, as `oc new-project` does."""
+    body = {"kind": "ProjectRequest", "apiVersion": "project.openshift.io/v1", "metadata": {"name": name}, **more}
+    async with who.post(REQUESTS, json=body) as answer:
+        return answer.status, await answer.json()
+
+
+async def names(who: aiohttp.ClientSession) -> list[str]:
+    async with who.get(PROJECTS) as answer:
+        assert answer.status == 200
+        return [item["metadata"]["name"] for item in (await answer.json())["items"]]
+
+
+async def test_who_asks_for_a_project_is_its_administrator(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+    async with bob.get(REQUESTS) as answer:
+        assert (answer.status, (await answer.json())["status"]) == (200, "Success")
+    assert await names(bob) == []
+    status, made = await ask("shop", bob, displayName="The Shop", description="Sells things")
+    assert (status, made["kind"], made["apiVersion"]) == (201, "Project", "project.openshift.io/v1")
+    given = {key.partition("/")[2]: value for key, value in made["metadata"]["annotations"].items()}
+    assert given == {"display-name": "The Shop", "description": "Sells things", "requester": "bob"}
+    assert made["status"] == {"phase": "Active"}
+    assert await names(bob) == ["shop"]
+    async with bob.get(f"{PROJECTS}/shop") as answer:
+        assert (await answer.json())["metadata"] == made["metadata"]
+    for path, code in (("shop", 200), ("foreign", 403), ("nowhere", 403)):
+        async with bob.get(f"{PROJECTS}/{path}") as answer:
+            assert answer.status == code
+    async with bob.post("/api/v1/namespaces/shop/configmaps", json={"metadata": {"name": "a"}}) as answer:
+        assert answer.status == 201
+    assert kubectl("get", "projects", "shop").splitlines()[1].split() == ["shop", "The", "Shop", "Active"]
+    assert kubectl("get", "namespace", "shop", "-o", "name").strip() == "namespace/shop"
+    assert (await ask("shop", bob))[0] == 409
+
+
+async def test_names_of_the_cluster_and_bad_ones_are_refused(bob: aiohttp.ClientSession) -> None:
+    status, refused = await ask("kube-mine", bob)
+    assert (status, refused["message"].partition(": ")[2]) == (403, 'cannot request a project starting with "kube-"')
+    status, refused = await ask("Bad_Name", bob)
+    assert (status, refused["details"]["kind"]) == (422, "Project")
+
+
+async def test_who_may_not_ask_is_told_so(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> None:
+    async with session(server, tmp_path, "eve") as eve:
+        async with eve.get(REQUESTS) as answer:
+            refused = await answer.json()
+            assert (answer.status, refused["reason"]) == (403, "Forbidden")
+        assert refused["message"] == "You may not request a new project via this API."
+        assert (await ask("mine", eve))[0] == 403
+        assert await names(eve) == []
+        assert "foreign" in kubectl("get", "projects", "-o", "name")
+        kubectl("-n", "foreign", "create", "rolebinding", "eves", "--clusterrole=view", "--user=eve")
+        assert await names(eve) == ["foreign"]
+        async with eve.get(f"{PROJECTS}?limit=1") as answer:
+            assert "continue" not in (await answer.json())["metadata"]
+        for verb in ("delete", "put"):
+            async with eve.request(verb, f"{PROJECTS}/foreign", json={}) as answer:
+                assert answer.status == 403
+
+
+async def test_watchers_are_told_of_projects_that_they_may_read(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+    await ask("early", bob)
+    seen: list[str] = []
+    async with bob.get(f"{PROJECTS}?watch=1&timeoutSeconds=30&resourceVersion=0") as answer, asyncio.timeout(10):
+        async for line in answer.content:
+            event = json.loads(line)
+            assert (event["type"], event["object"]["kind"]) == ("ADDED", "Project")
+            seen.append(event["object"]["metadata"]["name"])
+            if seen[-1] == "early":
+                await asyncio.to_thread(kubectl, "create", "namespace", "unseen")
+                await ask("watched", bob)
+            if seen[-1] == "watched":
+                break
+    assert "early" in seen
+    assert not {"foreign", "unseen", "default"} & set(seen)
+
+
+async def test_a_project_is_called_otherwise_and_deleted(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+    await ask("short", bob)
+    patch = {"Content-Type": "application/merge-patch+json"}
+    name = {"metadata": {"annotations": {"openshift.io/display-name": "Short"}}}
+    async with bob.patch(f"{PROJECTS}/short", data=json.dumps(name), headers=patch) as answer:
+        assert answer.status == 200
+    for change in ({"labels": {"a": "b"}}, {"annotations": {"openshift.io/requester": "eve"}}):
+        body = json.dumps({"metadata": change})
+        async with bob.patch(f"{PROJECTS}/short", data=body, headers=patch) as answer:
+            refused = await answer.json()
+        assert (refused["code"], "try updating the namespace" in refused["message"]) == (422, True)
+    assert (
+        kubectl("get", "namespace", "short", "-o", r"jsonpath={.metadata.annotations.openshift\.io/display-name}")
+        == "Short"
+    )
+    async with bob.delete(f"{PROJECTS}/short") as answer:
+        assert (answer.status, (await answer.json())["status"]["phase"]) == (200, "Terminating")
+    kubectl("wait", "--for=delete", "namespace/short", "--timeout=20s")
+    async with bob.delete(PROJECTS) as answer:
+        assert answer.status in {403, 405}
+
+
+def test_an_administrator_makes_projects_and_finds_them_by_kubectl(kubectl: Kubectl) -> None:
+    assert "projects" in kubectl("api-resources", "--api-group=project.openshift.io", "-o", "name")
+    kubectl("create", "--raw", PROJECTS, "-f", "/dev/null", code=1)
+    assert kubectl("explain", "project").startswith("GROUP:      project.openshift.io")
+    kubectl("delete", "project", "foreign", "--timeout=20s")
+    assert "NotFound" in kubectl("get", "namespace", "foreign", code=1)

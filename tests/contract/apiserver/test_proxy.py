@@ -1,0 +1,374 @@
+"""Requests that the master passes on to nodes, pods and services."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from master.auth import pki
+from master.wire.links import LARGEST_PAGE
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, Stage, authority, own_address, staged
+
+POD_IP = "10.128.0.9"
+SERVICES = f"/api/v1/namespaces/{PROJECT}/services"
+ENDPOINTS = f"/api/v1/namespaces/{PROJECT}/endpoints"
+LARGE = 30 << 20
+
+
+@pytest.fixture
+async def stage(server: ApiServer, door: UntypedClient, tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(server, door, tmp_path) as one:
+        yield one
+
+
+async def refused(stage: Stage, path: str, method: str = "GET") -> list[Any]:
+    async with stage.session.request(method, path) as answer:
+        status = json.loads(await answer.read())
+        assert status["code"] == answer.status
+        # kubectl would ask again for ten seconds.
+        assert "Retry-After" not in answer.headers
+        return [status["code"], status.get("reason", ""), status["message"]]
+
+
+async def page(http: web.Request) -> web.StreamResponse:
+    """What runs in a pod: it says what it was asked."""
+    if http.path == "/chat":
+        channel = web.WebSocketResponse(protocols=("chat",))
+        await channel.prepare(http)
+        async for message in channel:
+            await channel.send_str(message.data[::-1])
+        return channel
+    if http.path == "/large":
+        return web.Response(body=bytes(range(256)) * (LARGE // 256))
+    if http.path == "/page":
+        filler = b"x" * int(http.query.get("filler", "0"))
+        return web.Response(body=b'<a href="/x">x</a>' + filler, content_type="text/html")
+    if http.path.startswith("/moved"):
+        return web.Response(status=302, headers={"Location": http.query["to"]})
+    if http.path == "/slowly":
+        answer = web.StreamResponse()
+        await answer.prepare(http)
+        await answer.write(b"begun\n")
+        assert http.transport is not None
+        await asyncio.Event().wait()
+    body = await http.read()
+    said = {
+        "method": http.method, "path": http.rel_url.raw_path, "query": http.rel_url.raw_query_string,
+        "headers": dict(http.headers), "size": len(body), "digest": hashlib.sha256(body).hexdigest(),
+    }  # fmt: skip
+    return web.json_response(said, headers={"Access-Control-Allow-Origin": "*", "X-Pod": "web"})
+
+
+@asynccontextmanager
+async def running(context: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> AsyncIterator[int]:
+    """A program in a pod, and its port."""
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_route("*", "/{path:.*}", page)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, address, 0, ssl_context=context).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
+async def test_every_method_reaches_the_node(stage: Stage, method: str) -> None:
+    path = f"/api/v1/nodes/{NODE}/proxy/stats/a%2Fb?only=1&x=a+b"
+    headers = {"X-Mine": "1", "Connection": "X-Hop", "X-Hop": "1", "Authorization": "Bearer x", "TE": "trailers"}
+    async with stage.session.request(method, path, headers=headers, data=b"words") as answer:
+        assert answer.status == 200
+        assert answer.headers["X-Node"] == NODE
+        if method != "HEAD":
+            assert await answer.json() == {"path": "/stats/a/b"}
+    (asked,) = stage.node.asked
+    assert (asked.method, asked.query, asked.body) == (method, [("only", "1"), ("x", "a b")], b"words")
+    assert "kube-apiserver-kubelet-client" in asked.caller
+    assert asked.headers["X-Mine"] == "1"
+    assert asked.headers["X-Forwarded-For"] == "127.0.0.1"
+    assert asked.headers["X-Forwarded-Uri"] == f"/api/v1/nodes/{NODE}/proxy/stats/a%2Fb"
+    assert not {"X-Hop", "Authorization", "TE"} & set(asked.headers)
+    await stage.node.quiet()
+
+
+async def test_the_port_of_the_node_may_be_named(stage: Stage) -> None:
+    async with stage.session.get(f"/api/v1/nodes/{NODE}:{stage.node.port}/proxy/healthz") as answer:
+        assert answer.status == 200
+    assert "kube-apiserver-kubelet-client" in stage.node.asked[0].caller
+
+
+async def test_another_port_of_a_node(stage: Stage) -> None:
+    async with (
+        running(address="0.0.0.0") as port,
+        stage.session.get(f"/api/v1/nodes/{NODE}:{port}/proxy/x/") as answer,
+    ):
+        assert (answer.status, (await answer.json())["path"]) == (200, "/x/")
+    assert stage.node.asked == []
+
+
+async def test_a_path_without_an_end_is_led_to_one_with_a_slash(stage: Stage) -> None:
+    path = f"/api/v1/nodes/{NODE}/proxy"
+    async with stage.session.get(f"{path}?a=b", allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["Location"]) == (301, f"{path}/?a=b")
+    assert stage.node.asked == []
+
+
+# --- pods -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_is_reached_through_its_node(stage: Stage) -> None:
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+        sent = os.urandom(5 << 20)
+        async with stage.session.post(
+            f"{PODS}/web:{port}/proxy/a%20b/?q=%2B", data=io.BytesIO(sent), headers={"Host": "me"}
+        ) as it:
+            said = await it.json()
+            assert it.headers["X-Pod"] == "web"
+            assert "Access-Control-Allow-Origin" not in it.headers
+        assert (said["method"], said["path"], said["query"]) == ("POST", "/a%20b/", "q=%2B")
+        assert (said["size"], said["digest"]) == (len(sent), hashlib.sha256(sent).hexdigest())
+        assert said["headers"]["Host"] == "me"
+        assert said["headers"]["X-Forwarded-Uri"] == f"{PODS}/web:{port}/proxy/a%20b/"
+        assert (stage.node.asked[0].path, len(stage.node.asked)) == (f"/portForward/{PROJECT}/web", 1)
+        await stage.node.quiet()
+
+
+async def test_a_large_answer_is_whole(stage: Stage) -> None:
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+        async with stage.session.get(f"{PODS}/web:{port}/proxy/large") as answer:
+            got = await answer.read()
+    assert (len(got), got == bytes(range(256)) * (LARGE // 256)) == (LARGE, True)
+    await stage.node.quiet()
+
+
+async def test_a_body_in_chunks(stage: Stage) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for number in range(100):
+            yield b"%d," % number * 100
+
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+        async with stage.session.put(f"{PODS}/web:{port}/proxy/", data=parts()) as answer:
+            said = await answer.json()
+    whole = b"".join([part async for part in parts()])
+    assert (said["method"], said["digest"]) == ("PUT", hashlib.sha256(whole).hexdigest())
+
+
+async def test_a_declared_port_is_the_default(stage: Stage) -> None:
+    async with running() as port:
+        container = {"name": "main", "image": "image", "ports": [{"containerPort": port}]}
+        await stage.pod("web", ip=POD_IP, containers=[container])
+        async with stage.session.get(f"{PODS}/web/proxy/") as answer:
+            assert (await answer.json())["path"] == "/"
+
+
+async def test_tls_inside_of_a_pod(stage: Stage, server: ApiServer, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca = authority(server)
+    context.load_cert_chain(pki.server_certificate(ca, tmp_path, ("elsewhere",), ca.certificate.not_valid_before_utc))
+    async with running(context) as port:
+        await stage.pod("web", ip=POD_IP)
+        async with stage.session.get(f"{PODS}/https:web:{port}/proxy/x") as answer:
+            assert (await answer.json())["path"] == "/x"
+    await stage.node.quiet()
+
+
+async def test_websocket_to_a_pod(stage: Stage) -> None:
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+        async with stage.session.ws_connect(f"{PODS}/web:{port}/proxy/chat", protocols=("chat",)) as channel:
+            assert channel.protocol == "chat"
+            await channel.send_str("olleh")
+            assert await channel.receive_str() == "hello"
+        await stage.node.quiet()
+
+
+@pytest.mark.parametrize(
+    ("to", "seen"),
+    [
+        ("/new/place/?x=1", "{prefix}/new/place/?x=1"),
+        ("there", "there"),
+        ("https://example.org/x", "https://example.org/x"),
+        ("http://{pod}/x", "{prefix}/x"),
+        ("{prefix}/x", "{prefix}/x"),
+    ],
+)
+async def test_where_redirects_lead(stage: Stage, to: str, seen: str) -> None:
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+        names = {"pod": f"{POD_IP}:{port}", "prefix": f"{PODS}/web:{port}/proxy"}
+        path = f"{PODS}/web:{port}/proxy/moved"
+        async with stage.session.get(path, params={"to": to.format(**names)}, allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"]) == (302, seen.format(**names))
+
+
+@pytest.mark.parametrize(("filler", "moved"), [(0, True), (LARGEST_PAGE - 18, True), (LARGEST_PAGE, False)])
+async def test_where_links_of_pages_lead(stage: Stage, filler: int, *, moved: bool) -> None:
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+        prefix = f"{PODS}/web:{port}/proxy"
+        async with stage.session.get(f"{prefix}/page?filler={filler}") as answer:
+            got = await answer.read()
+            assert answer.content_type == "text/html"
+    link = f'<a href="{prefix if moved else ""}/x">x</a>'.encode()
+    assert got == link + b"x" * filler
+
+
+async def test_a_client_that_goes_leaves_nothing(stage: Stage) -> None:
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+        answer = await stage.session.get(f"{PODS}/web:{port}/proxy/slowly")
+        assert await answer.content.readline() == b"begun\n"
+        answer.close()
+        await stage.node.quiet()
+
+
+async def test_pods_that_cannot_be_reached(stage: Stage) -> None:
+    port = closed_port()
+    await stage.pod("web", ip=POD_IP)
+    await stage.pod("new")
+    answers = {
+        f"web:{port}": [503, "ServiceUnavailable", f"error trying to reach service: error forwarding port {port}: "
+                        "connection refused"],
+        "new:80": [400, "BadRequest", "address not allowed"],
+        "none:80": [404, "NotFound", 'pods "none" not found'],
+        "a:b:c:d": [400, "BadRequest", 'invalid pod request "a:b:c:d"'],
+        "ftp:web:21": [400, "BadRequest", 'invalid pod request "ftp:web:21"'],
+        "web:x": [503, "ServiceUnavailable", "error trying to reach service: dial tcp: lookup tcp/x: unknown port"],
+    }  # fmt: skip
+    assert {name: await refused(stage, f"{PODS}/{name}/proxy/") for name in answers} == answers
+    await stage.node.quiet()
+    await stage.register({"type": "InternalIP", "address": own_address()}, port=port)
+    why = f"dial tcp {own_address()}:{port}: connect: connection refused"
+    found = await refused(stage, f"{PODS}/web:80/proxy/")
+    assert found == [503, "ServiceUnavailable", f"error trying to reach service: {why}"]
+
+
+async def test_a_node_that_forwards_no_ports(stage: Stage) -> None:
+    async def refuse(http: web.Request) -> web.StreamResponse:
+        return web.Response(status=403, text="not you")
+
+    stage.node.refusal = refuse
+    await stage.pod("web", ip=POD_IP)
+    found = await refused(stage, f"{PODS}/web:80/proxy/")
+    assert found == [503, "ServiceUnavailable", "error trying to reach service: not you"]
+    await stage.node.quiet()
+
+
+async def test_a_pod_in_the_network_of_its_node_is_reached_without_it(stage: Stage) -> None:
+    async with running(address="0.0.0.0") as port:
+        await stage.pod("web", ip=own_address(), hostNetwork=True)
+        async with stage.session.get(f"{PODS}/web:{port}/proxy/") as answer:
+            assert answer.status == 200
+    assert stage.node.asked == []
+
+
+# --- services ---------------------------------------------------------------------------------------------------------
+
+
+async def service(stage: Stage, ports: list[dict[str, Any]], subsets: list[dict[str, Any]]) -> None:
+    await stage.door.ask("DELETE", f"{SERVICES}/s")
+    await stage.door.ask("DELETE", f"{ENDPOINTS}/s")
+    await stage.door.make(SERVICES, name="s", spec={"ports": ports})
+    await stage.door.make(ENDPOINTS, name="s", subsets=subsets)
+
+
+def address(pod: str, ip: str = POD_IP) -> dict[str, Any]:
+    return {"ip": ip, "targetRef": {"kind": "Pod", "name": pod, "namespace": PROJECT}}
+
+
+@pytest.mark.parametrize("name", ["s:http", "s:80", "http:s:http"])
+async def test_a_service_leads_to_its_pods(stage: Stage, name: str) -> None:
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+        subset = {"addresses": [address("web")], "ports": [{"name": "http", "port": port}]}
+        await service(stage, [{"name": "http", "port": 80}], [subset])
+        async with stage.session.get(f"{SERVICES}/{name}/proxy/x?y") as answer:
+            said = await answer.json()
+    assert (said["path"], said["query"]) == ("/x", "y")
+    assert said["headers"]["X-Forwarded-Uri"] == f"{SERVICES}/{name}/proxy/x"
+    assert stage.node.asked[0].path == f"/portForward/{PROJECT}/web"
+
+
+async def test_any_of_the_ready_pods_answers(stage: Stage) -> None:
+    async with running() as port:
+        for number in range(3):
+            await stage.pod(f"web-{number}", ip=f"10.128.0.{20 + number}")
+        ready = [address("web-0", "10.128.0.20"), address("web-1", "10.128.0.21"), address("web-0", "10.128.0.99")]
+        stranger = {"ip": "10.128.0.50"}
+        elsewhere = {"ip": "10.128.0.22", "targetRef": {"kind": "Pod", "name": "web-2", "namespace": "default"}}
+        subsets = [
+            {"addresses": [*ready, stranger, elsewhere], "notReadyAddresses": [address("web-2", "10.128.0.22")],
+             "ports": [{"port": port}]},
+            {"addresses": [address("web-2", "10.128.0.22")], "ports": [{"name": "other", "port": port}]},
+        ]  # fmt: skip
+        await service(stage, [{"port": 80}], subsets)
+        for _ in range(30):
+            async with stage.session.get(f"{SERVICES}/s/proxy/") as answer:
+                assert answer.status == 200
+    assert {asked.path.rpartition("/")[2] for asked in stage.node.asked} == {"web-0", "web-1"}
+    await stage.node.quiet()
+
+
+async def test_services_that_lead_nowhere(stage: Stage) -> None:
+    await stage.pod("web", ip=POD_IP)
+    subset = {"addresses": [address("web")], "ports": [{"name": "http", "port": 1}]}
+    await service(stage, [{"name": "http", "port": 80}], [subset])
+
+    def away(text: str) -> list[Any]:
+        return [503, "ServiceUnavailable", text]
+
+    answers = {
+        "s:81": away('no service port 81 found for service "s"'),
+        "s": away('no endpoints available for service "s"'),
+        "s:other": away('no endpoints available for service "s:other"'),
+        "https:s:other": away('no endpoints available for service "https:s:other"'),
+        "none": [404, "NotFound", 'endpoints "none" not found'],
+        "none:80": [404, "NotFound", 'services "none" not found'],
+        "a:b:c:d": [400, "BadRequest", 'invalid service request "a:b:c:d"'],
+    }
+    assert {name: await refused(stage, f"{SERVICES}/{name}/proxy/") for name in answers} == answers
+    await service(stage, [{"name": "http", "port": 80}], [])
+    assert await refused(stage, f"{SERVICES}/s:http/proxy/") == away('no endpoints available for service "s"')
+
+
+async def test_what_is_no_method(stage: Stage) -> None:
+    async with stage.session.request("TRACE", f"/api/v1/nodes/{NODE}/proxy/x") as answer:
+        assert answer.status == 405
+
+
+async def test_a_hundred_at_once(stage: Stage) -> None:
+    async with running() as port:
+        await stage.pod("web", ip=POD_IP)
+
+        async def one(number: int) -> str:
+            async with stage.session.get(f"{PODS}/web:{port}/proxy/{number}") as answer:
+                return str((await answer.json())["path"])
+
+        assert await asyncio.gather(*map(one, range(100))) == [f"/{number}" for number in range(100)]
+    await stage.node.quiet()

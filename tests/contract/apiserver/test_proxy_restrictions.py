@@ -1,0 +1,242 @@
+"""Where the master lets nobody lead it: to itself, to its machine, and with bytes that it would change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from api.client.kubeconfig import Kubeconfig
+from master.server.proxy.kubelet_client import AddressNotAllowed, RestrictedConnector
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, Stage, own_address, staged
+
+NODES = "/api/v1/nodes"
+NOT_ALLOWED = [400, "BadRequest", "address not allowed"]
+POD_IP = "10.128.0.9"
+
+
+@pytest.fixture
+async def stage(server: ApiServer, door: UntypedClient, tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(server, door, tmp_path) as one:
+        yield one
+
+
+def port_of(server: ApiServer) -> int:
+    return int(server.url.rpartition(":")[2])
+
+
+async def refused(stage: Stage, path: str) -> list[Any]:
+    async with stage.session.get(path) as answer:
+        status = json.loads(await answer.read())
+        assert status["kind"] == "Status", status
+        return [status["code"], status.get("reason", ""), status["message"]]
+
+
+# --- the master itself ------------------------------------------------------------------------------------------------
+
+
+async def test_the_certificate_for_nodes_opens_nothing_here(server: ApiServer) -> None:
+    context = ssl.create_default_context(cadata=Kubeconfig.load(server.kubeconfig).ca.decode())
+    context.load_cert_chain(server.root / "state" / "pki" / "nodes-client.pem")
+    connector = aiohttp.TCPConnector(ssl=context, force_close=True)
+    async with aiohttp.ClientSession(server.url, connector=connector) as session:
+        for path in ("/api/v1/namespaces", "/version", f"{NODES}/{NODE}/proxy/healthz"):
+            async with session.get(path, headers={"Authorization": "Bearer x"}) as answer:
+                assert (answer.status, (await answer.json())["reason"]) == (401, "Unauthorized")
+
+
+async def test_a_certificate_of_an_earlier_release_is_made_anew(tmp_path: Path) -> None:
+    master = ApiServer(tmp_path)
+    pem = tmp_path / "state" / "pki" / "nodes-client.pem"
+    pem.parent.mkdir(mode=0o700, parents=True)
+    pem.write_text("an old one")
+    master.start()
+    try:
+        told = pem.read_text()
+    finally:
+        master.stop()
+    assert "BEGIN CERTIFICATE" in told
+    assert "an old one" not in told
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"type": "Hostname", "address": "localhost"},
+        {"type": "Hostname", "address": "127.0.0.1"},
+        {"type": "InternalDNS", "address": "::ffff:127.0.0.1"},
+        {"type": "ExternalDNS", "address": "0.0.0.0"},
+        {"type": "Hostname", "address": "169.254.169.254"},
+        {"type": "Hostname", "address": "::1"},
+        {"type": "InternalDNS", "address": f"{own_address()}/api/v1/namespaces?"},
+    ],
+)
+@pytest.mark.parametrize("port", ["the master's", "its own"])
+async def test_a_node_that_calls_itself_the_masters_machine(
+    stage: Stage, server: ApiServer, address: dict[str, str], port: str
+) -> None:
+    number = port_of(server) if port == "the master's" else stage.node.port
+    await stage.register(address, port=number)
+    await stage.pod("web")
+    for path in (f"{NODES}/{NODE}/proxy/api/v1/namespaces", f"{NODES}/{NODE}:{number}/proxy/x", f"{PODS}/web/log"):
+        assert await refused(stage, path) == NOT_ALLOWED
+    assert await refused(stage, f"{NODES}/{NODE}:1/proxy/x") == NOT_ALLOWED
+    assert stage.node.asked == []
+
+
+async def test_no_node_is_where_the_master_listens(stage: Stage, server: ApiServer) -> None:
+    await stage.register(port=port_of(server))
+    assert await refused(stage, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
+    await stage.register({"type": "InternalDNS", "address": f"::ffff:{own_address()}"}, port=port_of(server))
+    assert await refused(stage, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
+    await stage.register()
+    assert await refused(stage, f"{NODES}/{NODE}:{port_of(server)}/proxy/api") == NOT_ALLOWED
+    await stage.pod("web", ip=own_address(), hostNetwork=True)
+    assert await refused(stage, f"{PODS}/https:web:{port_of(server)}/proxy/api") == NOT_ALLOWED
+
+
+async def test_what_the_master_may_of_nodes_servers(door: UntypedClient) -> None:
+    async def may(verb: str, subresource: str, resource: str = "nodes") -> bool:
+        wish = {"verb": verb, "resource": resource, "subresource": subresource, "name": NODE}
+        spec = {"user": "kube-apiserver-kubelet-client", "groups": ["system:authenticated"], "resourceAttributes": wish}
+        answer = await door.ask("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
+        return bool(answer["status"]["allowed"])
+
+    for part in ("proxy", "stats", "log", "metrics", "spec", "pods", "healthz", "configz"):
+        for verb in ("get", "create", "update", "patch", "delete"):
+            assert await may(verb, part), (verb, part)
+    assert await may("get", "")
+    assert not await may("update", "")
+    assert not await may("update", "status")
+    assert not await may("get", "", "secrets")
+
+
+async def test_the_address_under_which_the_master_is_known_is_its_own_anywhere() -> None:
+    """Also that of a balancer before it, which no machine can bind."""
+    known, port = "198.51.100.1", 8443
+    dialler = RestrictedConnector(lambda: (known, port))
+    async with dialler:
+
+        def made(host: str, port: int) -> None:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            dialler._socket((family, socket.SOCK_STREAM, 0, "", (host, port))).close()
+
+        for host in (known, f"::ffff:{known}"):
+            with pytest.raises(AddressNotAllowed, match="address not allowed"):
+                made(host, port)
+        made(known, 10250)
+        made("198.51.100.2", port)
+
+
+# --- what nodes tell of addresses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "address"),
+    [
+        ("InternalIP", "127.0.0.1"),
+        ("InternalIP", "169.254.169.254"),
+        ("ExternalIP", "169.254.1.1"),
+        ("ExternalIP", "::ffff:127.0.0.1"),
+        ("ExternalIP", "name"),
+    ],
+)
+async def test_addresses_that_no_node_may_tell(stage: Stage, kind: str, address: str) -> None:
+    status = {"status": {"addresses": [{"type": kind, "address": address}]}}
+    found = await stage.door.ask("PATCH", f"{NODES}/{NODE}/status", status)
+    assert (found["code"], found["reason"]) == (422, "Invalid")
+    assert found["message"].startswith(f'Node "{NODE}" is invalid: status.addresses[0].address: Invalid value:')
+    made = await stage.door.ask("POST", NODES, {"metadata": {"name": "n9"}, **status})
+    assert (made["code"], made["reason"]) == (422, "Invalid")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "::ffff:127.0.0.1", "localhost"])
+@pytest.mark.parametrize("own", [True, False])
+async def test_addresses_that_no_pod_may_have(stage: Stage, address: str, *, own: bool) -> None:
+    await stage.pod("web", hostNetwork=not own)
+    for status in ({"podIP": address}, {"podIPs": [{"ip": address}]}):
+        found = await stage.door.ask("PATCH", f"{PODS}/web/status", {"status": status})
+        assert (found["code"], found["reason"]) == (422, "Invalid"), found
+        assert 'Pod "web" is invalid: status.podIP' in found["message"]
+
+
+async def test_a_pod_in_the_network_of_its_node_is_nowhere_else(stage: Stage) -> None:
+    elsewhere = "198.51.100.1"
+    await stage.pod("web", ip=elsewhere, hostNetwork=True)
+    assert await refused(stage, f"{PODS}/web:80/proxy/") == NOT_ALLOWED
+    services, endpoints = (f"/api/v1/namespaces/{PROJECT}/{one}" for one in ("services", "endpoints"))
+    await stage.door.make(services, name="lies", spec={"ports": [{"port": 80}]})
+    target = {"kind": "Pod", "name": "web", "namespace": PROJECT}
+    subset = {"addresses": [{"ip": elsewhere, "targetRef": target}], "ports": [{"port": 80}]}
+    await stage.door.make(endpoints, name="lies", subsets=[subset])
+    assert await refused(stage, f"{services}/lies/proxy/") == NOT_ALLOWED
+
+
+# --- bytes that are no text -------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def program(told: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """What runs in a pod and says `told` in a header; its port, and the lines that it was told."""
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while (line := await reader.readline()).strip():
+                heard.append(line.strip())
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Told: " + told + b"\r\n\r\n")
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], heard
+
+
+async def raw(server: ApiServer, path: str, header: bytes) -> tuple[bytes, bytes]:
+    """The head and the body of an answer, byte by byte as they came."""
+    context = Kubeconfig.load(server.kubeconfig).ssl_context()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server), ssl=context)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Said: ".encode() + header + b"\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        await writer.wait_closed()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head, body
+
+
+async def test_headers_pass_as_they_are_or_not_at_all(stage: Stage, server: ApiServer) -> None:
+    await stage.pod("web", ip=POD_IP)
+    text, other = "grüß dich \U0001f600".encode(), "grüß dich".encode("latin-1")
+    async with program(text) as (port, heard):
+        path = f"{PODS}/web:{port}/proxy/"
+        head, _ = await raw(server, path, text)
+        assert head.startswith(b"HTTP/1.1 200")
+        assert b"X-Told: " + text in head
+        assert b"X-Said: " + text in heard
+        heard.clear()
+        head, body = await raw(server, path, other)
+        assert head.startswith(b"HTTP/1.1 400")
+        assert json.loads(body)["message"] == "the value of the header X-Said is not UTF-8"
+        assert heard == []
+        for whom in (f"{NODES}/{NODE}/proxy/x", f"{PODS}/web/exec?command=ls"):
+            head, _ = await raw(server, whom, other + b"\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1")
+            assert head.startswith(b"HTTP/1.1 400")
+    assert [asked for asked in stage.node.asked if "portForward" not in asked.path] == []
+    async with program(other) as (port, _):
+        head, body = await raw(server, f"{PODS}/web:{port}/proxy/", text)
+        assert head.startswith(b"HTTP/1.1 503")
+        assert "the value of the header X-Told of its answer is not UTF-8" in json.loads(body)["message"]
+    await stage.node.quiet()

@@ -1,0 +1,279 @@
+"""Quotas, bounds and priorities at the door of a real master, for clients and for its own controllers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.testbed.apiserver.untyped_client import UntypedClient
+
+
+class Project:
+    """A namespace with quotas and bounds."""
+
+    def __init__(self, door: UntypedClient, name: str) -> None:
+        self.door = door
+        self.name = name
+        self.at = f"/api/v1/namespaces/{name}"
+
+    async def begin(self, hard: dict[str, Any] | None = None, **limit: Any) -> None:
+        await self.door.make("/api/v1/namespaces", name=self.name)
+        if hard is not None:
+            await self.door.make(f"{self.at}/resourcequotas", name="q", spec={"hard": hard})
+            await self.door.until(f"{self.at}/resourcequotas/q", lambda item: "used" in item["status"])
+        if limit:
+            await self.door.make(f"{self.at}/limitranges", name="l", spec={"limits": [limit]})
+
+    async def pod(self, name: str, resources: dict[str, Any] | None = None, dry: bool = False, **spec: Any) -> Any:
+        container = {"name": "c", "image": "i", "resources": resources or {}}
+        document = {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
+        return await self.door.ask("POST", f"{self.at}/pods", document, **({"dryRun": "All"} if dry else {}))
+
+    async def used(self) -> dict[str, str]:
+        found: dict[str, str] = (await self.door.ask("GET", f"{self.at}/resourcequotas/q"))["status"]["used"]
+        return found
+
+    async def until_used(self, **used: str) -> None:
+        wanted = {name.replace("_", "."): text for name, text in used.items()}
+        path = f"{self.at}/resourcequotas/q"
+        await self.door.until(path, lambda item: wanted.items() <= item["status"]["used"].items())
+
+
+async def test_fifty_creates_in_flight_never_exceed_the_quota(door: UntypedClient) -> None:
+    red = Project(door, "red")
+    await red.begin({"pods": 7, "requests.cpu": "1"})
+    answers = await asyncio.gather(*(red.pod(f"p{n}", {"requests": {"cpu": "100m"}}) for n in range(50)))
+    assert sum(answer["kind"] == "Pod" for answer in answers) == 7
+    refused = [answer for answer in answers if answer["kind"] == "Status"]
+    assert {(one["code"], one["reason"]) for one in refused} == {(403, "Forbidden")}
+    assert "exceeded quota: q, requested: pods=1, used: pods=7, limited: pods=7" in refused[0]["message"]
+    assert await red.used() == {"pods": "7", "requests.cpu": "700m"}
+    assert len((await door.ask("GET", f"{red.at}/pods"))["items"]) == 7
+    await door.ask("DELETE", f"{red.at}/pods/{next(one['metadata']['name'] for one in answers if 'metadata' in one)}")
+    assert (await red.pod("next", {"requests": {"cpu": "500m"}}))["message"].endswith(
+        "exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1"
+    ), "what has just gone is not counted"
+    assert (await red.pod("next", {"requests": {"cpu": "400m"}}, dry=True))["kind"] == "Pod"
+    assert (await red.pod("next", {"requests": {"cpu": "400m"}}))["kind"] == "Pod"
+
+
+async def test_no_moment_of_a_storm_exceeds_the_quota(door: UntypedClient) -> None:
+    """Clients and a replica set make pods, clients delete theirs, the quota moves; a watch tells every state."""
+    storm = Project(door, "storm")
+    await storm.begin({"pods": 6})
+    begin = (await door.ask("GET", f"{storm.at}/pods"))["metadata"]["resourceVersion"]
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    sets = "/apis/apps/v1/namespaces/storm/replicasets"
+    spec = {"replicas": 4, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    await door.make(sets, name="r", spec=spec)
+
+    async def client(number: int) -> list[str]:
+        told = []
+        for turn in range(6):
+            told.append((await storm.pod(f"p{number}-{turn}"))["kind"])
+            await door.ask("DELETE", f"{storm.at}/pods/p{number}-{turn}")
+            if number == 0:
+                await door.ask("PATCH", f"{sets}/r", {"spec": {"replicas": 1 + 3 * (turn % 2)}})
+                hard = {"spec": {"hard": {"pods": str(6 - turn % 2)}}}
+                await door.ask("PATCH", f"{storm.at}/resourcequotas/q", hard)
+        return told
+
+    answers = [kind for told in await asyncio.gather(*map(client, range(10))) for kind in told]
+    assert set(answers) == {"Pod", "Status"}
+    events = await door.watched(f"{storm.at}/pods", begin)
+    there, most = set[str](), 0
+    for event in events:
+        name = event["object"]["metadata"]["name"]
+        there = there - {name} if event["type"] == "DELETED" else there | {name}
+        most = max(most, len(there))
+    assert most <= 6
+    assert len([event for event in events if event["type"] == "ADDED"]) > 10, "they come and go"
+    await storm.until_used(pods=str(len((await door.ask("GET", f"{storm.at}/pods"))["items"])))
+
+
+async def test_whatever_is_counted_is_charged_and_given_back(door: UntypedClient) -> None:
+    blue = Project(door, "blue")
+    counts = {"services": 2, "services.nodeports": 1, "services.loadbalancers": 0, "secrets": 1, "configmaps": 2}
+    more = {"count/replicasets.apps": 0, "persistentvolumeclaims": 1, "requests.storage": "10Gi"}
+    await blue.begin({**counts, **more, "replicationcontrollers": 0})
+    service = {"ports": [{"port": 80}]}
+    await door.make(f"{blue.at}/services", name="one", spec={**service, "type": "NodePort"})
+    refused = await door.ask(
+        "POST", f"{blue.at}/services", {"metadata": {"name": "two"}, "spec": {**service, "type": "NodePort"}}
+    )
+    assert "requested: services.nodeports=1, used: services.nodeports=1, limited: services" in refused["message"]
+    await door.make(f"{blue.at}/services", name="two", spec=service)
+    refused = await door.ask("PATCH", f"{blue.at}/services/two", {"spec": {"type": "NodePort"}})
+    assert "exceeded quota: q, requested: services.nodeports=1" in refused["message"]
+    refused = await door.ask("PATCH", f"{blue.at}/services/two", {"spec": {"type": "LoadBalancer"}})
+    assert "requested: services.loadbalancers=1,services.nodeports=1" in refused["message"]
+    await door.ask("DELETE", f"{blue.at}/services/one")
+    assert (await door.ask("PATCH", f"{blue.at}/services/two", {"spec": {"type": "NodePort"}}))["kind"] == "Service"
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "4Gi"}}}
+    await door.make(f"{blue.at}/persistentvolumeclaims", name="c", spec=claim)
+    await blue.until_used(services="1", services_nodeports="1", requests_storage="4Gi", configmaps="1")
+    for plural, group, spec in (
+        ("replicationcontrollers", "/api/v1", {"selector": {"a": "b"}}),
+        ("replicasets", "/apis/apps/v1", {"selector": {"matchLabels": {"a": "b"}}}),
+    ):
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        body = {"metadata": {"name": "r"}, "spec": {**spec, "template": template}}
+        refused = await door.ask("POST", f"{group}/namespaces/blue/{plural}", body)
+        assert "exceeded quota: q" in refused["message"], refused
+
+
+async def test_pods_that_have_ended_give_back_what_they_took(door: UntypedClient) -> None:
+    green = Project(door, "green")
+    await green.begin({"pods": 1, "count/pods": 2, "limits.memory": "1Gi"})
+    refused = await green.pod("a")
+    assert refused["message"] == ('pods "a" is forbidden: failed quota: q: must specify limits.memory for: c')
+    limits = {"limits": {"memory": "1Gi"}}
+    assert (await green.pod("a", limits))["kind"] == "Pod"
+    assert (await green.pod("b", limits))["kind"] == "Status"
+    await door.ask("PATCH", f"{green.at}/pods/a/status", {"status": {"phase": "Succeeded"}})
+    assert (await green.pod("b", limits))["kind"] == "Pod"
+    await green.until_used(**{"pods": "1", "count/pods": "2", "limits.memory": "1Gi"})
+    assert "requested: count/pods=1" in (await green.pod("c", limits))["message"]
+
+
+async def test_a_quota_may_be_for_some_pods_only(door: UntypedClient) -> None:
+    scoped = Project(door, "scoped")
+    await scoped.begin()
+    spec = {"hard": {"pods": 1}, "scopes": ["BestEffort"]}
+    await door.make(f"{scoped.at}/resourcequotas", name="q", spec=spec)
+    assert (await scoped.pod("a"))["kind"] == "Pod"
+    assert (await scoped.pod("b", {"requests": {"cpu": "1"}}))["kind"] == "Pod"
+    assert "exceeded quota: q" in (await scoped.pod("c"))["message"]
+
+
+async def test_bounds_fill_in_and_refuse(door: UntypedClient) -> None:
+    bound = Project(door, "bound")
+    most = {"cpu": "1", "memory": "1Gi"}
+    await bound.begin(type="Container", default={"cpu": "500m"}, defaultRequest={"cpu": "100m"}, max=most)
+    made = await bound.pod("a")
+    resources = {"limits": {"cpu": "500m", "memory": "1Gi"}, "requests": {"cpu": "100m", "memory": "1Gi"}}
+    assert made["spec"]["containers"][0]["resources"] == resources
+    assert made["status"]["qosClass"] == "Burstable"
+    assert made["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
+        "LimitRanger plugin set: cpu, memory request for container c; cpu, memory limit for container c"
+    )
+    refused = await bound.pod("b", {"limits": {"cpu": "2", "memory": "2Gi"}})
+    assert (refused["code"], refused["message"]) == (
+        403,
+        'pods "b" is forbidden: [maximum cpu usage per Container is 1, but limit is 2, '
+        "maximum memory usage per Container is 1Gi, but limit is 2Gi]",
+    )
+    wrong = await bound.pod("b", {"requests": {"cpu": "700m"}})
+    assert (wrong["code"], wrong["reason"]) == (422, "Invalid"), "more than the limit that was filled in"
+
+
+async def test_priorities_come_from_classes(door: UntypedClient) -> None:
+    ranks = Project(door, "ranks")
+    await ranks.begin()
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    plain = (await ranks.pod("plain"))["spec"]
+    assert (plain.get("priority", 0), plain["preemptionPolicy"]) == (0, "PreemptLowerPriority")
+    assert "priorityClassName" not in plain
+    critical = (await ranks.pod("critical", priorityClassName="system-node-critical"))["spec"]
+    assert critical["priority"] == 2000001000
+    refused = await ranks.pod("none", priorityClassName="none")
+    assert refused["message"] == 'pods "none" is forbidden: no PriorityClass with name none was found'
+    refused = await ranks.pod("own", priority=7)
+    assert (
+        "the integer value of priority (7) must not be provided in pod spec; priority admission" in refused["message"]
+    )
+    await door.make(classes, name="usual", value=5, globalDefault=True, preemptionPolicy="Never")
+    usual = (await ranks.pod("usual"))["spec"]
+    assert (usual["priority"], usual["priorityClassName"], usual["preemptionPolicy"]) == (5, "usual", "Never")
+    second = await door.ask("POST", classes, {"metadata": {"name": "second"}, "value": 6, "globalDefault": True})
+    assert "PriorityClass usual is already marked as default. Only one default can exist" in second["message"]
+    await door.ask("DELETE", f"{classes}/usual")
+
+
+async def test_controllers_are_refused_like_clients_and_say_so(door: UntypedClient) -> None:
+    small = Project(door, "small")
+    await small.begin({"pods": 2})
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    deployments = "/apis/apps/v1/namespaces/small/deployments"
+    await door.make(deployments, name="web", spec=spec)
+
+    def failure(item: Any) -> Any:
+        rows = item["status"].get("conditions", ())
+        return next((row for row in rows if row["type"] == "ReplicaFailure"), None)
+
+    (mine,) = (await door.until("/apis/apps/v1/namespaces/small/replicasets", lambda found: found["items"]))["items"]
+    path = f"/apis/apps/v1/namespaces/small/replicasets/{mine['metadata']['name']}"
+    found = failure(await door.until(path, failure))
+    assert (found["status"], found["reason"]) == ("True", "FailedCreate")
+    assert "is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2" in found["message"]
+    assert failure(await door.until(f"{deployments}/web", failure))["reason"] == "FailedCreate"
+    assert (await small.used())["pods"] == "2"
+    events = (await door.ask("GET", f"{small.at}/events"))["items"]
+    told = [event for event in events if event["reason"] == "FailedCreate"]
+    assert told
+    assert len(told) < 5, "it is not tried again and again"
+    assert told[0]["message"].startswith('Error creating: pods "web-')
+    assert told[0]["involvedObject"]["kind"] == "ReplicaSet"
+    await door.ask("PATCH", f"{small.at}/resourcequotas/q", {"spec": {"hard": {"pods": "5"}}})
+    await small.until_used(pods="3")
+    await door.until(path, lambda item: failure(item) is None and item["status"]["replicas"] == 3)
+    await door.until(f"{deployments}/web", lambda item: failure(item) is None)
+
+
+async def test_a_job_is_refused_and_goes_on_when_there_is_room(door: UntypedClient) -> None:
+    work = Project(door, "work")
+    await work.begin({"pods": 0})
+    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+    jobs = "/apis/batch/v1/namespaces/work/jobs"
+    await door.make(jobs, name="j", spec={"template": template})
+    await door.until(
+        f"{work.at}/events", lambda found: any(event["reason"] == "FailedCreate" for event in found["items"])
+    )
+    await door.until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 0)
+    await door.ask("PATCH", f"{work.at}/resourcequotas/q", {"spec": {"hard": {"pods": "1"}}})
+    await door.until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 1)
+
+
+async def test_who_is_refused_says_so_in_the_words_of_its_kind(door: UntypedClient) -> None:
+    words = Project(door, "words")
+    await words.begin({"pods": 0, "count/replicasets.apps": 0})
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    for plural in ("statefulsets", "deployments"):
+        await door.make(f"/apis/apps/v1/namespaces/words/{plural}", name="web", spec=spec)
+
+    def told(found: Any) -> dict[tuple[str, str], str]:
+        events = [event for event in found["items"] if event["type"] == "Warning"]
+        return {(event["involvedObject"]["kind"], event["reason"]): event["message"] for event in events}
+
+    found = told(await door.until(f"{words.at}/events", lambda found: len(told(found)) == 2))
+    begin = found["StatefulSet", "FailedCreate"]
+    assert begin.startswith(
+        'create Pod web-0 in StatefulSet web failed error: pods "web-0" is forbidden: exceeded quota'
+    )
+    assert found["Deployment", "ReplicaSetCreateError"].startswith('Failed to create new replica set "web-')
+
+
+async def test_a_stateful_set_makes_no_pod_without_its_claims(door: UntypedClient) -> None:
+    kept = Project(door, "kept")
+    await kept.begin({"persistentvolumeclaims": 0})
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    spec = {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": template,
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+    }
+    await door.make("/apis/apps/v1/namespaces/kept/statefulsets", name="db", spec=spec)
+
+    def refused(found: Any) -> Any:
+        return [event for event in found["items"] if event["reason"] == "FailedCreate"]
+
+    (event, *_) = refused(await door.until(f"{kept.at}/events", refused))
+    assert event["involvedObject"]["kind"] == "StatefulSet"
+    assert 'persistentvolumeclaims "data-db-0" is forbidden: exceeded quota: q' in event["message"]
+    assert (await door.ask("GET", f"{kept.at}/pods"))["items"] == []
+    await door.ask("PATCH", f"{kept.at}/resourcequotas/q", {"spec": {"hard": {"persistentvolumeclaims": "1"}}})
+    await door.until(f"{kept.at}/pods", lambda found: len(found["items"]) == 1)
+    assert len((await door.ask("GET", f"{kept.at}/persistentvolumeclaims"))["items"]) == 1

@@ -1,0 +1,325 @@
+"""What clients can do to the server: too much, too slowly, too many at once, or what is no HTTP at all."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime
+import re
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import psutil
+import pytest
+
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from master.auth import pki, service_account_tokens
+from master.kinds import TYPES
+from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
+from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client_files
+from master.server.server import Server, ServerDependencies, tls_context
+from master.server.watch import MAX_QUEUED_BYTES
+from master.store.journaled_store import JournaledStore
+from reconcile.listener import MAX_REQUEST_LINE_BYTES, Limits
+from tests.testbed.apiserver.process import ApiServer
+
+CROWD = 200
+DEADLINE_SECONDS = 30.0
+CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+HOST = "Host: localhost\r\n"
+X_MANY = "X-Many: a\r\n" * 1_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path_factory.mktemp("limits"))
+    one.start()
+    yield one
+    log = one.log()
+    assert one.stop() == 0
+    assert "Traceback" not in log
+
+
+@pytest.fixture
+async def client(server: ApiServer) -> AsyncIterator[Client]:
+    async with Client(Kubeconfig.load(server.kubeconfig)) as one:
+        yield one
+
+
+class Raw:
+    """A TLS connection with the administrator's certificate, or without one."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, text: str | bytes) -> None:
+        self._writer.write(text.encode() if isinstance(text, str) else text)
+
+    async def answer(self) -> bytes:
+        """All that comes until the other side closes."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            try:
+                return await self._reader.read()
+            except ConnectionError:
+                return b""
+
+    async def until(self, mark: bytes) -> None:
+        """Read on until that has come."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            last = b""
+            while mark not in last:
+                more = await self._reader.read(1 << 20)
+                assert more
+                last = last[-len(mark) :] + more
+
+    async def line(self) -> bytes:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            return await self._reader.readline()
+
+
+@asynccontextmanager
+async def raw(kubeconfig: Kubeconfig, *, anonymous: bool = False) -> AsyncIterator[Raw]:
+    context = kubeconfig.ssl_context()
+    if anonymous:
+        context = ssl.create_default_context(cadata=kubeconfig.ca.decode())
+    host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    try:
+        yield Raw(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def own_server(
+    root: Path, limits: Limits, body_seconds: float = BODY_TIMEOUT_SECONDS
+) -> AsyncIterator[Kubeconfig]:
+    """A server in this process, whose limits are its own."""
+    now = datetime.datetime.now(datetime.UTC)
+    authority, tokens = pki.authority(root / "pki", now), service_account_tokens.load_token_signer(root / "pki")
+    store = await JournaledStore.open(root / "store.db", TYPES)
+    trust = KubeletTLS.of(client_files(authority, root / "pki", now), root / "pki" / "ca.crt", verify=True)
+    nodes = KubeletClient(store, trust, lambda: ("127.0.0.1", 0))
+    server = Server(
+        ServerDependencies(store, authority, tokens, lambda: now, str, "127.0.0.1", nodes), limits, body_seconds
+    )
+    pem = pki.server_certificate(authority, root / "pki", ["127.0.0.1"], now)
+    await server.start("127.0.0.1", 0, tls_context(pem, root / "pki" / "ca.crt"))
+    admin = pki.client_identity(authority, "system:admin", ("system:masters",), now)
+    try:
+        yield Kubeconfig(f"https://127.0.0.1:{server.port}", authority.pem, admin.certificate, admin.key)
+    finally:
+        await server.stop()
+        await store.close()
+
+
+# --- too much ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("more", "code"), [(0, 201), (1, 413)])
+async def test_a_body_may_have_three_mebibytes(server: ApiServer, more: int, code: int) -> None:
+    document = b'{"metadata":{"name":"large"}}'
+    body = document + b" " * (MAX_BODY_BYTES - len(document) + more)
+    async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
+        connection.send(f"POST {CONFIG_MAPS}?dryRun=All HTTP/1.1\r\n{HOST}Content-Length: {len(body)}\r\n\r\n")
+        connection.send(body)
+        assert (await connection.line()).startswith(f"HTTP/1.1 {code} ".encode())
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"GET /api/v1/pods?labelSelector={'a' * (MAX_REQUEST_LINE_BYTES + 1)} HTTP/1.1\r\n{HOST}\r\n",
+        f"GET /api/v1/pods HTTP/1.1\r\n{HOST}X-Long: {'a' * 100_000}\r\n\r\n",
+        f"GET /api/v1/pods HTTP/1.1\r\n{HOST}{X_MANY}\r\n",
+    ],
+    ids=["query", "header", "headers"],
+)
+async def test_a_head_that_is_too_long_is_refused(server: ApiServer, head: str) -> None:
+    async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
+        connection.send(head)
+        assert b" 400 " in (await connection.line())
+
+
+async def test_a_selector_as_long_as_a_head_may_be_is_read(client: Client) -> None:
+    names = ",".join(f"name-{number:04}" for number in range(9000))
+    await client.request("GET", CONFIG_MAPS, query={"labelSelector": f"a in ({names})"})
+
+
+# --- what is no HTTP, or an old one -----------------------------------------------------------------------------------
+
+
+NOT_UTF8, DEEP = (base64.urlsafe_b64encode(data).decode().rstrip("=") for data in (b'"\xff"', b'{"x":' + b"[" * 5000))
+
+
+MALFORMED = (
+    b"\x00\x01\x02\x03" * 100,
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"GET\r\n\r\n",
+    b"GET / HTTP/9.9\r\nHost: a\r\n\r\n",
+    b"GET  /  HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"G\xc3\x84T / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /api/v1/pods HTTP/1.1\r\nHost a\r\n\r\n",
+    b"GET /api/v1/pods HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+    b"GET /api/v1/pods HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    b"POST /api/v1/pods HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\nabcd",
+    b"POST " + CONFIG_MAPS.encode() + b" HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nnot-a-number\r\n",
+    b"POST "
+    + CONFIG_MAPS.encode()
+    + b" HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
+    b"POST " + CONFIG_MAPS.encode() + b' HTTP/1.1\r\nHost: a\r\nContent-Length: 14\r\n\r\n{"metadat\xff": {',
+    b"POST " + CONFIG_MAPS.encode() + b" HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n" + b"[" * 9000,
+    f"GET {CONFIG_MAPS}?continue={NOT_UTF8} HTTP/1.1\r\nHost: a\r\n\r\n".encode(),
+    f"GET {CONFIG_MAPS}?continue={DEEP} HTTP/1.1\r\nHost: a\r\n\r\n".encode(),
+    b"GET /api/v1/pods?limit=%zz&watch=%ff HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    b"GET /%00/%ff/../..//api HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    b"GET http://[::1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    b"GET /api/v1/pods HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nConnection: Upgrade, close\r\n\r\n",
+    b"CONNECT /api/v1/pods HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+)
+
+
+@pytest.mark.parametrize("request_bytes", MALFORMED)
+async def test_what_is_no_request_is_no_trouble(server: ApiServer, client: Client, request_bytes: bytes) -> None:
+    async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
+        connection.send(request_bytes)
+        connection.send(b"\r\n\r\n")
+        assert (await connection.line())[9:10] in (b"", b"2", b"4")
+    await client.request("GET", CONFIG_MAPS)
+
+
+async def test_pipelined_requests_are_answered_in_order(server: ApiServer) -> None:
+    async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
+        connection.send(f"GET /healthz HTTP/1.1\r\n{HOST}\r\nGET /no/such HTTP/1.1\r\n{HOST}\r\n")
+        connection.send(f"GET /version HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n")
+        answer = await connection.answer()
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"404", b"200"]
+
+
+async def test_old_clients_are_answered_and_may_watch(server: ApiServer) -> None:
+    async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
+        connection.send("GET /api/v1/namespaces HTTP/1.0\r\n\r\n")
+        head, _, body = (await connection.answer()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.0 200 ")
+        assert msgspec.json.decode(body)["kind"] == "NamespaceList"
+    async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
+        connection.send("GET /api/v1/namespaces?watch=1&timeoutSeconds=1 HTTP/1.0\r\n\r\n")
+        head, _, body = (await connection.answer()).partition(b"\r\n\r\n")
+        assert b"chunked" not in head.lower()
+        assert {msgspec.json.decode(line)["type"] for line in body.splitlines()} == {"ADDED"}
+
+
+async def test_a_head_alone_has_no_body(server: ApiServer) -> None:
+    for path, code in (("/api/v1/namespaces", 200), ("/api/v1/namespaces?watch=1", 405), ("/version", 200)):
+        async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
+            connection.send(f"HEAD {path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n")
+            head, _, body = (await connection.answer()).partition(b"\r\n\r\n")
+        assert head.startswith(f"HTTP/1.1 {code} ".encode())
+        assert body == b""
+
+
+# --- too slowly -------------------------------------------------------------------------------------------------------
+
+
+SLOW = {
+    "head": "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+    "body": f"POST {CONFIG_MAPS} HTTP/1.1\r\n{HOST}Content-Length: 3000000\r\n\r\n" + "{" * 100,
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("kind", [*SLOW, "handshake"])
+async def test_a_crowd_of_slow_clients_keeps_nobody_waiting(server: ApiServer, client: Client, kind: str) -> None:
+    kubeconfig = Kubeconfig.load(server.kubeconfig)
+    before = _resident(server)
+    connections = [await _slow(kubeconfig, kind) for _ in range(CROWD)]
+    try:
+        for _ in range(20):
+            await client.request("GET", CONFIG_MAPS)
+        assert _resident(server) - before < CROWD * 200_000
+    finally:
+        for writer in connections:
+            writer.transport.abort()
+
+
+async def _slow(kubeconfig: Kubeconfig, kind: str) -> asyncio.StreamWriter:
+    host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
+    context = None if kind == "handshake" else kubeconfig.ssl_context()
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    writer.write(SLOW.get(kind, "").encode())
+    return writer
+
+
+def _resident(server: ApiServer) -> int:
+    return psutil.Process(server.pid).memory_info().rss
+
+
+async def test_clients_that_are_too_slow_are_sent_away(tmp_path: Path) -> None:
+    limits = Limits(handshake_seconds=0.2, idle_seconds=0.3)
+    async with own_server(tmp_path, limits, body_seconds=0.2) as kubeconfig:
+        host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
+        async with raw(kubeconfig) as head, raw(kubeconfig) as body, raw(kubeconfig) as nothing:
+            head.send(SLOW["head"])
+            body.send(SLOW["body"])
+            shaking, writer = await asyncio.open_connection(host, int(port))
+            assert await head.answer() == b""
+            assert await nothing.answer() == b""
+            assert (await body.line()).startswith(b"HTTP/1.1 408 ")
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                assert await shaking.read() == b""
+            writer.close()
+        async with Client(kubeconfig) as client:
+            await client.request("GET", CONFIG_MAPS)
+
+
+async def test_one_connection_too_many_is_closed(tmp_path: Path) -> None:
+    async with own_server(tmp_path, Limits(connections=3)) as kubeconfig:
+        async with raw(kubeconfig) as one, raw(kubeconfig), raw(kubeconfig):
+            one.send(f"GET /healthz HTTP/1.1\r\n{HOST}\r\n")
+            assert await one.line() == b"HTTP/1.1 200 OK\r\n"
+            assert not await _answers(kubeconfig)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not await _answers(kubeconfig):
+                pass
+
+
+async def _answers(kubeconfig: Kubeconfig) -> bool:
+    async with raw(kubeconfig) as connection:
+        connection.send(f"GET /healthz HTTP/1.1\r\n{HOST}\r\n")
+        return await connection.line() == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_watches_that_are_not_read_are_cut_off_and_hold_up_nobody(server: ApiServer, client: Client) -> None:
+    """They share what waits for them, so many of them cost little more than one."""
+    kubeconfig, slow, size = Kubeconfig.load(server.kubeconfig), 30, 400_000
+    path, before = f"{CONFIG_MAPS}?watch=1&timeoutSeconds=60", _resident(server)
+    host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
+    unread: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    async with raw(kubeconfig) as quick:
+        for _ in range(slow):
+            pair = await asyncio.open_connection(host, int(port), ssl=kubeconfig.ssl_context())
+            pair[1].write(f"GET {path} HTTP/1.1\r\n{HOST}\r\n".encode())
+            assert await pair[0].readuntil(b"\r\n\r\n")
+            cast("asyncio.Transport", pair[1].transport).pause_reading()
+            unread.append(pair)
+        quick.send(f"GET {path} HTTP/1.1\r\n{HOST}\r\n")
+        writes = 3 * MAX_QUEUED_BYTES // size
+        for number in range(writes):
+            document = {"metadata": {"name": f"big-{number}"}, "data": {"filler": "a" * size}}
+            await client.request("POST", CONFIG_MAPS, msgspec.json.encode(document))
+            await quick.until(f'"big-{number}"'.encode())
+        grown = _resident(server) - before
+    for reader, writer in unread:
+        cast("asyncio.Transport", writer.transport).resume_reading()
+        received = await Raw(reader, writer).answer()
+        assert received.count(b'"type":"ADDED"') < writes
+        assert b'"big-0"' in received
+        writer.transport.abort()
+    await client.request("DELETE", CONFIG_MAPS)
+    assert grown < slow * MAX_QUEUED_BYTES * 0.6, "each has a copy of its own"

@@ -1,0 +1,180 @@
+"""Lists by watch (`sendInitialEvents`), with which informers of Kubernetes 1.35 open: what is asked, and what comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from api.client.kubeconfig import Kubeconfig
+from tests.testbed.apiserver.process import ApiServer
+
+SECRETS = "/api/v1/namespaces/default/secrets"
+OURS = {"labelSelector": "of=list"}
+WATCH_LIST = {"watch": "1", "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+BOOKMARKS = {"allowWatchBookmarks": "true"}
+SHORT = {"timeoutSeconds": "1"}
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+END = {"k8s.io/initial-events-end": "true"}
+FUTURE = 1_000_000
+
+Http = aiohttp.ClientSession
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    one = ApiServer(Path(tmp_path_factory.mktemp("watch-list")))
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+async def http(server: ApiServer) -> AsyncIterator[Http]:
+    """A session, and two objects that are ours beside one that is not."""
+    context = Kubeconfig.load(server.kubeconfig).ssl_context()
+    async with aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(ssl=context)) as http:
+        for name in ("b", "other", "a"):
+            await _make(http, name, "none" if name == "other" else "list")
+        yield http
+        await http.delete(SECRETS)
+
+
+async def _make(http: Http, name: str, of: str = "list") -> int:
+    async with http.post(SECRETS, json={"metadata": {"name": name, "labels": {"of": of}}}) as answer:
+        assert answer.status == 201, await answer.text()
+        return int((await answer.json())["metadata"]["resourceVersion"])
+
+
+async def _revision(http: Http) -> int:
+    async with http.get(SECRETS, params=OURS) as answer:
+        return int((await answer.json())["metadata"]["resourceVersion"])
+
+
+async def _lines(http: Http, query: dict[str, str], accept: str = "application/json") -> AsyncGenerator[Any, None]:
+    async with http.get(SECRETS, params=OURS | query, headers={"Accept": accept}) as answer:
+        assert answer.status == 200, await answer.text()
+        async for line in answer.content:
+            yield msgspec.json.decode(line)
+
+
+async def _first(http: Http, query: dict[str, str], accept: str = "application/json") -> list[Any]:
+    """Two objects, and what follows them."""
+    lines = _lines(http, query, accept)
+    found = [await anext(lines) for _ in range(3)]
+    await lines.aclose()
+    return found
+
+
+def _told(lines: list[Any]) -> list[tuple[str, str]]:
+    return [(line["type"], line["object"]["metadata"].get("name", "")) for line in lines]
+
+
+@pytest.mark.parametrize("revision", ["", "0", "1", "now"])
+async def test_everything_comes_first_and_its_end_is_told(http: Http, revision: str) -> None:
+    """A revision is what the answer must not be older than; it is always the newest."""
+    now = await _revision(http)
+    asked = str(now) if revision == "now" else revision
+    lines = await _first(http, WATCH_LIST | BOOKMARKS | ({"resourceVersion": asked} if asked else {}))
+    assert _told(lines) == [("ADDED", "a"), ("ADDED", "b"), ("BOOKMARK", "")]
+    assert lines[2]["object"] == {
+        "kind": "Secret",
+        "apiVersion": "v1",
+        "metadata": {"resourceVersion": str(now), "annotations": END},
+    }
+
+
+async def test_when_its_time_is_up_it_tells_how_far_the_client_has_come(http: Http) -> None:
+    lines = [line async for line in _lines(http, WATCH_LIST | BOOKMARKS | SHORT)]
+    assert _told(lines[2:]) == [("BOOKMARK", ""), ("BOOKMARK", "")]
+    assert lines[3]["object"]["metadata"] == {"resourceVersion": str(await _revision(http))}
+
+
+async def test_what_happens_after_it_comes_once(http: Http) -> None:
+    lines = _lines(http, WATCH_LIST | BOOKMARKS)
+    first = [await anext(lines) for _ in range(3)]
+    end = int(first[2]["object"]["metadata"]["resourceVersion"])
+    revision = await _make(http, "c")
+    after = await anext(lines)
+    assert _told([after]) == [("ADDED", "c")]
+    assert int(after["object"]["metadata"]["resourceVersion"]) == revision > end
+    await http.delete(f"{SECRETS}/a")
+    assert _told([await anext(lines)]) == [("DELETED", "a")]
+    await lines.aclose()
+
+
+async def test_writes_meanwhile_are_neither_lost_nor_told_twice(http: Http) -> None:
+    """Many writes around the beginning: the state told at its end, and what follows, are all of them."""
+
+    async def write() -> None:
+        for number in range(60):
+            await _make(http, f"m{number:02}")
+
+    async def follow() -> list[Any]:
+        lines = _lines(http, WATCH_LIST | BOOKMARKS)
+        told: list[Any] = []
+        while not {("ADDED", "m59"), ("BOOKMARK", "")} <= set(_told(told)):
+            told.append(await anext(lines))
+        await lines.aclose()
+        return told
+
+    writing = asyncio.create_task(write())
+    seen = await asyncio.gather(*(follow() for _ in range(5)))
+    await writing
+    for told in seen:
+        names = [name for _, name in _told(told) if name]
+        assert sorted(names) == ["a", "b", *(f"m{number:02}" for number in range(60))]
+        (end,) = [place for place, line in enumerate(told) if line["type"] == "BOOKMARK"]
+        revisions = [int(line["object"]["metadata"]["resourceVersion"]) for line in told]
+        assert max(revisions[:end], default=0) <= revisions[end]
+        assert revisions[end:] == sorted(revisions[end:])
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"), [(TABLE, "Table"), (METADATA, "PartialObjectMetadata")], ids=["table", "metadata"]
+)
+async def test_other_forms_tell_the_end_too(http: Http, accept: str, kind: str) -> None:
+    lines = await _first(http, WATCH_LIST | BOOKMARKS, accept)
+    assert [line["type"] for line in lines] == ["ADDED", "ADDED", "BOOKMARK"]
+    assert {line["object"]["kind"] for line in lines} == {kind}
+    assert lines[2]["object"]["metadata"]["annotations"] == END
+
+
+async def test_a_revision_from_the_future_is_asked_again(http: Http) -> None:
+    for query in (WATCH_LIST | BOOKMARKS, {}):
+        async with http.get(SECRETS, params=query | {"resourceVersion": str(FUTURE)}) as answer:
+            status = await answer.json()
+            assert (answer.status, answer.headers["Retry-After"]) == (504, "1")
+        assert status["reason"] == "Timeout"
+        assert status["message"].startswith(f"Timeout: Too large resource version: {FUTURE}, current: ")
+        assert [cause["reason"] for cause in status["details"]["causes"]] == ["ResourceVersionTooLarge"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"watch": "1", "sendInitialEvents": "true"},
+        {"watch": "1", "sendInitialEvents": "true", "resourceVersionMatch": "Exact", "resourceVersion": "1"},
+        {"watch": "1", "resourceVersionMatch": "NotOlderThan"},
+    ],
+)
+async def test_what_makes_no_sense_is_refused(http: Http, query: dict[str, str]) -> None:
+    async with http.get(SECRETS, params=query) as answer:
+        assert answer.status == 422
+        assert (await answer.json())["reason"] == "Invalid"
+
+
+async def test_without_initial_events_only_what_follows_comes(http: Http) -> None:
+    query = WATCH_LIST | BOOKMARKS | SHORT | {"sendInitialEvents": "false"}
+    assert _told([line async for line in _lines(http, query)]) == [("BOOKMARK", "")]
+
+
+async def test_a_plain_watch_without_a_revision_tells_what_there_is_and_no_end(http: Http) -> None:
+    plain = [line async for line in _lines(http, {"watch": "1"} | SHORT)]
+    assert _told(plain) == [("ADDED", "a"), ("ADDED", "b")]

@@ -1,0 +1,44 @@
+"""Every kubectl on this machine against a real master."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.kubectl import COMMANDS, RunKubectl
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path_factory.mktemp("master"))
+    one.start()
+    yield one
+    assert one.stop() == 0
+
+
+@pytest.fixture(params=COMMANDS, ids=[Path(program).name for program in COMMANDS])
+def kubectl(server: ApiServer, request: pytest.FixtureRequest, tmp_path: Path) -> RunKubectl:
+    def run(*words: str, text: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [request.param, f"--kubeconfig={server.kubeconfig}", *words],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            env={**os.environ, "HOME": str(tmp_path)},
+        )
+        assert done.returncode == code, f"{words}: {done.stdout} {done.stderr}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> str:
+    return f"p-{request.node.callspec.id.replace('.', '-')}"

@@ -1,0 +1,276 @@
+"""What people type: every kubectl on this machine against a real master."""
+
+from __future__ import annotations
+
+import json
+
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.kubectl import COMMANDS, NAMESPACE_MANIFEST, RunKubectl
+
+MANIFEST = """\
+apiVersion: v1
+kind: Namespace
+metadata: {name: PROJECT}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: PROJECT, labels: {app: web}}
+spec:
+  nodeName: elsewhere
+  containers:
+  - {name: main, image: "toolbox:1"}
+  - {name: side, image: "toolbox:1", resources: {limits: {memory: 64Mi}}}
+"""
+WRONG = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: Bad_Name, namespace: default}
+spec: {restartPolicy: Sometimes, subdomain: A.B, containers: [{name: a, image: b, ports: [{containerPort: 99999}]}]}
+"""
+
+
+def test_there_is_a_kubectl() -> None:
+    assert COMMANDS
+
+
+def test_a_manifest_lives_from_apply_to_delete(kubectl: RunKubectl, project: str) -> None:
+    manifest = MANIFEST.replace("PROJECT", project)
+    assert kubectl("apply", "-f", "-", text=manifest).stdout.splitlines() == [
+        f"namespace/{project} created",
+        "pod/web created",
+    ]
+    assert "unchanged" in kubectl("apply", "-f", "-", text=manifest).stdout
+    newer = manifest.replace('side, image: "toolbox:1"', 'side, image: "toolbox:2"')
+    assert "pod/web configured" in kubectl("apply", "-f", "-", text=newer).stdout
+    seen = json.loads(kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)
+    assert [one["image"] for one in seen["spec"]["containers"]] == ["toolbox:1", "toolbox:2"]
+
+    header, row = kubectl("-n", project, "get", "pods", "-o", "wide").stdout.splitlines()
+    assert header.split()[:9] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE", "NOMINATED", "NODE"]
+    assert row.split()[:4] == ["web", "0/2", "Pending", "0"]
+    assert row.split()[6] == "elsewhere"
+    assert kubectl("-n", project, "get", "pods", "-l", "app!=web").stderr.startswith("No resources found")
+    assert (
+        kubectl("get", "pods", "-A", f"--field-selector=metadata.namespace={project}", "-o", "name").stdout
+        == "pod/web\n"
+    )
+
+    kubectl("-n", project, "label", "pod", "web", "tier=front")
+    kubectl("-n", project, "annotate", "pod", "web", "note=kept")
+    labels = kubectl("-n", project, "get", "pod", "web", "-o", "jsonpath={.metadata.labels.tier}").stdout
+    assert labels == "front"
+    assert "toolbox:2" in kubectl("-n", project, "describe", "pod", "web").stdout
+
+    kubectl("-n", project, "delete", "pod", "web", "--grace-period=0", "--force")
+    kubectl("delete", "namespace", project, "--timeout=30s")
+    assert 'namespaces "' in kubectl("get", "namespace", project, code=1).stderr
+
+
+def test_the_network_is_shown(kubectl: RunKubectl, project: str) -> None:
+    kubectl("create", "namespace", project)
+    rows = {line.split()[0]: line.split()[1:] for line in kubectl("get", "netnamespaces").stdout.splitlines()}
+    assert rows["NAME"][0] == "NETID"
+    assert rows["default"][0] == "0"
+    assert int(rows[project][0]) >= 10
+    (header, *_) = kubectl("get", "clusternetworks").stdout.splitlines()
+    assert header.split()[0] == "NAME"
+    assert "No resources found" in kubectl("get", "hostsubnets").stderr
+    taken = json.dumps({"netid": int(rows[project][0])})
+    other = f"{project}-other"
+    kubectl("create", "namespace", other)
+    told = kubectl("patch", "netnamespace", other, "--type=merge", "-p", taken, code=1).stderr
+    assert f"{project} has it" in told
+    kubectl("delete", "namespace", other, "--timeout=30s")
+    short = kubectl("get", "netnamespace", project, "-o", "yaml").stdout
+    assert f"netname: {project}" in short
+    kubectl("delete", "namespace", project, "--timeout=30s")
+    kubectl("get", "netnamespace", project, code=1)
+
+
+def test_a_wrong_manifest_is_refused_with_all_its_problems(kubectl: RunKubectl) -> None:
+    told = kubectl("create", "-f", "-", "--validate=false", text=WRONG, code=1).stderr
+    for path in (
+        "metadata.name",
+        "spec.restartPolicy",
+        "spec.subdomain",
+        "spec.containers[0].ports[0].containerPort",
+    ):
+        assert path in told, told
+    kubectl("-n", "default", "get", "pod", "Bad_Name", code=1)
+
+
+def test_configuration_as_people_make_it(kubectl: RunKubectl, project: str) -> None:
+    kubectl("create", "namespace", project)
+    on = ("-n", project)
+    kubectl(*on, "create", "configmap", "c", "--from-literal=a=1", "--from-literal=b=two\nlines")
+    kubectl(*on, "create", "secret", "generic", "s", "--from-literal=password=hidden")
+    assert kubectl(*on, "get", "cm", "c", "-o", "jsonpath={.data.b}").stdout == "two\nlines"
+    assert kubectl(*on, "get", "cm", "c").stdout.splitlines()[1].split()[:2] == ["c", "2"]
+    assert kubectl(*on, "get", "secret", "s").stdout.splitlines()[1].split()[:3] == ["s", "Opaque", "1"]
+    assert kubectl(*on, "get", "secrets", "--field-selector=type=Opaque", "-o", "name").stdout == "secret/s\n"
+    kubectl(*on, "patch", "secret", "s", "-p", '{"stringData": {"user": "me"}}')
+    seen = json.loads(kubectl(*on, "get", "secret", "s", "-o", "json").stdout)
+    assert seen["data"] == {"password": "aGlkZGVu", "user": "bWU="}
+    kubectl(*on, "patch", "configmap", "c", "-p", '{"immutable": true}')
+    told = kubectl(*on, "patch", "configmap", "c", "-p", '{"data": {"a": "2"}}', code=1).stderr
+    assert "field is immutable when `immutable` is set" in told
+    assert 'configmap "c" deleted' in kubectl(*on, "delete", "configmap", "c").stdout
+    kubectl("delete", "namespace", project, "--timeout=30s")
+    assert "not found" in kubectl(*on, "get", "secret", "s", code=1).stderr
+
+
+def test_two_writers_are_told_of_each_other(kubectl: RunKubectl, project: str) -> None:
+    kubectl("create", "namespace", project)
+    old = kubectl("get", "namespace", project, "-o", "json").stdout
+    kubectl("label", "namespace", project, "by=another")
+    told = kubectl("replace", "-f", "-", text=old, code=1).stderr
+    assert "the object has been modified" in told
+    kubectl("delete", "namespace", project, "--timeout=30s")
+
+
+def test_what_kubectl_asks_first(kubectl: RunKubectl) -> None:
+    assert "podlane" in kubectl("version", "-o", "json").stdout
+    words = kubectl("api-resources", "-o", "name").stdout.split()
+    assert {"pods", "nodes", "namespaces", "hostsubnets.network.openshift.io"} <= set(words)
+
+
+def test_events_stand_under_what_they_are_about(kubectl: RunKubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=MANIFEST.replace("PROJECT", project))
+    pod = json.loads(kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)
+    about = {"kind": "Pod", "apiVersion": "v1", "name": "web", "namespace": project, "uid": pod["metadata"]["uid"]}
+    for name, reason, kind in (("web.1", "Started", "Normal"), ("web.2", "BackOff", "Warning")):
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": project},
+            "involvedObject": {**about, "fieldPath": "spec.containers{main}"},
+            "reason": reason,
+            "message": f"the {reason} of it",
+            "type": kind,
+            "count": 3,
+            "firstTimestamp": "2026-01-01T00:00:00Z",
+            "lastTimestamp": "2099-01-01T00:00:00Z",
+            "source": {"component": "podlane-node-agent", "host": "elsewhere"},
+        }
+        kubectl("apply", "-f", "-", text=json.dumps(event))
+    told = kubectl("-n", project, "describe", "pod", "web").stdout.partition("Events:")[2]
+    assert "podlane-node-agent" in told
+    assert "the Started of it" in told
+    assert "Warning  BackOff" in told
+    header, *rows = kubectl("-n", project, "get", "events").stdout.splitlines()
+    assert header.split() == ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
+    assert {row.split()[2]: row.split()[3] for row in rows} == {"Started": "pod/web", "BackOff": "pod/web"}
+    (only,) = kubectl("-n", project, "get", "ev", "--field-selector=type=Warning", "-o", "name").stdout.splitlines()
+    assert only == "event/web.2"
+    assert "BackOff" in kubectl("-n", project, "events", "--for", "pod/web", "--types=Warning").stdout
+    kubectl("delete", "namespace", project, "--timeout=30s", "--wait=false")
+    kubectl("-n", project, "delete", "pod", "web", "--grace-period=0", "--force", "--ignore-not-found")
+    kubectl("wait", "--for=delete", f"namespace/{project}", "--timeout=30s")
+    assert "No resources found" in kubectl("-n", project, "get", "events").stderr
+
+
+def test_server_side_apply_knows_who_owns_what(kubectl: RunKubectl, project: str) -> None:
+    def config_map(data: str) -> str:
+        return f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: shared, namespace: {project}}}\ndata: {data}\n"
+
+    def apply(data: str, manager: str, *more: str, code: int = 0) -> str:
+        words = ("apply", "--server-side", f"--field-manager={manager}", *more, "-f", "-")
+        done = kubectl(*words, text=config_map(data), code=code)
+        return done.stdout + done.stderr
+
+    kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
+    assert "configmap/shared serverside-applied" in apply("{a: one, b: one}", "first")
+    told = apply("{a: two}", "second", code=1)
+    assert "Apply failed with 1 conflict: conflict with " in told
+    assert ".data.a" in told
+    assert "serverside-applied" in apply("{a: two}", "second", "--force-conflicts")
+    apply("{b: one}", "first")
+    assert json.loads(kubectl("-n", project, "get", "cm", "shared", "-o", "json").stdout)["data"] == {
+        "a": "two",
+        "b": "one",
+    }
+    kubectl("-n", project, "patch", "cm", "shared", "-p", '{"data": {"b": "patched"}}')
+    assert '"kubectl-patch"' in apply("{b: one}", "first", code=1)
+    apply("{}", "second")
+    kept = json.loads(kubectl("-n", project, "get", "cm", "shared", "-o", "json", "--show-managed-fields").stdout)
+    assert kept["data"] == {"b": "patched"}
+    owned = {row["manager"]: row["fieldsV1"] for row in kept["metadata"]["managedFields"]}
+    assert owned == {"kubectl-patch": {"f:data": {"f:b": {}}}, "second": {"f:data": {}}}
+
+
+def test_an_object_of_a_client_side_apply_is_taken_over(kubectl: RunKubectl, project: str) -> None:
+    text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: old, namespace: {project}}}\ndata: {{a: one}}\n"
+    kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
+    kubectl("apply", "-f", "-", text=text)
+    kubectl("apply", "--server-side", "-f", "-", text=text)
+    kubectl("apply", "--server-side", "-f", "-", text=text.replace("one", "two"))
+    assert kubectl("-n", project, "get", "cm", "old", "-o", "jsonpath={.data.a}").stdout == "two"
+
+
+def test_deployments_as_typed_commands_make_them(kubectl: RunKubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
+    kubectl("-n", project, "create", "deployment", "typed", "--image=toolbox:1", "--replicas=2", "--port=80")
+    found = json.loads(kubectl("-n", project, "get", "deployment", "typed", "-o", "json").stdout)
+    assert found["spec"]["replicas"] == 2
+    assert found["spec"]["template"]["spec"]["containers"][0]["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
+    kubectl("-n", project, "scale", "deployment", "typed", "--replicas=0", "--current-replicas=2")
+    assert kubectl("-n", project, "get", "deploy/typed", "-o", "jsonpath={.spec.replicas}").stdout == "0"
+    kubectl("-n", project, "set", "image", "deployment/typed", "toolbox=toolbox:2")
+    assert "toolbox:2" in kubectl("-n", project, "get", "deploy", "-o", "wide").stdout
+    kubectl("-n", project, "delete", "deployment", "typed")
+
+
+def test_services_are_shown_exposed_and_kept(kubectl: RunKubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
+    kubectl("-n", project, "create", "deployment", "shop", "--image=toolbox:1", "--port=8080")
+    kubectl("-n", project, "expose", "deployment", "shop", "--port=80", "--target-port=8080")
+    shown = kubectl("-n", project, "get", "svc", "shop", "--no-headers").stdout
+    name, kind, address, outside, ports = shown.split()[:5]
+    assert (name, kind, outside, ports) == ("shop", "ClusterIP", "<none>", "80/TCP")
+    assert address.startswith("172.30.")
+    kubectl("-n", project, "patch", "svc", "shop", "-p", '{"spec": {"type": "NodePort"}}')
+    assert "80:30" in kubectl("-n", project, "get", "svc", "shop").stdout
+    kubectl("-n", project, "create", "service", "externalname", "far", "--external-name=example.org")
+    assert "example.org" in kubectl("-n", project, "get", "svc", "far").stdout
+    assert "Endpoints:" in kubectl("-n", project, "describe", "svc", "shop").stdout
+    kubectl("-n", project, "delete", "deployment,svc", "--all")
+
+
+def test_explain_knows_the_fields(kubectl: RunKubectl) -> None:
+    told = kubectl("explain", "pod.spec.containers.ports").stdout
+    assert "containerPort\t<integer> -required-" in told
+    assert "hostIP\t<string>" in told
+    assert "A project's claim to storage." in kubectl("explain", "pvc").stdout
+    assert "netid\t<integer>" in kubectl("explain", "netnamespaces").stdout
+    assert 'field "nothing" does not exist' in kubectl("explain", "pod.nothing", code=1).stderr
+
+
+def test_roles_are_kept_as_people_make_them(kubectl: RunKubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
+    kubectl("-n", project, "create", "role", "reader", "--verb=get,list", "--resource=pods,services")
+    kubectl("-n", project, "create", "rolebinding", "readers", "--role=reader", f"--serviceaccount={project}:default")
+    assert f"{project}/default" in kubectl("-n", project, "get", "rolebinding", "-o", "wide").stdout
+    assert "Role/reader" in kubectl("-n", project, "get", "rolebinding").stdout
+    kubectl("create", "clusterrole", f"{project}:all", "--verb=*", "--resource=nodes")
+    kubectl("create", "clusterrolebinding", f"{project}:everybody", f"--clusterrole={project}:all", "--group=all")
+    assert "pods" in kubectl("-n", project, "describe", "role", "reader").stdout
+    kubectl("delete", f"clusterrole/{project}:all", f"clusterrolebinding/{project}:everybody")
+
+
+def test_who_one_is_and_what_one_may_do(kubectl: RunKubectl, server: ApiServer) -> None:
+    assert kubectl("auth", "can-i", "delete", "nodes").stdout.strip() == "yes"
+    assert "*.*" in kubectl("auth", "can-i", "--list").stdout
+
+
+def test_a_token_of_a_service_account_says_who_it_is(kubectl: RunKubectl, server: ApiServer, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
+    kubectl("-n", project, "create", "serviceaccount", "robot")
+    token = kubectl("-n", project, "create", "token", "robot").stdout.strip()
+    anonymous = ("--kubeconfig=/dev/null", f"--server={server.url}", "--insecure-skip-tls-verify", f"--token={token}")
+    assert kubectl(*anonymous, "auth", "can-i", "get", "pods", code=1).stdout.strip() == "no"
+    refused = kubectl(*anonymous, "get", "pods", code=1).stderr
+    assert f'User "system:serviceaccount:{project}:robot" cannot list resource "pods"' in refused
+    kubectl("-n", project, "delete", "serviceaccount", "robot")
+    assert "Unauthorized" in kubectl(*anonymous, "get", "pods", code=1).stderr
+    assert kubectl("-n", project, "get", "serviceaccount", "default", "-o", "name").stdout
+    assert "BEGIN CERTIFICATE" in kubectl("-n", project, "get", "configmap", "kube-root-ca.crt", "-o", "yaml").stdout

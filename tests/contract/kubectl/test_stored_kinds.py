@@ -1,0 +1,73 @@
+"""Kinds on which nothing acts, as people meet them: the oldest and the newest kubectl against a real master."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.kubectl import COMMANDS, NAMESPACE_MANIFEST, OLDEST_AND_NEWEST, RunKubectl
+
+pytestmark = pytest.mark.parametrize(
+    "kubectl", OLDEST_AND_NEWEST or COMMANDS, indirect=True, ids=lambda path: Path(path).name
+)
+
+
+WEBHOOKS = """\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: guard}
+webhooks: []
+"""
+POLICY = """\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed}
+spec: {podSelector: {matchLabels: {app: web}}, ingress: []}
+"""
+
+
+def test_typed_commands_make_them_and_warn_of_what_has_no_effect(kubectl: RunKubectl, project: str) -> None:
+    """The oldest kubectl speaks autoscaling/v1 and JSON, the newest protobuf."""
+    kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
+    kubectl("-n", project, "create", "deployment", "web", "--image=toolbox:1")
+    made = kubectl("-n", project, "autoscale", "deployment", "web", "--min=1", "--max=3", "--cpu-percent=50")
+    assert "autoscaled" in made.stdout
+    assert "replicas stay as they are" in made.stderr
+    row = kubectl("-n", project, "get", "hpa", "--no-headers").stdout.split()
+    assert row[:7] == ["web", "Deployment/web", "cpu:", "<unknown>/50%", "1", "3", "0"]
+    spec = "jsonpath={.spec}"
+    older = kubectl("-n", project, "get", "horizontalpodautoscalers.v1.autoscaling", "web", "-o", spec).stdout
+    assert '"targetCPUUtilizationPercentage":50' in older
+    made = kubectl("-n", project, "create", "ingress", "in", "--rule=a.example.org/x*=web:80")
+    assert "no controller of this master acts on an Ingress" in made.stderr
+    row = kubectl("-n", project, "get", "ingress", "--no-headers").stdout.split()
+    assert row[:4] == ["in", "<none>", "a.example.org", "80"]
+    kubectl("create", "priorityclass", f"high-{project}", "--value=1000", "--description=much")
+    assert kubectl("get", "pc", f"high-{project}", "--no-headers").stdout.split()[1:3] == ["1000", "false"]
+    made = kubectl("-n", project, "apply", "-f", "-", text=POLICY)
+    assert "it keeps no packet out" in made.stderr
+    assert kubectl("-n", project, "get", "netpol", "--no-headers").stdout.split()[:2] == ["closed", "app=web"]
+
+
+@pytest.mark.parametrize("verb", ["apply", "create", "apply --server-side"])
+def test_what_would_deceive_is_refused_with_a_sentence(kubectl: RunKubectl, verb: str) -> None:
+    refused = kubectl(*verb.split(), "-f", "-", text=WEBHOOKS, code=1).stderr
+    assert "MethodNotAllowed" in refused
+    assert "this master calls no webhooks" in refused
+    assert "No resources found" in kubectl("get", "validatingwebhookconfigurations,crd,csr").stderr
+    gone = kubectl("delete", "crd", "x", code=1).stderr
+    assert 'customresourcedefinitions.apiextensions.k8s.io "x" not found' in gone
+
+
+def test_events_are_the_same_in_both_groups(kubectl: RunKubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
+    kubectl("-n", project, "create", "deployment", "told", "--image=toolbox:1")
+    kubectl("-n", project, "wait", "--for=jsonpath={.status.updatedReplicas}=1", "deployment/told", "--timeout=20s")
+    names = "jsonpath={.items[*].metadata.name}"
+    core = kubectl("-n", project, "get", "events", "--field-selector=involvedObject.name=told", "-o", names).stdout
+    newer = kubectl(
+        "-n", project, "get", "events.v1.events.k8s.io", "--field-selector=regarding.name=told", "-o", names
+    ).stdout
+    assert core
+    assert newer == core

@@ -1,0 +1,183 @@
+"""Logs of containers on a real Docker: all of them, the end of them, and what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from api.core.log_options import NANOSECONDS, PodLogOptions, nanoseconds
+from node_agent.docker.logs import stream_logs
+from reconcile.errors import Gone, NotReady, Refused
+from tests.testbed.docker.containers import run_docker, sockets, start, until
+from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
+
+LONG = 40_000
+TALK = f"echo a; usleep 2000; echo b >&2; usleep 2000; head -c {LONG} /dev/zero | tr '\\0' x; echo; echo c"
+STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ")
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_stays() -> AsyncIterator[None]:
+    """No test leaves a socket or a task behind."""
+    before = sockets()
+    yield
+    await until(lambda: sockets() <= before, "no socket is left")
+    await until(lambda: len(asyncio.all_tasks()) == 1, "no task is left")
+
+
+@pytest.fixture(scope="module")
+def ended(dockerd: Dockerd) -> str:
+    """A container that has said what it had to say."""
+    container = start(dockerd, "sh", "-c", TALK)
+    run_docker(dockerd, "wait", container)
+    return container
+
+
+async def text(dockerd: Dockerd, container: str, wish: PodLogOptions) -> bytes:
+    async with asyncio.timeout(DEADLINE_SECONDS), stream_logs(str(dockerd.socket), container, wish) as pieces:
+        return b"".join([piece async for piece in pieces])
+
+
+def asked(wish: PodLogOptions) -> list[str]:
+    """What differs from asking for nothing."""
+    fields = (field.name for field in dataclasses.fields(wish))
+    return [f"{name}={value}" for name in fields if (value := getattr(wish, name)) != getattr(PodLogOptions(), name)]
+
+
+ALL = b"a\nb\n" + b"x" * LONG + b"\nc\n"
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        (PodLogOptions(), ALL),
+        (PodLogOptions(follow=True), ALL),
+        (PodLogOptions(tail_lines=0), b""),
+        (PodLogOptions(tail_lines=1), b"c\n"),
+        (PodLogOptions(tail_lines=1, follow=True), b"c\n"),
+        (PodLogOptions(stream="Stdout"), ALL.replace(b"b\n", b"")),
+        (PodLogOptions(stream="Stderr"), b"b\n"),
+        (PodLogOptions(limit_bytes=3), b"a\nb"),
+        (PodLogOptions(limit_bytes=3, follow=True), b"a\nb"),
+        (PodLogOptions(limit_bytes=len(ALL)), ALL),
+        (PodLogOptions(limit_bytes=len(ALL) + 1), ALL),
+        (PodLogOptions(since_seconds=3600), ALL),
+        (PodLogOptions(since_time=1), ALL),
+        (PodLogOptions(since_time=4_000_000_000 * NANOSECONDS), b""),
+    ],
+    ids=lambda one: ",".join(asked(one)) if isinstance(one, PodLogOptions) else f"{len(one)} bytes",
+)
+async def test_of_a_log_comes_what_was_asked_for(
+    dockerd: Dockerd, ended: str, wish: PodLogOptions, said: bytes
+) -> None:
+    assert await text(dockerd, ended, wish) == said
+
+
+async def test_every_line_has_its_time_and_none_is_cut(dockerd: Dockerd, ended: str) -> None:
+    timed = await text(dockerd, ended, PodLogOptions(timestamps=True))
+    assert all(STAMP.match(line) for line in timed.splitlines())
+    assert STAMP.sub(b"", timed) == ALL
+    assert await text(dockerd, ended, PodLogOptions(timestamps=True, limit_bytes=31)) == timed[:31]
+
+
+async def test_a_reader_goes_on_to_the_nanosecond(dockerd: Dockerd, ended: str) -> None:
+    timed = await text(dockerd, ended, PodLogOptions(timestamps=True))
+    second = nanoseconds(timed.splitlines()[1].split()[0].decode())
+    assert await text(dockerd, ended, PodLogOptions(since_time=second)) == ALL.removeprefix(b"a\n")
+    assert await text(dockerd, ended, PodLogOptions(since_time=second + 1)) == ALL.removeprefix(b"a\nb\n")
+
+
+async def test_the_log_of_a_terminal_is_whole_too(dockerd: Dockerd) -> None:
+    container = start(dockerd, "sh", "-c", TALK, flags=("-t",))
+    followed = await text(dockerd, container, PodLogOptions(follow=True))
+    said = ALL.replace(b"\n", b"\r\n")
+    assert followed == await text(dockerd, container, PodLogOptions()) == said
+    timed = await text(dockerd, container, PodLogOptions(timestamps=True))
+    assert STAMP.sub(b"", timed) == said
+    assert all(STAMP.match(line) for line in timed.splitlines())
+    assert await text(dockerd, container, PodLogOptions(stream="Stderr")) == b""
+
+
+async def test_a_log_comes_as_it_is_written_and_ends_with_its_container(dockerd: Dockerd) -> None:
+    container = start(dockerd, "sh", "-c", "echo first; while read line; do echo $line; done", flags=("-i",))
+    async with stream_logs(str(dockerd.socket), container, PodLogOptions(follow=True)) as pieces:
+        assert await anext(pieces) == b"first\n"
+        run_docker(dockerd, "exec", container, "sh", "-c", "echo second > /proc/1/fd/1")
+        assert await anext(pieces) == b"second\n"
+        run_docker(dockerd, "kill", container)
+        assert [piece async for piece in pieces] == []
+
+
+@pytest.mark.parametrize("flags", [(), ("-t",)], ids=["plain", "terminal"])
+async def test_a_followed_log_ends_with_its_last_words_once(dockerd: Dockerd, flags: tuple[str, ...]) -> None:
+    """Docker's own `logs -f` loses a last line without an end more often than not."""
+    script = "sleep 0.5; echo whole; printf %20000s x; echo; printf unfinished"
+    containers = [start(dockerd, "sh", "-c", script, flags=flags) for _ in range(8)]
+    said = await asyncio.gather(*(text(dockerd, one, PodLogOptions(follow=True)) for one in containers))
+    end = b"\r\n" if flags else b"\n"
+    assert said == [b"whole" + end + b" " * 19_999 + b"x" + end + b"unfinished"] * 8
+    timed = await text(dockerd, containers[0], PodLogOptions(timestamps=True))
+    assert STAMP.sub(b"", timed) == said[0]
+
+
+async def test_the_log_of_a_container_that_is_removed_ends(dockerd: Dockerd) -> None:
+    container = start(dockerd, "sh", "-c", "echo first; sleep 100")
+    async with stream_logs(str(dockerd.socket), container, PodLogOptions(follow=True)) as pieces:
+        assert await anext(pieces) == b"first\n"
+        run_docker(dockerd, "rm", "-f", container)
+        assert [piece async for piece in pieces] == []
+
+
+async def test_who_goes_away_before_the_end_leaves_nothing(dockerd: Dockerd) -> None:
+    container = start(dockerd, "sh", "-c", "while :; do echo again; done")
+    for _ in range(3):
+        async with stream_logs(str(dockerd.socket), container, PodLogOptions(follow=True)) as pieces:
+            assert await anext(pieces)
+    run_docker(dockerd, "kill", container)
+    silent = start(dockerd)
+    async with stream_logs(str(dockerd.socket), silent, PodLogOptions(follow=True)) as pieces:
+        waiting = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("flags", [(), ("-t",)], ids=["plain", "terminal"])
+async def test_a_log_that_docker_rotates_is_followed_line_by_line(dockerd: Dockerd, flags: tuple[str, ...]) -> None:
+    lines = 2000
+    script = f"i=0; while [ $i -lt {lines} ]; do echo $i {'y' * 50}; usleep 1000; i=$((i+1)); done"
+    rotation = ("--log-opt=max-size=20k", "--log-opt=max-file=2")
+    container = start(dockerd, "sh", "-c", script, flags=(*rotation, *flags))
+    followed = await text(dockerd, container, PodLogOptions(follow=True))
+    assert [int(line.split()[0]) for line in followed.splitlines()] == list(range(lines))
+    log = Path(run_docker(dockerd, "inspect", "-f", "{{.LogPath}}", container).strip())
+    assert log.with_name(f"{log.name}.1").exists()
+    kept = [int(line.split()[0]) for line in (await text(dockerd, container, PodLogOptions())).splitlines()]
+    assert kept == list(range(kept[0], lines))
+    assert kept[0] > 0
+
+
+async def test_a_log_that_nobody_keeps_is_refused(dockerd: Dockerd) -> None:
+    container = start(dockerd, "true", flags=("--log-driver=none",))
+    run_docker(dockerd, "wait", container)
+    with pytest.raises(Refused, match="configured logging driver does not support reading"):
+        await text(dockerd, container, PodLogOptions())
+
+
+async def test_the_log_of_another_driver_is_read(dockerd: Dockerd) -> None:
+    container = start(dockerd, "echo", "hello", flags=("--log-driver=local",))
+    run_docker(dockerd, "wait", container)
+    assert await text(dockerd, container, PodLogOptions(timestamps=True, follow=True)) != b""
+    assert await text(dockerd, container, PodLogOptions()) == b"hello\n"
+
+
+async def test_no_container_and_no_docker_are_told_before_anything_else(dockerd: Dockerd, tmp_path: Path) -> None:
+    with pytest.raises(Gone, match="No such container"):
+        await text(dockerd, "nobody", PodLogOptions())
+    with pytest.raises(NotReady, match="does not answer"):
+        await text(Dockerd(tmp_path), "any", PodLogOptions())

@@ -1,0 +1,539 @@
+"""Programs and containers that somebody talks to, on a real Docker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import images
+from lab.process import run
+from node_agent.docker import exec as docker_exec
+from node_agent.docker import process
+from node_agent.docker.exec import ExecJournal, StreamSession, TerminalSize, attach, kill_orphaned_execs, start_exec
+from node_agent.docker.http import docker_request, session
+from reconcile.errors import Gone, NotReady, Refused
+from tests.testbed.docker.containers import programs, run_docker, sockets, start, told, until
+from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
+
+MUCH = 16 << 20
+BLOCK = random.Random(6).randbytes(1 << 16)
+
+
+@pytest.fixture(scope="module")
+def box(dockerd: Dockerd) -> str:
+    """A container that does nothing by itself."""
+    return start(dockerd)
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_stays(dockerd: Dockerd) -> AsyncIterator[None]:
+    """No test leaves a socket or a task behind."""
+    before = sockets()
+    yield
+    await until(lambda: sockets() <= before, "no socket is left")
+    assert noted(dockerd).left == ()
+    await until(lambda: len(asyncio.all_tasks()) == 1, "no task is left")
+
+
+async def execute(
+    dockerd: Dockerd,
+    box: str,
+    *command: str,
+    stdin: bool = False,
+    tty: bool = False,
+    size: TerminalSize | None = None,
+) -> StreamSession:
+    started = noted(dockerd)
+    return await start_exec(str(dockerd.socket), box, command, stdin=stdin, tty=tty, size=size, started=started)
+
+
+def noted(dockerd: Dockerd) -> ExecJournal:
+    return ExecJournal(dockerd.socket.parent / "programs")
+
+
+async def test_both_outputs_and_the_exit_code_come_back(dockerd: Dockerd, box: str) -> None:
+    async with await execute(dockerd, box, "sh", "-c", "echo out; echo err >&2; exit 3") as program:
+        assert await told(program) == (b"out\n", b"err\n")
+        assert await program.exit_code() == 3
+
+
+async def test_a_program_that_is_not_there_says_so(dockerd: Dockerd, box: str) -> None:
+    async with await execute(dockerd, box, "/nowhere") as program:
+        said, _ = await told(program)
+        assert b"/nowhere" in said
+        assert await program.exit_code() in {126, 127}
+
+
+async def test_a_program_hears_that_its_input_ends_and_goes_on_talking(dockerd: Dockerd, box: str) -> None:
+    async with await execute(dockerd, box, "sh", "-c", "sort; echo done", stdin=True) as program:
+        await program.write_stdin(b"b\n")
+        await program.write_stdin(b"a\n")
+        await program.end_stdin()
+        assert await told(program) == (b"a\nb\ndone\n", b"")
+        assert await program.exit_code() == 0
+
+
+async def test_a_terminal_has_its_size_and_gets_another(dockerd: Dockerd, box: str) -> None:
+    script = (
+        "until [ \"$(stty size 2>/dev/null)\" = '30 100' ]; do usleep 10000; done; echo first; read line; stty size"
+    )
+    async with await execute(
+        dockerd, box, "sh", "-c", script, stdin=True, tty=True, size=TerminalSize(100, 30)
+    ) as program:
+        output = program.output()
+        assert await anext(output) == (1, b"first\r\n")
+        await program.resize(TerminalSize(width=132, height=43))
+        await program.write_stdin(b"\n")
+        await program.end_stdin()  # A terminal goes on all the same.
+        rest = b"".join([data async for _, data in output])
+        assert rest.replace(b"\r\n", b" ").split() == [b"43", b"132"]
+        assert await program.exit_code() == 0
+        await program.resize(TerminalSize(1, 1))
+
+
+async def test_what_people_type_to_a_terminal_gets_there_at_once(dockerd: Dockerd, box: str) -> None:
+    script = "stty raw -echo; echo; head -c 1 | od -An -tx1"
+    async with await execute(dockerd, box, "sh", "-c", script, stdin=True, tty=True) as program:
+        output = program.output()
+        await anext(output)
+        await program.write_stdin(b"\x10")  # ctrl-p, which Docker by itself keeps until the next key
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            assert b"10" in b"".join([data async for _, data in output])
+
+
+async def test_much_goes_through_whole_and_little_of_it_is_kept(dockerd: Dockerd, box: str) -> None:
+    sent, came, count = hashlib.sha256(), hashlib.sha256(), 0
+
+    async def feed(program: StreamSession) -> None:
+        for _ in range(MUCH // len(BLOCK)):
+            sent.update(BLOCK)
+            await program.write_stdin(BLOCK)
+        await program.end_stdin()
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with await execute(dockerd, box, "cat", stdin=True) as program:
+        feeding = asyncio.create_task(feed(program))
+        async for _, data in program.output():
+            came.update(data)
+            count += len(data)
+        await feeding
+        assert await program.exit_code() == 0
+    assert (count, came.digest()) == (MUCH, sent.digest())
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < (8 << 20) / 1024
+
+
+async def test_a_program_that_does_not_read_holds_up_who_writes(dockerd: Dockerd, box: str) -> None:
+    taken = 0
+
+    async def feed(program: StreamSession) -> None:
+        nonlocal taken
+        while True:
+            await program.write_stdin(BLOCK)
+            taken += len(BLOCK)
+
+    async with await execute(dockerd, box, "sh", "-c", "echo; sleep 1000", stdin=True) as program:
+        output = program.output()
+        await anext(output)
+        feeding = asyncio.create_task(feed(program))
+        last = -1
+        while taken != last:
+            last = taken
+            await asyncio.sleep(0.3)
+        assert 0 < taken < 3_000_000
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+
+
+async def test_who_does_not_listen_holds_up_the_program(dockerd: Dockerd, box: str) -> None:
+    script = "i=0; while head -c 65536 /dev/zero; do i=$((i+1)); echo $i > /tmp/slow; done"
+    async with await execute(dockerd, box, "sh", "-c", script) as program:
+        output = program.output()
+        await anext(output)
+        await standstill(dockerd, box)
+        stood = int(run_docker(dockerd, "exec", box, "cat", "/tmp/slow"))
+        assert stood * 65536 < 8 << 20
+        for _ in range(200):
+            await anext(output)
+        await until(lambda: int(run_docker(dockerd, "exec", box, "cat", "/tmp/slow") or 0) > stood, "it goes on")
+
+
+async def standstill(dockerd: Dockerd, box: str) -> None:
+    """Until the program writes nothing for some looks."""
+    seen: list[str] = []
+    while len(seen) < 4 or len(set(seen[-4:])) > 1:
+        seen.append(run_docker(dockerd, "exec", box, "cat", "/tmp/slow"))
+
+
+async def test_a_hundred_programs_at_once_are_kept_apart(dockerd: Dockerd, box: str) -> None:
+    async def one(number: int) -> tuple[bytes, int]:
+        async with await execute(dockerd, box, "sh", "-c", f"cat; exit {number}", stdin=True) as program:
+            await program.write_stdin(b"%d" % number)
+            await program.end_stdin()
+            said, _ = await told(program)
+            return said, await program.exit_code()
+
+    found = await asyncio.gather(*map(one, range(100)))
+    assert found == [(b"%d" % number, number) for number in range(100)]
+
+
+@pytest.mark.parametrize("script", ["sleep 1000", "sleep 1000; true", "cat", "yes"])
+async def test_a_program_that_is_left_ends_with_its_children(dockerd: Dockerd, box: str, script: str) -> None:
+    async with await execute(dockerd, box, "sh", "-c", f"echo; {script}", stdin=True) as program:
+        await anext(program.output())
+        assert programs(dockerd, box)
+    assert not programs(dockerd, box)
+
+
+async def test_a_program_that_is_deaf_is_killed(dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker_exec, "HANGUP_SECONDS", 0.2)
+    async with await execute(dockerd, box, "sh", "-c", "trap '' HUP; echo; while :; do sleep 1000; done") as program:
+        await anext(program.output())
+    assert not programs(dockerd, box)
+
+
+async def test_a_program_that_is_polite_may_say_goodbye(dockerd: Dockerd, box: str) -> None:
+    script = "trap 'echo bye > /tmp/bye; exit' HUP; echo; while :; do sleep 0.05; done"
+    async with await execute(dockerd, box, "sh", "-c", script) as program:
+        await anext(program.output())
+    assert run_docker(dockerd, "exec", box, "cat", "/tmp/bye") == "bye\n"
+
+
+async def test_what_is_left_twice_or_after_its_end_is_left_in_peace(dockerd: Dockerd, box: str) -> None:
+    program = await execute(dockerd, box, "true")
+    assert await told(program) == (b"", b"")
+    assert await program.exit_code() == 0
+    await program.leave()
+    await program.leave()
+    with pytest.raises(ConnectionError):
+        await (await execute_and_leave(dockerd, box)).write_stdin(b"?")
+
+
+async def execute_and_leave(dockerd: Dockerd, box: str) -> StreamSession:
+    program = await execute(dockerd, box, "cat", stdin=True)
+    await program.leave()
+    return program
+
+
+@pytest.mark.parametrize("size", [None, TerminalSize(80, 24)], ids=["plain", "terminal"])
+async def test_who_is_cancelled_while_it_starts_leaves_no_program(
+    dockerd: Dockerd, box: str, size: TerminalSize | None
+) -> None:
+    for number in range(12):
+        starting = asyncio.create_task(
+            execute(dockerd, box, "sleep", "1000", stdin=True, tty=size is not None, size=size)
+        )
+        await asyncio.sleep(number * 0.01)
+        starting.cancel()
+        [result] = await asyncio.gather(starting, return_exceptions=True)
+        if not isinstance(result, BaseException):
+            await result.leave()
+    await until(lambda: not docker_exec._BACKGROUND, "all is let go of")
+    assert not programs(dockerd, box)
+
+
+async def test_a_program_whose_beginning_is_not_learnt_of_is_ended(
+    dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionResetError("the server has gone")
+
+    hung_up = []
+
+    async def noted(pid: int, cgroup: str, seconds: float) -> None:
+        hung_up.append(pid)
+        await hang_up(pid, cgroup, seconds)
+
+    hang_up = process.hang_up
+    monkeypatch.setattr(process, "hang_up", noted)
+    monkeypatch.setattr(docker_exec, "taken", lost)
+    with pytest.raises(NotReady, match="the server has gone"):
+        await execute(dockerd, box, "sleep", "1000")
+    await until(lambda: not docker_exec._BACKGROUND, "all is let go of")
+    assert len(hung_up) == 1
+    assert not programs(dockerd, box)
+
+
+async def test_who_is_cancelled_while_it_leaves_leaves_all_the_same(dockerd: Dockerd, box: str) -> None:
+    program = await execute(dockerd, box, "sleep", "1000")
+    leaving = asyncio.create_task(program.leave())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    await program.leave()
+    assert not programs(dockerd, box)
+
+
+async def test_a_container_that_dies_ends_its_programs(dockerd: Dockerd) -> None:
+    container = start(dockerd)
+    async with await execute(dockerd, container, "sh", "-c", "echo; sleep 1000") as program:
+        output = program.output()
+        await anext(output)
+        run_docker(dockerd, "kill", container)
+        assert [data async for data in output] == []
+        assert await program.exit_code() == 137
+
+
+async def test_a_container_that_is_removed_takes_the_exit_code_with_it(dockerd: Dockerd) -> None:
+    container = start(dockerd)
+    async with await execute(dockerd, container, "sh", "-c", "echo; sleep 1000") as program:
+        output = program.output()
+        await anext(output)
+        run_docker(dockerd, "rm", "-f", container)
+        assert [data async for data in output] == []
+        with pytest.raises(Gone):
+            await program.exit_code()
+
+
+async def test_what_does_not_run_and_what_is_not_there_is_told(dockerd: Dockerd, box: str, tmp_path: Path) -> None:
+    ended = start(dockerd, "true")
+    run_docker(dockerd, "wait", ended)
+    for container, kind in ((ended, Refused), ("nobody", Gone)):
+        with pytest.raises(kind, match=r"not running|No such container"):
+            await execute(dockerd, container, "true")
+        with pytest.raises(kind, match=r"not running|No such container"):
+            await attach(str(dockerd.socket), container, stdin=False, stdout=True, stderr=True)
+    for act in (
+        start_exec(str(tmp_path / "none"), box, ("true",), stdin=False, tty=False, started=ExecJournal(tmp_path)),
+        attach(str(tmp_path / "none"), box, stdin=False, stdout=True, stderr=True),
+    ):
+        with pytest.raises(NotReady, match="does not answer"):
+            await act
+
+
+async def test_who_attaches_hears_and_talks_and_leaves_the_container_alone(dockerd: Dockerd) -> None:
+    container = start(dockerd, "sh", "-c", "while read line; do echo $line; echo $line >&2; done", flags=("-i",))
+    async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=True) as process:
+        await process.write_stdin(b"hello\n")
+        output = process.output()
+        heard: set[tuple[int, bytes]] = set()
+        while len(heard) < 2:
+            heard.add(await anext(output))
+        assert heard == {(1, b"hello\n"), (2, b"hello\n")}
+    async with await attach(str(dockerd.socket), container, stdin=True, stdout=False, stderr=True) as process:
+        await process.write_stdin(b"again\n")
+        assert await anext(process.output()) == (2, b"again\n")
+    assert run_docker(dockerd, "inspect", "-f", "{{.State.Running}}", container) == "true\n"
+
+
+async def test_the_input_of_a_container_ends_with_who_was_to_give_it(dockerd: Dockerd) -> None:
+    # Docker's command line makes no container with StdinOnce that it does not attach to.
+    client = dockerd.client()
+    config = client.create_container_config(images.TOOLBOX, ["sort"], stdin_open=True, network_disabled=True)
+    container = client.create_container_from_config(config | {"StdinOnce": True})["Id"]
+    client.start(container)
+    client.close()
+    async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=True) as process:
+        await process.write_stdin(b"b\na\n")
+        await process.end_stdin()
+        assert await told(process) == (b"a\nb\n", b"")
+        assert await process.exit_code() == 0
+
+
+async def test_a_container_without_input_hears_nothing(dockerd: Dockerd) -> None:
+    container = start(dockerd, "sh", "-c", "while :; do echo; sleep 0.1; done")
+    async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=True) as process:
+        for _ in range(64):
+            await process.write_stdin(BLOCK)
+        await process.end_stdin()
+        assert await anext(process.output()) == (1, b"\n")
+
+
+async def test_the_terminal_of_a_container_gets_its_size(dockerd: Dockerd) -> None:
+    container = start(dockerd, "sh", "-c", "while read line; do stty size; done", flags=("-it",))
+    async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=False) as process:
+        await process.resize(TerminalSize(width=99, height=33))
+        await process.write_stdin(b"\n")
+        output, said = process.output(), b""
+        while b"33 99\r\n" not in said:
+            said += (await anext(output))[1]
+        run_docker(dockerd, "kill", container)
+        assert [data async for data in output] == []
+
+
+@pytest.fixture
+def mortal() -> Iterator[tuple[Dockerd, subprocess.Popen[bytes]]]:
+    """A Docker of its own, which may be killed; what it leaves is cleared away by another."""
+    daemon = Dockerd(Path(f"/tmp/podlane-mortal-{os.getpid()}"))
+    daemon.root.mkdir()
+    running = daemon.start()
+    try:
+        images.load(str(daemon.socket))
+        yield daemon, running
+    finally:
+        running.kill()
+        running.wait()
+        # It believes that its containerd still runs, as long as anybody's process has that number.
+        (daemon.root / "exec/containerd/containerd.pid").unlink(missing_ok=True)
+        revived = daemon.start()
+        run_docker(daemon, "rm", "-f", *run_docker(daemon, "ps", "-aq").split())
+        revived.terminate()
+        revived.wait()
+        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+            if line.split()[1].startswith(f"{daemon.root}/"):
+                run("umount", line.split()[1])
+        shutil.rmtree(daemon.root)
+
+
+async def test_docker_that_is_killed_is_told_of_and_not_waited_for(
+    mortal: tuple[Dockerd, subprocess.Popen[bytes]],
+) -> None:
+    daemon, running = mortal
+    container = start(daemon)
+    async with await execute(daemon, container, "sh", "-c", "echo; sleep 1000") as program:
+        output = program.output()
+        await anext(output)
+        running.kill()
+        assert [data async for _, data in output] == []
+        with pytest.raises(NotReady, match="does not answer"):
+            await program.exit_code()
+
+
+AGENT = """
+import asyncio, sys
+from pathlib import Path
+from node_agent.drivers.docker_streams import start_exec
+from node_agent.drivers.started import Started
+
+async def main():
+    socket, box, programs = sys.argv[1:]
+    started = Started(Path(programs))
+    held = [
+        await start_exec(socket, box, ("sleep", "7001"), stdin=True, tty=False, started=started),
+        await start_exec(socket, box, ("yes", "7002"), stdin=False, tty=True, started=started),
+        await start_exec(socket, box, ("sh", "-c", "trap : HUP; while :; do sleep 1; done"),
+                         stdin=False, tty=False, started=started),
+    ]
+    ended = await start_exec(socket, box, ("true",), stdin=False, tty=False, started=started)
+    async with ended:
+        await ended.exit_code()
+    print(len(held), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_what_a_killed_agent_left_behind_is_ended_by_the_next_and_nothing_else(
+    dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_exec, "HANGUP_SECONDS", 0.5)
+    box = start(dockerd)
+    ours = {"sleep 7001", "yes 7002", "sh -c trap : HUP; while :; do sleep 1; done"}
+
+    def runs() -> set[str]:
+        rows = run_docker(dockerd, "top", box, "-o", "pid,args").splitlines()[1:]
+        return {row.split(None, 1)[1] for row in rows} & {*ours, "sleep 7003"}
+
+    theirs = ("docker", "-H", f"unix://{dockerd.socket}", "exec", box, "sleep", "7003")
+    words = (sys.executable, "-c", AGENT, str(dockerd.socket), box, str(dockerd.socket.parent / "programs"))
+    with spawned(*theirs) as administrator, spawned(*words) as agent:
+        assert agent.stdout is not None
+        assert await asyncio.to_thread(agent.stdout.readline) == "3\n"
+        await until(lambda: runs() == {*ours, "sleep 7003"}, "all run")
+        agent.kill()
+        agent.wait()
+        started = noted(dockerd)
+        assert len(started.left) == 3
+        assert runs() == {*ours, "sleep 7003"}
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await kill_orphaned_execs(str(dockerd.socket), started)
+        assert runs() == {"sleep 7003"}
+        assert noted(dockerd).left == ()
+        assert administrator.poll() is None
+        run_docker(dockerd, "rm", "--force", box)
+
+
+async def test_what_was_noted_and_is_no_longer_or_never_began_is_crossed_off(
+    dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(docker_exec, "START_SECONDS", 0.1)
+    async with session(str(dockerd.socket)) as docker:
+        made = await docker_request(docker, "POST", f"/containers/{box}/exec", {"Cmd": ["sleep", "7004"]})
+    for identity in (made["Id"], "0" * 64):
+        ExecJournal(tmp_path).write_down(identity)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await kill_orphaned_execs(str(dockerd.socket), ExecJournal(tmp_path))
+    assert ExecJournal(tmp_path).left == ()
+
+
+async def test_without_docker_nothing_is_crossed_off_and_it_is_asked_again(
+    dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(docker_exec, "AGAIN_SECONDS", 0.01)
+    away = tmp_path / "docker.sock"
+    ExecJournal(tmp_path / "programs").write_down("0" * 64)
+    ending = asyncio.create_task(kill_orphaned_execs(str(away), ExecJournal(tmp_path / "programs")))
+    done, _ = await asyncio.wait({ending}, timeout=0.2)
+    assert not done
+    assert ExecJournal(tmp_path / "programs").left == ("0" * 64,)
+    away.symlink_to(dockerd.socket)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await ending
+    assert ExecJournal(tmp_path / "programs").left == ()
+
+
+@contextlib.contextmanager
+def spawned(*command: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that leads a session."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def test_a_process_of_another_container_is_never_touched() -> None:
+    with spawned("sleep", "1000") as other:
+        await process.hang_up(other.pid, "0123456789abcdef", 0.1)
+        assert other.poll() is None
+        await process.hang_up(other.pid, "", DEADLINE_SECONDS)
+        assert other.wait() == -signal.SIGHUP
+        await process.hang_up(other.pid, "", DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize(("later", "ended"), [(0.0, True), (-100.0, False), (100.0, False)])
+async def test_a_program_that_docker_gave_up_is_ended_and_another_of_its_number_is_not(
+    later: float, ended: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Docker says 126 of a program whose words nobody took, and it runs."""
+    started, noted_at = ExecJournal(tmp_path), time.time() + later
+    with spawned("sleep", "1000") as program:
+
+        async def inspect(*_: object) -> object:
+            return {"Running": False, "ExitCode": 126, "Pid": program.pid, "ContainerID": ""}
+
+        monkeypatch.setattr(docker_exec, "docker_request", inspect)
+        started.write_down("0" * 64)
+        os.utime(tmp_path / ("0" * 64), (noted_at, noted_at))
+        await kill_orphaned_execs("", ExecJournal(tmp_path))
+        assert started.since("0" * 64) == 0
+        assert (program.poll() == -signal.SIGHUP) == ended
+
+
+CHILD = """
+import subprocess
+child = subprocess.Popen(["sleep", "1000"])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+async def test_of_a_process_that_leads_no_group_only_it_is_ended() -> None:
+    with spawned(sys.executable, "-c", CHILD) as leader:
+        assert leader.stdout is not None
+        await process.hang_up(int(leader.stdout.readline()), "", DEADLINE_SECONDS)
+        assert leader.wait() == 0

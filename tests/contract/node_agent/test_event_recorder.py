@@ -1,0 +1,150 @@
+"""Events of the node agent, told to a real master."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from api.core.events import Event
+from api.core.node import Namespace
+from api.core.pod import Container, Pod, PodSpec
+from api.meta.types import ObjectMeta
+from node_agent.event_recorder import MAX_PENDING, EventRecorder
+from tests.testbed.apiserver.process import ApiServer
+
+SECONDS = 20.0
+POD = Pod(
+    metadata=ObjectMeta(name="web", namespace="red", uid="u-1"),
+    spec=PodSpec(containers=(Container(name="main", image="i"),)),
+)
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime.now(UTC)
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(microseconds=1)
+        return self.now
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path)
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+async def admin(server: ApiServer) -> AsyncIterator[Client]:
+    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
+        await client.create(Namespace(metadata=ObjectMeta(name="red")))
+        yield client
+
+
+@pytest.fixture
+async def node(server: ApiServer, admin: Client, tmp_path: Path) -> AsyncIterator[Client]:
+    path = tmp_path / "node"
+    path.write_text(await node_kubeconfig(admin, Kubeconfig.load(server.kubeconfig), "n1"))
+    async with Client(Kubeconfig.load(path)) as client:
+        yield client
+
+
+@asynccontextmanager
+async def running(recorder: EventRecorder) -> AsyncIterator[None]:
+    task = asyncio.create_task(recorder.loop.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def events(admin: Client, holds: Callable[[list[Event]], bool], namespace: str = "red") -> list[Event]:
+    """The events of a namespace, oldest first, once they are as expected."""
+    found: list[Event] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SECONDS):
+            while not holds(found):
+                await asyncio.sleep(0.02)
+                found = sorted((await admin.list(Event, namespace)).items, key=lambda one: one.metadata.name)
+    assert holds(found), [(one.reason, one.message, one.count) for one in found]
+    return found
+
+
+async def test_repeats_become_one_event_whenever_they_come(admin: Client, node: Client) -> None:
+    recorder = EventRecorder(node, "n1", Clock())
+    recorder.about_pod(POD, "BackOff", "waits", "main")
+    recorder.about_pod(POD, "BackOff", "waits", "main")
+    async with running(recorder):
+        (first,) = await events(admin, lambda found: [one.count for one in found] == [2])
+        recorder.about_pod(POD, "BackOff", "waits", "main")
+        recorder.about_pod(POD, "Started", "runs", "main")
+        found = await events(admin, lambda found: [one.count for one in found] == [3, 1])
+    assert found[0].metadata.uid == first.metadata.uid
+    assert (first.type, first.source.host, first.involved_object.field_path) == (
+        "Warning",
+        "n1",
+        "spec.containers{main}",
+    )
+
+
+async def test_an_event_that_somebody_deleted_is_told_anew(admin: Client, node: Client) -> None:
+    recorder = EventRecorder(node, "n1", Clock())
+    async with running(recorder):
+        recorder.about_pod(POD, "Killing", "stops", "main")
+        (first,) = await events(admin, lambda found: len(found) == 1)
+        await admin.delete(Event, first.metadata.name, "red")
+        recorder.about_pod(POD, "Killing", "stops", "main")
+        (second,) = await events(admin, lambda found: len(found) == 1)
+    assert (second.count, second.metadata.uid != first.metadata.uid) == (2, True)
+
+
+async def test_events_wait_for_a_master_that_is_away_and_the_newest_come_through(
+    server: ApiServer, admin: Client, node: Client
+) -> None:
+    recorder = EventRecorder(node, "n1", Clock())
+    server.stop()
+    async with running(recorder):
+        for number in range(MAX_PENDING + 5):
+            pod = replace(POD, metadata=replace(POD.metadata, uid=f"u-{number}", name=f"p-{number}"))
+            recorder.about_pod(pod, "Started", "runs", "main")
+        assert recorder.dropped == 5
+        server.start()
+        found = await events(admin, lambda found: len(found) == MAX_PENDING)
+    names = {one.involved_object.name for one in found}
+    assert "p-4" not in names
+    assert {"p-5", f"p-{MAX_PENDING + 4}"} <= names
+
+
+async def test_what_the_master_does_not_want_holds_nothing_up(admin: Client, node: Client) -> None:
+    recorder = EventRecorder(node, "n1", Clock())
+    async with running(recorder):
+        lost = replace(POD, metadata=replace(POD.metadata, namespace="nowhere", uid="u-2"))
+        recorder.about_pod(lost, "Started", "runs", "main")
+        recorder.about_pod(POD, "Started", "runs", "main")
+        await events(admin, lambda found: [one.reason for one in found] == ["Started"])
+
+
+async def test_one_object_does_not_flood_the_master(admin: Client, node: Client) -> None:
+    recorder = EventRecorder(node, "n1", Clock())
+    async with running(recorder):
+        for number in range(100):
+            recorder.about_pod(POD, "Failed", f"for another reason {number}", "main")
+        found = await events(admin, lambda found: sum(one.count for one in found) == 25)
+    assert len(found) == 11
+    assert found[-1].message == "(combined from similar events): for another reason 24"

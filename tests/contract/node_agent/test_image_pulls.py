@@ -1,0 +1,145 @@
+"""What becomes of the pull of an image when its registry is slow, silent or in trouble; the registry is our own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from aiohttp import web
+
+from node_agent.docker.client import DockerClient, LogLimits
+from node_agent.docker.pull import RegistryUnavailable
+from node_agent.images.pull_backoff import DEFAULT_LIMITS, PullLimits
+from reconcile.errors import NotReady
+from tests.testbed.docker.containers import add_image
+from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
+from tests.testbed.docker.registry import SCHEMA, digest, packed
+
+NUMBER = count(1)
+
+
+@dataclass(slots=True)
+class Desk:
+    """A registry that gives manifests and blobs once it may, and knows who is asking."""
+
+    blobs: dict[str, bytes]
+    manifest: bytes
+    address: str = ""
+    status: int = 200
+    manifests: asyncio.Event = field(default_factory=asyncio.Event)
+    layers: asyncio.Event = field(default_factory=asyncio.Event)
+    asking: set[str] = field(default_factory=set)
+    most: int = 0
+
+    async def head(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        self.asking.add(name)
+        self.most = max(self.most, len(self.asking))
+        await self.manifests.wait()
+        self.asking.discard(name)
+        headers = {"Docker-Content-Digest": digest(self.manifest)}
+        return web.Response(body=self.manifest, content_type=SCHEMA, headers=headers, status=self.status)
+
+    async def blob(self, request: web.Request) -> web.Response:
+        await self.layers.wait()
+        return web.Response(body=self.blobs[request.match_info["digest"]])
+
+
+async def ping(_: web.Request) -> web.Response:
+    return web.json_response({})
+
+
+async def taken_away(dockerd: Dockerd, name: str) -> tuple[dict[str, bytes], bytes]:
+    """An image that Docker has no more."""
+    real = driver(dockerd, DEFAULT_LIMITS)
+    await add_image(real, name)
+    parts = packed(dockerd, name)
+    [image] = [one for one in await real.stored_images() if name in one.names]
+    await real.remove_image(image)
+    real.close()
+    return parts
+
+
+@asynccontextmanager
+async def serving(dockerd: Dockerd) -> AsyncIterator[Desk]:
+    desk = Desk(*await taken_away(dockerd, f"podlane/carried-{next(NUMBER)}:1"))
+    app = web.Application()
+    app.router.add_get("/v2/", ping)
+    app.router.add_get("/v2/{name:.+}/manifests/{tag}", desk.head)
+    app.router.add_get("/v2/{name:.+}/blobs/{digest}", desk.blob)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    desk.address = f"{host}:{port}"
+    try:
+        yield desk
+    finally:
+        desk.manifests.set()
+        desk.layers.set()
+        await runner.cleanup()
+
+
+def driver(dockerd: Dockerd, limits: PullLimits) -> DockerClient:
+    return DockerClient(str(dockerd.socket), LogLimits(20_000, 2), pulls=limits)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_pull_without_progress_is_given_up_and_another_gets_its_turn(dockerd: Dockerd) -> None:
+    async with serving(dockerd) as desk:
+        real = driver(dockerd, PullLimits(patience=0.5))
+        desk.manifests.set()
+        with pytest.raises(NotReady, match=r"Cancel pulling image '127.*:1': no progress for 0\.5s"):
+            await real.pull(f"{desk.address}/slow:1")
+        desk.layers.set()
+        pulled = await real.pull(f"{desk.address}/slow:1")
+        assert await real.image_id(f"{desk.address}/slow:1")
+        assert pulled.seconds > 0
+        real.close()
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_so_many_pulls_run_at_once(dockerd: Dockerd, at_once: int) -> None:
+    async with serving(dockerd) as desk:
+        real = driver(dockerd, PullLimits(at_once))
+        pulls = [asyncio.create_task(real.pull(f"{desk.address}/at-once-{number}:1")) for number in range(3)]
+        await until(lambda: len(desk.asking) == at_once)
+        desk.manifests.set()
+        desk.layers.set()
+        await asyncio.gather(*pulls)
+        assert desk.most == at_once
+        real.close()
+
+
+async def test_a_registry_in_trouble_is_told_from_one_that_refuses(dockerd: Dockerd) -> None:
+    async with serving(dockerd) as desk:
+        real = driver(dockerd, PullLimits())
+        desk.manifests.set()
+        desk.status = 503
+        with pytest.raises(RegistryUnavailable, match="503"):
+            await real.pull(f"{desk.address}/trouble:1")
+        real.close()
+
+
+async def test_a_pull_that_nobody_wants_any_more_leaves_its_turn_to_others(dockerd: Dockerd) -> None:
+    async with serving(dockerd) as desk:
+        real = driver(dockerd, PullLimits())
+        unwanted = asyncio.create_task(real.pull(f"{desk.address}/unwanted:1"))
+        await until(lambda: "unwanted" in desk.asking)
+        unwanted.cancel()
+        wanted = asyncio.create_task(real.pull(f"{desk.address}/wanted:1"))
+        await until(lambda: "wanted" in desk.asking)
+        desk.manifests.set()
+        desk.layers.set()
+        await wanted
+        assert unwanted.cancelled()
+        real.close()

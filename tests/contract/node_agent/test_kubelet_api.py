@@ -1,0 +1,202 @@
+"""The agent's door on a port of its own: who gets in, and what for; the master answers its questions."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from master.auth import pki
+from node_agent.server.auth import ALLOWED_SECONDS, REFUSED_SECONDS, TOKEN_SECONDS, RequestAuth
+from node_agent.server.server import Route, Server, require_client_certificates
+from reconcile.errors import Refused
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.untyped_client import UntypedClient
+
+NODE = "node-1"
+READER = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+PATHS = ("/pods", "/stats/summary", "/metrics/resource", "/exec/red/web/main", "/healthz")
+
+
+def authority(server: ApiServer) -> pki.Authority:
+    directory = server.kubeconfig.parent / "state" / "pki"
+    key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return pki.Authority(key, x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes()))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Agent:
+    """A door behind which every path of PATHS answers with its own name."""
+
+    def __init__(self, url: str, ca: pki.Authority, root: Path, clock: Clock) -> None:
+        self.url = url
+        self.clock = clock
+        self._ca = ca
+        self._root = root
+
+    @asynccontextmanager
+    async def called_by(self, user: str, *groups: str) -> AsyncIterator[aiohttp.ClientSession]:
+        """Somebody with a certificate of the cluster's, or nobody where the name is empty."""
+        context = ssl.create_default_context(cadata=self._ca.pem.decode())
+        if user:
+            identity = pki.client_identity(self._ca, user, groups, datetime.datetime.now(datetime.UTC))
+            (self._root / "caller.pem").write_bytes(identity.key + identity.certificate)
+            context.load_cert_chain(self._root / "caller.pem")
+        async with aiohttp.ClientSession(self.url, connector=aiohttp.TCPConnector(ssl=context)) as session:
+            yield session
+
+
+@pytest.fixture
+async def agent(server: ApiServer, tmp_path: Path) -> AsyncIterator[Agent]:
+    ca, clock = authority(server), Clock()
+    pem = pki.server_certificate(ca, tmp_path, ("127.0.0.1",), datetime.datetime.now(datetime.UTC))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    admin = Kubeconfig.load(server.kubeconfig)
+    async with Client(admin) as client:
+        (tmp_path / "node").write_text(await node_kubeconfig(client, admin, NODE))
+    async with Client(Kubeconfig.load(tmp_path / "node")) as client:
+        routes = tuple(Route(path, _named, ("GET", "POST")) for path in PATHS)
+        door = Server(
+            "127.0.0.1", 0, require_client_certificates(ca.pem, context), RequestAuth(client, NODE, clock), routes
+        )
+        await door.listen()
+        yield Agent(f"https://127.0.0.1:{door.port}", ca, tmp_path, clock)
+        await door.stop()
+
+
+async def _named(http: web.Request) -> web.Response:
+    return web.Response(text=http.path)
+
+
+async def asked(session: aiohttp.ClientSession, path: str, token: str = "", method: str = "GET") -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with session.request(method, path, headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_nobody_gets_in_without_a_name(agent: Agent) -> None:
+    async with agent.called_by("") as session:
+        for path in (*PATHS, "/nowhere"):
+            assert await asked(session, path) == (401, "Unauthorized")
+        assert await asked(session, "/pods", token="made.up.token") == (401, "Unauthorized")
+
+
+async def test_the_api_servers_own_certificate_opens_everything_also_while_it_is_away(
+    agent: Agent, server: ApiServer
+) -> None:
+    async with agent.called_by("kube-apiserver-kubelet-client", "system:masters") as session:
+        for path in PATHS:
+            assert await asked(session, path) == (200, path)
+        server.stop()
+        try:
+            assert await asked(session, "/pods") == (200, "/pods")
+            async with agent.called_by("eve") as other:
+                code, words = await asked(other, "/pods")
+                assert (code, words.partition(" (")[0]) == (500, "Authorization error")
+                assert await asked(other, "/pods", token="x") == (code, words)
+            async with agent.called_by("") as nobody:
+                assert await asked(nobody, "/pods", token="x") == (401, "Unauthorized")
+        finally:
+            server.start()
+
+
+async def test_rights_are_those_on_parts_of_the_node(agent: Agent, door: UntypedClient) -> None:
+    await door.make(READER, name="figures", rules=[{"apiGroups": [""], "resources": ["nodes/stats"], "verbs": ["get"]}])
+    await door.make(READER, name="lists", rules=[{"apiGroups": [""], "resources": ["nodes/pods"], "verbs": ["get"]}])
+    await door.make(
+        READER, name="everything-of-nodes", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}]
+    )
+    for role, user in (("figures", "fred"), ("lists", "lisa"), ("everything-of-nodes", "paul")):
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+        await door.make(BINDINGS, name=user, roleRef=reference, subjects=[subject])
+    allowed = {}
+    for user in ("fred", "lisa", "paul", "eve"):
+        async with agent.called_by(user) as session:
+            allowed[user] = [path for path in PATHS if (await asked(session, path))[0] == 200]
+            assert {(await asked(session, path, method="POST"))[0] for path in PATHS} == {403}
+    assert allowed == {
+        "fred": ["/stats/summary"],
+        "lisa": ["/pods"],
+        "paul": ["/pods", "/exec/red/web/main", "/healthz"],
+        "eve": [],
+    }
+    async with agent.called_by("eve") as session:
+        words = "Forbidden (user=eve, verb=get, resource=nodes, subresource(s)=[pods proxy])"
+        assert await asked(session, "/pods") == (403, words)
+
+
+async def test_answers_are_kept_for_a_while(agent: Agent, door: UntypedClient) -> None:
+    await door.make(READER, name="mighty", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["*"]}])
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "mighty"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "max"}
+    async with agent.called_by("max") as session:
+        assert (await asked(session, "/pods"))[0] == 403
+        await door.make(BINDINGS, name="max", roleRef=reference, subjects=[subject])
+        assert (await asked(session, "/pods"))[0] == 403
+        agent.clock.now += REFUSED_SECONDS
+        assert (await asked(session, "/pods"))[0] == 200
+        await door.ask("DELETE", f"{BINDINGS}/max")
+        assert (await asked(session, "/pods"))[0] == 200
+        agent.clock.now += ALLOWED_SECONDS
+        assert (await asked(session, "/pods"))[0] == 403
+
+
+async def test_a_token_is_its_account_as_long_as_it_is_good(agent: Agent, door: UntypedClient) -> None:
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    await door.make(accounts, name="robot")
+    answer = await door.ask("POST", f"{accounts}/robot/token", {"spec": {}})
+    token = answer["status"]["token"]
+    await door.make(READER, name="robots", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}])
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "robots"}
+    subject = {"kind": "ServiceAccount", "name": "robot", "namespace": "default"}
+    await door.make(BINDINGS, name="robots", roleRef=reference, subjects=[subject])
+    async with agent.called_by("") as session:
+        assert await asked(session, "/pods", token) == (200, "/pods")
+        await door.ask("DELETE", f"{accounts}/robot")
+        assert (await asked(session, "/pods", token))[0] == 200
+        agent.clock.now += TOKEN_SECONDS
+        assert await asked(session, "/pods", token) == (401, "Unauthorized")
+
+
+async def test_a_certificate_of_another_authority_ends_the_connection(agent: Agent, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = pki.authority(tmp_path / "other", datetime.datetime.now(datetime.UTC))
+    stranger = Agent(agent.url, other, tmp_path / "other", agent.clock)
+    context_authority = agent._ca
+    async with stranger.called_by("root", "system:masters") as session:
+        connector = session.connector
+        assert isinstance(connector, aiohttp.TCPConnector)
+        assert isinstance(connector._ssl, ssl.SSLContext)
+        connector._ssl.load_verify_locations(cadata=context_authority.pem.decode())
+        with pytest.raises(aiohttp.ClientError):
+            await asked(session, "/pods")
+
+
+def test_an_authority_is_a_certificate_or_there_is_none() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    assert require_client_certificates(b"", context).verify_mode is ssl.CERT_NONE
+    with pytest.raises(Refused, match="no certificate in PEM"):
+        require_client_certificates(b"nonsense", context)

@@ -1,0 +1,155 @@
+"""Connections into the network namespace of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.process import run
+from node_agent.network import dial
+from node_agent.network.dial import dial_in_namespace
+from reconcile.errors import Gone, Refused
+from streams.connection import Connection
+from tests.testbed.docker.containers import sockets, until
+from tests.testbed.namespaces import inside
+
+
+@pytest.fixture
+def inhabitant(pod: str) -> Iterator[int]:
+    """The pid of a process of the pod."""
+    name = Path(pod).name
+    run("ip", "-n", name, "link", "set", "lo", "up")
+    with subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"]) as process:
+        own = os.readlink("/proc/self/ns/net")
+        while os.readlink(f"/proc/{process.pid}/ns/net") == own:
+            pass
+        yield process.pid
+        process.kill()
+
+
+def listening(pod: str, family: socket.AddressFamily, address: str, port: int = 0) -> socket.socket:
+    with inside(Path(pod).name):
+        return socket.create_server((address, port), family=family)
+
+
+def answer(server: socket.socket) -> bytes:
+    """What the next who connects says until its end; it is told goodbye."""
+    with server.accept()[0] as client:
+        said = b""
+        while data := client.recv(1 << 16):
+            said += data
+        client.sendall(b"goodbye")
+    return said
+
+
+def namespaces() -> set[str]:
+    """Those of all threads of this process."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # One that ends.
+            found.add(os.readlink(task / "ns/net"))
+    return found
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+async def test_a_server_on_either_loopback_is_reached(
+    pod: str, inhabitant: int, family: socket.AddressFamily, address: str
+) -> None:
+    before = sockets()
+    with listening(pod, family, address) as server:
+        said = asyncio.create_task(asyncio.to_thread(answer, server))
+        connection = await dial_in_namespace(inhabitant, server.getsockname()[1])
+        await connection.write(b"hello" * 100_000)
+        await connection.end()
+        assert await connection.read() == b"goodbye"
+        assert await connection.read() == b""
+        assert await said == b"hello" * 100_000
+        connection.abort()
+    await until(lambda: sockets() <= before, "no socket is left")
+
+
+async def test_of_two_servers_that_of_ipv4_is_reached(pod: str, inhabitant: int) -> None:
+    with listening(pod, socket.AF_INET, "127.0.0.1") as first:
+        port = first.getsockname()[1]
+        with listening(pod, socket.AF_INET6, "::1", port) as second:
+            second.setblocking(False)
+            connection = await dial_in_namespace(inhabitant, port)
+            first.accept()[0].close()
+            connection.abort()
+            with pytest.raises(BlockingIOError):
+                second.accept()
+
+
+async def test_where_nobody_listens_the_words_are_those_of_the_reference(inhabitant: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as outside:
+        port = outside.getsockname()[1]
+        with pytest.raises(Refused) as caught:
+            await dial_in_namespace(inhabitant, port)
+    assert str(caught.value) == (
+        f'failed to connect to localhost:{port} inside namespace "/proc/{inhabitant}/ns/net", '
+        f"IPv4: dial tcp4 127.0.0.1:{port}: connect: connection refused "
+        f"IPv6 dial tcp6 [::1]:{port}: connect: connection refused"
+    )
+
+
+async def test_without_ipv6_the_words_say_so(pod: str, inhabitant: int) -> None:
+    run("ip", "netns", "exec", Path(pod).name, "sysctl", "-qw", "net.ipv6.conf.lo.disable_ipv6=1")
+    with pytest.raises(Refused, match=r"IPv6 dial tcp6 \[::1\]:9: connect: cannot assign requested address$"):
+        await dial_in_namespace(inhabitant, 9)
+
+
+async def test_a_server_that_does_not_answer_is_not_waited_for(
+    pod: str, inhabitant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dial, "CONNECT_SECONDS", 0.2)
+    with listening(pod, socket.AF_INET, "127.0.0.1") as server:
+        server.listen(0)
+        queue: list[Connection] = []
+        with pytest.raises(Refused, match=r"dial tcp4 127.0.0.1:\d+: i/o timeout IPv6 dial"):
+            await stand_in_line(queue, inhabitant, server.getsockname()[1])
+        for connection in queue:
+            connection.abort()
+
+
+async def stand_in_line(queue: list[Connection], inhabitant: int, port: int) -> None:
+    while True:
+        queue.append(await dial_in_namespace(inhabitant, port))
+
+
+@pytest.fixture
+def nobody() -> int:
+    """The pid of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+async def test_a_process_that_is_gone_takes_its_namespace_along(nobody: int) -> None:
+    with pytest.raises(Gone, match=f"/proc/{nobody}/ns/net: No such file or directory; the sandbox is gone"):
+        await dial_in_namespace(nobody, 80)
+
+
+async def test_no_thread_stays_there_and_nothing_else_does(pod: str, inhabitant: int) -> None:
+    before, threads = sockets(), threading.active_count()
+    with listening(pod, socket.AF_INET, "127.0.0.1") as server:
+        server.listen(200)
+        port = server.getsockname()[1]
+        connections = await asyncio.gather(*(dial_in_namespace(inhabitant, port) for _ in range(100)))
+        await until(lambda: namespaces() == {os.readlink("/proc/self/ns/net")}, "every thread has ended there")
+        for connection in connections:
+            connection.abort()
+    for number in range(20):
+        dialling = asyncio.create_task(dial_in_namespace(inhabitant, 9))
+        for _ in range(number):
+            await asyncio.sleep(0)
+        dialling.cancel()
+        await asyncio.gather(dialling, return_exceptions=True)
+    await until(lambda: threading.active_count() <= threads and sockets() <= before, "all is as it was")

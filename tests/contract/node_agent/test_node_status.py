@@ -1,0 +1,200 @@
+"""What a node tells of itself, told to a real master that loses patience soon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client, NotFound
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import NODE_LEASES, Lease, Node, Taint
+from api.meta.types import Condition, ObjectReference
+from node_agent.eviction.thresholds import Pressure
+from node_agent.node.node_status import NodeHealth, NodeIdentity
+from node_agent.node.status_loop import NodeReporter
+from tests.testbed.apiserver.process import ApiServer
+from tests.unit.node_agent.make import HOST_FACTS
+
+SECONDS = 20.0
+SELF = NodeIdentity(name="n1", address="10.245.2.3", max_pods=110, taints=(Taint(key="new", effect="NoSchedule"),))
+THEIRS = Condition(type="NetworkUnavailable", status="False", reason="Routes", message="made")
+
+
+@dataclass
+class World:
+    server: ApiServer
+    admin: Client
+    node: Client
+    told: list[tuple[str, str]] = field(default_factory=list)
+
+    def report(self, renew_seconds: float = 10.0) -> NodeReporter:
+        def tell(about: ObjectReference, reason: str, message: str) -> None:
+            assert (about.kind, about.uid) == ("Node", "n1")
+            self.told.append((reason, message))
+
+        return NodeReporter(self.node, SELF, renew_seconds, tell, lambda: None)
+
+    async def shown(self) -> Node:
+        return await self.admin.get(Node, "n1")
+
+    async def is_well(self) -> bool:
+        """Whether the master has no taints of its own on it."""
+        return (await self.shown()).spec.taints == SELF.taints
+
+    async def lease(self) -> Lease | None:
+        try:
+            return await self.admin.get(Lease, "n1", NODE_LEASES)
+        except NotFound:
+            return None
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path, "--node-monitor-grace-seconds", "2")
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
+    config = Kubeconfig.load(server.kubeconfig)
+    async with Client(config) as admin:
+        path = tmp_path / "node"
+        path.write_text(await node_kubeconfig(admin, config, "n1"))
+        async with Client(Kubeconfig.load(path)) as node:
+            yield World(server, admin, node)
+
+
+@asynccontextmanager
+async def running(*work: Awaitable[None]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not await holds():
+            await asyncio.sleep(0.02)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def ready(node: Node) -> str:
+    return next(row.status for row in node.status.conditions if row.type == "Ready")
+
+
+async def test_a_host_registers_and_writes_only_what_has_changed(world: World) -> None:
+    report = world.report()
+    async with running(report.mirror.run()):
+        await report.write(HOST_FACTS, NodeHealth("starting"), now())
+        first = await world.shown()
+        assert (ready(first), first.spec.taints[:1]) == ("False", SELF.taints)
+        await report.write(HOST_FACTS, NodeHealth(""), now())
+        await until(world.is_well)
+        second = await world.shown()
+        assert ready(second) == "True"
+        await report.write(HOST_FACTS, NodeHealth(""), now())
+        assert await world.shown() == second
+        await report.write(HOST_FACTS, NodeHealth("", Pressure(disk=True)), now())
+        assert await world.shown() != second
+    begun = ["Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
+    assert [reason for reason, _ in world.told] == [*begun, "NodeReady", "NodeHasDiskPressure"]
+
+
+async def test_what_others_say_of_the_node_stays_and_what_is_ours_is_put_right(world: World) -> None:
+    report = world.report()
+    async with running(report.mirror.run()):
+        await report.write(HOST_FACTS, NodeHealth(""), now())
+        node = await world.shown()
+        others = replace(node.status, conditions=(THEIRS,), addresses=())
+        await world.admin.update_status(replace(node, status=others))
+
+        async def mended() -> bool:
+            await report.write(HOST_FACTS, NodeHealth(""), now())
+            found = await world.shown()
+            return {row.type for row in found.status.conditions} >= {"Ready", THEIRS.type} and bool(
+                found.status.addresses
+            )
+
+        await until(mended)
+        assert THEIRS in (await world.shown()).status.conditions
+
+
+async def test_an_agent_that_starts_again_finds_its_node_and_tells_of_a_reboot(world: World) -> None:
+    await world.report().write(HOST_FACTS, NodeHealth(""), now())
+    before = await world.shown()
+    await world.admin.patch(Node, "n1", "", {"metadata": {"labels": {"kubernetes.io/arch": "vax", "disk": "ssd"}}})
+    await world.report().write(changed(HOST_FACTS, boot_id="b2"), NodeHealth(""), now())
+    after = await world.shown()
+    assert after.metadata.uid == before.metadata.uid
+    assert (after.metadata.labels["kubernetes.io/arch"], after.metadata.labels["disk"]) == ("amd64", "ssd")
+    assert after.status.node_info is not None
+    assert after.status.node_info.boot_id == "b2"
+    assert ("Rebooted", "Node n1 has been rebooted, boot id: b2") in world.told
+
+
+async def test_a_node_that_was_deleted_registers_again(world: World) -> None:
+    report = world.report()
+    async with running(report.mirror.run()):
+        await report.write(HOST_FACTS, NodeHealth(""), now())
+        first = (await world.shown()).metadata.uid
+        await until(lambda: _holds(bool(report.mirror.items)))
+        await world.admin.delete(Node, "n1")
+        await until(lambda: _holds(not report.mirror.items))
+        await report.write(HOST_FACTS, NodeHealth(""), now())
+        assert (await world.shown()).metadata.uid != first
+
+
+async def _holds(value: bool) -> bool:
+    return value
+
+
+async def test_a_node_lives_as_long_as_it_renews_its_lease(world: World) -> None:
+    report = world.report(renew_seconds=0.2)
+    async with running(report.mirror.run()):
+        async with running(report.heart.run()):
+            await report.write(HOST_FACTS, NodeHealth(""), now())
+            uid = (await world.shown()).metadata.uid
+
+            async def renewed_often() -> bool:
+                found = await world.lease()
+                return found is not None and int(found.metadata.resource_version) > begin + 15
+
+            begin = int((await world.shown()).metadata.resource_version)
+            await until(renewed_often)  # Three seconds of renewals, against a patience of two.
+            assert ready(await world.shown()) == "True"
+            found = await world.lease()
+            assert found is not None
+            assert [owner.uid for owner in found.metadata.owner_references] == [uid]
+        await until(lambda: _is("Unknown", world))
+        await report.write(HOST_FACTS, NodeHealth(""), now())
+        await until(lambda: _is("True", world))
+    await world.admin.delete(Node, "n1")
+
+    async def gone() -> bool:
+        return await world.lease() is None
+
+    await until(gone)
+
+
+async def _is(status: str, world: World) -> bool:
+    return ready(await world.shown()) == status

@@ -1,0 +1,230 @@
+"""Statuses of pods, written to a real master."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client, Event, NotFound
+from api.client.kubeconfig import Kubeconfig
+from api.core.node import Node
+from api.core.pod import (
+    Container,
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStatus,
+    HostIP,
+    Pod,
+    PodIP,
+    PodSpec,
+    PodStatus,
+)
+from api.meta.types import Condition, ObjectMeta
+from node_agent.pods.status_manager import StatusManager
+from tests.testbed.apiserver.process import ApiServer
+
+SECONDS = 20.0
+GATE = Condition(type="example.com/lb", status="True")
+SPEC = PodSpec(node_name="n1", containers=(Container(name="main", image="i"),))
+
+
+def status(phase: str = "Running", address: str = "10.128.0.2", reason: str = "") -> PodStatus:
+    kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    since = "2026-01-01T00:00:00Z"
+    rows = tuple(Condition(type=kind, status="True", reason=reason, last_transition_time=since) for kind in kinds)
+    running = ContainerState(running=ContainerStateRunning(started_at=since))
+    return PodStatus(
+        phase=phase,
+        conditions=rows,
+        reason=reason,
+        host_ip="10.245.2.3",
+        host_ips=(HostIP(ip="10.245.2.3"),),
+        pod_ip=address,
+        pod_ips=(PodIP(ip=address),) if address else (),
+        container_statuses=(ContainerStatus(name="main", state=running, ready=True),),
+        qos_class="BestEffort",
+    )
+
+
+@dataclass
+class World:
+    """A master with one pod on node n1, and the node's writer."""
+
+    server: ApiServer
+    admin: Client
+    node: Client
+    shown: dict[str, Pod] = field(default_factory=dict)
+
+    def writer(self) -> StatusManager:
+        return StatusManager(self.node, lambda: self.shown)
+
+    async def make(self) -> Pod:
+        return await self.admin.create(Pod(metadata=ObjectMeta(name="web", namespace="default"), spec=SPEC))
+
+    async def pod(self) -> Pod | None:
+        try:
+            return await self.admin.get(Pod, "web", "default")
+        except NotFound:
+            return None
+
+    async def until(self, holds: Callable[[Pod | None], bool]) -> Pod | None:
+        found = await self.pod()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SECONDS):
+                while not holds(found):
+                    await asyncio.sleep(0.02)
+                    found = await self.pod()
+        assert holds(found), found
+        return found
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path)
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
+    config = Kubeconfig.load(server.kubeconfig)
+    async with Client(config) as admin:
+        path = tmp_path / "node"
+        path.write_text(await node_kubeconfig(admin, config, "n1"))
+        async with Client(Kubeconfig.load(path)) as node:
+            await node.create(Node(metadata=ObjectMeta(name="n1")))
+            yield World(server, admin, node)
+
+
+@asynccontextmanager
+async def running(writer: StatusManager) -> AsyncIterator[None]:
+    task = asyncio.create_task(writer.loop.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_only_what_is_ours_is_written_and_what_is_over_goes(world: World) -> None:
+    pod = await world.make()
+    gated = replace(pod, status=replace(pod.status, conditions=(GATE,), nominated_node_name="n9"))
+    await world.admin.update_status(gated)
+    writer = world.writer()
+    async with running(writer):
+        writer.say(pod, status("Pending", "10.128.0.9", reason="FailedCreatePodSandBox"))
+        await world.until(lambda found: found is not None and found.status.pod_ip == "10.128.0.9")
+        writer.say(pod, status())
+        found = await world.until(lambda found: found is not None and found.status.phase == "Running")
+    assert found is not None
+    assert replace(found.status, conditions=()) == replace(status(), conditions=(), nominated_node_name="n9")
+    assert sorted(found.status.conditions, key=lambda row: row.type) == sorted(
+        (*status().conditions, GATE), key=lambda row: row.type
+    )
+
+
+async def test_what_somebody_else_wrote_over_it_is_put_right(world: World) -> None:
+    pod = await world.make()
+    writer = world.writer()
+    async with running(writer):
+        writer.say(pod, status())
+        found = await world.until(lambda found: found is not None and found.status.phase == "Running")
+        assert found is not None
+        world.shown = {pod.metadata.uid: found}
+        changed = await world.admin.update_status(replace(found, status=replace(found.status, phase="Failed")))
+        world.shown = {pod.metadata.uid: changed}
+        writer.loop.wake()
+        await world.until(lambda found: found is not None and found.status.phase == "Running")
+
+
+async def test_a_status_that_stands_is_not_written_again(world: World) -> None:
+    pod = await world.make()
+    await world.admin.update_status(replace(pod, status=replace(pod.status, conditions=(GATE,))))
+    writer = world.writer()
+    async with running(writer):
+        writer.say(pod, status())
+        found = await world.until(lambda found: found is not None and found.status.phase == "Running")
+        assert found is not None
+        world.shown = {pod.metadata.uid: found}
+        other = await world.admin.create(Pod(metadata=ObjectMeta(name="other", namespace="default"), spec=SPEC))
+        writer.say(other, status("Failed"))
+        async with asyncio.timeout(SECONDS):
+            while (await world.admin.get(Pod, "other", "default")).status.phase != "Failed":
+                await asyncio.sleep(0.02)
+    assert await world.pod() == found
+
+
+async def test_the_last_status_is_written_before_the_pod_is_deleted(world: World) -> None:
+    pod = await world.make()
+    watch = world.admin.watch(Pod, pod.metadata.resource_version)
+    await world.admin.delete(Pod, "web", "default", grace_seconds=30)
+    writer = world.writer()
+    async with running(writer), asyncio.timeout(SECONDS):
+        writer.end(pod)
+        writer.say(pod, status("Failed"))
+        last = [event async for event in _until_deleted(watch)][-1]
+    assert last.object.status.phase == "Failed"
+    assert last.object.status.conditions == status().conditions
+
+
+async def _until_deleted(watch: AsyncIterator[Event[Pod]]) -> AsyncIterator[Event[Pod]]:
+    async for event in watch:
+        yield event
+        if event.type == "DELETED":
+            return
+
+
+async def test_a_master_that_is_away_gets_the_newest_status_and_the_deletion_later(world: World) -> None:
+    pod = await world.make()
+    await world.admin.delete(Pod, "web", "default", grace_seconds=30)
+    world.server.stop()
+    writer = world.writer()
+    async with running(writer):
+        writer.say(pod, status("Running"))
+        writer.say(pod, status("Failed"))
+        writer.end(pod)
+        async with asyncio.timeout(SECONDS):
+            while not writer.loop.failures:
+                await asyncio.sleep(0.02)
+        world.server.start()
+        await world.until(lambda found: found is None)
+
+
+async def test_a_pod_whose_status_cannot_be_written_is_not_deleted(world: World) -> None:
+    pod = await world.make()
+    await world.admin.delete(Pod, "web", "default", grace_seconds=30)
+    writer = world.writer()
+    bad = replace(status("Failed"), conditions=(Condition(type="Ready", status="True", observed_generation="x"),))  # type: ignore[arg-type]
+    async with running(writer):
+        writer.say(pod, bad)
+        writer.end(pod)
+        async with asyncio.timeout(SECONDS):
+            while writer.loop.failures < 2:
+                await asyncio.sleep(0.02)
+        assert await world.pod() is not None
+        writer.say(pod, status("Failed"))
+        await world.until(lambda found: found is None)
+
+
+async def test_another_pod_of_that_name_is_left_alone(world: World) -> None:
+    pod = await world.make()
+    await world.admin.delete(Pod, "web", "default", grace_seconds=0)
+    successor = await world.make()
+    writer = world.writer()
+    async with running(writer):
+        writer.say(pod, status("Failed"))
+        writer.end(pod)
+        async with asyncio.timeout(SECONDS):
+            while writer.is_ending(pod.metadata.uid):
+                await asyncio.sleep(0.02)
+    assert await world.pod() == successor

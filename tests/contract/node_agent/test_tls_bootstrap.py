@@ -1,0 +1,326 @@
+"""Machines that join by a token, and nodes that keep their certificates good, against a real master."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime
+import ssl
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
+from api.client.client import ApiError, Client, Forbidden
+from api.client.kubeconfig import Kubeconfig
+from api.core.certificates import (
+    APPROVED,
+    CLIENT_USAGES,
+    NODE_CLIENT,
+    NODE_SERVING,
+    SERVER_USAGES,
+    CertificateSigningRequest,
+    CertificateSigningRequestSpec,
+    csr_condition,
+)
+from api.core.config import Secret
+from api.core.node import Node, NodeAddress, NodeStatus
+from api.meta.types import Condition, ObjectMeta
+from api.pki import keys
+from api.pki.pem import Subject
+from node_agent.certificates.client import ClientCertificate, load_kubeconfig
+from node_agent.certificates.csr import CertificateSpec, request_certificate
+from node_agent.certificates.serving import ServingCertificate
+from node_agent.config import Settings
+from reconcile.errors import NotReady
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.untyped_client import UntypedClient
+
+PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+HOUR = datetime.timedelta(hours=1)
+ADDRESS = "authentication.podlane.io/address"
+KUBERNETES = "kubernetes.default.svc"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an agent keeps its files."""
+
+    root: Path
+    settings: Settings
+
+
+async def place(root: Path, administrator: Client, server: ApiServer, name: str) -> Place:
+    first = root / "bootstrap"
+    first.write_text(await bootstrap_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), HOUR))
+    settings = Settings(
+        node_name=name,
+        node_ip="10.245.9.9",
+        kubeconfig=str(root / "kubeconfig"),
+        bootstrap_kubeconfig=str(first),
+        state_dir=str(root / "state"),
+        server_tls_bootstrap=True,
+    )
+    return Place(root, settings)
+
+
+@pytest.fixture
+async def administrator(server: ApiServer) -> AsyncIterator[Client]:
+    async with Client(Kubeconfig.load(server.kubeconfig)) as client:
+        yield client
+
+
+async def test_a_machine_joins_by_a_token_and_keeps_its_certificate(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    here = await place(tmp_path, administrator, server, "joins")
+    config = await load_kubeconfig(here.settings)
+    assert keys.read(config.certificate).subject == Subject("system:node:joins", ("system:nodes",))
+    assert (tmp_path / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    assert list((tmp_path / "state" / "pki").iterdir()) == []
+    (asked,) = await _asked_of(administrator, NODE_CLIENT)
+    assert asked.spec.username.startswith("system:bootstrap:")
+    approved = csr_condition(asked, APPROVED)
+    assert approved is not None
+    assert approved.reason == "AutoApproved"
+    # The token is needed no more: the next start is by the certificate.
+    (tmp_path / "bootstrap").unlink()
+    again = await load_kubeconfig(here.settings)
+    assert again.certificate == config.certificate
+    async with Client(again) as node:
+        await node.create(Node(metadata=ObjectMeta(name="joins"), status=NodeStatus()))
+        with pytest.raises(Forbidden):
+            await node.create(Node(metadata=ObjectMeta(name="another"), status=NodeStatus()))
+
+
+async def test_a_token_that_is_over_or_wrong_is_nobody(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    config = Kubeconfig.load(server.kubeconfig)
+    text = await bootstrap_kubeconfig(administrator, config, -HOUR)
+    token = yaml.safe_load(text)["users"][0]["user"]["token"]
+    for one in (token, f"{token[:-1]}!", "aaaaaa.bbbbbbbbbbbbbbbb"):
+        async with Client(Kubeconfig(config.server, config.ca, token=one)) as nobody:
+            with pytest.raises(ApiError) as refused:
+                await nobody.list(CertificateSigningRequest)
+        assert refused.value.status.code == 401
+
+
+async def test_a_token_may_ask_for_certificates_and_for_nothing_else(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "b").write_text(await bootstrap_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), HOUR))
+    async with Client(Kubeconfig.load(tmp_path / "b")) as client:
+        await client.list(CertificateSigningRequest)
+        for kind in (Node, Secret):
+            with pytest.raises(Forbidden):
+                await client.list(kind)
+
+
+async def test_an_agent_that_starts_again_finds_its_request(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    """Of a signer for whom nothing is approved by itself."""
+    what = CertificateSpec("example.org/slow", CLIENT_USAGES, Subject("x"))
+    async with asyncio.timeout(30):
+        first = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
+        while not (found := await _asked_of(administrator, "example.org/slow")):
+            await asyncio.sleep(0.02)
+        first.cancel()
+        second = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
+        (item,) = found
+        key = (tmp_path / "key").read_bytes()
+        signed = keys.self_signed(key, Subject("x"), datetime.datetime.now(datetime.UTC))
+        await administrator.patch_status(
+            CertificateSigningRequest,
+            item.metadata.name,
+            "",
+            {"status": {"certificate": base64.b64encode(signed).decode()}},
+        )
+        identity = await second
+    assert (identity.key, identity.certificate) == (key, signed)
+    assert len(await _asked_of(administrator, "example.org/slow")) == 1
+
+
+async def _asked_of(client: Client, signer: str) -> tuple[CertificateSigningRequest, ...]:
+    found = await client.list(CertificateSigningRequest, field_selector=f"spec.signerName={signer}")
+    return tuple(found.items)
+
+
+async def test_who_is_denied_is_told_so_and_asks_again_when_the_request_is_gone(
+    server: ApiServer, administrator: Client, tmp_path: Path, door: UntypedClient
+) -> None:
+    what = CertificateSpec("example.org/strict", CLIENT_USAGES, Subject("x"))
+    waiting = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
+    async with asyncio.timeout(30):
+        while not (found := await _asked_of(administrator, "example.org/strict")):
+            await asyncio.sleep(0.02)
+        (item,) = found
+        denied = {"type": "Denied", "status": "True", "reason": "NotKnown", "message": "who is that?"}
+        await door.ask("PATCH", f"{PATH}/{item.metadata.name}/approval", {"status": {"conditions": [denied]}})
+        with pytest.raises(NotReady, match=r"was denied \(NotKnown: who is that\?\)"):
+            await waiting
+        with pytest.raises(NotReady, match="was denied"):
+            await request_certificate(administrator, what, tmp_path / "key")
+        await administrator.delete(CertificateSigningRequest, item.metadata.name)
+        again = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
+        while not (found := await _asked_of(administrator, "example.org/strict")):
+            await asyncio.sleep(0.02)
+        assert found[0].metadata.uid != item.metadata.uid
+        again.cancel()
+
+
+async def test_a_node_renews_its_certificate_and_its_client_takes_it_up(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    here = await place(tmp_path, administrator, server, "renews")
+    (tmp_path / "kubeconfig").write_text(
+        await node_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), "renews")
+    )
+    before = Kubeconfig.load(tmp_path / "kubeconfig")
+    later = keys.read(before.certificate).ends - datetime.timedelta(days=30)
+    async with Client(before) as client:
+        watching = client.watch(CertificateSigningRequest, "0")
+        await anext(watching)
+        await ClientCertificate(here.settings, client).passed()
+        assert Kubeconfig.load(tmp_path / "kubeconfig").certificate == before.certificate
+        one = ClientCertificate(here.settings, client, lambda: later)
+        await one.passed()
+        after = Kubeconfig.load(tmp_path / "kubeconfig")
+        assert after.certificate != before.certificate
+        assert keys.read(after.certificate).subject == keys.read(before.certificate).subject
+        await client.create(Node(metadata=ObjectMeta(name="renews"), status=NodeStatus()))
+        assert client.kubeconfig.certificate == after.certificate
+        # What had begun under the old certificate goes on.
+        assert (await anext(watching)).type in ("ADDED", "MODIFIED")
+        await watching.aclose()
+
+
+async def test_the_certificate_of_a_nodes_server_names_that_node_alone(
+    server: ApiServer, administrator: Client, tmp_path: Path, door: UntypedClient
+) -> None:
+    """What names its address waits: it is not the one by which the node speaks to the master."""
+    here = await place(tmp_path, administrator, server, "serves")
+    address = NodeAddress(type="InternalIP", address="10.245.9.9")
+    async with Client(await load_kubeconfig(here.settings)) as client:
+        await client.create(Node(metadata=ObjectMeta(name="serves"), status=NodeStatus(addresses=(address,))))
+        one = ServingCertificate(here.settings, client)
+        await one.load()
+        async with asyncio.timeout(30):
+            waiting = asyncio.create_task(one.passed())
+            while not (asked := [row for row in await _asked_of(administrator, NODE_SERVING) if _is_of(row, "serves")]):
+                await asyncio.sleep(0.02)
+            (item,) = asked
+            assert item.spec.extra == {ADDRESS: ("127.0.0.1",)}
+            approved = {"type": "Approved", "status": "True", "reason": "LookedAt"}
+            path = f"{PATH}/{item.metadata.name}/approval"
+            await door.ask("PATCH", path, {"status": {"conditions": [approved]}})
+            await waiting
+        pem = (tmp_path / "state" / "pki" / "serving.pem").read_bytes()
+        own = Subject("system:node:serves", ("system:nodes",), ("serves",), ("10.245.9.9",))
+        assert keys.read(pem).subject == own
+        # Another start uses what there is.
+        await ServingCertificate(here.settings, client).load()
+        node = await client.get(Node, "serves")
+        poses = NodeAddress(type="InternalIP", address="172.30.0.1"), NodeAddress(type="Hostname", address=KUBERNETES)
+        await client.update_status(replace(node, status=NodeStatus(addresses=(address, *poses))))
+        wishes = {
+            "far": (("serves",), ("10.245.9.8",)),
+            "posing": ((KUBERNETES,), ()),
+            "service": (("serves",), ("172.30.0.1",)),
+            "stated": ((), ("10.245.9.9",)),
+        }
+        for name, places in wishes.items():
+            await client.create(serving_request(name, Subject("system:node:serves", ("system:nodes",), *places)))
+        # Requests are looked at in the order of their names: when this one is approved, those were passed over.
+        await client.create(serving_request("zoo", Subject(own.user, own.groups, own.names)))
+        async with asyncio.timeout(30):
+            while not (await client.get(CertificateSigningRequest, "zoo")).status.certificate:
+                await asyncio.sleep(0.02)
+        for name in wishes:
+            assert (await client.get(CertificateSigningRequest, name)).status.conditions == ()
+            (said,) = [line for line in server.log().splitlines() if f"kubectl certificate approve {name}" in line]
+            assert "not approved by itself" in said
+        with pytest.raises(Forbidden, match="can only create a node CSR with CN=system:node:serves"):
+            await client.create(serving_request("greedy", Subject("system:node:joins", ("system:nodes",), ("joins",))))
+
+
+def _is_of(item: CertificateSigningRequest, node: str) -> bool:
+    return item.spec.username == f"system:node:{node}"
+
+
+async def test_nobody_says_from_where_a_request_comes_but_the_server(
+    server: ApiServer, administrator: Client, door: UntypedClient
+) -> None:
+    pem = base64.b64encode(keys.request(keys.new_key(), Subject("dave"))).decode()
+    said = {ADDRESS: ["10.6.6.6"]}
+    spec = {"request": pem, "signerName": "example.org/x", "usages": list(CLIENT_USAGES), "extra": said}
+    made = await door.make(PATH, name="plain", spec=spec)
+    assert made["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
+    document = {"metadata": {"name": "disguised"}, "spec": spec}
+    config = Kubeconfig.load(server.kubeconfig)
+    disguise = {
+        "Impersonate-User": "system:node:n1",
+        "Impersonate-Group": "system:masters",
+        "Impersonate-Extra-authentication.podlane.io%2Faddress": "10.6.6.6",
+        "Impersonate-Extra-Scopes": "a",
+    }
+    async with aiohttp.ClientSession(config.server, connector=aiohttp.TCPConnector(ssl=context(config))) as session:
+        async with session.post(PATH, json=document, headers=disguise) as answer:
+            spec = (await answer.json())["spec"]
+        assert (spec["username"], spec["extra"]) == ("system:node:n1", {"scopes": ["a"]})
+        # Nobody changes it afterwards.
+        patch = {"spec": {"extra": said}}
+        for path in ("", "/approval", "/status"):
+            await door.ask("PATCH", f"{PATH}/plain{path}", patch)
+        assert (await door.ask("GET", f"{PATH}/plain"))["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
+
+
+def context(config: Kubeconfig) -> ssl.SSLContext:
+    made = ssl.create_default_context(cadata=config.ca.decode())
+    with tempfile.NamedTemporaryFile() as both:
+        both.write(config.key + b"\n" + config.certificate)
+        both.flush()
+        made.load_cert_chain(both.name)
+    return made
+
+
+async def test_a_token_gets_no_certificate_of_a_node_that_is_there(
+    server: ApiServer, administrator: Client, tmp_path: Path
+) -> None:
+    """But one of a node of which nothing is heard: it was off for longer than its certificate held."""
+    here = await place(tmp_path, administrator, server, "lives")
+    async with Client(await load_kubeconfig(here.settings)) as client:
+        ready = Condition(type="Ready", status="True")
+        made = await client.create(Node(metadata=ObjectMeta(name="lives"), status=NodeStatus(conditions=(ready,))))
+    async with Client(Kubeconfig.load(here.settings.bootstrap_kubeconfig)) as machine, asyncio.timeout(30):
+        for name in ("a-thief", "b-thief"):
+            user = "system:node:lives" if name == "a-thief" else "system:node:a/b"
+            pem = keys.request(keys.new_key(), Subject(user, ("system:nodes",)))
+            spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_CLIENT, usages=CLIENT_USAGES)
+            await machine.create(CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec))
+        # Requests are looked at in the order of their names: when this one is approved, those were passed over.
+        pem = keys.request(keys.new_key(), Subject("system:node:new", ("system:nodes",)))
+        spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_CLIENT, usages=CLIENT_USAGES)
+        await machine.create(CertificateSigningRequest(metadata=ObjectMeta(name="c-new"), spec=spec))
+        while not (await machine.get(CertificateSigningRequest, "c-new")).status.certificate:
+            await asyncio.sleep(0.02)
+        for name in ("a-thief", "b-thief"):
+            assert (await machine.get(CertificateSigningRequest, name)).status.conditions == ()
+        silent = replace(made, status=NodeStatus(conditions=(replace(ready, status="Unknown"),)))
+        await administrator.update_status(replace(silent, metadata=replace(made.metadata, resource_version="")))
+        while not (await machine.get(CertificateSigningRequest, "a-thief")).status.certificate:
+            await asyncio.sleep(0.02)
+        assert (await machine.get(CertificateSigningRequest, "b-thief")).status.conditions == ()
+
+
+def serving_request(name: str, subject: Subject) -> CertificateSigningRequest:
+    pem = keys.request(keys.new_key(), subject)
+    spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_SERVING, usages=SERVER_USAGES)
+    return CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec)

@@ -1,0 +1,80 @@
+"""Tokens in the volumes of pods that run: written once, and again when they have been renewed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.core.config import ConfigMap
+from api.meta.types import ObjectMeta
+from node_agent.host import HostInfo, pod_dir
+from node_agent.object_cache import ROOT_CA, ObjectCache
+from node_agent.volumes import mounts
+from node_agent.volumes.manager import VolumeManager
+from node_agent.volumes.paths import volume_dir
+from tests.unit.node_agent.make import NOW, UID, pod
+from tests.unit.node_agent.object_server import ObjectServer
+from tests.unit.node_agent.token_issuer import Issuer
+
+WISH = pod(
+    spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}},\n"
+    f"    {{configMap: {{name: {ROOT_CA}}}}}]}}}}]"
+)
+ROOT = ConfigMap(metadata=ObjectMeta(name=ROOT_CA, namespace="red"), data={"ca.crt": "first"})
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
+    yield
+    mounts.unmount_all(tmp_path)
+
+
+@asynccontextmanager
+async def _tasks() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]]:
+    tasks = list[asyncio.Task[None]]()
+
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        tasks.append(asyncio.create_task(work))
+        return tasks[-1]
+
+    yield spawn
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_token_is_written_once_and_again_when_it_was_renewed(tmp_path: Path) -> None:
+    host, issuer, server = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000), Issuer(), ObjectServer()
+    place, told = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), list[str]()
+    server.put(ROOT)
+
+    def held() -> tuple[str, str, str]:
+        return (place / "token").read_text(), (place / "ca.crt").read_text(), (place / "..data").readlink().name
+
+    async with issuer.tokens() as tokens, server.client() as client, _tasks() as spawn:
+        references = ObjectCache(client, spawn, lambda _: None)
+        volumes = VolumeManager(UID, references, tokens, host, lambda _, words: told.append(words))
+        await volumes.look_anew(WISH)
+        assert await volumes.set_up(WISH, NOW, but_tokens=True) == ("", None)
+        assert not issuer.asked, "a token is all that is lacking"
+        assert await volumes.set_up(WISH, NOW) == ("", None)
+        first = held()
+        assert first[:2] == ("token-1", "first")
+
+        issuer.now += timedelta(minutes=47)
+        await volumes.look_anew(WISH)
+        await volumes.set_up(WISH, NOW)
+        assert held() == first
+
+        issuer.now += timedelta(minutes=2)
+        await volumes.set_up(WISH, NOW)
+        assert held()[:2] == ("token-2", "first")
+        await volumes.take_down()
+        assert not (Path(pod_dir(host, UID)) / "volumes").exists()
+        assert not told

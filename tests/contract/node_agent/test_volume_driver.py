@@ -1,0 +1,240 @@
+"""Volumes on a real host: what is mounted, what it looks like, and that nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.volumes import Volume
+from node_agent.volumes import mounts, setup
+from node_agent.volumes.mounts import mount_sub_paths
+from node_agent.volumes.paths import SubPath, volume_dir
+from node_agent.volumes.payload import File, is_projected
+from node_agent.volumes.setup import VolumeSetup
+from reconcile.errors import NotReady, Refused
+from tests.testbed.docker.fake import AgentKilled
+from tests.testbed.fault_injection import INJECTOR
+from tests.unit.node_agent.make import pod
+
+FILES = {"key": File(b"hidden", 0o400)}
+
+
+def volume(source: str) -> Volume:
+    return pod(spec=f"  volumes: [{{name: v, {source}}}]").spec.volumes[0]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
+    yield
+    mounts.unmount_all(tmp_path)
+
+
+@pytest.fixture
+def pod_dir(tmp_path: Path) -> str:
+    return str(tmp_path / "a pod")
+
+
+def place(pod_dir: str, one: Volume) -> Path:
+    return Path(volume_dir(pod_dir, one))
+
+
+@pytest.mark.parametrize("source", ["secret: {secretName: s}", "projected: {sources: []}"])
+def test_secrets_are_in_memory_only_and_leave_with_the_pod(pod_dir: str, source: str) -> None:
+    one = volume(source)
+    assert not setup.is_set_up(one, pod_dir)
+    for _ in range(2):
+        setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
+        assert mounts.mount_points(Path(pod_dir)) == [place(pod_dir, one)]
+    assert setup.is_set_up(one, pod_dir)
+    assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
+    assert stat.S_IMODE((place(pod_dir, one) / "key").stat().st_mode) == 0o400
+    setup.remove_directory(Path(pod_dir))
+    assert mounts.mount_points(Path(pod_dir)) == []
+    assert not Path(pod_dir).exists()
+    setup.remove_directory(Path(pod_dir))
+
+
+def test_what_is_mounted_and_cannot_be_unmounted_is_not_deleted(pod_dir: str) -> None:
+    one = volume("secret: {secretName: s}")
+    setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
+    with (place(pod_dir, one) / "key").open(), pytest.raises(NotReady, match="busy"):
+        setup.remove_directory(Path(pod_dir))
+    assert (place(pod_dir, one) / "key").exists()
+    setup.remove_directory(Path(pod_dir))
+    assert not Path(pod_dir).exists()
+
+
+def test_a_config_map_is_on_the_disk(pod_dir: str) -> None:
+    one = volume("configMap: {name: c}")
+    before = os.umask(0o077)
+    try:
+        setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(place(pod_dir, one).stat().st_mode) == 0o755
+    assert mounts.mount_points(Path(pod_dir)) == []
+    assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
+    setup.remove_directory(Path(pod_dir))
+
+
+@pytest.mark.parametrize(("group", "mode"), [(None, 0o777), (2000, 0o2777)])
+@pytest.mark.parametrize("source", ["emptyDir: {}", "emptyDir: {medium: Memory, sizeLimit: 1Mi}"])
+def test_an_empty_directory_is_everybodys(pod_dir: str, source: str, group: int | None, mode: int) -> None:
+    one = volume(source)
+    before = os.umask(0o077)
+    try:
+        setup.set_up_volume(one, pod_dir, VolumeSetup(group, size=1 << 20))
+    finally:
+        os.umask(before)
+    seen = place(pod_dir, one).stat()
+    sticky = stat.S_ISVTX if "Memory" in source else 0
+    assert (stat.S_IMODE(seen.st_mode), seen.st_gid) == (mode | sticky, group or 0)
+    (place(pod_dir, one) / "kept").touch()
+    setup.set_up_volume(one, pod_dir, VolumeSetup(group, size=1 << 20))
+    assert (place(pod_dir, one) / "kept").exists()
+    if "Memory" in source:
+        assert os.statvfs(place(pod_dir, one)).f_blocks * os.statvfs(place(pod_dir, one)).f_frsize == 1 << 20
+    setup.remove_directory(Path(pod_dir))
+    assert not Path(pod_dir).exists()
+
+
+def test_a_path_of_the_host_is_what_the_pod_says_it_is(pod_dir: str, tmp_path: Path) -> None:
+    there = {"Directory": tmp_path, "File": tmp_path / "file", "CharDevice": Path("/dev/null")}
+    there["File"].touch()
+    for kind in ("Directory", "File", "Socket", "CharDevice", "BlockDevice"):
+        for what, path in there.items():
+            one = volume(f"hostPath: {{path: {path}, type: {kind}}}")
+            if what == kind:
+                setup.set_up_volume(one, pod_dir, VolumeSetup())
+            else:
+                with pytest.raises(Refused, match=f"hostPath type check failed: {path} is not a {kind}"):
+                    setup.set_up_volume(one, pod_dir, VolumeSetup())
+    setup.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/none}}"), pod_dir, VolumeSetup())
+    assert not (tmp_path / "none").exists()
+    setup.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/d/e, type: DirectoryOrCreate}}"), pod_dir, VolumeSetup())
+    assert stat.S_IMODE((tmp_path / "d" / "e").stat().st_mode) == 0o755
+    setup.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/d/f, type: FileOrCreate}}"), pod_dir, VolumeSetup())
+    assert stat.S_IMODE((tmp_path / "d" / "f").stat().st_mode) == 0o644
+    with pytest.raises(Refused):
+        setup.set_up_volume(
+            volume(f"hostPath: {{path: {tmp_path}/none/f, type: FileOrCreate}}"), pod_dir, VolumeSetup()
+        )
+
+
+FAKE_MOUNT = """\
+#!/bin/sh
+echo "$@" >> {folder}/calls
+[ -e {folder}/away ] && {{ echo "mount.nfs: Connection refused" >&2; exit 32; }}
+for target; do :; done
+exec {mount} --bind {folder}/export "$target"
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "command"),
+    [
+        ("nfs: {server: files, path: /srv}", (), "-t nfs files:/srv TARGET"),
+        ("nfs: {server: 'fd00::1', path: /, readOnly: true}", ("nolock", "vers=4"),
+         "-t nfs -o ro,nolock,vers=4 [fd00::1]:/ TARGET"),
+    ],
+)  # fmt: skip
+def test_nfs_is_mounted_once_and_its_files_stay(
+    tmp_path: Path, pod_dir: str, monkeypatch: pytest.MonkeyPatch, source: str, options: tuple[str, ...], command: str
+) -> None:
+    """There is no NFS client in the kernel here: the command that mounts is another, which keeps what it is asked."""
+    mount = shutil.which("mount")
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "file").write_text("theirs")
+    (tmp_path / "away").touch()
+    (tmp_path / "mount").write_text(FAKE_MOUNT.format(folder=tmp_path, mount=mount))
+    (tmp_path / "mount").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    one = volume(source)
+    with pytest.raises(NotReady, match=r"mount -t nfs .* \(exit 32\): mount.nfs: Connection refused"):
+        setup.set_up_volume(one, pod_dir, VolumeSetup(options=options))
+    (tmp_path / "away").unlink()
+    for _ in range(2):
+        setup.set_up_volume(one, pod_dir, VolumeSetup(options=options))
+    wanted = command.replace("TARGET", str(place(pod_dir, one)))
+    assert (tmp_path / "calls").read_text().splitlines() == [wanted] * 2
+    assert (place(pod_dir, one) / "file").read_text() == "theirs"
+    setup.remove_directory(Path(pod_dir))
+    assert not Path(pod_dir).exists()
+    assert (tmp_path / "export" / "file").read_text() == "theirs"
+
+
+KINDS = (
+    volume("secret: {secretName: s}"),
+    volume("configMap: {name: c}"),
+    volume("emptyDir: {medium: Memory}"),
+    volume("emptyDir: {}"),
+)
+
+
+def set_everything_up(pod_dir: str) -> None:
+    for number, one in enumerate(KINDS):
+        named = replace(one, name=f"v{number}")
+        files = FILES if is_projected(one) else None
+        setup.set_up_volume(named, pod_dir, VolumeSetup(2000, files, size=1 << 20))
+        path = "key" if files else "deep/part"
+        target = f"{pod_dir}/volume-subpaths/{named.name}/main/0"
+        mount_sub_paths((SubPath(volume_dir(pod_dir, named), path, target, may_make=not files),))
+
+
+def live_and_go(pod_dir: str) -> None:
+    set_everything_up(pod_dir)
+    setup.remove_directory(Path(pod_dir))
+
+
+def seen(pod_dir: str) -> list[tuple[str, int, int, int]]:
+    """Everything that is mounted or written, but for the names of the directories that files are written to."""
+    found = [Path(folder, name) for folder, folders, names in os.walk(pod_dir) for name in (*folders, *names)]
+    plain = [path for path in found if "/.." not in str(path)]
+    stats = [(str(path.relative_to(pod_dir)), path.stat()) for path in sorted(plain)]
+    return [(name, stat.S_IMODE(one.st_mode), one.st_uid, one.st_gid) for name, one in stats]
+
+
+def test_an_agent_killed_anywhere_sets_up_and_forgets_as_if_it_had_lived(tmp_path: Path) -> None:
+    whole = str(tmp_path / "whole")
+    with INJECTOR.after(10_000):
+        live_and_go(whole)
+    acts = INJECTOR.acts
+    set_everything_up(whole)
+    wanted, mounted = seen(whole), len(mounts.mount_points(Path(whole)))
+    setup.remove_directory(Path(whole))
+    assert mounted == 2 + len(KINDS)
+    for number in range(acts):
+        pod_dir = str(tmp_path / str(number))
+        with pytest.raises(AgentKilled), INJECTOR.after(number):
+            live_and_go(pod_dir)
+        set_everything_up(pod_dir)
+        assert seen(pod_dir) == wanted, f"killed after {number} of {acts}"
+        assert len(mounts.mount_points(Path(pod_dir))) == mounted
+        with contextlib.suppress(AgentKilled), INJECTOR.after(number):
+            setup.remove_directory(Path(pod_dir))
+        setup.remove_directory(Path(pod_dir))
+        assert mounts.mount_points(Path(pod_dir)) == []
+        assert not Path(pod_dir).exists()
+
+
+def test_a_directory_is_shared_once_and_not_over_what_is_mounted_in_it(tmp_path: Path) -> None:
+    pods, other = tmp_path / "pods", tmp_path / "other"
+    pods.mkdir()
+    mounts.make_shared(pods)
+    assert mounts.is_shared(pods)
+    mounts.make_shared(pods)
+    assert mounts.mount_points(pods) == [pods]
+    (pods / "pod").mkdir()
+    assert mounts.is_shared(pods / "pod")
+    (other / "pod").mkdir(parents=True)
+    mounts.tmpfs(other / "pod")
+    if not mounts.is_shared(other):
+        with pytest.raises(NotReady, match="would be hidden"):
+            mounts.make_shared(other)

@@ -1,0 +1,390 @@
+"""The OpenFlow driver and a real switch: what is written is what is read back, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reconcile.errors import NotReady, Refused
+from sdn.drivers.openflow.bridge_state import DiffCount
+from sdn.drivers.openflow.client import OpenFlowClient
+from sdn.drivers.openflow.messages import UnknownFlow
+from sdn.model import match as f
+from sdn.model.flow import Action, Flow, Goto, Output, OutputInPort, RegLoad, RegMove, SetField
+from sdn.model.match import Field, FieldMatch, Match
+from sdn.pipeline.cookies import SERVICE_COOKIE
+from tests.testbed.trace.dummy_switch import DummySwitch
+
+DEADLINE_SECONDS = 10.0
+
+ANYWHERE = (f.REG0, f.REG1, f.REG2, f.TUN_ID, f.TUN_SRC, f.TUN_DST, f.ETH_SRC, f.ETH_DST)
+"""Fields that every packet has."""
+OF_IP, OF_ARP, OF_UDP = (f.IP_SRC, f.IP_DST), (f.ARP_SPA, f.ARP_TPA, f.ARP_SHA, f.ARP_THA, f.ARP_OP), (f.UDP_DST,)
+
+
+class Watched:
+    """A driver that runs, and how often it has said that something changed."""
+
+    def __init__(self, socket: Path) -> None:
+        self.changes = 0
+        self._event = asyncio.Event()
+        self.driver = OpenFlowClient(socket, self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._event.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Look again at every change."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not holds():
+                self._event.clear()
+                await self._event.wait()
+
+
+@asynccontextmanager
+async def watched(socket: Path) -> AsyncIterator[Watched]:
+    one = Watched(socket)
+    running = asyncio.create_task(one.driver.run())
+    try:
+        yield one
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+@asynccontextmanager
+async def connected(switch: DummySwitch) -> AsyncIterator[Watched]:
+    async with watched(switch.rundir / "br0.mgmt") as one:
+        await one.until(lambda: one.driver.connected)
+        yield one
+
+
+def ofctl(switch: DummySwitch, verb: str, flow: str, *options: str) -> None:
+    switch.ofctl(*options, verb, str(switch.rundir / "br0.mgmt"), flow)
+
+
+def row(number: int, *actions: Action) -> Flow:
+    return Flow(30, 100, f.ip(dst=IPv4Address("10.128.0.0") + number), actions or (Output(1),), number)
+
+
+ROWS = frozenset(map(row, range(20)))
+
+
+# What can be written
+
+
+def numbers(field: Field) -> st.SearchStrategy[int]:
+    return st.integers(0, field.ones if field != f.ARP_OP else 0xFF)  # Open vSwitch keeps eight bits of it
+
+
+@st.composite
+def field_matches(draw: st.DrawFn, field: Field) -> FieldMatch:
+    mask = draw(st.one_of(st.just(field.ones), st.integers(1, field.ones)))
+    return FieldMatch(field, draw(numbers(field)) & mask, mask)
+
+
+networks = st.builds(
+    lambda address, length: IPv4Network((address, length), strict=False), numbers(f.IP_SRC), st.integers(0, 32)
+)
+
+
+@st.composite
+def matches(draw: st.DrawFn) -> Match:
+    maskable = draw(st.sets(st.sampled_from(ANYWHERE)))
+    match = Match(tuple(sorted(draw(field_matches(field)) for field in maskable)))
+    if draw(st.booleans()):
+        match &= f.in_port(draw(st.integers(1, 0xFEFF)))
+    if draw(st.booleans()):
+        match &= f.untagged()
+    protocols = (
+        st.just(Match()),
+        st.builds(f.ip, networks, networks),
+        st.builds(f.dst_port, st.just(17), numbers(f.UDP_DST)),
+        st.builds(f.arp, st.sampled_from((None, 1, 2)), networks, networks, st.none() | numbers(f.ARP_SHA)),
+    )
+    return match & draw(st.one_of(protocols))
+
+
+def writable(match: Match) -> tuple[Field, ...]:
+    kinds = {one.value for one in match.fields if one.field == f.ETH_TYPE}
+    is_udp = any(one.field == f.IP_PROTO for one in match.fields)
+    of_protocol = (OF_IP if f.ETH_IPV4 in kinds else ()) + (OF_ARP if f.ETH_ARP in kinds else ())
+    return ANYWHERE + of_protocol + (OF_UDP if is_udp else ())
+
+
+@st.composite
+def loads(draw: st.DrawFn, fields: tuple[Field, ...]) -> RegLoad:
+    field = draw(st.sampled_from(fields))
+    bits = draw(st.integers(1, min(field.bits - 1, 64)))
+    return RegLoad(field, draw(st.integers(0, field.bits - bits)), bits, draw(st.integers(0, (1 << bits) - 1)))
+
+
+@st.composite
+def moves(draw: st.DrawFn, fields: tuple[Field, ...]) -> RegMove:
+    source, target = draw(st.sampled_from(fields)), draw(st.sampled_from(fields))
+    return RegMove(source, target, draw(st.integers(1, min(source.bits, target.bits))))
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> Flow:
+    match = draw(matches())
+    fields = writable(match)
+    steps: st.SearchStrategy[Action] = st.one_of(
+        st.builds(Output, st.integers(1, 0xFEFF)),
+        st.just(OutputInPort()),
+        st.sampled_from(fields).flatmap(lambda field: st.builds(SetField, st.just(field), numbers(field))),
+        loads(fields),
+        moves(fields),
+    )
+    actions = tuple(draw(st.lists(steps, max_size=6)))
+    table = draw(st.integers(0, 252))
+    if draw(st.booleans()):
+        actions += (Goto(draw(st.integers(table + 1, 253))),)
+    return Flow(
+        table,
+        draw(st.integers(0, 0xFFFF)),
+        match,
+        actions,
+        draw(st.integers(0, (1 << 64) - 2)) & ~(SERVICE_COOKIE & 1 << 34),
+    )
+
+
+def one_per_row(flows: list[Flow]) -> frozenset[Flow]:
+    return frozenset({flow.row: flow for flow in flows}.values())
+
+
+@given(st.lists(flows(), min_size=1, max_size=30).map(one_per_row))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_flow_that_can_be_written_reads_back_the_same(
+    lasting_switch: DummySwitch, written: frozenset[Flow]
+) -> None:
+    lasting_switch.replace(written)
+    assert lasting_switch.read() == written
+    assert not lasting_switch.replace(written)
+
+
+# What others write
+
+STRANGERS = (
+    "priority=7,ip,nw_ttl=3,actions=flood",
+    "priority=8,ip,idle_timeout=600,actions=output:1",
+    "priority=9,hard_timeout=600,actions=drop",
+    "priority=10,ipv6,ipv6_src=2001:db8::/32,actions=normal",
+    "priority=11,tcp,tcp_flags=+syn-ack,actions=controller",
+    "priority=12,dl_vlan=5,actions=pop_vlan,output:1",
+    "priority=13,vlan_tci=0x1000/0x1000,actions=output:1",
+    "priority=14,mpls,mpls_label=3,actions=pop_mpls:0x0800,output:1",
+    "priority=15,ip,ct_state=+trk+est,ct_zone=7,actions=ct(commit,zone=7,nat)",
+    "priority=16,actions=learn(table=9,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])",
+    "priority=17,actions=resubmit(,20)",
+    "priority=18,ip,actions=conjunction(3,1/2)",
+    "priority=19,conj_id=3,ip,actions=output:1",
+    "priority=20,xreg0=5,xxreg1=6,reg7=1,metadata=8,pkt_mark=9,actions=load:1->NXM_NX_XXREG2[0..63]",
+    "priority=21,ip,actions=move:NXM_OF_IP_SRC[8..15]->NXM_NX_REG0[16..23]",
+    "priority=22,actions=note:00.01.02,output:1",
+    "priority=23,actions=write_actions(output:1)",
+    "priority=24,actions=write_metadata:5,goto_table:50",
+    "priority=25,actions=set_field:5/7->reg0",
+    "priority=26,actions=push_vlan:0x8100,mod_vlan_vid:5,output:1",
+    "priority=27,actions=multipath(eth_src,50,modulo_n,1,0,NXM_NX_REG0[])",
+    "priority=28,actions=bundle(eth_src,0,active_backup,ofport,members:1)",
+    "priority=29,icmp6,icmp_type=135,nd_target=2001:db8::1,actions=drop",
+    "priority=30,sctp,tp_dst=9,actions=dec_ttl,output:LOCAL",
+    "priority=31,in_port=LOCAL,actions=output:NXM_NX_REG0[]",
+    "priority=32,actions=push:NXM_NX_REG0[],pop:NXM_NX_REG1[]",
+    "priority=33,ip,nw_tos=4,ip_frag=later,actions=enqueue:1:2",
+    "priority=34,tun_flags=oam,actions=drop",
+    "priority=35,ip,nw_src=10.0.0.1/255.0.255.0,actions=drop",
+    "priority=36,dl_type=0x88cc,actions=drop",
+    "priority=37,actions=sample(probability=1,collector_set_id=1)",
+    "priority=38,actions=check_pkt_larger(1400)->NXM_NX_REG0[0]",
+    "priority=39,actions=output(port=1,max_len=64)",
+    "priority=40,importance=3,ip,actions=clone(output:1)",
+)
+
+
+@pytest.mark.parametrize("table", [0, 30, 253])
+def test_whatever_others_wrote_is_read_and_taken_away(switch: DummySwitch, table: int) -> None:
+    switch.replace(ROWS)
+    for stranger in STRANGERS:
+        ofctl(switch, "add-flow", f"table={table},{stranger.replace('goto_table:50', 'goto_table:254')}")
+    found = switch.read()
+    assert found >= ROWS
+    assert len(found) == len(ROWS) + len(STRANGERS)
+    assert any(isinstance(one, UnknownFlow) for one in found)
+    assert switch.replace(ROWS) == DiffCount(0, len(STRANGERS))
+    assert switch.read() == ROWS
+
+
+def test_a_row_that_others_changed_is_written_again(switch: DummySwitch) -> None:
+    switch.replace(ROWS)
+    ofctl(switch, "mod-flows", "table=30,ip,nw_dst=10.128.0.1,actions=output:99")
+    assert switch.replace(ROWS) == DiffCount(1, 0)
+    assert switch.read() == ROWS
+
+
+def test_a_row_with_other_actions_replaces_the_old_one(switch: DummySwitch) -> None:
+    switch.replace(ROWS)
+    changed = ROWS - {row(3)} | {row(3, Output(7))}
+    assert switch.replace(changed) == DiffCount(1, 0)
+    assert switch.read() == changed
+
+
+def test_deleting_one_row_leaves_its_neighbours(switch: DummySwitch) -> None:
+    wide, narrow = f.ip(dst=IPv4Network("10.128.0.0/14")), f.ip(dst=IPv4Address("10.128.0.1"))
+    rows = {Flow(30, priority, match, (Output(1),)) for priority in (5, 6) for match in (Match(), f.ip(), wide, narrow)}
+    switch.replace(frozenset(rows))
+    for one in sorted(rows, key=str):
+        rows.remove(one)
+        assert switch.replace(frozenset(rows)) == DiffCount(0, 1)
+        assert switch.read() == rows
+
+
+# What the switch refuses
+
+IMPOSSIBLE = Flow(30, 7, f.ip(dst=IPv4Address("10.128.0.9")), (SetField(f.IN_PORT, 3), Output(0xFFFFFF00)))
+
+
+async def test_what_is_refused_is_named_and_tried_anew_next_time(switch: DummySwitch) -> None:
+    async with connected(switch) as one:
+        await one.driver.replace(ROWS)
+        for _ in range(2):
+            with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.9.*flows are as they were"):
+                await one.driver.replace(ROWS - {row(1)} | {IMPOSSIBLE})
+        assert await one.driver.replace(ROWS | {row(21)}) == DiffCount(1, 0)
+        assert await one.driver.read() == ROWS | {row(21)}
+
+
+async def test_a_refusal_at_commit_is_named_too(switch: DummySwitch) -> None:
+    """A full table is noticed only when the bundle is carried out."""
+    switch.vsctl(
+        *("--", "--id=@t", "create", "flow_table", "flow_limit=20", "overflow_policy=refuse"),
+        *("--", "set", "bridge", "br0", "flow_tables:30=@t"),
+    )
+    async with connected(switch) as one:
+        await one.driver.replace(ROWS)
+        with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.2[01] .*flows are as they were"):
+            await one.driver.replace(ROWS - {row(1)} | {row(20), row(21)})
+        assert await one.driver.read() == ROWS
+        assert await one.driver.replace(ROWS - {row(1)} | {row(20)}) == DiffCount(1, 1)
+
+
+# Coming, going, and what others do meanwhile
+
+
+async def test_changes_of_others_are_told_and_our_own_are_not(switch: DummySwitch) -> None:
+    async with connected(switch) as one:
+        before = one.changes
+        await one.driver.replace(ROWS)
+        await one.driver.replace(ROWS - {row(1)})
+        await one.driver.read()
+        assert one.changes == before
+        ofctl(switch, "del-flows", "table=30,priority=100,ip,nw_dst=10.128.0.2", "--strict")
+        await one.until(lambda: one.changes > before)
+        assert await one.driver.replace(ROWS) == DiffCount(2, 0)
+
+
+async def test_without_a_switch_there_is_no_answer(tmp_path: Path) -> None:
+    async with watched(tmp_path / "br0.mgmt") as one:
+        await one.until(lambda: "is not there" in one.driver.unreachable)
+        with pytest.raises(NotReady, match="is not there"):
+            await one.driver.replace(ROWS)
+        with pytest.raises(NotReady):
+            await one.driver.read()
+
+
+async def test_a_switch_that_comes_back_is_told_of_and_has_nothing(switch: DummySwitch) -> None:
+    async with connected(switch) as one:
+        await one.driver.replace(ROWS)
+        switch.kill_vswitchd()
+        await one.until(lambda: not one.driver.connected)
+        with pytest.raises(NotReady):
+            await one.driver.replace(ROWS)
+        switch.start_vswitchd()
+        await one.until(lambda: one.driver.connected)
+        assert await one.driver.replace(ROWS) == DiffCount(len(ROWS), 0)
+
+
+async def test_a_bridge_that_was_made_anew_is_found(switch: DummySwitch) -> None:
+    async with connected(switch) as one:
+        await one.driver.replace(ROWS)
+        switch.vsctl("del-br", "br0")
+        await one.until(lambda: not one.driver.connected)
+        switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
+        await one.until(lambda: one.driver.connected)
+        assert (await one.driver.replace(ROWS)).added == len(ROWS)
+        assert await one.driver.read() == ROWS
+
+
+async def test_a_bridge_that_speaks_other_versions_is_named(switch: DummySwitch) -> None:
+    switch.vsctl("set", "bridge", "br0", "protocols=OpenFlow10,OpenFlow13")
+    async with watched(switch.rundir / "br0.mgmt") as one:
+        await one.until(lambda: "1.4" in one.driver.unreachable)
+        with pytest.raises(NotReady, match=r"OpenFlow 1\.4"):
+            await one.driver.replace(ROWS)
+        switch.vsctl("clear", "bridge", "br0", "protocols")
+        await one.until(lambda: one.driver.connected)
+
+
+# Whatever comes down the socket
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def impostor(socket: Path, answer: Answer) -> AsyncIterator[None]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await answer(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, socket)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def test_a_switch_that_hangs_up_is_asked_again_at_once(tmp_path: Path) -> None:
+    calls = 0
+
+    async def hang_up(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        calls += 1
+
+    async with impostor(tmp_path / "br0.mgmt", hang_up), watched(tmp_path / "br0.mgmt"):
+        async with asyncio.timeout(DEADLINE_SECONDS / 2):
+            while calls < 5:
+                await asyncio.sleep(0.01)
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nonsense_is_survived(tmp_path_factory: pytest.TempPathFactory, nonsense: bytes) -> None:
+    folder = tmp_path_factory.mktemp("nonsense")
+
+    async def talk() -> None:
+        answered = asyncio.Event()
+
+        async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(nonsense)
+            writer.write_eof()
+            await writer.drain()
+            answered.set()
+
+        async with impostor(folder / "s", speak), watched(folder / "s") as one:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await answered.wait()
+            with pytest.raises(NotReady):
+                await one.driver.replace(ROWS)
+
+    asyncio.run(talk())

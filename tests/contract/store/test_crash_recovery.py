@@ -1,0 +1,63 @@
+"""A store whose process is killed while it writes and forgets: what it acknowledged is there, and fits together."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from api.codec.kinds import KINDS
+from master.store.journal import Journal, Row
+from master.store.journaled_store import JournaledStore
+from master.store.records import Key
+from tests.testbed.apiserver.store_writer import GONE, KEEP
+
+KILLS = int(os.environ.get("PODLANE_SOAK_KILLS", "8"))
+MOST_WRITES = 300
+"""Of one life, before it is killed."""
+
+
+def _life(path: Path) -> dict[str, tuple[int, int]]:
+    """The newest acknowledged revision of each object, and its step, when the process is killed."""
+    enough, told = random.randint(1, MOST_WRITES), {}
+    command = [sys.executable, "-m", "tests.testbed.apiserver.store_writer", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for count, line in enumerate(process.stdout, 1):
+            if count == enough:
+                process.kill()
+            name, revision, step = line.decode().split()
+            told[name] = (int(revision), int(step))
+    return told
+
+
+def _check_rows(rows: list[Row], compacted: int) -> None:
+    """Of what is forgotten, only what is still so is there; after it, everything."""
+    old = [row for row in rows if row.revision <= compacted]
+    assert len({row.name for row in old}) == len(old)
+    assert not [row for row in old if row.removed]
+    assert [row.revision for row in rows[len(old) :]] == list(range(compacted + 1, rows[-1].revision + 1))
+
+
+async def test_a_store_killed_while_it_forgets(tmp_path: Path) -> None:
+    path, newest, forgotten = tmp_path / "store.db", 0, 0
+    for _ in range(KILLS):
+        told = _life(path)
+        journal = Journal(path)
+        rows, compacted = list(journal.rows()), journal.compacted()
+        journal.close()
+        _check_rows(rows, compacted)
+        assert rows[-1].revision >= max(revision for revision, _ in told.values()) > newest
+        assert compacted >= forgotten
+        newest, forgotten = rows[-1].revision, compacted
+        store = await JournaledStore.open(path, KINDS, KEEP)
+        for name, (revision, step) in told.items():
+            record = store.get(Key("Namespace", "", name))
+            there = (record.revision, int(record.object.metadata.labels["step"])) if record else (0, GONE)
+            # One write of each writer was on its way, and may have got there.
+            assert there == (revision, step) or there[1] == (step + 1) % (GONE + 1) or (there[1] == step == GONE)
+        assert store.revision == newest
+        await store.close()
+    assert forgotten > 0

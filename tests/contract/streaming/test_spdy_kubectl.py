@@ -1,0 +1,124 @@
+"""The other side of SPDY as people have it: every kubectl of this machine, with WebSockets off."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import re
+import shutil
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.streaming.spdy_apiserver import SAID, OnePod, one_pod
+
+PROGRAMS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
+BY_SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
+BIG = random.Random(7).randbytes(4 * 1024 * 1024)
+
+pytestmark = pytest.mark.parametrize("program", PROGRAMS, ids=[Path(program).name for program in PROGRAMS])
+
+
+@asynccontextmanager
+async def kubectl(program: str, one: OnePod, *words: str) -> AsyncIterator[Process]:
+    environment = {**os.environ, **BY_SPDY, "KUBECONFIG": "/dev/null", "KUBECACHEDIR": "/dev/null"}
+    arguments = (f"--server=http://127.0.0.1:{one.port}", *words)
+    process = await asyncio.create_subprocess_exec(
+        program, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
+    )
+    try:
+        async with asyncio.timeout(60):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ended(one: OnePod) -> None:
+    while not one.reasons:
+        await asyncio.sleep(0.01)
+
+
+def keep(one: OnePod, name: str) -> None:
+    """Write down what the client sent, for the tests that play it again; only where it is asked for."""
+    if folder := os.environ.get("PODLANE_RECORD"):
+        for number, record in enumerate(one.records):
+            Path(folder, f"{name}-{number}.client").write_bytes(record)
+
+
+@pytest.mark.parametrize("data", [b"hello\n", BIG], ids=["little", "much"])
+async def test_input_comes_back_as_output(program: str, data: bytes) -> None:
+    async with one_pod() as one, kubectl(program, one, "exec", "-i", "p", "--", "cat") as process:
+        stdout, stderr = await process.communicate(data)
+        assert (process.returncode, stderr) == (0, b"")
+        assert hashlib.sha256(stdout).digest() == hashlib.sha256(data).digest()
+        await ended(one)
+        assert one.reasons == ["the session was closed here"]
+        if len(data) < 1000:
+            keep(one, f"exec-{Path(program).name}")
+
+
+async def test_a_program_without_input_ends(program: str) -> None:
+    async with one_pod() as one, kubectl(program, one, "exec", "p", "--", "true") as process:
+        assert await process.communicate() == (b"", b"")
+        assert process.returncode == 0
+
+
+async def test_output_that_waits_for_its_reader_is_whole_although_the_program_has_ended(program: str) -> None:
+    async with one_pod() as one, kubectl(program, one, "exec", "p", "--", "say") as process:
+        while not (one.sessions and one.sessions[0].reason):
+            await asyncio.sleep(0.01)
+        assert one.sessions[0].reason == "the session was closed here"
+        assert await process.communicate() == (SAID, b"")
+        assert process.returncode == 0
+
+
+async def test_many_connections_through_one_forward(program: str) -> None:
+    async with one_pod() as one, kubectl(program, one, "port-forward", "p", ":80") as process:
+        assert process.stdout
+        told = re.search(rb":(\d+) -> 80", await process.stdout.readline())
+        assert told
+        port = int(told[1])
+        assert await asyncio.gather(*[through(port, bytes([number]) * 100) for number in range(3)]) == [
+            bytes([number]) * 100 for number in range(3)
+        ]
+        record = len(one.records[0])
+        sent = [BIG[number * 1000 :] for number in range(20)]
+        came = await asyncio.gather(*[through(port, data) for data in sent])
+        assert [hashlib.sha256(data).digest() for data in came] == [hashlib.sha256(data).digest() for data in sent]
+        del one.records[0][record:]
+        keep(one, f"port-forward-{Path(program).name}")
+
+
+async def through(port: int, data: bytes) -> bytes:
+    """Send all of it, say that this was all, and read what comes back."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def send() -> None:
+        writer.write(data)
+        await writer.drain()
+        writer.write_eof()
+
+    sending = asyncio.create_task(send())
+    came = await reader.read(-1)
+    await sending
+    writer.close()
+    await writer.wait_closed()
+    return came
+
+
+async def test_a_client_that_is_killed_ends_the_session(program: str) -> None:
+    async with one_pod() as one, kubectl(program, one, "exec", "-i", "p", "--", "cat") as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"first\n")
+        assert await process.stdout.readline() == b"first\n"
+        process.kill()
+        await ended(one)
+        assert one.reasons == ["the other side closed the connection"]

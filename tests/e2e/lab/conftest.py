@@ -1,0 +1,36 @@
+"""One lab for all tests of this tier, beside the user's own if there is one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.down import bring_down
+from lab.topology import Lab
+from tests.testbed.lab.cluster import SITE, Cluster
+
+BRING_UP = """
+import sys
+from pathlib import Path
+from lab.up import lab_up
+from tests.testbed.lab.cluster import SITE
+sys.exit(lab_up(Path(sys.argv[1]), 3, "ovs-multitenant", SITE))
+"""
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    state = Path(f"/tmp/{SITE.prefix}-{os.getpid()}")
+    bring_down(SITE.short.resolve() if SITE.short.is_symlink() else state, SITE)  # of a run that was killed
+    try:
+        done = subprocess.run([sys.executable, "-c", BRING_UP, str(state)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        lab = Lab(SITE, state, Path(sys.executable).parent, 3, "ovs-multitenant")
+        yield Cluster(lab, tmp_path_factory.mktemp("home"))
+    finally:
+        bring_down(state, SITE)

@@ -1,0 +1,209 @@
+"""Talking to what runs in pods: terminals, ports, many at once, and a client that is no kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.testbed.lab.cluster import Cluster
+from tests.testbed.streaming.kubectl_sessions import (
+    ECHO,
+    GREETER,
+    MEGABYTE,
+    NOBODY,
+    SPEAKERS,
+    SUMS,
+    Kubectl,
+    Terminal,
+    all_at_once,
+    said,
+    serving,
+)
+from tests.testbed.wait import DEADLINE_SECONDS, wait_until
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, labels: {app: NAME}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: podlane/toolbox, command: [sleep, "100000"]}
+  - {name: other, image: podlane/toolbox, command: [sleep, "100000"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def pod(cluster: Cluster) -> Iterator[str]:
+    """A pod of the project `into` that has servers on ports of its own loopback."""
+    cluster.kubectl("create", "namespace", "into")
+    cluster.kubectl("-n", "into", "create", "-f", "-", stdin=POD.replace("NAME", "talker"))
+    cluster.wait_running("into", "talker")
+    (pid,) = cluster.docker(
+        cluster.node_of("into", "talker"), "inspect", "-f", "{{.State.Pid}}", cluster.container("into", "talker")
+    ).split()
+    with serving(pid):
+        yield "talker"
+    cluster.kubectl("delete", "namespace", "into")
+
+
+@pytest.fixture
+def everyone(cluster: Cluster, tmp_path: Path) -> list[Kubectl]:
+    return [Kubectl(cluster, program, websockets, tmp_path) for program, websockets in SPEAKERS]
+
+
+def test_a_terminal_has_the_size_of_the_users_and_follows_it(everyone: list[Kubectl], pod: str) -> None:
+    all_at_once(everyone, lambda kubectl: _resized(kubectl, pod))
+
+
+def _resized(kubectl: Kubectl, pod: str) -> None:
+    terminal = Terminal(kubectl, "exec", "-it", pod, "-c", "main", "--", "sh")
+    try:
+        terminal.sees("# ")
+        # Docker gives a terminal its size when the program has begun, and a shell that learns of it may drop a line.
+        terminal.types("stty size\n", until=r"\n30 100\r\n")
+        terminal.resize(40, 120)
+        terminal.process.send_signal(signal.SIGWINCH)
+        terminal.types("stty size\n", until=r"\n40 120\r\n")
+        terminal.types("exit 4\n")
+        assert terminal.process.wait(DEADLINE_SECONDS) == 4
+    finally:
+        terminal.close()
+
+
+def test_many_connections_to_many_ports(everyone: list[Kubectl], pod: str) -> None:
+    all_at_once(everyone, lambda kubectl: asyncio.run(_forwarded(kubectl, pod)))
+
+
+async def _forwarded(kubectl: Kubectl, pod: str) -> None:
+    with kubectl.forwarding(pod, ECHO, GREETER, SUMS) as ports:
+        wanted = [f"{number} ".encode() * 5000 for number in range(30)]
+        assert await asyncio.gather(*(said(ports[ECHO], one) for one in wanted)) == wanted
+        assert await said(ports[GREETER]) == b"hello\n", "the server closes first"
+        digest = hashlib.sha256(MEGABYTE * 20).hexdigest()
+        assert (await said(ports[SUMS], *[MEGABYTE] * 20)).decode() == digest
+
+
+def test_what_goes_in_comes_out(everyone: list[Kubectl], pod: str) -> None:
+    all_at_once(everyone, lambda kubectl: _carried(kubectl, pod))
+
+
+def _carried(kubectl: Kubectl, pod: str) -> None:
+    data = MEGABYTE * 8
+    assert kubectl.run("exec", "-i", pod, "-c", "main", "--", "cat", stdin=data) == data
+    assert kubectl.run("exec", pod, "-c", "main", "--", "echo", "a" * 50_000) == b"a" * 50_000 + b"\n", "a long word"
+    said = kubectl.run("exec", "-i", pod, "-c", "main", "--", "sha256sum", stdin=data)
+    assert said.decode().split()[0] == hashlib.sha256(data).hexdigest()
+
+
+def test_a_program_ends_with_its_caller(everyone: list[Kubectl], pod: str, cluster: Cluster) -> None:
+    all_at_once(everyone, lambda kubectl: _left(kubectl, pod, cluster, str(5000 + everyone.index(kubectl))))
+
+
+def _left(kubectl: Kubectl, pod: str, cluster: Cluster, mark: str) -> None:
+    words = [*kubectl.command, "exec", pod, "-c", "main", "--", "sleep", mark]
+    with subprocess.Popen(words, env=kubectl.environment, stdout=subprocess.DEVNULL) as process:
+        wait_until(lambda: f"sleep {mark}" in _programs(cluster), "it runs")
+        process.kill()
+    wait_until(lambda: f"sleep {mark}" not in _programs(cluster), "it is gone")
+
+
+def test_a_program_that_reads_nothing_ends_with_its_caller_too(
+    everyone: list[Kubectl], pod: str, cluster: Cluster
+) -> None:
+    """Whatever waits on the way to it, input fills all of it, and the caller is killed."""
+    callers = []
+    for mark, kubectl in zip(("6001", "6002"), everyone[-2:], strict=True):
+        words = [*kubectl.command, "exec", "-i", pod, "-c", "main", "--", "sleep", mark]
+        with open("/dev/zero", "rb") as zeros:
+            callers.append(subprocess.Popen(words, env=kubectl.environment, stdin=zeros))
+    wait_until(lambda: _programs(cluster).count("sleep 600") == 2, "they run")
+    for caller in callers:
+        wait_until(lambda caller=caller: _is_held_up(caller), "its input backs up")  # type: ignore[misc]
+        caller.kill()
+        caller.wait()
+    wait_until(lambda: "sleep 600" not in _programs(cluster), "they are gone")
+
+
+def _is_held_up(caller: subprocess.Popen[bytes]) -> bool:
+    """Whether it reads its input no more."""
+    process = psutil.Process(caller.pid)
+    before = process.io_counters().read_chars
+    time.sleep(0.5)
+    return before > 1 << 20 and process.io_counters().read_chars == before
+
+
+def _programs(cluster: Cluster) -> str:
+    return cluster.execute("into", "talker", "ps").stdout
+
+
+# --- other clients ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def python_client(cluster: Cluster) -> Iterator[Any]:
+    """It leaves sockets open whatever one does: none is left to the next test."""
+    from kubernetes import client, config
+
+    with config.new_client_from_config(str(cluster.lab.kubeconfig)) as connection:
+        yield client.CoreV1Api(connection)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+def test_the_python_client_runs_programs(python_client: Any, pod: str) -> None:
+    from kubernetes.stream import stream
+
+    ask = python_client.connect_get_namespaced_pod_exec
+    words = ["sh", "-c", "echo out; echo err >&2; read line; echo got $line; exit 5"]
+    talk = stream(
+        ask, pod, "into", container="main", command=words, stdin=True, stdout=True, stderr=True, tty=False,
+        _preload_content=False,
+    )  # fmt: skip
+    talk.write_stdin("this\n")
+    talk.run_forever(timeout=DEADLINE_SECONDS)
+    assert (talk.read_stdout(), talk.read_stderr()) == ("out\ngot this\n", "err\n")
+    assert talk.returncode == 5
+    talk.close()
+
+
+def test_the_python_client_forwards_ports(python_client: Any, pod: str) -> None:
+    from kubernetes.stream import portforward
+
+    ports = f"{ECHO},{GREETER},{NOBODY}"
+    forward = portforward(python_client.connect_get_namespaced_pod_portforward, pod, "into", ports=ports)
+    echo, greeter = forward.socket(ECHO), forward.socket(GREETER)
+    for one in (echo, greeter):
+        one.setblocking(True)
+    echo.sendall(b"there and back")
+    assert echo.recv(100) == b"there and back"
+    assert greeter.recv(100) == b"hello\n"
+    assert forward.error(ECHO) is None
+    wait_until(lambda: "connection refused" in (forward.error(NOBODY) or ""), "an error for the port of nobody")
+    forward.close()
+
+
+async def test_a_hundred_programs_at_once(cluster: Cluster, pod: str, tmp_path: Path) -> None:
+    kubectl = Kubectl(cluster, *SPEAKERS[-1], tmp_path)
+    data = MEGABYTE[: 64 << 10]
+
+    async def one() -> bool:
+        process = await asyncio.create_subprocess_exec(
+            *kubectl.command, "exec", "-i", pod, "-c", "main", "--", "cat",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=kubectl.environment,
+        )  # fmt: skip
+        return (await process.communicate(data))[0] == data
+
+    assert await asyncio.gather(*(one() for _ in range(100))) == [True] * 100

@@ -1,0 +1,112 @@
+"""What people type: the transcripts of `commands`, with every kubectl on this machine, against a real master."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.kubectl import ALL_PROGRAMS, version_of
+from tests.testbed.lab.cluster import Cluster
+from tests.testbed.lab.transcript import Section, Terminal, sections
+
+FOLDER = Path(__file__).with_name("transcripts")
+
+AT_ONCE = 6
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    one = ApiServer(tmp_path_factory.mktemp("master"))
+    one.start()
+    yield one
+    assert one.stop() == 0
+
+
+def played(program: str, kubeconfig: Path, root: Path, folder: Path, node: str = "") -> list[str]:
+    """What is wrong of all sections of a folder."""
+    text = "\n".join(file.read_text() for file in sorted(folder.glob("*.txt"))).replace("NODE", node or "NODE")
+    found = sections(text, version_of(program))
+    assert found
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        told = threads.map(
+            lambda pair: in_its_project(program, kubeconfig, root, f"{folder.name}-{pair[0]}", pair[1]),
+            enumerate(found),
+        )
+        return [text for section in told for text in section]
+
+
+def in_its_project(program: str, kubeconfig: Path, root: Path, name: str, section: Section) -> list[str]:
+    """Play a section in a new project, which the kubeconfig names."""
+    project = f"p{version_of(program)[1]}-{name}"
+    directory = root / project
+    shutil.copytree(FOLDER / "files", directory)
+    known = yaml.safe_load(kubeconfig.read_text())
+    known["contexts"][0]["context"]["namespace"] = project
+    (directory / "kubeconfig").write_text(json.dumps(known))
+    environment = {"HOME": str(root), "KUBECONFIG": str(directory / "kubeconfig"), "EDITOR": "false"}
+
+    def about_project(*words: str) -> None:
+        subprocess.run([program, *words, project], env=environment, check=True, capture_output=True, cwd=directory)
+
+    about_project("create", "namespace")
+    try:
+        return Terminal(program, directory, environment).play(section, project)
+    finally:
+        about_project("delete", "namespace", "--wait=false")
+
+
+@pytest.mark.parametrize("program", ALL_PROGRAMS, ids=[Path(program).name for program in ALL_PROGRAMS])
+def test_commands_give_the_outcome_of_the_reference(program: str, server: ApiServer, tmp_path: Path) -> None:
+    wrong = played(program, server.kubeconfig, tmp_path, FOLDER)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("program", ALL_PROGRAMS, ids=[Path(program).name for program in ALL_PROGRAMS])
+def test_commands_with_pods_that_run(program: str, cluster: Cluster, tmp_path: Path) -> None:
+    wrong = played(program, cluster.lab.kubeconfig, tmp_path, FOLDER / "lab")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_commands_that_empty_a_node(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.lab.nodes[1].name
+    wrong = played(ALL_PROGRAMS[-1], cluster.lab.kubeconfig, tmp_path, FOLDER / "node", node)
+    assert not wrong, "\n".join(wrong)
+
+
+SAMPLE = """\
+## a section
+; a remark
+$ kubectl one two
+one   two
+$ kubectl one
+wanted
+! more
+= 1
+$ kubectl a PROJECT z
+a ... z
+@1.30- $ kubectl old
+@1.31+ $ kubectl new
+...
+"""
+
+
+def test_a_row_that_is_not_as_it_must_be_is_told(tmp_path: Path) -> None:
+    (section,) = sections(SAMPLE, (1, 31))
+    assert [row.words for row in section.rows] == [
+        "kubectl one two",
+        "kubectl one",
+        "kubectl a PROJECT z",
+        "kubectl new",
+    ]
+    told = Terminal("echo", tmp_path, {}).play(section, "mine")
+    assert told == [
+        "$ kubectl one\n  must come:\n    wanted\n    ! more\n    = 1\n  came:\n    one\n    = 0",
+    ]

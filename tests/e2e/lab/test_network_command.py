@@ -1,0 +1,65 @@
+"""The administrator's view of the pod network, through the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.process import run
+from tests.testbed.lab.cluster import Cluster
+from tests.testbed.podlane_cli import podlane_network
+from tests.testbed.traffic import Ping
+
+
+def test_every_node_tells_how_its_network_is(cluster: Cluster) -> None:
+    rows = {
+        line.split()[0]: line
+        for line in podlane_network(cluster.lab.kubeconfig, "status").splitlines()
+        if line.startswith("node-")
+    }
+    assert sorted(rows) == ["node-1", "node-2", "node-3"]
+    for name, row in rows.items():
+        assert row.split()[-1] == "ready"
+        for other in rows.keys() - {name}:
+            assert f"{other} " in row
+        assert "lost" not in row
+
+
+def test_a_trace_asks_the_switches_on_both_nodes(cluster: Cluster) -> None:
+    def trace(*words: str, code: int = 0) -> list[str]:
+        return podlane_network(cluster.lab.kubeconfig, "trace", "red/red-1", *words, code=code).splitlines()
+
+    told = trace("red/red-2", "--proto", "tcp", "--port", "8080")
+    assert told[-1] == "delivered: red/red-1 reaches red/red-2 on node-2"
+    assert [line.partition(" of")[0] for line in told if line.startswith("node-2")] == ["node-2, from the tunnel"]
+    assert trace("blue/blue-2")[-1] == "dropped because red (VNID 10) may not reach blue (VNID 11)"
+    borrowed = cluster.address("blue", "blue-1")
+    assert trace("red/red-2", "--source-address", borrowed)[-1].endswith("is not red/red-1's address")
+    assert trace("red/red-2", "--vlan", "10")[-1] == "dropped because red/red-1's frames may carry no VLAN tag"
+    assert trace("blue/blue-2", "--proto", "arp")[-1].startswith(
+        "answered: the switch of node-1 gives red/red-1 the MAC"
+    )
+    stranger = trace("red/red-2", "--from-tunnel", "10.9.9.9", "--vnid", "10")
+    assert stranger[-1] == "dropped because node-2 does not believe 10.9.9.9: it is the address of no node"
+    assert "neither an address nor PROJECT/POD" in trace("red/nobody", code=1)[-1]
+    assert "--vnid goes with --from-tunnel" in trace("red/red-2", "--vnid", "10", code=2)[-1]
+    assert not cluster.kubectl("get", "nodequeries", "-o", "name").stdout, "no question is left behind"
+
+
+def test_what_goes_over_a_port_is_written_down(cluster: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "red-1.pcap"
+    netns = f"/proc/{cluster.pid('red', 'red-1')}/ns/net"
+    stream = Ping(netns, cluster.address("red", "red-2"))
+    words = ("capture", "red/red-1", "--packets", "20", "--seconds", "20", "--out", str(out))
+    podlane_network(cluster.lab.kubeconfig, *words)
+    stream.end()
+    rows = run("tcpdump", "-n", "-r", str(out)).splitlines()
+    assert len(rows) == 20
+    assert sum("ICMP echo" in row and cluster.address("red", "red-2") in row for row in rows) >= 15
+    told = podlane_network(cluster.lab.kubeconfig, "capture", "red/red-1", "--packets", "9999", code=1)
+    assert "1 to 1000 is accepted" in told
+
+
+def test_a_question_to_nobody_is_refused(cluster: Cluster) -> None:
+    query = '{"apiVersion": "podlane.io/v1", "kind": "NodeQuery", "metadata": {"name": "q"}, "spec": {"report": true}}'
+    refused = cluster.kubectl("create", "-f", "-", stdin=query, check=False)
+    assert "spec.nodeName" in refused.stderr

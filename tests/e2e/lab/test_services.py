@@ -1,0 +1,175 @@
+"""Services as their users have them: who calls where, who answers, and what happens while pods and daemons go."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.testbed.lab.cluster import Cluster
+from tests.testbed.lab.web_service import EXTERNAL_IP, PORT, REPLICAS, RIVAL, SHOP, Called, Caller, WebService
+from tests.testbed.wait import wait_until
+
+AT_ONCE = 20
+CALLS = 400
+TOO_UNEVEN = 21.1
+"""Chi-square with three degrees of freedom is larger once in ten thousand times."""
+EACH_SECOND = 200
+
+
+@pytest.fixture(scope="module")
+def shop(cluster: Cluster) -> Iterator[WebService]:
+    one = WebService(cluster)
+    try:
+        one.open()
+        yield one
+    finally:
+        one.close()
+
+
+def fronts(shop: WebService) -> dict[str, tuple[str, int]]:
+    """Everywhere that the service `web` is to be had."""
+    nodes = {f"the node port of {node}": (str(shop.node_address(node)), shop.node_port) for node in shop.nodes}
+    addresses = {"its cluster IP": shop.cluster_ip(), "its ingress IP": shop.ingress_ip, "an external IP": EXTERNAL_IP}
+    return {**{name: (str(address), PORT) for name, address in addresses.items()}, **nodes}
+
+
+def unanswered(callers: list[Caller], fronts: dict[str, tuple[str, int]]) -> dict[str, str]:
+    """Who gets no answer where, and what he gets instead; all call at once."""
+    pairs = [(one, name) for one in callers for name in fronts]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        came = threads.map(lambda pair: pair[0].calls(*fronts[pair[1]]), pairs)
+        told = {f"{one.name} at {name}": called.failures for (one, name), called in zip(pairs, came, strict=True)}
+    return {who: failures[0] for who, failures in told.items() if failures}
+
+
+def insiders(shop: WebService) -> list[Caller]:
+    """Pods of the project and of VNID 0, and nodes."""
+    pods = [shop.pod(SHOP, node) for node in shop.nodes]
+    return [*pods, shop.pod("default", "global"), *map(shop.node, shop.nodes)]
+
+
+def test_everybody_who_may_is_answered_everywhere(shop: WebService) -> None:
+    assert unanswered(insiders(shop), fronts(shop)) == {}
+
+
+def test_the_outside_is_answered_everywhere_but_at_the_cluster_ip(shop: WebService) -> None:
+    everywhere = fronts(shop)
+    del everywhere["its cluster IP"]
+    assert unanswered([shop.outside], everywhere) == {}
+
+
+def test_other_projects_are_answered_nowhere(shop: WebService) -> None:
+    """Beside each of them a pod of the project calls, and is."""
+    everywhere = fronts(shop)
+    own, rivals = ([shop.pod(project, node) for node in shop.nodes] for project in (SHOP, RIVAL))
+    assert unanswered(rivals, everywhere).keys() == {f"{one.name} at {name}" for one in rivals for name in everywhere}
+    assert unanswered(own, everywhere) == {}
+
+
+def uneven(counts: Counter[str], shop: WebService) -> float:
+    """Chi-square of the answers against as many from each endpoint."""
+    assert set(counts) <= set(shop.endpoints("web"))
+    each = counts.total() / REPLICAS
+    return sum((counts[name] - each) ** 2 / each for name in shop.endpoints("web"))
+
+
+def test_endpoints_answer_equally_often(shop: WebService) -> None:
+    """To a pod the switch shares calls out, to nodes and to the outside the firewall of the node that they call."""
+    cluster_ip, node_port = (shop.cluster_ip(), PORT), (str(shop.node_address("node-2")), shop.node_port)
+    for caller, where in ((shop.pod(SHOP, "node-1"), cluster_ip), (shop.node("node-1"), cluster_ip)):
+        evenly(caller.calls(*where, times=CALLS), shop)
+    evenly(shop.outside.calls(*node_port, times=CALLS), shop)
+
+
+def evenly(called: Called, shop: WebService) -> None:
+    assert not called.failures, called.failures[:3]
+    assert uneven(called.answers, shop) < TOO_UNEVEN, called.answers
+
+
+def test_a_client_that_sticks_stays_with_its_endpoint(shop: WebService) -> None:
+    """Several clients do not all have the same."""
+    callers = insiders(shop)
+    address = shop.cluster_ip("sticky")
+    answers = [one.calls(address, times=20) for one in callers]
+    assert [called.failures for called in answers] == [()] * len(callers)
+    assert [len(called.answers) for called in answers] == [1] * len(callers)
+
+
+def test_a_service_without_endpoints_refuses(shop: WebService) -> None:
+    address = shop.cluster_ip("nobody")
+    for caller in (shop.pod(SHOP, "node-1"), shop.node("node-1")):
+        [failure] = caller.calls(address).failures
+        assert "Errno 111" in failure, failure
+
+
+def test_names_lead_to_services(shop: WebService) -> None:
+    for name in ("web", f"web.{SHOP}", f"web.{SHOP}.svc", f"web.{SHOP}.svc.cluster.local"):
+        page = shop.cluster.execute(SHOP, "node-1", "curl", "-sS", "-m", "5", f"http://{name}")
+        assert page.stdout.strip() in shop.endpoints("web"), f"{name}: {page.stderr}"
+    found = shop.cluster.execute("default", "global", "nslookup", f"web.{SHOP}.svc.cluster.local")
+    assert shop.cluster_ip() in found.stdout
+    hidden = shop.cluster.execute(RIVAL, "node-1", "nslookup", f"web.{SHOP}.svc.cluster.local")
+    assert shop.cluster_ip() not in hidden.stdout
+    assert hidden.returncode != 0
+
+
+def callers_all_the_while(shop: WebService) -> list[tuple[Caller, str, int]]:
+    """A pod at the cluster IP, the outside at a node port."""
+    return [
+        (shop.pod(SHOP, "node-1"), shop.cluster_ip(), PORT),
+        (shop.outside, str(shop.node_address("node-3")), shop.node_port),
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["a pod", "the outside"])
+def test_rolling_a_replication_controller_loses_no_call(shop: WebService, number: int) -> None:
+    caller, address, port = callers_all_the_while(shop)[number]
+    before = shop.endpoints("web")
+    with caller.calling(address, EACH_SECOND, port) as came:
+        for name in before:
+            shop.cluster.kubectl("-n", SHOP, "delete", "pod", name, "--wait=false")
+            wait_until(lambda name=name: is_replaced(shop, name), f"{name} has a successor")  # type: ignore[misc]
+        wait_until(lambda: not shop.pods() & before.keys(), "those before are gone")
+    [called] = came
+    assert called.failures == ()
+    assert called.answers.total() > EACH_SECOND
+    assert called.answers.keys() & before.keys()
+    assert called.answers.keys() - before.keys()
+
+
+def is_replaced(shop: WebService, name: str) -> bool:
+    endpoints = shop.endpoints("web")
+    return name not in endpoints and len(endpoints) == REPLICAS
+
+
+def test_killing_the_sdn_daemons_loses_no_call(shop: WebService) -> None:
+    (pod, address, port), (outside, node, node_port) = callers_all_the_while(shop)
+    with pod.calling(address, EACH_SECOND, port) as of_pod, outside.calling(node, EACH_SECOND, node_port) as of_outside:
+        for name in shop.nodes:
+            shop.cluster.kill(shop.cluster.nodes[name].root / "sdn.pid")
+        shop.cluster.kubectl("-n", SHOP, "annotate", "service", "web", "touched=yes", "--overwrite")
+    for called in (*of_pod, *of_outside):
+        assert called.failures == ()
+        assert called.answers.total() > EACH_SECOND
+
+
+def test_an_endpoint_that_is_killed_gets_no_call_once_its_probe_has_told(shop: WebService) -> None:
+    name = min(shop.endpoints("web"))
+    shop.cluster.execute(SHOP, name, "rm", "/www/index.html")
+    wait_until(lambda: name not in shop.endpoints("web"), "the probe has told")
+    caller, address = shop.pod(SHOP, "node-1"), shop.cluster_ip()
+    wait_until(lambda: not caller.calls(address, times=40).failures, "nobody is sent there any more")
+    assert not caller.calls(address, times=CALLS).failures
+    restart(shop, name)
+    wait_until(lambda: name in shop.endpoints("web"), "it is back")
+    wait_until(lambda: name in caller.calls(address, times=40).answers, "it is called again")
+
+
+def restart(shop: WebService, name: str) -> None:
+    """Its container, which makes its page anew."""
+    os.kill(shop.cluster.pid(SHOP, name), signal.SIGKILL)

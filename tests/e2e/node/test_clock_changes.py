@@ -1,0 +1,179 @@
+"""The agent's clock is set, and the master is away for ten minutes of it: no pod notices.
+
+The clock is that of the agent alone (libfaketime): no test sets the clock of the machine that it runs on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+
+from api.meta import times
+from tests.testbed.node.consistency import nothing_left, wait_until_consistent
+from tests.testbed.node.disturbed_node import (
+    AGENT,
+    MASTER,
+    OBJECTS,
+    DisturbedNode,
+    phases,
+    pod,
+    restarts,
+    running,
+    whole,
+)
+from tests.testbed.node.single_node import NODE
+from tests.testbed.wait import wait_until
+
+[LIBRARY] = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
+PROBE = """\
+    livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, initialDelaySeconds: 1000, failureThreshold: 1}
+    readinessProbe: {exec: {command: ["true"]}, periodSeconds: 1}
+"""
+
+
+HURRY, ABSENCE_SECONDS = 60, 600
+"""How much faster time goes by for an agent while the master is away, and for how long of its time that is."""
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[DisturbedNode]:
+    with DisturbedNode() as node:
+        node.apply(OBJECTS)
+        yield node
+
+
+@pytest.fixture
+def node(host: DisturbedNode) -> Iterator[DisturbedNode]:
+    host.environment = {
+        "LD_PRELOAD": str(LIBRARY),
+        "FAKETIME_TIMESTAMP_FILE": str(host.root / "time"),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    set_clock(host, "+0h")
+    begin(host)
+    yield host
+    host.kubectl("delete", "pods", "--all", "--timeout=60s")
+    nothing_left(host)
+
+
+FAILED_SLEEP = "    time.sleep(delay)\nOSError: [Errno 22] Invalid argument\n"
+
+
+def begin(node: DisturbedNode, *flags: str) -> None:
+    """Start the agent, and wait until this one has said that it is there; again, if libfaketime ends it.
+
+    It lets a sleep of the agent's first commands fail now and then. An agent before may have left the node ready, so
+    it is the lease that tells.
+    """
+    before = renewed(node)
+    node.agent(*flags)
+    wait_until(lambda: has_begun(node, flags, before), "the agent has renewed its lease")
+
+
+def has_begun(node: DisturbedNode, flags: tuple[str, ...], before: str) -> bool:
+    if node.process(AGENT).status() == psutil.STATUS_ZOMBIE:
+        assert node.log(AGENT).endswith(FAILED_SLEEP), node.log(AGENT)
+        node.kill(AGENT)
+        node.agent(*flags)
+    return renewed(node) != before and node.node_condition("Ready") == "True"
+
+
+def set_clock(node: DisturbedNode, by: str) -> None:
+    """As far from the right time as said, at once."""
+    part = node.root / "time.part"
+    part.write_text(f"{by}\n")
+    part.rename(node.root / "time")
+
+
+def renewed(node: DisturbedNode) -> str:
+    """When the agent says that it has renewed its lease; empty before its first."""
+    words = ("get", "lease", NODE, "--ignore-not-found", "-o", "jsonpath={.spec.renewTime}")
+    return node.kubectl("-n", "kube-node-lease", *words)
+
+
+def hours_ahead(node: DisturbedNode) -> int:
+    """Of the agent's clock."""
+    return round((times.parse_time(renewed(node)) - datetime.now(UTC)).total_seconds() / 3600)
+
+
+def until_beaten(node: DisturbedNode, times: int) -> None:
+    """The lease has been renewed so often."""
+    for _ in range(times):
+        before = renewed(node)
+        wait_until(lambda before=before: renewed(node) != before, "the lease is renewed")  # type: ignore[misc]
+
+
+def test_a_clock_that_is_set_ends_and_starts_nothing(node: DisturbedNode) -> None:
+    node.apply(whole(node, "old"), pod(node, "probed", more=PROBE))
+    node.apply(pod(node, "limited", extra="  activeDeadlineSeconds: 3600"))
+    wait_until_consistent(node)
+    before = running(node)
+    for number, hours in enumerate((5, -5, 0)):
+        set_clock(node, f"{hours:+}h")
+        wait_until(lambda hours=hours: hours_ahead(node) == hours, "the lease has the new time")  # type: ignore[misc]
+        until_beaten(node, 2)
+        node.apply(pod(node, f"new-{number}", more=PROBE, extra="  activeDeadlineSeconds: 3600"))
+        wait_until_consistent(node)
+        assert before.items() <= running(node).items()
+        assert node.node_condition("Ready") == "True"
+    assert phases(node) == {"Running"}
+    assert restarts(node, "old") == restarts(node, "probed") == restarts(node, "limited") == 0
+
+
+def test_a_clock_that_is_set_shortens_no_grace(node: DisturbedNode) -> None:
+    """A container that takes its time to end is not killed because it is suddenly late."""
+    command = "trap 'sleep 3; echo ended >> /witness/ended; exit 0' TERM; tail -f /dev/null & wait"
+    node.apply(pod(node, "slow", command=command).replace("PeriodSeconds: 0", "PeriodSeconds: 1000"))
+    wait_until_consistent(node)
+    node.delete("slow")
+    wait_until(lambda: "asking to stop" in node.log(AGENT), "it is asked to stop")
+    for step in ("+5h", "-5h"):
+        set_clock(node, step)
+        until_beaten(node, 1)
+    wait_until(lambda: not node.kubectl("get", "pods", "-o", "name"), "it is gone")
+    assert (node.witness / "ended").read_text() == "ended\n"
+
+
+def test_a_deadline_comes_although_the_clock_is_set_back(node: DisturbedNode) -> None:
+    node.apply(pod(node, "short", extra="  activeDeadlineSeconds: 5"))
+    wait_until_consistent(node)
+    set_clock(node, "-5h")
+    wait_until(lambda: node.status("short").get("reason") == "DeadlineExceeded", "its time is over")
+
+
+def test_ten_minutes_without_the_master(node: DisturbedNode) -> None:
+    """What runs goes on, what ends comes back, static pods come and go; the master hears of it when it is back."""
+    node.environment = {"LD_PRELOAD": str(LIBRARY), "FAKETIME": f"+0 x{HURRY}"}
+    begin(node, "--heartbeat-seconds=10", "--runtime-request-timeout-seconds=3600")
+    manifests = node.root / "manifests"
+    (manifests / "going.yaml").write_text(pod(node, "going"))
+    node.apply(whole(node, "old"), pod(node, "ending"))
+    wait_until_consistent(node)
+    before, ending = running(node), container_of(node, "ending")
+    gone = {one for one in before if "going" in node.docker("inspect", "-f", "{{.Name}}", one)}
+    began = time.monotonic()
+    node.kill(MASTER)
+    node.docker("kill", ending)
+    (manifests / "coming.yaml").write_text(pod(node, "coming"))
+    (manifests / "going.yaml").unlink()
+    wait_until(lambda: time.monotonic() - began >= ABSENCE_SECONDS / HURRY, "ten minutes have passed for the agent")
+    wait_until(lambda: "k8s_main_coming" in node.docker("ps", "--format", "{{.Names}}"), "the static pod runs")
+    wait_until(lambda: not gone & running(node).keys(), "the other static pod is gone")
+    assert before.keys() - running(node).keys() == {*gone, ending}
+    assert node.process(AGENT).is_running()
+    node.start_master()
+    wait_until_consistent(node)
+    assert [restarts(node, name) for name in ("old", "ending", f"coming-{NODE}")] == [0, 1, 0]
+    assert phases(node) == {"Running"}
+    (manifests / "coming.yaml").unlink()
+
+
+def container_of(node: DisturbedNode, name: str) -> str:
+    """The id of a pod's first container."""
+    return str(node.status(name)["containerStatuses"][0]["containerID"]).removeprefix("docker://")

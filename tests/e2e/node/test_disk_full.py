@@ -1,0 +1,89 @@
+"""A disk that is full: what runs goes on, what fails says so, and nobody has to help once there is space again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.testbed.node.consistency import nothing_left, wait_until_consistent
+from tests.testbed.node.disturbed_node import (
+    AGENT,
+    OBJECTS,
+    DisturbedNode,
+    phases,
+    pod,
+    restarts,
+    running,
+    small,
+    whole,
+)
+from tests.testbed.wait import wait_until
+
+NO_SPACE = "no space left on device"
+
+
+class SmallNode(DisturbedNode):
+    """The agent's state and Docker's root are on disks of their own."""
+
+    def __enter__(self) -> SmallNode:
+        small(self.docker_data, "64m")
+        small(self.state, "4m")
+        super().__enter__()
+        return self
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[SmallNode]:
+    with SmallNode() as node:
+        node.apply(OBJECTS)
+        # Pods are not to be evicted: what happens to those that stay is to be seen.
+        node.begin("--eviction-hard=memory.available<1Mi", "--image-gc-high-threshold-percent=100")
+        yield node
+
+
+@pytest.fixture
+def node(host: SmallNode) -> Iterator[SmallNode]:
+    yield host
+    host.kubectl("delete", "pods", "--all", "--timeout=60s")
+    nothing_left(host)
+
+
+def fill(directory: Path) -> Path:
+    """The file that takes all the space; not even one byte is left."""
+    ballast = directory / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+    with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+        while True:
+            file.write(b" ")
+    return ballast
+
+
+def events(node: DisturbedNode, name: str) -> str:
+    """What is told of a pod."""
+    about = f"--field-selector=involvedObject.name={name}"
+    return node.kubectl("get", "events", about, "-o", "jsonpath={.items[*].message}").lower()
+
+
+@pytest.mark.parametrize("disk", ["agent", "docker"])
+def test_what_runs_goes_on_and_new_pods_come_once_there_is_space(node: SmallNode, disk: str) -> None:
+    node.apply(whole(node, "old"), pod(node, "plain"))
+    wait_until_consistent(node)
+    before = running(node)
+    ballast = fill(node.state if disk == "agent" else node.docker_data)
+    node.apply(whole(node, "new"), pod(node, "newer"))
+    node.docker("kill", node.status("plain")["containerStatuses"][0]["containerID"].removeprefix("docker://"))
+    wait_until(lambda: NO_SPACE in node.log(AGENT).lower(), "the log says what is wrong")
+    wait_until(lambda: all(NO_SPACE in events(node, name) for name in ("new", "newer")), "events say what is wrong")
+    assert node.node_condition("Ready") == "True"
+    assert before.items() - running(node).items() <= before.items()
+    assert len(before.items() - running(node).items()) <= 1
+    assert phases(node) <= {"Running", "Pending"}
+    ballast.unlink()
+    wait_until_consistent(node)
+    assert restarts(node, "old") == 0
+    assert restarts(node, "plain") >= 1

@@ -1,0 +1,112 @@
+"""Images: where they come from, what is waited for and what is told; the registry is one with a password."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import docker
+import pytest
+
+from lab import images
+from tests.testbed.docker.registry import PASSWORD, USER, serving
+from tests.testbed.node.pods import NodePods, main, pod
+
+# Docker's library leaves the socket open with which it did not reach Docker.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket.*family=1,:ResourceWarning")
+
+
+def carry_away(alone: NodePods, name: str) -> None:
+    """An image that only the registry has."""
+    client = docker.APIClient(base_url=f"unix://{alone.node.root}/docker/docker.sock", version="1.41")
+    repository, _, tag = name.rpartition(":")
+    client.tag(images.TOOLBOX, repository, tag)
+    right = {"username": USER, "password": PASSWORD}
+    said = list(client.push(repository, tag, stream=True, decode=True, auth_config=right))
+    assert not [line for line in said if "error" in line]
+    client.remove_image(name)
+    client.close()
+
+
+def secret(address: str) -> str:
+    """The password for the registry, in the form that kubectl writes."""
+    auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    content = base64.b64encode(json.dumps({"auths": {address: {"auth": auth}}}).encode()).decode()
+    return f"""\
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: registry, namespace: default}}
+type: kubernetes.io/dockerconfigjson
+data: {{.dockerconfigjson: {content}}}
+"""
+
+
+def using(name: str, image: str, policy: str, spec: str = "") -> str:
+    container = main().replace("podlane/toolbox", image).replace("imagePullPolicy: Never", f"imagePullPolicy: {policy}")
+    return pod(name, container, spec)
+
+
+def test_where_images_come_from_and_what_is_told_when_they_do_not(alone: NodePods, tmp_path: Path) -> None:
+    with serving(tmp_path) as address:
+        private = f"{address}/team/toolbox:1"
+        carry_away(alone, private)
+        alone.apply(
+            secret(address),
+            using("private", private, "Always", "imagePullSecrets: [{name: registry}]"),
+            using("stranger", f"{address}/team/toolbox:2", "IfNotPresent", "imagePullSecrets: [{name: missing}]"),
+            using("never", "nobody/nothing:1", "Never"),
+            using("nonsense", "Bad/Name:1", "IfNotPresent"),
+        )
+        alone.until_ready("private")
+        assert re.fullmatch(
+            f"docker-pullable://{address}/team/toolbox@sha256:[0-9a-f]{{64}}", alone.row("private")["imageID"]
+        )
+        told = [(kind, reason, words) for kind, reason, words, _ in alone.told("private")]
+        assert ("Normal", "Pulling", f'Pulling image "{private}"') in told
+        pulled = (
+            rf'Successfully pulled image "{private}" in \d\S*s \(\d\S*s including waiting\)\. Image size: \d+ bytes\.'
+        )
+        assert [kind for kind, reason, words in told if reason == "Pulled" and re.fullmatch(pulled, words)] == [
+            "Normal"
+        ]
+
+        waits = alone.waits("stranger", "ImagePullBackOff")
+        absent = f'Back-off pulling image "{address}/team/toolbox:2"'
+        assert waits.startswith(f"{absent}: ErrImagePull: Docker: ")
+        lacking = "Unable to retrieve some image pull secrets (missing); attempting to pull the image may not succeed."
+        alone.until_told(
+            "stranger",
+            ("Warning", "FailedToRetrieveImagePullSecret", lacking),
+            ("Warning", "Failed", f'Failed to pull image "{address}/team/toolbox:2": Docker: '),
+            ("Warning", "Failed", "Error: ErrImagePull"),
+            ("Normal", "BackOff", absent),
+            ("Warning", "Failed", "Error: ImagePullBackOff"),
+        )
+    words = 'Container image "nobody/nothing:1" is not present with pull policy of Never'
+    assert alone.waits("never", "ErrImageNeverPull") == words
+    alone.until_told("never", ("Warning", "ErrImageNeverPull", words))
+    assert alone.waits("nonsense", "InvalidImageName")
+    alone.until_told("nonsense", ("Warning", "InspectFailed", 'Failed to inspect image "Bad/Name:1": '))
+    alone.node.kubectl("delete", "secret", "registry")
+
+
+def test_the_policy_follows_from_the_tag(alone: NodePods) -> None:
+    texts = {
+        "latest": "podlane/toolbox:latest",
+        "none": "podlane/toolbox",
+        "tagged": "podlane/toolbox:1",
+    }
+    alone.apply(*(using(name, image, "X").replace("    imagePullPolicy: X\n", "") for name, image in texts.items()))
+    paths = (
+        "get",
+        "pods",
+        "-o",
+        "jsonpath={range .items[*]}{.metadata.name}={.spec.containers[0].imagePullPolicy} {end}",
+    )
+    assert sorted(alone.node.kubectl(*paths).split()) == ["latest=Always", "none=Always", "tagged=IfNotPresent"]
+    alone.until_ready("latest", "none")
+    stands_in = "already present on machine, and no registry answers"
+    alone.until_told("none", ("Normal", "Pulled", f'Container image "podlane/toolbox" {stands_in}'))

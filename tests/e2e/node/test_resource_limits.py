@@ -1,0 +1,293 @@
+"""What pods may use: classes of service, and what the kernel holds containers, pods and all pods together to.
+
+Runs with whatever version of control groups and cgroup driver it finds: tests/vm runs it in machines that have others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import psutil
+import pytest
+
+from node_agent.cgroups import hierarchy
+from node_agent.cgroups.cgroupfs import MOUNT, CgroupfsDriver
+from node_agent.cgroups.hierarchy import CgroupPath
+from node_agent.node.host_facts import min_oom_score
+from tests.testbed.node.single_node import NODE, SingleNode
+from tests.testbed.wait import DEADLINE_SECONDS, wait_until
+
+SLEEP = "[tail, -f, /dev/null]"
+MEGABYTE = 1 << 20
+PIDS = 60
+
+PODS = {
+    "guaranteed": "[{name: main, resources: {limits: {cpu: 500m, memory: 64Mi}}}]",
+    "burstable": "[{name: main, resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 250m, memory: 64Mi}}},"
+    " {name: side, resources: {requests: {cpu: 200m}}}]",
+    "limited": "[{name: main, resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 250m, memory: 64Mi}}},"
+    " {name: side, resources: {limits: {cpu: 20m, memory: 16Mi}}}]",
+    "besteffort": "[{name: main}]",
+    "tiny": "[{name: main, resources: {requests: {cpu: 1m}, limits: {cpu: 1m}}}]",
+    "critical": "[{name: main}]",
+    "first": "[{name: main, resources: {requests: {cpu: 100m, memory: 16Mi}, limits: {cpu: 100m, memory: 16Mi}}}]",
+}
+INIT = {
+    "first": "[{name: step, resources: {requests: {cpu: 400m, memory: 48Mi}, limits: {cpu: 400m, memory: 48Mi}}},"
+    " {name: helper, restartPolicy: Always,"
+    " resources: {requests: {cpu: 50m, memory: 8Mi}, limits: {cpu: 50m, memory: 8Mi}}}]"
+}
+PRIORITY = {"critical": "priorityClassName: system-node-critical\n  priority: 2000001000"}
+CLASSES = {
+    "guaranteed": "Guaranteed",
+    "burstable": "Burstable",
+    "limited": "Burstable",
+    "besteffort": "BestEffort",
+    "tiny": "Burstable",
+    "critical": "BestEffort",
+    "first": "Guaranteed",
+}
+BURSTABLE_MILLI = 300 + 120 + 1
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the kernel holds a group to: 0 is no limit. `quota` is in µs per 100 ms."""
+
+    weight: int
+    quota: int
+    memory: int
+
+
+class Node:
+    """One node with pods of every class, and what the kernel says of their groups."""
+
+    def __init__(self, single: SingleNode, client: Any) -> None:
+        self.single = single
+        self._client = client
+        self.driver = client.info()["CgroupDriver"]
+        self.version = CgroupfsDriver().version
+        self.root = f"/{single.root.name}"
+        found = json.loads(single.kubectl("get", "pods", "-o", "json"))["items"]
+        self.pods: dict[str, dict[str, Any]] = {pod["metadata"]["name"]: pod for pod in found}
+
+    def docker_name(self, pod: str, container: str) -> str:
+        return f"k8s_{container}_{pod}_default_{self.pods[pod]['metadata']['uid']}_0"
+
+    def told(self, pod: str, container: str = "main") -> dict[str, Any]:
+        """What Docker was asked for."""
+        found: dict[str, Any] = self._client.inspect_container(self.docker_name(pod, container))
+        return found
+
+    def directory(self, group: CgroupPath) -> str:
+        return hierarchy.slice_path(group) if self.driver == "systemd" else hierarchy.cgroupfs_path(group)
+
+    def group(self, pod: str) -> CgroupPath:
+        meta = self.pods[pod]["metadata"]
+        middle = hierarchy.MIDDLE.get(CLASSES[pod], ())
+        return hierarchy.pods_cgroup(self.root).below(*middle, f"pod{meta['uid']}")
+
+    def of_container(self, pod: str, container: str = "main") -> str:
+        """The directory in which its first process is, in every hierarchy that limits it."""
+        pid = self.told(pod, container)["State"]["Pid"]
+        rows = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+        kinds = {"cpu", "memory", "pids"} if self.version == 1 else {""}
+        (path,) = {path for _, controllers, path in rows if kinds & set(controllers.split(","))}
+        return path
+
+    def value(self, directory: str, controller: str, file: str) -> str:
+        top = MOUNT / controller if self.version == 1 else MOUNT
+        return (top / directory.lstrip("/") / file).read_text().strip()
+
+    def kernel(self, directory: str) -> Kernel:
+        if self.version == 2:
+            quota = self.value(directory, "", "cpu.max").split()[0].replace("max", "0")
+            memory = self.value(directory, "", "memory.max").replace("max", "0")
+            return Kernel(int(self.value(directory, "", "cpu.weight")), int(quota), int(memory))
+        shares, quota, memory = (
+            self.value(directory, controller, file)
+            for controller, file in (
+                ("cpu", "cpu.shares"),
+                ("cpu", "cpu.cfs_quota_us"),
+                ("memory", "memory.limit_in_bytes"),
+            )
+        )
+        endless = int(memory) > 1 << 60
+        return Kernel(int(shares), max(int(quota), 0), 0 if endless else int(memory))
+
+    def wanted(self, shares: int, quota: int, memory: int) -> Kernel:
+        return Kernel(shares if self.version == 1 else hierarchy.cpu_weight(shares), quota, memory)
+
+    def exists(self, directory: str) -> bool:
+        return CgroupfsDriver().has_directory(directory)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with SingleNode() as single:
+        single.agent(f"--pod-pids-limit={PIDS}")
+        wait_until(lambda: single.node_condition("Ready") == "True", "the node")
+        single.kubectl("apply", "-f", "-", stdin="".join(manifest(name) for name in PODS))
+        single.kubectl("wait", "--for=condition=Ready", "pods", "--all", f"--timeout={DEADLINE_SECONDS:.0f}s")
+        with contextlib.closing(docker.APIClient(f"unix://{single.root}/docker/docker.sock", version="1.41")) as client:
+            yield Node(single, client)
+
+
+def manifest(name: str) -> str:
+    """A pod whose containers wait, but for the init container `step`."""
+    more = "image: podlane/toolbox, imagePullPolicy: Never, "
+    containers = PODS[name].replace("{name", f"{{{more}command: {SLEEP}, name")
+    init = INIT.get(name, "[]").replace("{name: step", f"{{{more}command: ['true'], name: step")
+    init = init.replace("{name: helper", f"{{{more}command: {SLEEP}, name: helper")
+    return f"""\
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: default}}
+spec:
+  nodeName: {NODE}
+  terminationGracePeriodSeconds: 0
+  {PRIORITY.get(name, "priority: 0")}
+  initContainers: {init}
+  containers: {containers}
+"""
+
+
+@pytest.mark.parametrize(("name", "kind"), CLASSES.items())
+def test_the_class_of_a_pod_follows_from_its_resources(node: Node, name: str, kind: str) -> None:
+    assert node.pods[name]["status"]["qosClass"] == kind
+
+
+@pytest.mark.parametrize("name", ["guaranteed", "burstable", "besteffort"])
+def test_a_container_is_in_the_group_of_its_pod_and_that_in_the_group_of_its_class(node: Node, name: str) -> None:
+    middle = {"guaranteed": "", "burstable": "burstable", "besteffort": "besteffort"}[name]
+    uid, identity = node.pods[name]["metadata"]["uid"], node.told(name)["Id"]
+    names = [node.root.strip("/"), "kubepods", *([middle] if middle else []), f"pod{uid}"]
+    if node.driver == "systemd":
+        parts = [name.replace("-", "_") for name in names]
+        chain = "".join(f"/{'-'.join(parts[: depth + 1])}.slice" for depth in range(len(parts)))
+        wanted = f"{chain}/docker-{identity}.scope"
+    else:
+        wanted = f"/{'/'.join(names)}/{identity}"
+    assert node.of_container(name) == wanted
+
+
+def test_a_container_has_the_shares_the_quota_and_the_memory_of_its_resources(node: Node) -> None:
+    main, side = node.told("burstable")["HostConfig"], node.told("burstable", "side")["HostConfig"]
+    keys = ("CpuShares", "CpuPeriod", "CpuQuota", "Memory", "MemorySwap")
+    assert [main[key] for key in keys] == [102, 100_000, 25_000, 64 * MEGABYTE, 64 * MEGABYTE]
+    assert [side[key] for key in keys] == [204, 0, 0, 0, 0]
+    assert node.kernel(node.of_container("burstable")) == node.wanted(102, 25_000, 64 * MEGABYTE)
+    assert node.kernel(node.of_container("burstable", "side")) == node.wanted(204, 0, 0)
+
+
+def test_a_request_that_is_missing_is_the_limit(node: Node) -> None:
+    assert node.told("guaranteed")["HostConfig"]["CpuShares"] == 512
+    resources = node.pods["guaranteed"]["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == resources["limits"] == {"cpu": "500m", "memory": "64Mi"}
+
+
+def test_no_request_and_a_very_small_one_have_the_least_that_the_kernel_takes(node: Node) -> None:
+    for name in ("besteffort", "tiny"):
+        assert node.told(name)["HostConfig"]["CpuShares"] == 2
+        assert node.kernel(node.of_container(name)).weight == node.wanted(2, 0, 0).weight
+    assert node.kernel(node.of_container("tiny")).quota == 1_000
+
+
+def test_a_pod_is_promised_the_sum_and_limited_where_every_container_is(node: Node) -> None:
+    kernel = {name: node.kernel(node.directory(node.group(name))) for name in PODS}
+    assert kernel["guaranteed"] == node.wanted(512, 50_000, 64 * MEGABYTE)
+    assert kernel["burstable"] == node.wanted(307, 0, 0)
+    assert kernel["limited"] == node.wanted(122, 27_000, 80 * MEGABYTE)
+    assert kernel["besteffort"] == node.wanted(2, 0, 0)
+
+
+def test_a_pod_has_what_its_most_demanding_init_step_needs(node: Node) -> None:
+    """400m and 48Mi of the step are more than what the sidecar and the container have together."""
+    assert node.kernel(node.directory(node.group("first"))) == node.wanted(409, 40_000, 48 * MEGABYTE)
+
+
+def test_the_kernel_takes_those_first_that_asked_for_least(node: Node) -> None:
+    """No score is below what this machine lets the agent set, which may be its own."""
+    least, memory = min_oom_score(), psutil.virtual_memory().total
+    asked = 1000 - 1000 * 32 * MEGABYTE // memory
+    scores = {
+        ("guaranteed", "main"): max(-997, least),
+        ("guaranteed", "POD"): max(-998, least),
+        ("burstable", "main"): max(min(max(asked, 3), 999), least),
+        ("burstable", "side"): 999,
+        ("besteffort", "main"): 1000,
+    }
+    for (name, container), score in scores.items():
+        found = node.told(name, container)
+        assert found["HostConfig"]["OomScoreAdj"] == score
+        assert int(Path(f"/proc/{found['State']['Pid']}/oom_score_adj").read_text()) == score
+
+
+def test_a_node_critical_pod_is_taken_late(node: Node) -> None:
+    assert node.told("critical")["HostConfig"]["OomScoreAdj"] == max(-997, min_oom_score())
+
+
+def test_all_pods_together_have_the_node_and_each_class_its_share(node: Node) -> None:
+    top = hierarchy.pods_cgroup(node.root)
+    everyone, burstable, best_effort = (node.directory(top.below(*names)) for names in ((), *hierarchy.MIDDLE.values()))
+    memory = psutil.virtual_memory().total
+    cpus = psutil.cpu_count() or 1
+    assert node.kernel(everyone) == node.wanted(1024 * cpus, 0, memory)
+    assert node.kernel(best_effort) == node.wanted(2, 0, 0)
+    shares = BURSTABLE_MILLI * 1024 // 1000
+    wait_until(lambda: node.kernel(burstable) == node.wanted(shares, 0, 0), "burstable pods have their share")
+
+
+def test_a_pod_has_no_more_processes_than_the_node_allows(node: Node) -> None:
+    directory = node.directory(node.group("besteffort"))
+    assert node.value(directory, "pids", "pids.max") == str(PIDS)
+    flood = f"for i in $(seq {2 * PIDS}); do sleep 60 & done"
+    name = node.docker_name("besteffort", "main")
+    said = node.single.docker("exec", name, "sh", "-c", f"({flood}) 2>&1 || true; killall sleep")
+    assert "can't fork" in said
+    assert "Resource temporarily unavailable" in said
+
+
+def test_what_is_left_for_pods_is_the_capacity_without_what_evicts(node: Node) -> None:
+    status = json.loads(node.single.kubectl("get", "node", NODE, "-o", "json"))["status"]
+    capacity, allocatable = status["capacity"], status["allocatable"]
+    assert capacity["memory"] == f"{psutil.virtual_memory().total // 1024}Ki"
+    assert int(allocatable["memory"][:-2]) == int(capacity["memory"][:-2]) - 100 * 1024
+    assert allocatable["cpu"] == capacity["cpu"] == str(psutil.cpu_count())
+    assert int(allocatable["ephemeral-storage"]) == int(int(capacity["ephemeral-storage"][:-2]) * 1024 * 0.9)
+
+
+def test_a_group_goes_with_its_pod_and_one_that_nobody_knows_goes_too(node: Node) -> None:
+    directory, share = (
+        node.directory(node.group("limited")),
+        node.directory(hierarchy.pods_cgroup(node.root).below("burstable")),
+    )
+    before = node.kernel(share)
+    stranger = CgroupPath((*hierarchy.pods_cgroup(node.root).below("burstable").names, "pod0123-4567"))
+    CgroupfsDriver().make(stranger, hierarchy.CgroupLimits())
+    assert node.exists(directory)
+    assert node.exists(hierarchy.cgroupfs_path(stranger))
+    node.single.kubectl("delete", "pod", "limited", f"--timeout={DEADLINE_SECONDS:.0f}s")
+    wait_until(lambda: not node.exists(directory), "the group of the pod is gone")
+    with node.single.without_agent():  # What nobody knows is looked for once a minute, and by a new agent.
+        pass
+    wait_until(lambda: not node.exists(hierarchy.cgroupfs_path(stranger)), "the group of no pod is gone")
+    wait_until(lambda: node.kernel(share).weight < before.weight, "others of its class have the smaller share")
+    assert node.exists(node.directory(node.group("burstable")))
+
+
+def test_a_restarted_agent_keeps_the_groups_of_pods_that_run(node: Node) -> None:
+    directory = node.directory(node.group("guaranteed"))
+    before = node.kernel(directory), node.told("guaranteed")["State"]["Pid"]
+    with node.single.without_agent():
+        pass
+    wait_until(lambda: node.single.node_condition("Ready") == "True", "the node")
+    wait_until(lambda: node.single.is_ready("guaranteed"), "the pod")
+    assert (node.kernel(directory), node.told("guaranteed")["State"]["Pid"]) == before

@@ -1,0 +1,197 @@
+"""What a node tells of its load, beside what Docker and the kernel tell of the same containers, and `kubectl top`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import ssl
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.testbed.kubectl import COMMANDS
+from tests.testbed.node.single_node import NODE, SingleNode
+from tests.testbed.wait import wait_until
+
+POD = f"""\
+apiVersion: v1
+kind: Pod
+metadata: {{name: load, namespace: default, labels: {{app: load}}}}
+spec:
+  nodeName: {NODE}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: busy
+    image: podlane/toolbox
+    imagePullPolicy: Never
+    command: [sh, -c, "while true; do :; done"]
+    resources: {{limits: {{cpu: 300m, memory: 64Mi}}}}
+  - name: calm
+    image: podlane/toolbox
+    imagePullPolicy: Never
+    command: [sh, -c, "dd if=/dev/zero of=/written bs=1M count=5; exec tail -f /dev/null"]
+    livenessProbe: {{exec: {{command: ["true"]}}, periodSeconds: 1}}
+"""
+
+
+class Loaded:
+    """A node with one pod, and its server as an administrator sees it."""
+
+    def __init__(self, node: SingleNode) -> None:
+        self.node = node
+        with socket.create_server(("", 0)) as free:
+            self._port = free.getsockname()[1]
+        self._address = next(
+            one.address
+            for rows in psutil.net_if_addrs().values()
+            for one in rows
+            if one.family is socket.AF_INET and not one.address.startswith("127.")
+        )
+        node.agent(f"--port={self._port}", f"--address={self._address}", f"--node-ip={self._address}")
+        wait_until(lambda: node.node_condition("Ready") == "True", "the node")
+        node.kubectl("apply", "-f", "-", stdin=POD)
+        wait_until(lambda: node.is_ready("load"), "the pod")
+        user = yaml.safe_load((node.root / "admin").read_text())["users"][0]["user"]
+        pem = node.root / "admin.pem"
+        pem.write_bytes(b"\n".join(base64.b64decode(user[f"client-{part}-data"]) for part in ("key", "certificate")))
+        self._tls = ssl._create_unverified_context()
+        self._tls.load_cert_chain(pem)
+
+    def get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"https://{self._address}:{self._port}{path}", context=self._tls) as answer:
+            body: bytes = answer.read()
+            return body
+
+    def pod(self) -> dict[str, Any]:
+        """The pod of the summary."""
+        found: list[dict[str, Any]] = json.loads(self.get("/stats/summary"))["pods"]
+        return next(one for one in found if one["podRef"]["name"] == "load")
+
+    def container(self, name: str) -> dict[str, Any]:
+        return next(one for one in self.pod()["containers"] if one["name"] == name)
+
+    def value(self, path: str, name: str, **labels: str) -> float:
+        """Of the only row that has these labels."""
+        rows = [row for one in text_string_to_metric_families(self.get(path).decode()) for row in one.samples]
+        [found] = [row.value for row in rows if row.name == name and labels.items() <= row.labels.items()]
+        return found
+
+    def identity(self, name: str) -> str:
+        return self.node.docker("ps", "-q", "--no-trunc", "--filter", f"name=k8s_{name}_load_").strip()
+
+    def of_docker(self, name: str) -> dict[str, Any]:
+        """What Docker's own stats say of a container; of those in another one's network it says nothing."""
+        url = f"http://docker/containers/{self.identity(name)}/stats?stream=false&one-shot=true"
+        command = ["curl", "-s", "--unix-socket", self.node.docker_socket, url]
+        stats: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        return stats
+
+    def of_process(self, name: str) -> float:
+        """Seconds of CPU that the first process of a container has had, as ps shows them."""
+        pid = self.node.docker("inspect", "-f", "{{.State.Pid}}", self.identity(name))
+        times = psutil.Process(int(pid)).cpu_times()
+        return times.user + times.system
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Loaded]:
+    with SingleNode() as node:
+        yield Loaded(node)
+
+
+def test_cpu_time_is_what_the_process_has_had(loaded: Loaded) -> None:
+    before = loaded.of_process("busy")
+    seen = loaded.container("busy")["cpu"]["usageCoreNanoSeconds"] / 1e9
+    exposed = loaded.value("/metrics/resource", "container_cpu_usage_seconds_total", container="busy")
+    advised = loaded.value("/metrics/cadvisor", "container_cpu_usage_seconds_total", container="busy")
+    after = loaded.of_process("busy")
+    assert 0 < seen <= exposed <= advised
+    # What the container took before it was this program counts, too; ps shows hundredths.
+    assert before - 0.02 <= seen
+    assert advised <= after + 0.5
+
+
+def test_a_container_that_takes_all_it_may_takes_its_limit(loaded: Loaded) -> None:
+    loaded.pod()
+
+    def rates() -> tuple[int, int, int]:
+        one = loaded.pod()
+        named = {row["name"]: row["cpu"]["usageNanoCores"] for row in one["containers"]}
+        return named["busy"], named["calm"], one["cpu"]["usageNanoCores"]
+
+    wait_until(lambda: 250_000_000 < rates()[0] < 350_000_000, "three tenths of a core")
+    busy, calm, whole = rates()
+    assert calm < 100_000_000
+    assert whole >= busy
+
+
+def test_memory_is_what_docker_counts(loaded: Loaded) -> None:
+    told = loaded.of_docker("POD")
+    assert told["memory_stats"]["usage"] > 0
+    seen = loaded.value("/metrics/cadvisor", "container_memory_usage_bytes", container="POD")
+    assert seen == pytest.approx(told["memory_stats"]["usage"], abs=1 << 20)
+    used = loaded.value("/metrics/cadvisor", "container_cpu_usage_seconds_total", container="POD")
+    assert used == pytest.approx(told["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, abs=0.1)
+
+
+def test_what_is_left_of_memory_is_what_the_limit_leaves(loaded: Loaded) -> None:
+    limited = loaded.container("busy")["memory"]
+    assert limited["availableBytes"] + limited["workingSetBytes"] == 64 << 20
+    assert "availableBytes" not in loaded.container("calm")["memory"]
+
+
+def test_what_was_written_is_taken_of_the_disk(loaded: Loaded) -> None:
+    wait_until(lambda: "rootfs" in loaded.container("calm"), "the first walk")
+    assert 5 << 20 <= loaded.container("calm")["rootfs"]["usedBytes"] < 6 << 20
+    assert loaded.container("busy")["rootfs"]["usedBytes"] < 1 << 20
+
+
+@pytest.mark.parametrize("path", ["", "/cadvisor", "/resource", "/probes"])
+def test_prometheus_reads_every_page(loaded: Loaded, path: str) -> None:
+    assert len(list(text_string_to_metric_families(loaded.get(f"/metrics{path}").decode()))) > 2
+
+
+def test_the_node_counts_what_it_does(loaded: Loaded) -> None:
+    assert loaded.value("/metrics", "kubelet_running_pods") == 1
+    assert loaded.value("/metrics", "kubelet_running_containers", container_state="running") == 2
+    assert loaded.value("/metrics", "kubelet_pod_start_duration_seconds_count") == 1
+    assert loaded.value("/metrics", "kubelet_pod_worker_duration_seconds_count", operation_type="create") == 1
+    assert loaded.value("/metrics", "kubelet_runtime_operations_total", operation_type="start_container") == 3
+    assert loaded.value("/metrics", "rest_client_requests_total", code="201", method="POST") > 0
+    probes = {"container": "calm", "probe_type": "Liveness", "result": "successful"}
+    assert loaded.value("/metrics/probes", "prober_probe_total", **probes) > 0
+
+
+@pytest.mark.parametrize("program", COMMANDS, ids=[Path(one).name for one in COMMANDS])
+def test_kubectl_top(loaded: Loaded, program: str) -> None:
+    node = loaded.node
+
+    def top(*words: str) -> list[list[str]]:
+        command = [program, f"--kubeconfig={node.root}/admin", "top", *words]
+        environment = {**os.environ, "HOME": str(node.root)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        return [line.split() for line in done.stdout.splitlines()[1:]]
+
+    [row] = top("nodes")
+    assert row[0] == NODE
+    assert int(row[1].removesuffix("m")) > 0
+    assert top("node", NODE)[0][0] == NODE
+    [row] = top("pods", "-A", "--sort-by=cpu")
+    assert row[:2] == ["default", "load"]
+    [row] = top("pods", "-l", "app=load")
+    assert 200 < int(row[1].removesuffix("m")) < 400
+    assert [row[:2] for row in top("pods", "load", "--containers", "--sort-by=cpu")] == [
+        ["load", "busy"],
+        ["load", "calm"],
+    ]
+    assert top("pods", "-l", "app=other") == []

@@ -1,0 +1,295 @@
+"""Who a container is and what it may do: security contexts of pods and containers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_agent.runtime.security import MASKED_PATHS
+from tests.testbed.docker import restricted_runc
+from tests.testbed.node.images import add_image
+from tests.testbed.node.inspection import (
+    SANDBOX,
+    container,
+    fails,
+    inspected,
+    pod,
+    pod_dir,
+    row,
+    said,
+    wait_running,
+    wait_waiting,
+)
+from tests.testbed.node.single_node import SingleNode
+from tests.testbed.wait import wait_until
+
+APP = "podlane/app:1"
+"""Its USER is `app`, 1000 of the group 1000; /etc/group has it in 50000 as well."""
+
+FILES = {
+    "etc/passwd": "root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n",
+    "etc/group": "root:x:0:\napp:x:1000:\nextra:x:50000:app\n",
+}
+MASKED = ("plain", "unmasked", "mighty")
+KNOWN = (1 << 38) - 1
+"""Capabilities that every Docker knows: all but the latest of the kernel."""
+
+NO_DIRECTORIES = {
+    "defaultAction": "SCMP_ACT_ALLOW",
+    "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}],
+}
+WHO = {"runAsUser": 1000, "runAsGroup": 3000, "fsGroup": 2000, "supplementalGroups": [4000]}
+EMPTY = [{"name": "v", "emptyDir": {}}]
+
+
+def secured(name: str, own: Any = None, shared: Any = None, image: str = "podlane/toolbox", **spec: Any) -> str:
+    """A pod whose container and itself have these security contexts."""
+    return pod(name, container(image=image, securityContext=own or {}), securityContext=shared or {}, **spec)
+
+
+def profile(kind: str, name: str = "") -> dict[str, Any]:
+    return {"seccompProfile": {"type": kind} | ({"localhostProfile": name} if name else {})}
+
+
+def mounting(propagation: str, **context: Any) -> dict[str, Any]:
+    return {
+        "volumeMounts": [{"name": "v", "mountPath": "/v", "mountPropagation": propagation}],
+        "securityContext": context,
+    }
+
+
+RUNNING = {
+    "plain": secured("plain"),
+    "of-docker": secured("of-docker", profile("RuntimeDefault"), profile("Unconfined")),
+    "of-the-pod": secured("of-the-pod", None, profile("RuntimeDefault")),
+    "own-profile": secured("own-profile", profile("Localhost", "no/directories.json")),
+    "who": pod(
+        "who",
+        container(),
+        container("other", securityContext={"runAsUser": 1001, "runAsGroup": 0}),
+        securityContext=WHO,
+    ),
+    "named": secured("named", image=APP),
+    "merged": secured("merged", {"runAsUser": 1000}, {"supplementalGroups": [60000]}, APP),
+    "strict": secured(
+        "strict",
+        {"runAsUser": 1000, "runAsGroup": 1000},
+        {"supplementalGroups": [60000], "supplementalGroupsPolicy": "Strict"},
+        APP,
+    ),
+    "small": secured(
+        "small",
+        {
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]},
+            "windowsOptions": {"runAsUserName": "ContainerUser"},
+        },
+    ),
+    "unmasked": secured("unmasked", {"procMount": "Unmasked"}),
+    "labelled": secured("labelled", {"seLinuxOptions": {"level": "s0:c1"}}, {"seLinuxOptions": {"type": "t"}}),
+    "tuned": secured("tuned", None, {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "80"}]}),
+    "mighty": pod(
+        "mighty",
+        container(**mounting("Bidirectional", privileged=True)),
+        container("follower", **mounting("HostToContainer")),
+        container("loner", **mounting("None")),
+        runtimeClassName=restricted_runc.NAME,
+        volumes=EMPTY,
+    ),
+    "mounter": secured("mounter", {"capabilities": {"add": ["CAP_SYS_ADMIN"]}}),
+    "guaranteed": pod("guaranteed", container(resources={"limits": {"cpu": "100m", "memory": "16Mi"}})),
+    "confined": secured("confined", {"appArmorProfile": {"type": "RuntimeDefault"}}),
+}
+WAITING = (
+    secured("no-profile", profile("Localhost", "none.json")),
+    secured("root", {"runAsNonRoot": True}),
+    secured("root-by-number", {"runAsNonRoot": True, "runAsUser": 0}),
+    secured("root-perhaps", {"runAsNonRoot": True}, image=APP),
+    secured("group-alone", {"runAsGroup": 5}, image=APP),
+    secured("strict-unknown", None, {"supplementalGroupsPolicy": "Strict"}, APP),
+    secured("armoured", {"appArmorProfile": {"type": "Localhost", "localhostProfile": "podlane"}}),
+    secured("unsafe", None, {"sysctls": [{"name": "kernel.msgmax", "value": "8192"}]}),
+    secured("privileged", {"privileged": True}),
+)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[SingleNode]:
+    with SingleNode(docker=(f"--add-runtime={restricted_runc.NAME}={Path(restricted_runc.__file__)}",)) as running:
+        add_image(running, APP, "USER app", files=FILES)
+        (running.state / "seccomp/no").mkdir(parents=True)
+        (running.state / "seccomp/no/directories.json").write_text(json.dumps(NO_DIRECTORIES))
+        running.agent("--allowed-unsafe-sysctls=[net.core.*]")
+        running.kubectl("apply", "-f", "-", stdin="".join((*RUNNING.values(), *WAITING)))
+        wait_running(running, *RUNNING)
+        yield running
+
+
+def of_process(node: SingleNode, name: str, key: str) -> str:
+    """A line of the status of a process that is run in the container."""
+    lines = said(node, name, "cat", "/proc/self/status").splitlines()
+    return next(line.split(":")[1].strip() for line in lines if line.startswith(f"{key}:"))
+
+
+def options(node: SingleNode, name: str) -> list[str]:
+    found: list[str] = inspected(node, name)["HostConfig"]["SecurityOpt"] or []
+    return found
+
+
+def test_who_says_nothing_of_seccomp_has_no_profile_as_with_a_kubelet(node: SingleNode) -> None:
+    assert options(node, "plain") == ["seccomp=unconfined"]
+    assert of_process(node, "plain", "Seccomp") == "0"
+    assert options(node, "of-docker") == []
+    assert of_process(node, "of-docker", "Seccomp") == "2", "what the container says holds before what the pod says"
+    assert of_process(node, "of-the-pod", "Seccomp") == "2"
+    pause = inspected(node, "plain", SANDBOX)["State"]["Pid"]
+    assert "Seccomp:\t2" in Path(f"/proc/{pause}/status").read_text(), "the sandbox has Docker's"
+
+
+def test_a_profile_of_the_nodes_own_holds(node: SingleNode) -> None:
+    assert of_process(node, "own-profile", "Seccomp") == "2"
+    assert fails(node, "own-profile", "mkdir", "/tmp/a")
+    assert not fails(node, "plain", "mkdir", "/tmp/a")
+    assert "seccomp/none.json" in wait_waiting(node, "no-profile", "CreateContainerConfigError")
+
+
+def test_users_and_groups(node: SingleNode) -> None:
+    assert said(node, "plain", "id", "-u").strip() == "0"
+    assert inspected(node, "plain")["Config"]["User"] == "0"
+    assert [said(node, "who", "id", flag).strip() for flag in ("-u", "-g")] == ["1000", "3000"]
+    assert set(said(node, "who", "id", "-G").split()) == {"3000", "2000", "4000"}
+    assert [said(node, "who", "id", flag, container="other").strip() for flag in ("-u", "-g")] == ["1001", "0"]
+    sandbox = inspected(node, "who", SANDBOX)
+    assert (sandbox["Config"]["User"], sandbox["HostConfig"]["GroupAdd"]) == ("1000:3000", ["4000", "2000"])
+    assert said(node, "named", "id", "-un").strip() == "app"
+    assert inspected(node, "named")["Config"]["User"] == "app"
+
+
+def test_groups_of_the_image_are_merged_or_left_out(node: SingleNode) -> None:
+    assert set(said(node, "merged", "id", "-G").split()) == {"1000", "50000", "60000"}
+    assert set(said(node, "strict", "id", "-G").split()) == {"1000", "60000"}
+    assert "needs runAsGroup" in wait_waiting(node, "strict-unknown", "CreateContainerConfigError")
+
+
+def test_root_is_refused_where_it_must_not_be(node: SingleNode) -> None:
+    wanted = {
+        "root": "container has runAsNonRoot and image will run as root",
+        "root-by-number": "container's runAsUser breaks non-root policy",
+        "root-perhaps": "image has non-numeric user (app), cannot verify user is non-root",
+        "group-alone": "runAsGroup without runAsUser",
+    }
+    for name, why in wanted.items():
+        assert why in wait_waiting(node, name, "CreateContainerConfigError")
+
+
+def test_capabilities_and_privileges_are_those_that_are_asked_for(node: SingleNode) -> None:
+    assert int(of_process(node, "small", "CapEff"), 16) == 1 << 10
+    assert of_process(node, "small", "NoNewPrivs") == "1"
+    assert fails(node, "small", "touch", "/x")
+    assert of_process(node, "plain", "NoNewPrivs") == "0"
+    assert not fails(node, "plain", "touch", "/x")
+    host = inspected(node, "small")["HostConfig"]
+    assert (host["CapAdd"], host["CapDrop"], host["ReadonlyRootfs"]) == (["NET_BIND_SERVICE"], ["ALL"], True)
+    assert int(of_process(node, "mounter", "CapEff"), 16) >> 21 & 1
+    assert not fails(node, "mounter", "mount", "-t", "tmpfs", "tmpfs", "/tmp")
+
+
+def test_what_of_proc_is_hidden(node: SingleNode) -> None:
+    shown = {name: said(node, name, "cat", "/proc/mounts").splitlines() for name in MASKED}
+    points = {name: {line.split()[1] for line in lines} for name, lines in shown.items()}
+    hidden = {path for path in MASKED_PATHS if Path(path).exists()}
+    assert hidden
+    wanted = {"plain": hidden | {"/proc/sys"}, "unmasked": set(), "mighty": set()}
+    assert {name: {*MASKED_PATHS, "/proc/sys"} & found for name, found in points.items()} == wanted
+    host = inspected(node, "unmasked")["HostConfig"]
+    assert (host["MaskedPaths"], host["ReadonlyPaths"]) == ([], [])
+    host = inspected(node, "plain", SANDBOX)["HostConfig"]
+    assert "/proc/interrupts" not in host["MaskedPaths"], "of the sandbox Docker decides"
+
+
+def test_labels_of_selinux_are_handed_to_docker(node: SingleNode) -> None:
+    assert options(node, "labelled") == ["seccomp=unconfined", "label=level:s0:c1"]
+    assert inspected(node, "labelled", SANDBOX)["HostConfig"]["SecurityOpt"] == ["no-new-privileges", "label=type:t"]
+
+
+def test_profiles_of_apparmor_that_nobody_would_enforce_are_refused(node: SingleNode) -> None:
+    if Path("/sys/module/apparmor/parameters/enabled").exists():
+        assert options(node, "armoured") == ["seccomp=unconfined", "apparmor=podlane"]
+    else:
+        assert "AppArmor is not enabled" in wait_waiting(node, "armoured", "CreateContainerConfigError")
+
+
+def test_sysctls_are_the_pods_own(node: SingleNode) -> None:
+    path = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+    assert said(node, "tuned", "cat", path).strip() == "80"
+    assert Path(path).read_text().strip() != "80"
+    assert inspected(node, "tuned", SANDBOX)["HostConfig"]["Sysctls"] == {"net.ipv4.ip_unprivileged_port_start": "80"}
+    assert not inspected(node, "tuned")["HostConfig"].get("Sysctls")
+    wait_until(lambda: node.status("unsafe").get("reason") == "SysctlForbidden", "unsafe is rejected")
+    assert 'forbidden sysctl: "kernel.msgmax" not allowlisted' in node.status("unsafe")["message"]
+    allowed = {"sysctls": [{"name": "net.core.somaxconn", "value": "777"}]}
+    node.kubectl("apply", "-f", "-", stdin=secured("allowed", None, allowed))
+    wait_running(node, "allowed")
+    assert said(node, "allowed", "cat", "/proc/sys/net/core/somaxconn").strip() == "777"
+
+
+def test_a_privileged_container_has_what_the_machine_has(node: SingleNode) -> None:
+    own = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd"))
+    assert int(of_process(node, "mighty", "CapEff"), 16) & KNOWN == int(own.split()[1], 16) & KNOWN
+    assert of_process(node, "mighty", "Seccomp") == "0"
+    if restricted_runc.lacks_sys_resource():
+        assert "operation not permitted" in wait_waiting(node, "privileged", "RunContainerError")
+    else:
+        wait_running(node, "privileged")
+
+
+def test_what_a_privileged_container_mounts_reaches_the_host_and_its_pod(node: SingleNode) -> None:
+    said(node, "mighty", "mkdir", "/v/in")
+    said(node, "mighty", "mount", "-t", "tmpfs", "tmpfs", "/v/in")
+    place = pod_dir(node, "mighty") / "volumes/kubernetes.io~empty-dir/v/in"
+    assert place.is_mount()
+    assert " /v/in " in said(node, "mighty", "cat", "/proc/mounts", container="follower")
+    assert " /v/in " not in said(node, "mighty", "cat", "/proc/mounts", container="loner")
+    modes = {name: inspected(node, "mighty", name)["Mounts"] for name in ("main", "follower", "loner")}
+    found = {name: [one["Propagation"] for one in rows if one["Destination"] == "/v"] for name, rows in modes.items()}
+    assert found == {"main": ["rshared"], "follower": ["rslave"], "loner": ["rprivate"]}
+    node.kubectl("delete", "pod", "mighty", "--timeout=30s")
+    wait_until(lambda: not place.exists(), "the mount has gone with the pod")
+
+
+def test_scores_are_as_low_as_the_machine_can(node: SingleNode) -> None:
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    least = own if restricted_runc.lacks_sys_resource() else -1000
+    scores = {
+        name: inspected(node, *name)["HostConfig"]["OomScoreAdj"]
+        for name in (("plain", SANDBOX), ("guaranteed", "main"))
+    }
+    assert scores == {("plain", SANDBOX): max(-998, least), ("guaranteed", "main"): max(-997, least)}
+    assert inspected(node, "plain")["HostConfig"]["OomScoreAdj"] == 1000
+
+
+def test_a_node_may_give_dockers_profile_to_all(node: SingleNode) -> None:
+    node.agent("--seccomp-default=true")
+    node.kubectl("apply", "-f", "-", stdin=secured("later") + secured("none", profile("Unconfined")))
+    wait_running(node, "later", "none")
+    assert of_process(node, "later", "Seccomp") == "2"
+    assert of_process(node, "none", "Seccomp") == "0"
+    assert row(node, "plain")["restartCount"] == 0, "what runs stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (pod("wrong", container(**mounting("Bidirectional")), volumes=EMPTY), "is for privileged containers"),
+        (pod("wrong", hostUsers=False), "spec.hostUsers"),
+        (secured("wrong", {"privileged": True, "allowPrivilegeEscalation": False}), "allowPrivilegeEscalation"),
+    ],
+)
+def test_what_a_node_must_not_or_cannot_do_is_refused(node: SingleNode, wrong: str, why: str) -> None:
+    with pytest.raises(AssertionError, match=why):
+        node.kubectl("apply", "-f", "-", stdin=wrong)

@@ -1,0 +1,115 @@
+"""How containers and pods end: hooks, signals, the order, and what the API is told meanwhile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.testbed.node.pods import NodePods, main, pod
+from tests.testbed.wait import wait_until
+
+DEAF = "trap '' TERM; while :; do sleep 0.1; done"
+
+
+def says(word: str, signal: str = "TERM", before: str = "true") -> str:
+    """Runs until it is asked to stop, and then writes a word."""
+    return f"trap '{before}; echo {word} >> /out/said; exit 0' {signal}; while :; do sleep 0.05; done"
+
+
+def out(path: Path) -> tuple[str, str]:
+    """A directory of the test's as a volume and as a mount."""
+    return f"volumes: [{{name: out, hostPath: {{path: {path}}}}}]\n", "volumeMounts: [{name: out, mountPath: /out}]\n"
+
+
+def test_sidecars_end_after_the_others_and_the_last_one_first(alone: NodePods, tmp_path: Path) -> None:
+    volume, mount = out(tmp_path)
+    meets = "touch /out/{0}; until test -e /out/{1}; do sleep 0.05; done"
+    beside = main(says("one"), f"restartPolicy: Always\n{mount}", "one")
+    beside += main(says("two"), f"restartPolicy: Always\n{mount}", "two")
+    own = main(says("app", before=meets.format("a", "b")), mount, "a")
+    own += main(says("app", before=meets.format("b", "a")), mount, "b")
+    alone.apply(pod("ordered", own, f"{volume}initContainers:\n{beside}", grace=60))
+    alone.until_ready("ordered")
+    alone.delete("ordered")
+    assert (tmp_path / "said").read_text().split() == ["app", "app", "two", "one"]
+
+
+def test_a_container_is_asked_with_the_signal_that_it_wishes_after_its_hook(alone: NodePods, tmp_path: Path) -> None:
+    volume, mount = out(tmp_path)
+    sleeps = "lifecycle: {stopSignal: SIGUSR1, preStop: {sleep: {seconds: 1}}}\n"
+    fails = "lifecycle: {preStop: {exec: {command: [sh, -c, 'echo no; exit 7']}}}\n"
+    over = "lifecycle: {preStop: {exec: {command: [touch, /out/hook]}}}\n"
+    alone.apply(
+        pod("wishes", main(says("usr1", "USR1"), sleeps + mount), volume, grace=60),
+        pod("fails", main(says("asked"), fails + mount), volume, grace=60),
+        pod("over", main("exit 0", over + mount) + main(name="side"), f"restartPolicy: Never\n{volume}"),
+    )
+    alone.until_ready("wishes", "fails")
+    wait_until(lambda: "terminated" in alone.row("over")["state"], "it has ended")
+    alone.delete("wishes", "fails", "over")
+    assert sorted((tmp_path / "said").read_text().split()) == ["asked", "usr1"]
+    assert not (tmp_path / "hook").exists(), "what has ended is not prepared for its end"
+    alone.until_told(
+        "fails",
+        ("Normal", "Killing", "Stopping container main"),
+        ("Warning", "FailedPreStopHook", "PreStopHook failed: no"),
+    )
+
+
+def test_a_shorter_grace_shortens_the_wait_and_none_at_all_takes_the_object_at_once(alone: NodePods) -> None:
+    alone.apply(pod("deaf", main(DEAF), grace=6000), pod("forced", main(DEAF), grace=6000))
+    alone.until_ready("deaf", "forced")
+    alone.delete("deaf", wait=False)
+    alone.until_told("deaf", ("Normal", "Killing", "Stopping container main"))
+    uid = alone.uid("forced")
+    alone.node.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
+    assert not alone.exists("forced")
+    wait_until(lambda: uid not in alone.node.docker("ps", "-a", "--format", "{{.Names}}"), "nothing is left of it")
+    assert alone.row("deaf")["state"].get("running"), "it still has its time"
+    alone.node.kubectl("delete", "pod", "deaf", "--grace-period=1", "--timeout=60s")
+
+
+def changes(alone: NodePods, name: str) -> subprocess.Popen[str]:
+    """Everything that the API tells of a pod from now on, one event a line."""
+    path = f"/api/v1/namespaces/default/pods?watch=1&fieldSelector=metadata.name%3D{name}"
+    command = ["kubectl", f"--kubeconfig={alone.node.root}/admin", "get", "--raw", path]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_deleted_pod_tells_its_end_before_its_object_goes(alone: NodePods) -> None:
+    containers = main(says("x", before="exit 0")) + main("exit 3", name="side")
+    alone.apply(pod("leaves", containers, "restartPolicy: Never"))
+    wait_until(lambda: "terminated" in alone.rows("leaves").get("side", {"state": {}})["state"], "one has ended")
+    with changes(alone, "leaves") as watch:
+        assert watch.stdout is not None
+        first = json.loads(watch.stdout.readline())
+        assert first["object"]["status"]["phase"] == "Running"
+        alone.delete("leaves")
+        rows = []
+        for line in watch.stdout:
+            rows.append(json.loads(line))
+            if rows[-1]["type"] == "DELETED":
+                break
+        watch.terminate()
+    seen = [
+        (row["object"]["status"]["phase"], bool(row["object"]["metadata"].get("deletionTimestamp"))) for row in rows
+    ]
+    assert seen[0] == ("Running", True)
+    assert seen[-1] == ("Failed", True), "its phase is final before it goes"
+    last = rows[-1]["object"]["status"]
+    assert [row["state"]["terminated"]["exitCode"] for row in last["containerStatuses"]] == [0, 3]
+    assert {row["status"] for row in last["conditions"] if row["type"] in {"Ready", "ContainersReady"}} == {"False"}
+
+
+def test_work_that_is_done_stays_to_be_seen(alone: NodePods) -> None:
+    alone.apply(pod("works", main("exit 0") + main("exit 0", name="side"), "restartPolicy: OnFailure"))
+    alone.until_phase("Succeeded", "works")
+    alone.apply(pod("killed", main(DEAF), "restartPolicy: Never"))
+    alone.until_ready("killed")
+    alone.node.docker("kill", alone.row("killed")["containerID"].removeprefix("docker://"))
+    alone.until_phase("Failed", "killed")
+    assert alone.row("killed")["state"]["terminated"]["exitCode"] == 137
+    assert alone.status("works")["phase"] == "Succeeded", "it never changes back"
+    for name in ("works", "killed"):
+        wait_until(lambda name=name: not alone.node.traces(name)["mounts"], "its tokens leave the memory")  # type: ignore[misc]

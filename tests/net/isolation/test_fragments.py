@@ -1,0 +1,52 @@
+"""Packets in parts: the switch sees no ports in them, the node's firewall puts them together."""
+
+from __future__ import annotations
+
+import struct
+
+from sdn.pipeline.tables import Table
+from sdn.topology import mac_of
+from tests.testbed import frames
+from tests.testbed.frames import CUT, MORE_FRAGMENTS
+from tests.testbed.isolation.world import arrives_fragmented
+from tests.testbed.netns.packet_world import PacketWorld
+from tests.testbed.netns.services import TARGET_PORT, create_service, register
+from tests.testbed.wait import wait_until
+
+
+def leaves_in_parts(world: PacketWorld, port: int) -> bool:
+    """Whether a datagram in two fragments, from a pod to a port of the other node, leaves the sender's node."""
+    pod, target, mark = world.pods["red-a"], world.pods["blue-b"], frames.new_marker()
+    inner = frames.ethernet(
+        target.mac, pod.mac, frames.IPV4, frames.udp(pod.address, target.address, bytes(CUT) + mark)
+    )
+    body = frames.vxlan(0, inner)
+    datagram = struct.pack("!HHHH", 40000, port, 8 + len(body), 0) + body
+    peer, gateway = world.node_address(target.node), mac_of(world.gateway(pod.node))
+    first, last = (
+        frames.ethernet(gateway, pod.mac, frames.IPV4, frames.ipv4(pod.address, peer, 17, part, offset))
+        for part, offset in ((datagram[:CUT], MORE_FRAGMENTS), (datagram[CUT:], CUT // 8))
+    )
+    world.wire(pod.name).send(first)
+    return world.leaves(pod.name, last, mark)
+
+
+def test_vxlan_by_hand_does_not_leave_in_fragments_either(world: PacketWorld) -> None:
+    assert leaves_in_parts(world, 4790)
+    assert not leaves_in_parts(world, 4789)
+
+
+def tracks_fragments(world: PacketWorld) -> bool:
+    """Whether the switches of both nodes take UDP in fragments for what may be an answer of a backend."""
+    held = (world.flows(node) for node in world.nodes)
+    return all(any(f"table={int(Table.ANSWER)}," in row and "nw_frag" in row for row in rows) for rows in held)
+
+
+def test_whole_datagrams_pass_in_fragments_where_a_service_has_their_port(world: PacketWorld) -> None:
+    register(world, "red-b")
+    create_service(world, "in-parts", "red", {"app": "red-b"})
+    wait_until(lambda: tracks_fragments(world), "the service")
+    for port, source_port in ((TARGET_PORT, 40000), (40000, TARGET_PORT)):
+        for source, friend, foe in (("red-a", "red-b", "blue-a"), ("red-b", "red-c", "blue-b")):
+            assert arrives_fragmented(world, source, friend, port, source_port)
+            assert not arrives_fragmented(world, source, foe, port, source_port)

@@ -1,0 +1,74 @@
+"""Projects that are joined, isolated and made global while their pods talk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.testbed.isolation.world import arrives, reaches
+from tests.testbed.netns.packet_world import PacketWorld, running_world
+from tests.testbed.podlane_cli import podlane_network
+from tests.testbed.traffic import Ping
+from tests.testbed.wait import wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[PacketWorld]:
+    with running_world("podlns", 17) as running:
+        yield running
+
+
+PAIRS = [pair for one in ("red-a", "red-c") for other in ("blue-a", "blue-b") for pair in ((one, other), (other, one))]
+
+
+def settle(cluster: PacketWorld, together: bool) -> None:
+    """Until red and blue reach each other everywhere and both ways, or nowhere, whatever the protocol."""
+    wait_until(lambda: {arrives(cluster, *pair) for pair in PAIRS} == {together}, f"together: {together}")
+    assert {reaches(cluster, *pair) for pair in PAIRS} == {together}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_lanes_change_under_running_pods(cluster: PacketWorld, request: pytest.FixtureRequest, killed: bool) -> None:
+    own = Ping(f"/run/netns/{cluster.pod_namespace('red-a')}", str(cluster.pods["red-c"].address))
+    request.addfinalizer(own.end)
+    before = {node: len(cluster.flows(node)) for node in cluster.nodes}
+    settle(cluster, together=False)
+    for words, together in (
+        (("join", "blue", "--to", "red"), True),
+        (("join", "blue", "--to", "red"), True),
+        (("isolate", "blue"), False),
+        (("global", "blue"), True),
+        (("isolate", "blue"), False),
+    ):
+        if killed:
+            cluster.kill("node-2 sdn")
+        podlane_network(cluster.lab.kubeconfig, *words)
+        if killed:
+            cluster.start("node-2 sdn")
+        settle(cluster, together)
+        assert reaches(cluster, "red-a", "red-c")
+        assert reaches(cluster, "blue-b", "blue-a")
+    own.wait_for_answers(5)
+    assert own.lost() == 0, "what was allowed all the time never stopped"
+    assert {node: len(cluster.flows(node)) for node in cluster.nodes} == before
+
+
+def test_both_sides_may_ask(cluster: PacketWorld) -> None:
+    podlane_network(cluster.lab.kubeconfig, "join", "red", "--to", "blue")
+    settle(cluster, together=True)
+    podlane_network(cluster.lab.kubeconfig, "isolate", "red", "blue")
+    settle(cluster, together=False)
+    assert reaches(cluster, "red-a", "red-c")
+
+
+def test_a_wrong_request_changes_nothing(cluster: PacketWorld) -> None:
+    before = {node: cluster.flows(node) for node in cluster.nodes}
+    known = "blue, default, kube-node-lease, kube-public, kube-system, red"
+    assert f"no such project: nobody; there are {known}" in podlane_network(
+        cluster.lab.kubeconfig, "isolate", "red", "nobody", code=1
+    )
+    assert "no such project: nobody" in podlane_network(cluster.lab.kubeconfig, "join", "red", "--to", "nobody", code=1)
+    assert "default stays global" in podlane_network(cluster.lab.kubeconfig, "isolate", "default", code=1)
+    assert {node: cluster.flows(node) for node in cluster.nodes} == before
+    assert "PROJECT" in podlane_network(cluster.lab.kubeconfig, "status")

@@ -1,0 +1,164 @@
+"""Names as pods see them: told at their gateway, to whom may know them, master or no master."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import dns.exception
+import dns.message
+import dns.query
+import dns.rcode
+import pytest
+
+from api.core.services import Service, ServicePort, ServiceSpec
+from api.meta.types import ObjectMeta
+from api.validation.registry import default
+from tests.testbed.isolation.world import PlannedPod
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.packet_world import PacketWorld
+from tests.testbed.wait import wait_until
+
+RED, BLUE, ADMIN = (
+    PlannedPod("red-a", "red", "node-1"),
+    PlannedPod("blue-a", "blue", "node-1"),
+    PlannedPod("boss", "default", "node-1"),
+)
+FAR = PlannedPod("red-b", "red", "node-2")
+SECONDS = 5.0
+GATEWAYS: dict[str, str] = {}
+ADDRESS = "172.30.7.7"
+WEB = "web.red.svc.cluster.local"
+
+FLOOD = """
+import contextlib, socket, sys
+import dns.message
+server, name = sys.argv[1:]
+asker = socket.socket(type=socket.SOCK_DGRAM)
+asker.connect((server, 53))
+plain = dns.message.make_query(name, "A").to_wire()
+letters = [place for place in range(13, 13 + len(name)) if chr(plain[place]).isalpha()]
+variants = []
+for number in range(1 << 14):
+    # Written otherwise each time, so that no answer is remembered.
+    wire = bytearray(plain)
+    for bit, place in enumerate(letters):
+        wire[place] ^= (number >> bit & 1) * 32
+    variants.append(bytes(wire))
+while True:
+    for wire in variants:
+        with contextlib.suppress(OSError):
+            asker.send(wire)
+    with contextlib.suppress(ValueError):
+        print("asked", flush=True)
+        sys.stdout.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[PacketWorld]:
+    with PacketWorld("podname", 37) as running:
+        for project in ("red", "blue"):
+            running.add_project(project)
+        for place in (RED, BLUE, ADMIN, FAR):
+            GATEWAYS[place.node] = str(running.gateway(place.node))
+            assert running.add(place).nameserver == GATEWAYS[place.node]
+        running.ask(lambda client: client.create(web("red", ADDRESS)))
+        wait_until(lambda: asked(running, "red-a", WEB) == [ADDRESS], "the service to be known")
+        yield running
+
+
+def web(namespace: str, address: str) -> Service:
+    spec = ServiceSpec(cluster_ip=address, ports=(ServicePort(port=80),))
+    return default(Service(metadata=ObjectMeta(name="web", namespace=namespace), spec=spec))
+
+
+def asked(cluster: PacketWorld, who: str, name: str, *, tcp: bool = False, seconds: float = SECONDS) -> list[str]:
+    """The addresses that a pod, or a node, is told at its gateway, or the code that says why there are none.
+
+    Raises what a resolver raises.
+    """
+    node = cluster.nodes.get(who)
+    namespace = node.namespace if node is not None else cluster.pod_namespace(who)
+    query, gateway = dns.message.make_query(name, "A"), GATEWAYS[who if node is not None else cluster.pods[who].node]
+    with inside(namespace):
+        told = dns.query.tcp(query, gateway, seconds) if tcp else dns.query.udp(query, gateway, seconds)
+    return [str(rdata) for rrset in told.answer for rdata in rrset] or [dns.rcode.to_text(told.rcode())]
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_a_project_knows_its_names_and_no_other_does(cluster: PacketWorld, tcp: bool) -> None:
+    assert asked(cluster, "red-a", WEB, tcp=tcp) == [ADDRESS]
+    assert asked(cluster, "red-b", WEB, tcp=tcp) == [ADDRESS]
+    assert asked(cluster, "blue-a", WEB, tcp=tcp) == ["NXDOMAIN"]
+
+
+def test_the_privileged_project_and_the_node_itself_know_all_names(cluster: PacketWorld) -> None:
+    for who in ("boss", "node-1", "node-2"):
+        assert asked(cluster, who, WEB) == [ADDRESS]
+
+
+def test_what_changes_is_told_at_once(cluster: PacketWorld) -> None:
+    cluster.ask(lambda client: client.create(web("blue", "172.30.7.8")))
+    wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["172.30.7.8"], "the new service")
+    cluster.ask(lambda client: client.delete(Service, "web", "blue"))
+    wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["NXDOMAIN"], "its end")
+
+
+def test_who_asks_without_end_leaves_room_for_others(cluster: PacketWorld) -> None:
+    """Like a resolver, a pod asks three times at most."""
+    command = ["ip", "netns", "exec", cluster.pod_namespace("blue-a"), sys.executable, "-c", FLOOD, GATEWAYS["node-1"]]
+    floods = [subprocess.Popen([*command, WEB], stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for flood in floods:
+            assert flood.stdout is not None
+            assert flood.stdout.readline(), "nobody floods"
+        for _ in range(3):
+            assert any(is_answered(cluster) for _ in range(3))
+        assert all(flood.poll() is None for flood in floods)
+    finally:
+        for flood in floods:
+            flood.kill()
+            flood.communicate()
+
+
+def is_answered(cluster: PacketWorld) -> bool:
+    with contextlib.suppress(dns.exception.Timeout):
+        return asked(cluster, "red-a", WEB, seconds=1) == [ADDRESS]
+    return False
+
+
+def test_names_are_told_while_the_master_is_away_and_by_a_daemon_that_begins_then(cluster: PacketWorld) -> None:
+    restart(cluster)
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+    wait_until(lambda: WEB.partition(".")[0] in kept(cluster), "names to be kept")
+    cluster.kill("master")
+    assert told(cluster)
+    restart(cluster)
+    wait_until(lambda: told(cluster), "names as they were kept")
+    cluster.start("master")
+    wait_until(cluster.master_answers, "the master")
+    wait_until(lambda: cluster.network_ready("node-1"), "the network")
+    assert told(cluster)
+
+
+def kept(cluster: PacketWorld) -> str:
+    path = cluster.nodes["node-1"].root / "sdn" / "names.json"
+    return path.read_text() if path.exists() else ""
+
+
+def restart(cluster: PacketWorld) -> None:
+    cluster.kill("node-1 sdn")
+    cluster.start("node-1 sdn")
+
+
+def told(cluster: PacketWorld) -> bool:
+    """Whether its project knows the name; TCP, which says at once when nobody listens. No other project ever does."""
+    try:
+        known = asked(cluster, "red-a", WEB, tcp=True) == [ADDRESS]
+        assert asked(cluster, "blue-a", WEB, tcp=True) in (["NXDOMAIN"], ["SERVFAIL"])
+    except OSError:
+        return False
+    return known

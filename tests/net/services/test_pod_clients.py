@@ -1,0 +1,145 @@
+"""Services that pods call, by the switch: real packets between two nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+
+from api.core.services import ClientIPConfig, Service, ServicePort, SessionAffinityConfig
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.packet_world import PacketWorld
+from tests.testbed.netns.services import TARGET_PORT, call, create_service, wait_for_answer
+from tests.testbed.wait import wait_until
+
+SILENCE_SECONDS = 0.5
+SOON_SECONDS = 20.0
+ITSELF = "169.254.0.252"
+OWN_PORT = 20001
+UDP_PORTS = (ServicePort(port=80, target_port=TARGET_PORT, protocol="UDP"),)
+
+
+@pytest.fixture(scope="module")
+def web(serving: PacketWorld) -> Service:
+    """Of the project red, with a pod on each node, at a node port too."""
+    service = create_service(serving, "web", "red", {"all": "yes"}, type="NodePort")
+    for name in ("red-b", "red-c"):
+        wait_for_answer(serving.pod_namespace(name), service.spec.cluster_ip, 80)
+    return service
+
+
+def fronts(cluster: PacketWorld, service: Service) -> list[tuple[str, int]]:
+    """The cluster IP, and the node port at every node."""
+    at_nodes = [(str(cluster.node_address(node)), service.spec.ports[0].node_port) for node in cluster.nodes]
+    return [(service.spec.cluster_ip, service.spec.ports[0].port), *at_nodes]
+
+
+@pytest.mark.parametrize("caller", ["red-b", "red-c", "admin-a", "admin-b"])
+def test_the_lane_and_vnid_0_reach_it_everywhere_and_are_seen_as_themselves(
+    serving: PacketWorld, web: Service, caller: str
+) -> None:
+    for address, port in fronts(serving, web):
+        seen = {call(serving.pod_namespace(caller), address, port) for _ in range(8)}
+        assert {who for who, _ in seen} <= {"red-a", "red-b", "red-c"}
+        assert {as_whom for who, as_whom in seen if who != caller} == {str(serving.pods[caller].address)}
+
+
+@pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
+def test_another_project_gets_nothing_anywhere(serving: PacketWorld, web: Service, caller: str) -> None:
+    namespace = serving.pod_namespace(caller)
+    own = create_service(serving, f"own-{caller}", "blue", {"app": caller}, type="NodePort")
+    for address, port in fronts(serving, own):
+        assert wait_for_answer(namespace, address, port)[0] == caller
+    for address, port in fronts(serving, web):
+        with pytest.raises(TimeoutError):
+            call(namespace, address, port, seconds=SILENCE_SECONDS)
+
+
+def test_a_pod_reaches_itself_by_its_service(serving: PacketWorld) -> None:
+    service = create_service(serving, "mirror", "red", {"app": "red-a"}, type="NodePort")
+    for address, port in fronts(serving, service):
+        assert wait_for_answer(serving.pod_namespace("red-a"), address, port) == ("red-a", ITSELF)
+
+
+def test_a_port_from_which_a_service_was_called_may_soon_call_its_backend(serving: PacketWorld) -> None:
+    """By itself Open vSwitch would know the call that has ended for 45 s. Each try makes it remember anew."""
+    service = create_service(serving, "left", "red", {"app": "red-c"})
+    caller, backend = serving.pod_namespace("red-a"), serving.pods["red-c"].address
+    wait_for_answer(caller, service.spec.cluster_ip, 80)
+    assert call(caller, service.spec.cluster_ip, 80, own_port=OWN_PORT)[0] == "red-c"
+
+    def direct() -> tuple[str, str] | None:
+        with contextlib.suppress(OSError):
+            return call(caller, backend, TARGET_PORT, seconds=SILENCE_SECONDS, own_port=OWN_PORT)
+        return None
+
+    seen = wait_until(direct, f"an answer of {backend} itself", SOON_SECONDS, pause=2.0)
+    assert seen == ("red-c", str(serving.pods["red-a"].address))
+
+
+def test_a_caller_keeps_its_backend(serving: PacketWorld) -> None:
+    service = create_service(serving, "kept", "red", {"all": "yes"}, session_affinity="ClientIP")
+    for caller in ("red-a", "red-b", "red-c", "admin-a"):
+        namespace = serving.pod_namespace(caller)
+        wait_for_answer(namespace, service.spec.cluster_ip, 80)
+        assert len({call(namespace, service.spec.cluster_ip, 80)[0] for _ in range(12)}) == 1
+
+
+def test_a_caller_whose_time_is_over_may_get_another_backend(serving: PacketWorld) -> None:
+    brief = SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=1))
+    kept = {"session_affinity": "ClientIP", "session_affinity_config": brief}
+    address = create_service(serving, "briefly", "red", {"all": "yes"}, **kept).spec.cluster_ip
+    pod = serving.pod_namespace("red-a")
+    wait_for_answer(pod, address, 80)
+    first = call(pod, address, 80)[0]
+    assert {call(pod, address, 80)[0] for _ in range(12)} == {first}
+    wait_until(lambda: call(pod, address, 80)[0] != first, "another backend", pause=2.0)
+
+
+def test_without_backends_calls_are_refused_at_once(serving: PacketWorld) -> None:
+    service = create_service(serving, "empty", "red", {"app": "nobody"}, type="NodePort")
+
+    def refused(address: str, port: int) -> bool:
+        try:
+            call(serving.pod_namespace("red-b"), address, port, seconds=SILENCE_SECONDS)
+        except ConnectionRefusedError:
+            return True
+        except TimeoutError:
+            return False
+        raise AssertionError("somebody answers")
+
+    for address, port in fronts(serving, service):
+        assert wait_until(lambda: refused(address, port), f"a refusal from {address}:{port}")  # noqa: B023
+    for address, port in fronts(serving, service):
+        with pytest.raises(TimeoutError):
+            call(serving.pod_namespace("blue-a"), address, port, seconds=SILENCE_SECONDS)
+
+
+def test_datagrams_arrive_in_fragments_and_leave_a_backend_that_has_gone(serving: PacketWorld) -> None:
+    service = create_service(serving, "datagrams", "red", {"all": "yes"}, ports=UDP_PORTS)
+    namespace = serving.pod_namespace("admin-b")
+    wait_for_answer(namespace, service.spec.cluster_ip, 80, "UDP")
+    with inside(namespace):
+        caller = socket.socket(type=socket.SOCK_DGRAM)
+
+    def asked(size: int = 4000) -> str:
+        caller.send(bytes(size))
+        return caller.recv(2048).decode().partition(" ")[0]
+
+    with caller:
+        caller.settimeout(SILENCE_SECONDS)
+        caller.connect((service.spec.cluster_ip, 80))
+        first = asked(1)
+        assert {asked() for _ in range(5)} == {first}
+        others = {"red-a", "red-b", "red-c"} - {first}
+        left = min(others)
+        serving.ask(lambda client: client.patch(Service, "datagrams", "red", {"spec": {"selector": {"app": left}}}))
+
+        def moved() -> bool:
+            try:
+                return asked(1) == left
+            except TimeoutError:
+                return False
+
+        assert wait_until(moved, f"datagrams to go to {left} and no longer to {first}")

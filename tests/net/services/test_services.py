@@ -1,0 +1,224 @@
+"""Services by real packets: who gets an answer, of whom, and as whom callers are seen."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
+from api.core.events import Event
+from api.core.services import Service, ServicePort
+from api.meta.types import ObjectMeta
+from lab.process import run
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.packet_world import PacketWorld
+from tests.testbed.netns.services import TARGET_PORT, call, create_service, wait_for_answer
+from tests.testbed.podlane_cli import podlane_network
+from tests.testbed.wait import wait_until
+
+
+@pytest.fixture(scope="module")
+def everyone(serving: PacketWorld) -> Service:
+    """Leads to all pods of red."""
+    return create_service(serving, "everyone", "red", {"all": "yes"})
+
+
+def test_the_node_itself_reaches_a_service(serving: PacketWorld) -> None:
+    service = create_service(serving, "of-node", "red", {"app": "red-c"})
+    node = serving.nodes["node-1"].namespace
+    name, seen = wait_for_answer(node, service.spec.cluster_ip, 80)
+    assert (name, seen) == ("red-c", str(serving.gateway("node-1")))
+
+
+def test_an_endpoint_in_another_project_is_left_out_and_told(serving: PacketWorld) -> None:
+    service = create_service(serving, "borrowed", "red", {})
+    stranger, own = serving.pods["blue-a"].address, serving.pods["red-c"].address
+    rows = tuple(Endpoint(addresses=(str(one),)) for one in (stranger, own))
+    ports = (SlicePort(port=TARGET_PORT, name="tcp", protocol="TCP"),)
+    meta = ObjectMeta(name="by-hand", namespace="red", labels={SERVICE_LABEL: "borrowed"})
+    made = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=rows, ports=ports)
+    serving.ask(lambda client: client.create(made))
+    node = serving.nodes["node-1"].namespace
+    wait_for_answer(node, service.spec.cluster_ip, 80)
+    assert {call(node, service.spec.cluster_ip, 80)[0] for _ in range(20)} == {"red-c"}
+
+    def told() -> str:
+        events = serving.ask(lambda client: client.list(Event, "red")).items
+        return next((one.message for one in events if one.involved_object.name == "borrowed"), "")
+
+    assert wait_until(told, "the event") == (
+        f"endpoint {stranger}:{TARGET_PORT} is a pod of the project blue, which is not joined with red and is left out"
+    )
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+@pytest.mark.parametrize("caller", ["red-a", "red-b", "red-c", "admin-a", "admin-b"])
+def test_pods_of_the_lane_reach_a_service_and_are_seen_as_themselves(
+    serving: PacketWorld, everyone: Service, caller: str, protocol: str
+) -> None:
+    name, seen = wait_for_answer(serving.pod_namespace(caller), everyone.spec.cluster_ip, 80, protocol)
+    assert name in {"red-a", "red-b", "red-c"}
+    assert seen == str(serving.pods[caller].address) or name == caller
+
+
+@pytest.mark.parametrize("caller", ["blue-a", "admin-b"])
+def test_pods_reach_an_endpoint_outside_of_the_cluster_network(serving: PacketWorld, caller: str) -> None:
+    """The master itself, by way of tun0 and the node's masquerade."""
+    service = serving.ask(lambda client: client.get(Service, "kubernetes", "default"))
+    with inside(serving.pod_namespace(caller)):
+        made = socket.socket()
+    with made:
+        made.settimeout(3)
+        made.connect((service.spec.cluster_ip, 443))
+        assert made.getpeername() == (service.spec.cluster_ip, 443)
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+def test_calls_of_one_pod_are_dealt_out_to_all_endpoints(
+    serving: PacketWorld, everyone: Service, protocol: str
+) -> None:
+    pod, address = serving.pod_namespace("red-a"), everyone.spec.cluster_ip
+    wait_for_answer(pod, address, 80, protocol)
+    assert {call(pod, address, 80, protocol)[0] for _ in range(60)} == {"red-a", "red-b", "red-c"}
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+@pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
+def test_pods_of_other_lanes_get_nothing(serving: PacketWorld, everyone: Service, caller: str, protocol: str) -> None:
+    wait_for_answer(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80, protocol)
+    with pytest.raises(TimeoutError):
+        call(serving.pod_namespace(caller), everyone.spec.cluster_ip, 80, protocol, 0.3)
+
+
+def test_a_call_goes_on_while_its_endpoint_takes_no_new_ones(serving: PacketWorld) -> None:
+    """No other service has endpoints at its port, so nothing else keeps the way of its answers open."""
+    service = create_service(serving, "leaving", "red", {}, ports=(ServicePort(port=80, name="tcp", target_port=9191),))
+    row = Endpoint(addresses=(str(serving.pods["red-b"].address),))
+    meta = ObjectMeta(name="leaving", namespace="red", labels={SERVICE_LABEL: "leaving"})
+    wish = EndpointSlice(
+        metadata=meta, address_type="IPv4", endpoints=(row,), ports=(SlicePort(port=9191, name="tcp", protocol="TCP"),)
+    )
+    made = serving.ask(lambda client: client.create(wish))
+    with inside(serving.pod_namespace("red-b")):
+        ear = socket.create_server(("", 9191))
+    with ear:
+        caller = wait_until(lambda: connected(serving, service), "a connection")
+        assert caller is not None
+        end, _ = ear.accept()
+        with caller, end:
+            gone = replace(made, endpoints=(replace(row, conditions=EndpointConditions(ready=False, serving=False)),))
+            serving.ask(lambda client: client.update(gone))
+            wait_until(lambda: refuses(serving, service), "new calls are refused")
+            talk(caller, end)
+            serving.ask(lambda client: client.delete(EndpointSlice, "leaving", "red"))
+            other = create_service(serving, "other", "red", {"app": "red-c"})
+            wait_for_answer(serving.pod_namespace("red-a"), other.spec.cluster_ip, 80)
+            talk(caller, end)
+
+
+def talk(caller: socket.socket, end: socket.socket) -> None:
+    caller.settimeout(3)
+    for word in (b"one", b"two"):
+        caller.sendall(word)
+        end.sendall(end.recv(10))
+        assert caller.recv(10) == word
+
+
+def connected(cluster: PacketWorld, service: Service) -> socket.socket | None:
+    with inside(cluster.pod_namespace("red-a")):
+        caller = socket.socket()
+    caller.settimeout(0.5)
+    try:
+        caller.connect((service.spec.cluster_ip, 80))
+    except OSError:
+        caller.close()
+        return None
+    return caller
+
+
+def refuses(cluster: PacketWorld, service: Service) -> bool:
+    try:
+        call(cluster.pod_namespace("red-a"), service.spec.cluster_ip, 80, seconds=0.5)
+    except ConnectionRefusedError:
+        return True
+    except TimeoutError:
+        pass
+    return False
+
+
+def test_a_trace_follows_a_call_to_an_endpoint(serving: PacketWorld, everyone: Service) -> None:
+    def trace(source: str) -> list[str]:
+        return podlane_network(serving.lab.kubeconfig, "trace", source, "red/everyone").splitlines()
+
+    wait_for_answer(serving.pod_namespace("red-b"), everyone.spec.cluster_ip, 80)
+    told = trace("red/red-b")
+    assert told[0].startswith("red/everyone 80/TCP on node-1: red/red-a (")
+    assert told[-1] == "delivered: red/red-b reaches red/red-a on node-1, an endpoint of the service red/everyone"
+    theirs, ours = serving.vnid("blue"), serving.vnid("red")
+    refused = f"dropped because blue (VNID {theirs}) may not call the service red/everyone (VNID {ours})"
+    assert trace("blue/blue-b")[-1] == refused
+
+
+def held(cluster: PacketWorld, node: str) -> list[str]:
+    """All rows and groups of a node's switch; what it has learned of callers is not ours."""
+    socket_path = str(cluster.nodes[node].ovs / "br0.mgmt")
+    groups = run("ovs-ofctl", "-O", "OpenFlow14", "dump-groups", socket_path).splitlines()[1:]
+    return [*cluster.flows(node), *sorted(groups)]
+
+
+def restart(cluster: PacketWorld, node: str) -> None:
+    """Kill the daemon and start it, until it has its services."""
+    said = cluster.log(node).count("services changed")
+    cluster.kill(f"{node} sdn")
+    cluster.start(f"{node} sdn")
+    wait_until(lambda: cluster.log(node).count("services changed") > said, "services")
+
+
+@contextlib.contextmanager
+def calling(cluster: PacketWorld, caller: str, service: Service) -> Iterator[list[str]]:
+    """Calls one after the other, as long as the block runs; the list has a line for each that got no answer."""
+    failed: list[str] = []
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            try:
+                call(cluster.pod_namespace(caller), service.spec.cluster_ip, 80)
+            except OSError as error:
+                failed.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield failed
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_killed_daemon_loses_no_call_and_ends_in_the_same_rows(serving: PacketWorld, everyone: Service) -> None:
+    wait_for_answer(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80)
+    before = held(serving, "node-1")
+    assert any("group:" in row for row in before)
+    with calling(serving, "red-a", everyone) as failed:
+        for _ in range(2):
+            restart(serving, "node-1")
+    assert not failed
+    assert held(serving, "node-1") == before
+
+
+@pytest.mark.parametrize("words", [("del-flows", "cookie=0x500000000/0xff00000000"), ("del-groups",)])
+def test_rows_and_groups_that_somebody_deletes_come_back(
+    serving: PacketWorld, everyone: Service, words: tuple[str, ...]
+) -> None:
+    wait_for_answer(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80)
+    before = held(serving, "node-1")
+    command, *rest = words
+    run("ovs-ofctl", "-O", "OpenFlow14", command, str(serving.nodes["node-1"].ovs / "br0.mgmt"), *rest)
+    wait_until(lambda: held(serving, "node-1") == before, "the rows as they were")
+    assert wait_for_answer(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80)[0].startswith("red-")

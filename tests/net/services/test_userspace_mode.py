@@ -1,0 +1,169 @@
+"""proxyMode userspace by real packets: pods call services through their node's proxy, each project its own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+
+from api.core.services import Service, ServicePort
+from lab.topology import Process
+from tests.testbed.namespaces import inside
+from tests.testbed.netns.packet_world import PacketWorld, running_world
+from tests.testbed.netns.services import TARGET_PORT, answering, call, create_service, register, wait_for_answer
+from tests.testbed.podlane_cli import podlane_network
+from tests.testbed.wait import DEADLINE_SECONDS, wait_until
+
+PORTS = tuple(
+    ServicePort(port=80, target_port=TARGET_PORT, protocol=protocol, name=protocol.lower())
+    for protocol in ("TCP", "UDP")
+)
+
+SILENCE_SECONDS = 0.5
+"""How long no answer has to come where none must; beside a control that is answered at once."""
+
+
+def by_proxy(cluster: PacketWorld, node: str) -> Process:
+    """The node's sdn daemon with the proxy in user space."""
+    known = cluster.specification(f"{node} sdn")
+    return replace(known, command=(*known.command, "--proxy-mode=userspace"))
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[PacketWorld]:
+    with running_world("podprx", 16) as cluster:
+        for node in cluster.nodes:
+            cluster.kill(f"{node} sdn")
+            cluster.start(f"{node} sdn", by_proxy(cluster, node))
+        for node in cluster.nodes:
+            wait_until(lambda: cluster.network_ready(node), f"{node}'s network")  # noqa: B023
+        names = tuple(cluster.pods)
+        register(cluster, *names)
+        with answering(cluster, *names):
+            yield cluster
+
+
+@pytest.fixture(scope="module")
+def near_and_far(world: PacketWorld) -> Service:
+    """Of red, with a pod on each node."""
+    web = create_service(world, "web", "red", {"all": "yes"}, ports=PORTS, type="NodePort")
+    for pod in ("red-a", "red-c"):
+        wait_for_answer(world.pod_namespace(pod), web.spec.cluster_ip, 80)
+    return web
+
+
+def fronts(world: PacketWorld, service: Service, protocol: str) -> list[tuple[IPv4Address, int]]:
+    node_port = next(port.node_port for port in service.spec.ports if port.protocol == protocol)
+    nodes = [(node.address, node_port) for node in world.nodes.values()]
+    return [(IPv4Address(service.spec.cluster_ip), 80), *nodes]
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+@pytest.mark.parametrize("caller", ["red-a", "red-c", "admin-a"])
+def test_pods_reach_all_endpoints_at_every_front(
+    world: PacketWorld, near_and_far: Service, caller: str, protocol: str
+) -> None:
+    for address, port in fronts(world, near_and_far, protocol):
+        wait_for_answer(world.pod_namespace(caller), address, port, protocol)
+        found = {call(world.pod_namespace(caller), address, port, protocol)[0] for _ in range(6)}
+        assert found == {"red-a", "red-b", "red-c"}, (address, port)
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+@pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
+def test_other_projects_get_nothing(world: PacketWorld, near_and_far: Service, caller: str, protocol: str) -> None:
+    own = create_service(world, f"own-{caller}-{protocol.lower()}", "blue", {"app": caller}, ports=PORTS)
+    namespace = world.pod_namespace(caller)
+    wait_for_answer(namespace, own.spec.cluster_ip, 80, protocol)
+    node = world.pods[caller].node
+    itself = (world.gateway(node), proxy_port(world, node))
+    with ThreadPoolExecutor() as threads:
+        calls = [
+            threads.submit(call, namespace, *front, protocol, SILENCE_SECONDS)
+            for front in (*fronts(world, near_and_far, protocol), itself)
+        ]
+    assert all(isinstance(one.exception(), OSError) for one in calls)
+
+
+def proxy_port(world: PacketWorld, node: str) -> int:
+    """Where the firewall redirects to."""
+    rules = world.in_node(node, "nft", "list", "table", "ip", "podlane-services")
+    return int(rules.partition("redirect to :")[2].split()[0])
+
+
+def test_a_trace_tells_of_the_proxy(world: PacketWorld, near_and_far: Service) -> None:
+    told = podlane_network(world.lab.kubeconfig, "trace", "red/red-a", "red/web").splitlines()
+    assert (
+        told[-1] == "delivered: red/red-a reaches the proxy of node-1, which calls an endpoint of the service red/web"
+    )
+    assert told[0].startswith("red/web 80/TCP on node-1: red/red-a (")
+    refused = podlane_network(world.lab.kubeconfig, "trace", "blue/blue-a", "red/web").splitlines()
+    vnids = world.vnid("blue"), world.vnid("red")
+    assert refused[-1] == "dropped because blue (VNID {}) may not call the service red/web (VNID {})".format(*vnids)
+
+
+def test_the_node_and_the_outside_are_served_too(world: PacketWorld, near_and_far: Service) -> None:
+    node = world.nodes["node-1"]
+    for address, port in fronts(world, near_and_far, "TCP")[:2]:
+        assert {call(node.namespace, address, port)[0] for _ in range(6)} == {"red-a", "red-b", "red-c"}
+    address, port = fronts(world, near_and_far, "TCP")[1]
+    other = world.nodes["node-2"].namespace
+    assert {call(other, address, port)[0] for _ in range(6)} == {"red-a", "red-b", "red-c"}
+
+
+def test_a_service_without_endpoints_refuses(world: PacketWorld, near_and_far: Service) -> None:
+    empty = create_service(world, "empty", "red", {"app": "nobody"})
+    namespace = world.pod_namespace("red-a")
+
+    def is_refused() -> bool:
+        with contextlib.suppress(TimeoutError):
+            try:
+                call(namespace, empty.spec.cluster_ip, 80, seconds=0.5)
+            except ConnectionRefusedError:
+                return True
+        return False
+
+    wait_until(is_refused, "a refusal")
+
+
+def test_a_daemon_that_is_told_to_end_lets_connections_end_first(world: PacketWorld, near_and_far: Service) -> None:
+    slow = create_service(world, "slow", "red", {"app": "red-c"}, ports=(ServicePort(port=80, target_port=9090),))
+    with inside(world.pod_namespace("red-c")):
+        backend = socket.create_server(("0.0.0.0", 9090))
+    backend.settimeout(DEADLINE_SECONDS)
+
+    def connected() -> socket.socket | None:
+        with inside(world.pod_namespace("red-a")), contextlib.suppress(OSError):
+            return socket.create_connection((slow.spec.cluster_ip, 80), 0.5)
+        return None
+
+    def is_taken() -> bool:
+        further = connected()
+        if further is not None:
+            further.close()
+        return further is not None
+
+    client = wait_until(connected, "a connection by the proxy")
+    assert client is not None
+    with backend, client, backend.accept()[0] as connection:
+        client.sendall(b"question")
+        assert connection.recv(100) == b"question"
+        world.signal("node-1 sdn", signal.SIGTERM)
+        wait_until(lambda: not is_taken(), "no further connections")
+        connection.sendall(b"late answer")
+        connection.close()
+        assert client.recv(100) == b"late answer"
+        assert client.recv(100) == b""
+    wait_until(lambda: not world.lives("node-1 sdn"), "the daemon's end")
+    world.start("node-1 sdn", by_proxy(world, "node-1"))
+    assert wait_for_answer(world.pod_namespace("red-a"), near_and_far.spec.cluster_ip, 80)[0] in {
+        "red-a",
+        "red-b",
+        "red-c",
+    }

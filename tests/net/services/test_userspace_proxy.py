@@ -1,0 +1,401 @@
+"""The userspace proxy with real packets: what the firewall redirects to it reaches backends, and nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from ipaddress import IPv4Address
+from itertools import count
+
+import pytest
+
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.proxy.userspace.proxier import PORT
+from tests.testbed.netns.userspace_proxy import (
+    CLIENT_NAMESPACE,
+    NODE,
+    NODE_NAMESPACE,
+    ProxyNode,
+    cabled,
+    listening,
+    socket_in,
+)
+from tests.testbed.wait import wait_until
+
+CLUSTER_IP, OTHER_IP, OUTSIDE_IP = (IPv4Address(text) for text in ("172.30.0.9", "172.30.0.10", "172.30.99.1"))
+NODE_PORT = 30080
+CONNECTIONS = 1000
+SEVERAL_BYTES = 3 << 20
+MOST_KEPT = 32 << 20
+"""Bytes that the kernel's buffers on the way may hold, generously; the proxy's own are 64 KB."""
+
+
+@pytest.fixture(scope="module")
+def cable() -> Iterator[None]:
+    with cabled():
+        yield
+
+
+@pytest.fixture
+def node(cable: None) -> Iterator[ProxyNode]:
+    with ProxyNode() as running:
+        yield running
+
+
+_names = count()
+
+
+def served(
+    *backends: socket.socket | EndpointInfo, protocol: Protocol = Protocol.TCP, sticky: int = 0
+) -> ServicePortInfo:
+    """The same backends for all callers."""
+    all_of_them = tuple(
+        one if isinstance(one, EndpointInfo) else EndpointInfo(IPv4Address(one.getsockname()[0]), one.getsockname()[1])
+        for one in backends
+    )
+    return ServicePortInfo(
+        ServicePortName("red", f"web-{next(_names)}", "", protocol),
+        vnid=10,
+        cluster_ip=CLUSTER_IP,
+        port=80,
+        node_port=NODE_PORT,
+        outside_ips=(OUTSIDE_IP,),
+        inside=all_of_them,
+        everywhere=all_of_them,
+        outside=all_of_them,
+        affinity_seconds=sticky,
+    )
+
+
+def serve(node: ProxyNode, *ports: ServicePortInfo) -> None:
+    node.call(node.proxy.replace(ports))
+
+
+def nobody() -> EndpointInfo:
+    """A port that is closed."""
+    with listening() as closed:
+        return EndpointInfo(NODE, closed.getsockname()[1])
+
+
+def called(address: IPv4Address = CLUSTER_IP, port: int = 80, caller: str = CLIENT_NAMESPACE) -> socket.socket:
+    connection = socket_in(caller)
+    try:
+        connection.connect((str(address), port))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def arrived(*backends: socket.socket) -> tuple[socket.socket, socket.socket]:
+    """The backend that has a connection, and the connection."""
+    ready, _, _ = select.select(backends, [], [], 10)
+    connection, _ = ready[0].accept()
+    connection.settimeout(10)
+    return ready[0], connection
+
+
+def is_refused(address: IPv4Address, port: int) -> bool:
+    """The proxy takes a connection before it knows that nobody wants it: then it ends it."""
+    with contextlib.closing(socket_in(CLIENT_NAMESPACE)) as connection:
+        try:
+            connection.connect((str(address), port))
+            return connection.recv(1) == b""
+        except ConnectionError:
+            return True
+
+
+@pytest.mark.parametrize("caller", [CLIENT_NAMESPACE, NODE_NAMESPACE], ids=["client", "node"])
+@pytest.mark.parametrize(("address", "port"), [(CLUSTER_IP, 80), (OUTSIDE_IP, 80), (NODE, NODE_PORT)])
+def test_a_connection_goes_both_ways_and_ends_one_way_at_a_time(
+    node: ProxyNode, address: IPv4Address, port: int, caller: str
+) -> None:
+    with listening() as backend:
+        serve(node, served(backend))
+        with called(address, port, caller) as client, arrived(backend)[1] as connection:
+            client.sendall(b"question")
+            client.shutdown(socket.SHUT_WR)
+            assert connection.recv(100) == b"question"
+            assert connection.recv(100) == b""
+            connection.sendall(b"answer")
+            connection.close()
+            assert client.recv(100) == b"answer"
+            assert client.recv(100) == b""
+
+
+def test_backends_take_turns_and_one_that_refuses_is_passed_over(node: ProxyNode) -> None:
+    with listening() as one, listening() as other:
+        serve(node, served(one, nobody(), other))
+        took = []
+        for _ in range(6):
+            with called():
+                backend, connection = arrived(one, other)
+                connection.close()
+                took.append(backend)
+        assert {took.count(one), took.count(other)} <= {2, 3, 4}
+        assert len(took) == 6
+
+
+def test_with_affinity_a_client_stays_and_finds_another_backend_when_its_own_refuses(node: ProxyNode) -> None:
+    with listening() as one, listening() as other:
+        serve(node, served(one, other, sticky=600))
+        took = []
+        for _ in range(4):
+            with called():
+                backend, connection = arrived(one, other)
+                connection.close()
+                took.append(backend)
+        assert len(set(took)) == 1
+        took[0].close()
+        left = other if took[0] is one else one
+        for _ in range(2):
+            with called():
+                arrived(left)[1].close()
+
+
+def test_nobody_is_reached_at_what_is_not_served(node: ProxyNode) -> None:
+    with listening() as backend:
+        port = served(backend)
+        serve(node, port)
+        with called(), arrived(backend)[1]:
+            pass
+        for address, number in ((CLUSTER_IP, 81), (OTHER_IP, 80), (NODE, NODE_PORT + 1), (NODE, node.proxy.port)):
+            assert is_refused(address, number), (address, number)
+        serve(node, replace(port, inside=()), served(nobody(), protocol=Protocol.UDP))
+        assert is_refused(CLUSTER_IP, 80)
+
+
+def test_a_service_whose_endpoints_are_fronts_does_not_go_round(node: ProxyNode) -> None:
+    circle = served(EndpointInfo(CLUSTER_IP, 80), EndpointInfo(OUTSIDE_IP, 80), EndpointInfo(NODE, NODE_PORT))
+    serve(node, circle)
+    assert is_refused(CLUSTER_IP, 80)
+    serve(node, replace(circle, inside=(EndpointInfo(NODE, node.proxy.port),)))
+    assert is_refused(CLUSTER_IP, 80)
+
+
+def test_connections_outlive_the_port_and_are_waited_for_at_the_end(node: ProxyNode) -> None:
+    with listening() as backend:
+        port = served(backend)
+        serve(node, port)
+        with called() as client, arrived(backend)[1] as connection:
+            node.call(node.proxy.edit(ServicePortChange(gone=(port,))))
+            assert is_refused(CLUSTER_IP, 80)
+            client.sendall(b"still here")
+            assert connection.recv(100) == b"still here"
+            connection.sendall(b"me too")
+            connection.close()
+            assert client.recv(100) == b"me too"
+            client.close()
+            node.call(node.proxy.close(drain_seconds=10))
+
+
+def test_at_the_end_of_the_time_to_drain_connections_end(node: ProxyNode) -> None:
+    with listening() as backend:
+        serve(node, served(backend))
+        with called() as client, arrived(backend)[1] as connection:
+            node.call(node.proxy.close(drain_seconds=0.01))
+            for side in (client, connection):
+                assert _ends(side)
+
+
+def _ends(side: socket.socket) -> bool:
+    try:
+        return side.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_side_that_is_lost_takes_the_other_with_it(node: ProxyNode) -> None:
+    with listening() as backend:
+        serve(node, served(backend))
+        for victim in (0, 1):
+            ends = (called(), arrived(backend)[1])
+            with ends[1 - victim]:
+                ends[victim].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                ends[victim].close()
+                assert _ends(ends[1 - victim])
+
+
+def test_where_there_is_no_room_who_has_the_most_makes_some(cable: None) -> None:
+    with ProxyNode(most_connections=4) as node, listening() as backend, contextlib.ExitStack() as undo:
+        serve(node, served(backend))
+        pairs = []
+        for caller in (NODE_NAMESPACE, *[CLIENT_NAMESPACE] * 5):
+            client = undo.enter_context(called(caller=caller))
+            pairs.append((client, undo.enter_context(arrived(backend)[1])))
+        first, *others = pairs
+        for client, _ in others[:2]:
+            assert _ends(client)
+        for client, connection in (first, *others[2:]):
+            client.sendall(b"still here")
+            assert connection.recv(100) == b"still here"
+
+
+def test_a_backend_that_does_not_read_holds_up_its_client(node: ProxyNode) -> None:
+    with listening() as backend:
+        serve(node, served(backend))
+        with called() as client, arrived(backend)[1] as connection:
+            client.setblocking(False)
+            sent = 0
+            while select.select([], [client], [], 0.2)[1]:
+                sent += client.send(bytes(1 << 16))
+                assert sent < MOST_KEPT
+            client.setblocking(True)
+            client.shutdown(socket.SHUT_WR)
+            taken = 0
+            while data := connection.recv(1 << 20):
+                taken += len(data)
+            assert taken == sent
+
+
+def test_every_byte_arrives_both_ways_and_nothing_is_left_open(node: ProxyNode) -> None:
+    with listening() as backend, ThreadPoolExecutor() as threads:
+        serve(node, served(backend))
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            with called() as client, arrived(backend)[1] as connection:
+                there, back = os.urandom(SEVERAL_BYTES), os.urandom(SEVERAL_BYTES)
+                halves = [threads.submit(_say, client, there), threads.submit(_say, connection, back)]
+                heard = [threads.submit(_hear, client), threads.submit(_hear, connection)]
+                assert [one.result() for one in heard] == [back, there]
+                assert [half.result() for half in halves] == [None, None]
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, "the proxy's sockets close")
+
+
+def _say(side: socket.socket, text: bytes) -> None:
+    side.sendall(text)
+    side.shutdown(socket.SHUT_WR)
+
+
+def _hear(side: socket.socket) -> bytes:
+    taken = bytearray()
+    while data := side.recv(1 << 16):
+        taken += data
+    return bytes(taken)
+
+
+def test_many_connections_at_once_all_hear_their_own_answer(node: ProxyNode) -> None:
+    with listening() as backend, contextlib.ExitStack() as opened:
+        serve(node, served(backend))
+        clients = [opened.enter_context(called()) for _ in range(CONNECTIONS)]
+        for number, client in enumerate(clients):
+            client.sendall(number.to_bytes(4, "big"))
+        heard = 0
+        while heard < CONNECTIONS:
+            connection = opened.enter_context(arrived(backend)[1])
+            # A proxy that has no time takes a backend for a silent one, and calls again.
+            question = connection.recv(4)
+            connection.sendall(question)
+            heard += bool(question)
+        assert [int.from_bytes(client.recv(4), "big") for client in clients] == list(range(CONNECTIONS))
+
+
+def ask(client: socket.socket, address: IPv4Address, port: int, text: bytes) -> None:
+    client.sendto(text, (str(address), port))
+
+
+@pytest.mark.parametrize("caller", [CLIENT_NAMESPACE, NODE_NAMESPACE], ids=["client", "node"])
+def test_datagrams_are_answered_by_the_front_that_was_called(node: ProxyNode, caller: str) -> None:
+    kind = socket.SOCK_DGRAM
+    with listening(kind) as one, listening(kind) as other, socket_in(caller, kind) as client:
+        second = replace(served(other, protocol=Protocol.UDP), cluster_ip=OTHER_IP, outside_ips=(), node_port=0)
+        serve(node, served(one, protocol=Protocol.UDP), second)
+        fronts = ((CLUSTER_IP, 80, one), (OTHER_IP, 80, other), (OUTSIDE_IP, 80, one), (NODE, NODE_PORT, one))
+        for address, port, backend in fronts:
+            for text in (b"first", b"second"):
+                ask(client, address, port, text)
+                question, sender = backend.recvfrom(100)
+                backend.sendto(question[::-1], sender)
+                assert client.recvfrom(100) == (text[::-1], (str(address), port))
+
+
+def test_a_datagram_that_a_backend_refuses_goes_to_the_next(node: ProxyNode) -> None:
+    kind = socket.SOCK_DGRAM
+    with listening(kind) as backend, socket_in(CLIENT_NAMESPACE, kind) as client:
+        with listening(kind) as closed:
+            refusing = EndpointInfo(NODE, closed.getsockname()[1])
+        serve(node, served(refusing, backend, protocol=Protocol.UDP))
+        ask(client, CLUSTER_IP, 80, b"who is there")
+        question, sender = backend.recvfrom(100)
+        assert question == b"who is there"
+        backend.sendto(b"me", sender)
+        assert client.recv(100) == b"me"
+
+
+@pytest.mark.parametrize("sticky", [0, 600])
+def test_a_backend_that_dies_after_an_answer_is_left(node: ProxyNode, sticky: int) -> None:
+    kind = socket.SOCK_DGRAM
+    with listening(kind) as one, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
+        serve(node, served(one, other, protocol=Protocol.UDP, sticky=sticky))
+        ask(client, CLUSTER_IP, 80, b"first")
+        [backend], _, _ = select.select([one, other], [], [], 10)
+        question, sender = backend.recvfrom(100)
+        backend.sendto(question, sender)
+        assert client.recv(100) == b"first"
+        backend.close()
+        left = other if backend is one else one
+
+        def is_heard() -> bool:
+            ask(client, CLUSTER_IP, 80, b"second")
+            return bool(select.select([left], [], [], 0.01)[0])
+
+        wait_until(is_heard, "the other backend hears the client")
+
+
+def test_a_client_whose_backend_is_gone_finds_another_with_its_next_datagram(node: ProxyNode) -> None:
+    kind = socket.SOCK_DGRAM
+    with listening(kind) as one, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
+        before = served(one, protocol=Protocol.UDP)
+        after = replace(before, inside=served(other).inside)
+        serve(node, before)
+        ask(client, CLUSTER_IP, 80, b"before")
+        assert one.recv(100) == b"before"
+        node.call(node.proxy.edit(ServicePortChange(gone=(before,), come=(after,))))
+        ask(client, CLUSTER_IP, 80, b"after")
+        assert other.recv(100) == b"after"
+
+
+def test_a_datagram_to_the_proxy_itself_leads_nowhere(node: ProxyNode) -> None:
+    kind = socket.SOCK_DGRAM
+    with listening(kind) as backend, socket_in(CLIENT_NAMESPACE, kind) as client:
+        serve(node, served(backend, protocol=Protocol.UDP))
+        for address, port in ((NODE, node.proxy.port), (CLUSTER_IP, 81), (OTHER_IP, 80)):
+            ask(client, address, port, b"stray")
+        with socket_in(CLIENT_NAMESPACE, kind) as honest:
+            ask(honest, CLUSTER_IP, 80, b"fence")
+            assert backend.recv(100) == b"fence"
+            assert not select.select([backend], [], [], 0)[0]
+
+
+def test_a_burst_of_one_client_arrives_whole(node: ProxyNode) -> None:
+    kind = socket.SOCK_DGRAM
+    with listening(kind) as backend, socket_in(CLIENT_NAMESPACE, kind) as client:
+        serve(node, served(backend, protocol=Protocol.UDP))
+        for number in range(10):
+            ask(client, CLUSTER_IP, 80, bytes([number]))
+        taken = [backend.recvfrom(100) for _ in range(10)]
+        assert [text for text, _ in taken] == [bytes([number]) for number in range(10)]
+        assert len({sender for _, sender in taken}) == 1
+
+
+def test_a_port_that_is_taken_is_left_to_whom_has_it(node: ProxyNode) -> None:
+    assert node.proxy.port == PORT
+    with ProxyNode() as other, listening() as backend:
+        assert other.proxy.port != PORT
+        serve(other, served(backend))
+        with called(), arrived(backend)[1]:
+            pass
+
+
+def test_nothing_is_left_open_when_it_has_closed(node: ProxyNode) -> None:
+    with listening() as backend:
+        serve(node, served(backend))
+        with called(), arrived(backend)[1]:
+            pass
+        node.call(node.proxy.close())
+        wait_until(lambda: is_refused(CLUSTER_IP, 80), "a closed proxy takes no connection")

@@ -1,0 +1,130 @@
+"""Every pod calls every service at every front: the switches let pass what the model lets pass, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+
+from sdn.model.flow import FlowSet
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.pipeline.compiler import compile_flows
+from sdn.pipeline.service import ServiceFlows
+from sdn.pipeline.tables import Table
+from sdn.topology import TUN0, mac_of
+from tests.testbed import frames
+from tests.testbed.isolation.mutants import without
+from tests.testbed.isolation.world import NODES
+from tests.testbed.trace.dummy_switch import DummySwitch
+from tests.testbed.trace.trace_world import TraceWorld, populate
+
+OUTSIDE = IPv4Address("198.51.100.9")
+INGRESS = IPv4Address("172.29.0.1")
+KINDS = {"pods": ("red-b", "red-c"), "outside": (), "nobody": None}
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[TraceWorld]:
+    with ExitStack() as stack:
+        yield populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
+
+
+def served(world: TraceWorld, project: str, kind: str, sticky: int = 0) -> ServicePortInfo:
+    """A service whose backends are pods on both nodes, or an address outside, or nobody."""
+    names = KINDS[kind]
+    pods = [EndpointInfo(world.pods[name].address, 9999) for name in names or ()]
+    there = tuple(pods or ([] if names is None else [EndpointInfo(OUTSIDE, 9999)]))
+    key = ServicePortName(project, "web", "", Protocol.TCP)
+    return ServicePortInfo(
+        key, world.vnid(project), IPv4Address("172.30.0.9"), 80, 30080, (INGRESS,), there, there, there, sticky
+    )
+
+
+def serve(world: TraceWorld, port: ServicePortInfo) -> None:
+    for name, switch in world.switches.items():
+        switch.replace_services(ServiceFlows(world.views[name].node).replace([port]))
+
+
+def fronts(world: TraceWorld) -> dict[str, tuple[IPv4Address, int]]:
+    ports = {f"node port of {name}": (world.node_address(name), 30080) for name in world.switches}
+    return {"cluster IP": (IPv4Address("172.30.0.9"), 80), "ingress IP": (INGRESS, 80), **ports}
+
+
+def ends(world: TraceWorld, caller: str, address: IPv4Address, port: int) -> set[tuple[str, int]]:
+    pod = world.pods[caller]
+    segment = frames.tcp_syn(pod.address, address, b"")
+    segment = segment[:22] + port.to_bytes(2, "big") + segment[24:]
+    return world.ends(caller, frames.ethernet(mac_of(world.gateway(pod.node)), pod.mac, frames.IPV4, segment))
+
+
+def wrong(world: TraceWorld, port: ServicePortInfo) -> list[str]:
+    """Who fares otherwise than the model says."""
+    found = []
+    backends = {one.address for one in port.inside}
+    for caller, pod in world.pods.items():
+        if pod.address in backends:
+            continue  # it may be sent back, which is no output
+        is_let = port.vnid == 0 or world.vnid(pod.project) in {0, port.vnid}
+        for front, (address, number) in fronts(world).items():
+            here = ends(world, caller, address, number)
+            if here != here & _may_end(world, pod.node, port) or bool(here) != is_let:
+                found.append(f"{caller} at the {front}: {here}")
+    return found
+
+
+def _may_end(world: TraceWorld, node: str, port: ServicePortInfo) -> set[tuple[str, int]]:
+    addresses = {one.address for one in port.inside}
+    pods = {(pod.node, world.ports[name]) for name, pod in world.pods.items() if pod.address in addresses}
+    return pods or {(node, TUN0)}
+
+
+@pytest.mark.parametrize("sticky", [0, 60])
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_lane_and_vnid_0_call_a_service_at_any_front(world: TraceWorld, kind: str, sticky: int) -> None:
+    port = served(world, "red", kind, sticky)
+    serve(world, port)
+    assert not wrong(world, port)
+
+
+def test_everybody_calls_a_service_of_vnid_0(world: TraceWorld) -> None:
+    port = replace(served(world, "red", "outside"), vnid=0)
+    serve(world, port)
+    assert not wrong(world, port)
+
+
+def test_a_port_of_a_node_that_no_service_has_leads_nowhere(world: TraceWorld) -> None:
+    serve(world, served(world, "red", "pods"))
+    node = world.node_address("node-2")
+    assert ends(world, "red-a", node, 22) == {("node-1", TUN0)}
+    for port in (30000, 30081, 32767):
+        assert not ends(world, "red-a", node, port)
+
+
+HOLES = {"no look at the VNID": "reg0", "no look at the port": "tcp_dst"}
+
+
+@pytest.mark.parametrize("hole", HOLES)
+def test_a_hole_in_the_rows_of_services_is_found(world: TraceWorld, hole: str) -> None:
+    port = served(world, "red", "outside")
+    for name, switch in world.switches.items():
+        rows = ServiceFlows(world.views[name].node).replace([port])
+        switch.replace_services(FlowSet(without(rows.flows, Table.SERVICE, HOLES[hole]), rows.groups))
+    assert wrong(world, port) or ends(world, "red-a", IPv4Address("172.30.0.9"), 81)
+
+
+def test_a_hole_in_the_table_before_them_is_found(world: TraceWorld) -> None:
+    """Without the row that drops what is not let, another project's packet would leave for the node port."""
+    serve(world, served(world, "red", "outside"))
+    node = world.node_address("node-2")
+    assert not ends(world, "blue-a", node, 30080)
+    for name, switch in world.switches.items():
+        closing = [one for one in compile_flows(world.views[name]) if one.table == Table.SERVICE and not one.actions]
+        switch.replace(compile_flows(world.views[name]) - frozenset(closing))
+    try:
+        assert ends(world, "blue-a", node, 30080) == {("node-1", TUN0)}
+    finally:
+        for name, switch in world.switches.items():
+            switch.replace(compile_flows(world.views[name]))

@@ -1,0 +1,121 @@
+"""Every attempt of the adversary, asked by the words of the command: the sentence says what the model says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from ipaddress import IPv4Address
+
+import pytest
+
+from cli.trace.explain import GENERIC
+from sdn.model.match import mac_text
+from sdn.topology import mac_of
+from tests.testbed.isolation.attempts import STRANGER, Attempt, attempts
+from tests.testbed.isolation.world import PlannedPod, RunningPod
+from tests.testbed.trace.dummy_switch import DummySwitch
+from tests.testbed.trace.model_check import GeneratedCluster, add_ports, layout_of, load
+from tests.testbed.trace.trace_command import full_name, sentence_for
+from tests.testbed.trace.trace_world import TraceWorld
+
+PLAN = GeneratedCluster(
+    3,
+    (("blue", 11), ("default", 0), ("green", 11), ("red", 10)),
+    (
+        PlannedPod("red-a", "red", "node-1"),
+        PlannedPod("red-b", "red", "node-1"),
+        PlannedPod("red-c", "red", "node-2"),
+        PlannedPod("blue-a", "blue", "node-1"),
+        PlannedPod("green-a", "green", "node-2"),
+        PlannedPod("admin-a", "default", "node-3"),
+    ),
+)
+FRAGMENTS = ("a first fragment", "a later fragment")
+PAIRS = [(one.name, other.name) for one in PLAN.places for other in PLAN.places if one != other]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[TraceWorld]:
+    with ExitStack() as stack:
+        switches = {f"node-{number + 1}": stack.enter_context(DummySwitch()) for number in range(PLAN.nodes)}
+        for switch in switches.values():
+            add_ports(switch)
+        yield load(PLAN, switches)
+
+
+def in_words(world: TraceWorld, name: str, source: RunningPod, target: RunningPod) -> str:
+    """The adversary's attempt as what follows `trace`; fails for one that has got no words yet."""
+    one, other = full_name(source), full_name(target)
+    far = world.node_address(target.node)
+    everybody, gateway = "ff:ff:ff:ff:ff:ff", mac_text(mac_of(world.gateway(source.node)))
+    senders = {node: str(world.node_address(node)) for node in world.views} | {"a stranger": str(STRANGER)}
+    forms = {
+        r"UDP": "{one} {other} --proto udp --port 9999",
+        r"TCP": "{one} {other} --proto tcp --port 80",
+        r"ICMP": "{one} {other}",
+        r"to the gateway's MAC": "{one} {other} --proto udp --target-mac {gateway}",
+        r"to everybody's MAC": "{one} {other} --proto udp --target-mac {everybody}",
+        r"a (first|later) fragment": "{one} {other} --proto udp --fragment {0}",
+        r"tagged (\d+)": "{one} {other} --vlan {0}",
+        r"from the address (\S+)": "{one} {other} --source-address {0}",
+        r"from the MAC and address of (\S+)": "{one} {other} --source-address {0} --source-mac {mac}",
+        r"from a foreign MAC": "{one} {other} --source-mac {foreign}",
+        r"to (\d\S+)": "{one} {0} --proto udp --port 9999",
+        r"to the outside": "{one} {stranger} --proto udp --port 9999",
+        r"IPv6 to it": "{one} {other} --proto ipv6",
+        r"IPv6 to all": "{one} {other} --proto ipv6 --target-mac {everybody}",
+        r"an ARP question to it": "{one} {other} --proto arp --target-mac {foreign}",
+        r"an ARP question to all": "{one} {other} --proto arp",
+        r"an ARP lie to it": "{one} {other} --proto arp-reply --source-address {address}",
+        r"an ARP lie to all": "{one} {other} --proto arp-reply --source-address {address} --target-mac {everybody}",
+        r"VXLAN by hand": "{one} {far} --proto udp --port 4789",
+        r"through a tunnel from (.+) as VNID (\d+)": "{one} {other} --from-tunnel {sender} --vnid {1}",
+    }
+    for form, words in forms.items():
+        found = re.fullmatch(form, name)
+        if found is not None:
+            given = found.groups()
+            mac = mac_text(mac_of(IPv4Address(given[0]))) if "{mac}" in words else ""
+            return words.format(
+                *given,
+                one=one,
+                other=other,
+                far=far,
+                everybody=everybody,
+                gateway=gateway,
+                mac=mac,
+                foreign=mac_text(target.mac),
+                address=target.address,
+                stranger=STRANGER,
+                sender=senders.get(given[0], "") if given else "",
+            )
+    raise AssertionError(f"{name!r} has no words")
+
+
+def begins(world: TraceWorld, asked: Attempt, source: RunningPod, target: RunningPod) -> str:
+    """What the model makes of it; the gateway is no pod, and the switch answers honest ARP."""
+    if asked.name == "to the outside":
+        return f"delivered: {full_name(source)} reaches the outside, with the address of {source.node}"
+    if asked.arrives:
+        return f"delivered: {full_name(source)} reaches {full_name(target)} on {target.node}"
+    if asked.name == f"to {world.gateway(target.node)}":
+        return f"delivered: {full_name(source)} reaches {target.node} itself"
+    if asked.name.startswith("an ARP question"):
+        return f"answered: the switch of {source.node} gives {full_name(source)} the MAC of {full_name(target)}, "
+    return "dropped because "
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_the_sentence_agrees_with_the_model(world: TraceWorld, one: str, other: str) -> None:
+    source, target = world.pods[one], world.pods[other]
+    wrong = []
+    for asked in attempts(layout_of(world), source, target):
+        if asked.name.startswith("LLDP"):
+            continue  # the command has no other kinds of frames
+        for name in FRAGMENTS if asked.name == "in fragments" else (asked.name,):
+            words = in_words(world, name, source, target)
+            sentence = sentence_for(world, words)
+            if not sentence.startswith(begins(world, asked, source, target)) or GENERIC in sentence:
+                wrong.append((name, words, sentence))
+    assert not wrong

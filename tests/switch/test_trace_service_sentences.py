@@ -1,0 +1,175 @@
+"""What the real switch says of calls to services, and the sentence that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+
+from cli.trace.explain import endpoint_lines
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.pipeline.service import ServiceFlows
+from tests.testbed.isolation.world import NODES
+from tests.testbed.trace.dummy_switch import DummySwitch
+from tests.testbed.trace.trace_command import Ports, full_name, hops, map_of, sentence_for
+from tests.testbed.trace.trace_world import TraceWorld, populate
+
+OUTSIDE_IP = IPv4Address("192.0.2.9")
+
+
+def service(
+    world: TraceWorld, node: str, name: str, number: int, pods: str = "", protocol: Protocol = Protocol.TCP
+) -> ServicePortInfo:
+    """Of red, on port 80, with a node port."""
+    backends = tuple(
+        EndpointInfo(world.pods[pod].address, 8080, is_here=world.pods[pod].node == node) for pod in pods.split()
+    )
+    return ServicePortInfo(
+        ServicePortName("red", name, "", protocol),
+        vnid=10,
+        cluster_ip=IPv4Address("172.30.0.0") + number,
+        port=80,
+        node_port=30000 + number,
+        inside=backends,
+        everywhere=backends,
+        outside=backends,
+    )
+
+
+def served(world: TraceWorld, node: str) -> tuple[ServicePortInfo, ...]:
+    return (
+        replace(service(world, node, "web", 1, "red-b red-c"), outside_ips=(OUTSIDE_IP,)),
+        service(world, node, "far", 2, "red-c"),
+        service(world, node, "self", 3, "red-a"),
+        service(world, node, "empty", 4),
+        replace(service(world, node, "sticky", 5, "red-b red-c"), affinity_seconds=600),
+        service(world, node, "names", 6, "red-b", Protocol.UDP),
+        replace(service(world, node, "local", 7, "red-c"), outside=(), keeps_source=True),
+        replace(
+            service(world, node, "all", 8, "admin-b"), vnid=0, key=ServicePortName("default", "all", "", Protocol.TCP)
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[TraceWorld]:
+    with ExitStack() as stack:
+        made = populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
+        for name, switch in made.switches.items():
+            switch.replace_services(ServiceFlows(made.views[name].node).replace(served(made, name)))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def ports(world: TraceWorld) -> Ports:
+    return {name: served(world, name) for name in NODES}
+
+
+WEB = "an endpoint of the service red/web"
+SENTENCES = {
+    "red/red-a red/web": f"delivered: red/red-a reaches red/red-b on node-1, {WEB}",
+    "red/red-c red/web": f"delivered: red/red-c reaches red/red-b on node-1, {WEB}",
+    "red/red-a 172.30.0.1 --proto tcp --port 80": f"delivered: red/red-a reaches red/red-b on node-1, {WEB}",
+    "red/red-a 192.0.2.9": f"delivered: red/red-a reaches red/red-b on node-1, {WEB}",
+    "red/red-a 10.245.2.3 --proto tcp --port 30001": f"delivered: red/red-a reaches red/red-b on node-1, {WEB}",
+    "red/red-a 10.245.2.4 --proto tcp --port 30001": f"delivered: red/red-a reaches red/red-b on node-1, {WEB}",
+    "default/admin-a red/web": f"delivered: default/admin-a reaches red/red-b on node-1, {WEB}",
+    "red/red-a red/far": "delivered: red/red-a reaches red/red-c on node-2, an endpoint of the service red/far",
+    "red/red-a red/self": "delivered: red/red-a reaches red/red-a on node-1, an endpoint of the service red/self",
+    "red/red-a red/names": "delivered: red/red-a reaches red/red-b on node-1, an endpoint of the service red/names",
+    "blue/blue-a default/all": "delivered: blue/blue-a reaches default/admin-b on node-2, "
+    "an endpoint of the service default/all",
+    # others
+    "blue/blue-a red/web": "dropped because blue (VNID 11) may not call the service red/web (VNID 10)",
+    "blue/blue-a red/far": "dropped because blue (VNID 11) may not call the service red/far (VNID 10)",
+    "blue/blue-a red/sticky": "dropped because blue (VNID 11) may not call the service red/sticky (VNID 10)",
+    "blue/blue-a 192.0.2.9": "dropped because blue (VNID 11) may not call the service red/web (VNID 10)",
+    "blue/blue-b 10.245.2.3 --proto tcp --port 30001": "dropped because blue (VNID 11) may not call "
+    "the service red/web (VNID 10)",
+    "blue/blue-a red/empty": "dropped because blue (VNID 11) may not call the service red/empty (VNID 10)",
+    # nobody
+    "red/red-a red/empty": "refused by node-1: the service red/empty has no endpoint that takes calls",
+    "red/red-a 172.30.0.77 --proto tcp --port 80": "dropped because 172.30.0.77 is a service address, "
+    "and no service has it",
+    "red/red-a red/web --port 81": "dropped because node-1 serves no port 81/TCP of red/web",
+    "red/red-a red/web --proto icmp": "dropped because services take tcp and udp, not icmp",
+    "red/red-a 10.245.2.4 --proto tcp --port 30999": "dropped because port 30999/TCP is in the range of node ports, "
+    "and no service has it",
+    "red/red-a 10.245.2.4 --proto tcp --port 22": "delivered: red/red-a reaches the outside, "
+    "with the address of node-1",
+    # the node and the outside
+    "node-1 red/web": f"delivered: node-1 reaches red/red-b on node-1, {WEB}",
+    "node-1 red/far": "delivered: node-1 reaches red/red-c on node-2, an endpoint of the service red/far",
+    "node-1 red/empty": "refused by node-1: the service red/empty has no endpoint that takes calls",
+    "8.8.8.8 10.245.2.3 --proto tcp --port 30001 --from-outside --on node-1": f"delivered: 8.8.8.8 reaches "
+    f"red/red-b on node-1, {WEB}",
+    "8.8.8.8 10.245.2.3 --proto tcp --port 30002 --from-outside --on node-1": "delivered: 8.8.8.8 reaches "
+    "red/red-c on node-2, an endpoint of the service red/far",
+    "8.8.8.8 10.245.2.3 --proto tcp --port 30007 --from-outside --on node-1": "dropped because the service red/local "
+    "may be answered by endpoints on node-1 only, and there is none",
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), SENTENCES.items())
+def test_one_sentence_says_what_becomes_of_a_call(world: TraceWorld, ports: Ports, words: str, expected: str) -> None:
+    assert sentence_for(world, words, ports) == expected
+
+
+def test_a_client_that_keeps_its_endpoint_gets_one_of_them(world: TraceWorld, ports: Ports) -> None:
+    target = {"red/red-b on node-1", "red/red-c on node-2"}
+    said = sentence_for(world, "red/red-a red/sticky", ports)
+    assert said in {f"delivered: red/red-a reaches {one}, an endpoint of the service red/sticky" for one in target}
+
+
+def test_the_walk_shows_every_table_and_all_endpoints(world: TraceWorld, ports: Ports) -> None:
+    first, second = hops(world, "red/red-a red/far", ports)
+    assert [step.table for step in first.answer.steps] == ["source", "called", "service", "route"]
+    owners = ["pod 10.128.0.2", "node node-1", "service red/far", "node node-2"]
+    assert [step.owner for step in first.answer.steps] == owners
+    assert [step.table for step in second.answer.steps] == ["source", "answer", "deliver"]
+    assert (second.asked.target, second.asked.port) == ("10.128.2.4", 8080)
+    [dealt] = hops(world, "red/red-a red/web", ports)
+    tables = ["source", "called", "service", "route", "answer", "deliver"]
+    assert [step.table for step in dealt.answer.steps] == tables
+    assert list(endpoint_lines(dealt, map_of(world, ports))) == [
+        "red/web 80/TCP on node-1: red/red-b (10.128.0.3:8080) (traced), red/red-c (10.128.2.4:8080)"
+    ]
+
+
+def test_the_sentence_says_of_everybody_what_the_lanes_say(world: TraceWorld, ports: Ports) -> None:
+    for pod in world.pods.values():
+        ours = world.vnid(pod.project)
+        for port in ports[pod.node]:
+            kind = f"--proto {port.key.protocol.name.lower()} --port"
+            fronts = [f"{port.cluster_ip} {kind} 80", *(f"{address} {kind} 80" for address in port.outside_ips)]
+            fronts += [f"{world.node_address(node)} {kind} {port.node_port}" for node in NODES]
+            for front in fronts:
+                said = sentence_for(world, f"{full_name(pod)} {front}", ports)
+                if 0 not in {ours, port.vnid} and ours != port.vnid:
+                    expected = f"dropped because {pod.project} (VNID {ours}) may not call the service"
+                elif port.everywhere:
+                    expected = f"delivered: {full_name(pod)} reaches "
+                else:
+                    expected = f"refused by {pod.node}: the service "
+                assert said.startswith(expected), front
+
+
+def test_a_row_for_an_address_outside_is_a_services(world: TraceWorld, ports: Ports) -> None:
+    [hop] = hops(world, "red/red-a 192.0.2.9 --proto icmp", ports)
+    assert [step.owner for step in hop.answer.steps if step.table == "called"] == ["services"]
+
+
+def test_where_a_proxy_serves_pods_the_switch_hands_over_to_it() -> None:
+    with DummySwitch() as switch, DummySwitch() as other:
+        made = populate(dict(zip(NODES, (switch, other), strict=True)), multitenant=True)
+        here = {"node-1": served(made, "node-1")}
+        switch.replace_services(ServiceFlows(made.views["node-1"].node, by_proxy=True).replace(here["node-1"]))
+        assert sentence_for(made, "red/red-a red/web", here) == (
+            "delivered: red/red-a reaches the proxy of node-1, which calls an endpoint of the service red/web"
+        )
+        assert sentence_for(made, "blue/blue-a red/web", here) == (
+            "dropped because blue (VNID 11) may not call the service red/web (VNID 10)"
+        )

@@ -1,0 +1,100 @@
+"""Frames as bytes, also such as no honest stack would send."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from ipaddress import IPv4Address
+
+IPV4, ARP, IPV6 = 0x0800, 0x0806, 0x86DD
+BROADCAST_MAC = 0xFFFFFFFFFFFF
+MARK = b"podlane!"
+MORE_FRAGMENTS = 0x2000
+CUT = 1208
+"""Bytes in the first of two fragments; a multiple of 8. Open vSwitch tracks no connection of smaller ones."""
+
+_numbers = itertools.count(1)
+
+
+def new_marker() -> bytes:
+    """Bytes by which one frame is recognised wherever it arrives."""
+    return MARK + struct.pack("!Q", next(_numbers))
+
+
+def marker_in(frame: bytes) -> bytes:
+    """The first cookie in a frame; empty when there is none."""
+    begin = frame.find(MARK)
+    return b"" if begin < 0 else frame[begin : begin + len(MARK) + 8]
+
+
+def number_of(mark: bytes) -> int:
+    """Cookies are numbered one after the other."""
+    return int.from_bytes(mark[len(MARK) :], "big")
+
+
+def ethernet(dst: int, src: int, kind: int, payload: bytes, vlan: int | None = None) -> bytes:
+    """A frame, padded to the shortest length that is allowed."""
+    tag = struct.pack("!HH", 0x8100, vlan) if vlan is not None else b""
+    frame = dst.to_bytes(6, "big") + src.to_bytes(6, "big") + tag + struct.pack("!H", kind) + payload
+    return frame.ljust(60, b"\0")
+
+
+def ipv4(src: IPv4Address, dst: IPv4Address, proto: int, payload: bytes, fragment: int = 0, identity: int = 7) -> bytes:
+    """A packet; `fragment` is the field of flags and offset, and what belongs together has one identity."""
+    length = 20 + len(payload)
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, identity, fragment, 64, proto, 0, src.packed, dst.packed)
+    return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + payload
+
+
+def udp(
+    src: IPv4Address, dst: IPv4Address, payload: bytes, port: int = 9999, fragment: int = 0, source_port: int = 40000
+) -> bytes:
+    """A UDP packet without a checksum, which is allowed."""
+    return ipv4(src, dst, 17, struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload, fragment)
+
+
+def udp_in_parts(
+    src: IPv4Address, dst: IPv4Address, mark: bytes, port: int = 9999, source_port: int = 40000
+) -> tuple[bytes, bytes]:
+    """A whole UDP packet in two fragments, both with the mark, by which it is told from other such packets."""
+    body = mark.ljust(CUT, b"\0") + mark
+    whole = struct.pack("!HHHH", source_port, port, 8 + len(body), 0) + body
+    identity = number_of(mark) & 0xFFFF
+    first = ipv4(src, dst, 17, whole[:CUT], MORE_FRAGMENTS, identity)
+    return first, ipv4(src, dst, 17, whole[CUT:], CUT // 8, identity)
+
+
+def tcp_syn(src: IPv4Address, dst: IPv4Address, payload: bytes) -> bytes:
+    """The first packet of a connection."""
+    return ipv4(src, dst, 6, struct.pack("!HHIIBBHHH", 40000, 80, 1, 0, 0x50, 2, 1000, 0, 0) + payload)
+
+
+def icmp_echo(src: IPv4Address, dst: IPv4Address, payload: bytes) -> bytes:
+    """A ping."""
+    head = struct.pack("!BBHHH", 8, 0, 0, 1, 1)
+    return ipv4(src, dst, 1, head[:2] + struct.pack("!H", checksum(head + payload)) + head[4:] + payload)
+
+
+def arp(op: int, sha: int, spa: IPv4Address, tpa: IPv4Address, trailer: bytes) -> bytes:
+    """An ARP packet, with a trailer to recognise it by."""
+    head = struct.pack("!HHBBH", 1, IPV4, 6, 4, op)
+    return head + sha.to_bytes(6, "big") + spa.packed + bytes(6) + tpa.packed + trailer
+
+
+def ipv6(payload: bytes) -> bytes:
+    """A packet between link-local addresses."""
+    address = bytes.fromhex("fe80" + "00" * 13)
+    return struct.pack("!IHBB", 6 << 28, len(payload), 59, 64) + address + b"\1" + address + b"\2" + payload
+
+
+def vxlan(vnid: int, inner: bytes) -> bytes:
+    """What a VXLAN datagram carries."""
+    return struct.pack("!II", 0x08000000, vnid << 8) + inner
+
+
+def checksum(data: bytes) -> int:
+    """The Internet checksum (RFC 1071)."""
+    data += b"\0" * (len(data) % 2)
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xFFFF

@@ -1,0 +1,136 @@
+"""What must always hold between projects, written once; every tier that has a `world` runs it.
+
+Every test first shows that the network works at all: a world in which nothing arrives passes none of them.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+
+from tests.testbed import frames
+from tests.testbed.frames import MORE_FRAGMENTS
+from tests.testbed.isolation.world import World, arrives, arrives_fragmented, reaches
+
+SECOND_FRAGMENT = 0x0010
+STRANGER = IPv4Address("10.245.9.9")
+
+
+def test_a_project_reaches_itself_and_nobody_else(world: World) -> None:
+    for source in world.pods.values():
+        for target in world.pods.values():
+            if source == target:
+                continue
+            wanted = source.project == target.project or "default" in {source.project, target.project}
+            assert reaches(world, source.name, target.name) == wanted, f"{source.name} to {target.name}"
+
+
+def test_a_borrowed_address_opens_no_door(world: World) -> None:
+    red = world.pods["red-a"]
+    for target in ("red-b", "red-c"):
+        assert reaches(world, "red-a", target)
+        assert not arrives(world, "blue-a", target, ip_src=red.address)
+        assert not arrives(world, "blue-a", target, ip_src=red.address, eth_src=red.mac)
+        assert not arrives(world, "blue-a", target, ip_src=world.gateway("node-1"))
+        assert not arrives(world, "blue-a", target, ip_src=world.pods["admin-a"].address)
+
+
+def test_nor_within_a_project(world: World) -> None:
+    assert reaches(world, "red-b", "red-c")
+    assert not arrives(world, "red-b", "red-c", ip_src=world.pods["red-a"].address)
+    assert not arrives(world, "red-b", "red-c", eth_src=world.pods["red-a"].mac)
+
+
+def test_a_hand_made_target_mac_changes_nothing(world: World) -> None:
+    for node, source, friend, foe in (("node-1", "red-a", "red-b", "blue-a"), ("node-1", "red-a", "red-c", "blue-b")):
+        gateway = 0x0A58 << 32 | int(world.gateway(node))
+        assert arrives(world, source, friend, eth_dst=gateway)
+        for mac in (gateway, frames.BROADCAST_MAC, world.pods[friend].mac):
+            assert not arrives(world, source, foe, eth_dst=mac)
+
+
+def test_tagged_frames_are_dropped(world: World) -> None:
+    for target in ("red-b", "red-c"):
+        assert arrives(world, "red-a", target)
+        for vlan in (0, 1, 10):
+            assert not arrives(world, "red-a", target, vlan=vlan)
+
+
+def test_fragments_of_another_project_are_dropped(world: World) -> None:
+    """Alone or as a whole; from friends only the whole is asked for, as a switch that tracks them holds lone ones."""
+    for friend, foe in (("red-b", "blue-a"), ("red-c", "blue-b")):
+        assert arrives_fragmented(world, "red-a", friend)
+        assert not arrives_fragmented(world, "red-a", foe)
+        for fragment in (MORE_FRAGMENTS, SECOND_FRAGMENT):
+            assert not arrives(world, "red-a", foe, fragment=fragment)
+
+
+def test_broadcast_and_multicast_reach_nobody(world: World) -> None:
+    for target in ("red-b", "red-c", "blue-a", "blue-b", "admin-a"):
+        assert reaches(world, "admin-b", target) or target == "admin-b"
+        for address in ("255.255.255.255", "224.0.0.1", "10.128.1.255", "10.131.255.255"):
+            assert not arrives(world, "red-a", target, ip_dst=IPv4Address(address), eth_dst=frames.BROADCAST_MAC)
+
+
+def test_ipv6_and_unknown_protocols_are_dropped(world: World) -> None:
+    red, other = world.pods["red-a"], world.pods["red-b"]
+    assert reaches(world, "red-a", "red-b")
+    for kind, make in ((frames.IPV6, frames.ipv6), (0x88CC, bytes), (0x8863, bytes)):
+        mark = frames.new_marker()
+        for mac in (other.mac, frames.BROADCAST_MAC):
+            frame = frames.ethernet(mac, red.mac, kind, make(mark))
+            assert not world.sees("red-a", "red-b", frame, mark)
+
+
+def test_no_arp_ever_reaches_a_pod(world: World) -> None:
+    red = world.pods["red-a"]
+    for target in ("red-b", "red-c", "blue-a", "blue-b", "admin-a"):
+        assert reaches(world, "admin-b", target) or target == "admin-b"
+        for op in (1, 2):
+            mark = frames.new_marker()
+            body = frames.arp(op, red.mac, red.address, world.pods[target].address, mark)
+            for mac in (frames.BROADCAST_MAC, world.pods[target].mac):
+                frame = frames.ethernet(mac, red.mac, frames.ARP, body)
+                assert not world.sees("red-a", target, frame, mark)
+
+
+def test_a_pod_sends_no_tunnel_packets(world: World) -> None:
+    spy, red = world.pods["blue-a"], world.pods["red-c"]
+    mark = frames.new_marker()
+    inner = frames.ethernet(red.mac, red.mac - 1, frames.IPV4, frames.udp(spy.address, red.address, mark))
+    outside = world.node_address("node-2")
+    for port, leaves in ((9999, True), (4789, False)):
+        body = frames.udp(spy.address, outside, frames.vxlan(world.vnid("red"), inner), port=port)
+        frame = frames.ethernet(0x0A58 << 32 | int(world.gateway("node-1")), spy.mac, frames.IPV4, body)
+        assert world.leaves("blue-a", frame, mark) == leaves, f"UDP port {port}"
+
+
+def test_tunnel_packets_are_believed_only_from_a_node_for_its_own_subnet(world: World) -> None:
+    red, remote = world.pods["red-a"], world.pods["red-c"]
+    peer = world.node_address("node-2")
+    for sender, source, vnid, wanted in (
+        (peer, remote.address, world.vnid("red"), True),
+        (peer, remote.address, world.vnid("blue"), False),
+        (STRANGER, remote.address, world.vnid("red"), False),
+        (STRANGER, remote.address, 0, False),
+        (peer, world.pods["red-b"].address, world.vnid("red"), False),
+        (peer, IPv4Address("198.51.100.1"), 0, False),
+    ):
+        mark = frames.new_marker()
+        frame = frames.ethernet(red.mac, remote.mac, frames.IPV4, frames.udp(source, red.address, mark))
+        got = world.tunnelled(sender, "node-1", vnid, "red-a", frame, mark)
+        assert got == wanted, f"from {sender} as {source} with VNID {vnid}"
+
+
+def test_the_service_network_leads_nowhere_yet(world: World) -> None:
+    spy = world.pods["red-a"]
+    for address, leaves in (("198.51.100.7", True), ("172.30.0.1", False), ("10.131.0.9", False)):
+        mark = frames.new_marker()
+        body = frames.udp(spy.address, IPv4Address(address), mark)
+        frame = frames.ethernet(0x0A58 << 32 | int(world.gateway("node-1")), spy.mac, frames.IPV4, body)
+        assert world.leaves("red-a", frame, mark) == leaves, address
+
+
+def test_addresses_lie_in_the_subnet_of_their_node(world: World) -> None:
+    for pod in world.pods.values():
+        assert pod.address in IPv4Network((int(world.gateway(pod.node)) - 1, 23))
+    assert len({pod.address for pod in world.pods.values()}) == len(world.pods)

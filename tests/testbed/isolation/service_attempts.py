@@ -1,0 +1,132 @@
+"""What a pod may try to get at by way of services, drawn by lot, and who may be reached so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from random import Random
+
+from sdn.pipeline.tables import HAIRPIN_IP
+from sdn.topology import GLOBAL_VNID, mac_of
+from tests.testbed import frames
+from tests.testbed.isolation.attempts import STRANGER, Attempt, ClusterLayout, Tunnel, may_reach
+from tests.testbed.isolation.world import RunningPod
+
+CALLER_PORT, BACKEND_PORT = 40000, 8080
+_calls_begun = itertools.count()
+
+Front = tuple[IPv4Address, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedService:
+    """A service for UDP with one backend. `fronts` are by what people call them.
+
+    `is_elsewhere` tells that the backend is not the pod named, but what `Layout.outside` is. `node_port` is a front at
+    the address of every node, and nothing at the address of a gateway.
+    """
+
+    name: str
+    project: str
+    fronts: Mapping[str, Front]
+    node_port: int
+    backend: RunningPod
+    is_elsewhere: bool = False
+
+    def is_kept(self, lanes: Mapping[str, int]) -> bool:
+        """Whether the backend is one that the service may have: no pod of another lane."""
+        return self.is_elsewhere or lanes[self.project] == lanes[self.backend.project]
+
+    def arrives(self, layout: ClusterLayout, source: RunningPod) -> bool:
+        """The model: whether what a pod sends to a front gets to the backend."""
+        lane = layout.lane(source)
+        may_call = may_reach(lane, layout.lanes[self.project]) and self.is_kept(layout.lanes)
+        return may_call and (self.is_elsewhere or may_reach(lane, layout.lane(self.backend)))
+
+
+def calls(
+    layout: ClusterLayout, offers: tuple[OfferedService, ...], source: RunningPod, dice: Random, many: int
+) -> Iterator[Attempt]:
+    """So many attempts of one pod, half of them honest. A pod that is itself the backend does not try."""
+    others = [offer for offer in offers if offer.backend != source]
+    for _ in range(many):
+        offer = dice.choice(others)
+        attempt = dice.choice((_call, _call, _call, _at_gateway, _borrowed, _answer, _tunnelled))
+        yield attempt(layout, offer, source, dice)
+
+
+def _call(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
+    """A call begins anew, or goes on from where earlier ones have come, maybe in another lane.
+
+    A call to a backend that changes, or that is outside, goes on as it was begun; so each of those is a new one.
+    """
+    name, front = dice.choice(list(offer.fronts.items()))
+    mark = frames.new_marker()
+    is_known = offer.backend.project == offer.project != "default" and not offer.is_elsewhere
+    source_port = CALLER_PORT if is_known and dice.random() < 0.5 else _unused()
+    frame = _frame(layout, source, front, mark, source_port=source_port)
+    return _attempt(f"a call at the {name}", offer, source, offer.arrives(layout, source), frame, mark)
+
+
+def _at_gateway(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
+    mark, node = frames.new_marker(), dice.choice(list(layout.gateways))
+    frame = _frame(layout, source, (layout.gateways[node], offer.node_port), mark, source_port=_unused())
+    return _attempt(f"a call at the node port at the gateway of {node}", offer, source, False, frame, mark)
+
+
+def _borrowed(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
+    """From whom the service lets in, or from what it is itself; by way of the address of pods that call themselves."""
+    name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN_IP, BACKEND_PORT))])
+    pods = [pod.address for pod in layout.pods.values() if pod != source]
+    whose = dice.choice([*pods, HAIRPIN_IP, front[0], *layout.gateways.values(), *layout.addresses.values()])
+    mark = frames.new_marker()
+    frame = _frame(layout, source, front, mark, sender=whose)
+    return _attempt(f"a call at the {name} from {whose}", offer, source, False, frame, mark)
+
+
+def _answer(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
+    """From a backend's port to where callers call from: in one's own name, as good as any packet, or in another's."""
+    target = dice.choice([pod for pod in layout.pods.values() if pod != source])
+    place, mark = (target.address, CALLER_PORT), frames.new_marker()
+    whose = dice.choice(
+        (source.address, offer.backend.address, HAIRPIN_IP, *(front[0] for front in offer.fronts.values()))
+    )
+    friends = may_reach(layout.lane(source), layout.lane(target))
+    frame = _frame(layout, source, place, mark, sender=whose, source_port=BACKEND_PORT)
+    return Attempt(f"an answer from {whose}", source, target, friends and whose == source.address, frame, mark)
+
+
+def _tunnelled(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
+    """What comes out of a tunnel calls no service, whoever sends it."""
+    name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN_IP, BACKEND_PORT))])
+    peers = [address for node, address in layout.addresses.items() if node != offer.backend.node]
+    tunnel = Tunnel(dice.choice([*peers, STRANGER]), dice.choice((GLOBAL_VNID, layout.lane(offer.backend))))
+    mark = frames.new_marker()
+    frame = _frame(layout, source, front, mark)
+    return Attempt(f"a call at the {name} through a tunnel", source, offer.backend, False, frame, mark, tunnel=tunnel)
+
+
+def _attempt(name: str, offer: OfferedService, source: RunningPod, arrives: bool, frame: bytes, mark: bytes) -> Attempt:
+    """What is to arrive nowhere may still be seen on its way through a tunnel, to where it is dropped."""
+    text = f"{name} of {offer.name}"
+    return Attempt(text, source, offer.backend, arrives, frame, mark, outside=arrives and offer.is_elsewhere)
+
+
+def _unused() -> int:
+    """A source port from which no call has come for long: one that has been let goes on from the port it began at."""
+    return 10000 + next(_calls_begun) % 50000
+
+
+def _frame(
+    layout: ClusterLayout,
+    source: RunningPod,
+    place: Front,
+    mark: bytes,
+    sender: IPv4Address | None = None,
+    source_port: int = CALLER_PORT,
+) -> bytes:
+    address, port = place
+    body = frames.udp(sender or source.address, address, mark, port, source_port=source_port)
+    return frames.ethernet(mac_of(layout.gateways[source.node]), source.mac, frames.IPV4, body)

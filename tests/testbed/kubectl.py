@@ -1,0 +1,101 @@
+"""Every kubectl on this machine, in each protocol that it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.testbed.lab.transcript import Version
+
+PIPE = asyncio.subprocess.PIPE
+PROGRAMS = {
+    path.name.removeprefix("kubectl."): str(path)
+    for path in sorted(Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl.1.*"))
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A version, and whether it is to use WebSockets."""
+
+    version: str
+    websockets: bool
+
+    def __str__(self) -> str:
+        return f"{self.version}-{'websocket' if self.websockets else 'spdy'}"
+
+
+def kinds(first_with_websockets: str) -> list[Kind]:
+    """All versions by SPDY, and those from one on by WebSocket."""
+    with_websockets = [Kind(version, True) for version in PROGRAMS if version >= first_with_websockets]
+    return [Kind(version, False) for version in PROGRAMS] + with_websockets
+
+
+def few(found: list[Kind]) -> list[Kind]:
+    """The oldest, and the newest in both ways."""
+    return [found[0], Kind(found[-1].version, False), found[-1]]
+
+
+@dataclass
+class Kubectl:
+    """One kubectl against one server, always in the same protocol."""
+
+    kind: Kind
+    url: str
+    home: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        flag = "true" if self.kind.websockets else "false"
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": flag,
+            "KUBECTL_PORT_FORWARD_WEBSOCKETS": flag,
+        }
+
+    def words(self, *words: str) -> tuple[str, ...]:
+        return (PROGRAMS[self.kind.version], f"--server={self.url}", *words)
+
+    async def start(self, *words: str, stdout: int = PIPE) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self.words(*words), stdin=PIPE, stdout=stdout, stderr=PIPE, env=self.environment
+        )
+
+    async def __call__(self, *words: str, given: bytes = b"") -> tuple[int | None, bytes, bytes]:
+        program = await self.start(*words)
+        async with asyncio.timeout(60):
+            out, err = await program.communicate(given)
+        return program.returncode, out, err
+
+
+RunKubectl = Callable[..., subprocess.CompletedProcess[str]]
+
+
+COMMANDS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
+
+
+NAMESPACE_MANIFEST = "apiVersion: v1\nkind: Namespace\nmetadata: {name: PROJECT}\n"
+
+
+OLDEST_AND_NEWEST = sorted(program for program in COMMANDS if "." in Path(program).name)[:: max(1, len(COMMANDS) - 2)]
+
+
+FIRST = shutil.which("kubectl") or "/"
+
+
+ALL_PROGRAMS = sorted(map(str, Path(FIRST).resolve().parent.glob("kubectl.*"))) or [FIRST]
+"""A `kubectl` beside those with a version only chooses among them."""
+
+
+def version_of(program: str) -> Version:
+    done = subprocess.run([program, "version", "--client", "-o", "json"], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["clientVersion"]
+    return int(found["major"]), int(re.sub(r"\D.*", "", found["minor"]))

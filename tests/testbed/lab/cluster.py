@@ -1,0 +1,132 @@
+"""A whole lab as its user has it: kubectl, docker, and what lies on the nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+from lab.process import run
+from lab.topology import Lab, LabNode, Site
+from tests.testbed.wait import wait_until
+
+# Several checkouts can test at once, each in a network of its own.
+OCTET = int(os.environ.get("PODLANE_E2E_OCTET", "24"))
+SITE = Site(f"podt{OCTET}", IPv4Network(f"10.245.{OCTET}.0/24"))
+
+
+class Cluster:
+    """A lab that is up."""
+
+    def __init__(self, lab: Lab, home: Path) -> None:
+        self.lab = lab
+        self._home = home
+
+    @property
+    def nodes(self) -> dict[str, LabNode]:
+        return {node.name: node for node in self.lab.nodes}
+
+    def kubectl(self, *words: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator."""
+        done = subprocess.run(
+            ["kubectl", f"--kubeconfig={self.lab.kubeconfig}", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "HOME": str(self._home)},
+        )
+        assert not check or done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+        return done
+
+    def apply(self, manifest: str) -> None:
+        """kubectl apply."""
+        self.kubectl("apply", "-f", "-", stdin=manifest)
+
+    def pod(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """The object, or None when there is none."""
+        done = self.kubectl("-n", namespace, "get", "pod", name, "-o", "json", "--ignore-not-found")
+        found: dict[str, Any] | None = json.loads(done.stdout) if done.stdout.strip() else None
+        return found
+
+    def status(self, namespace: str, name: str) -> dict[str, Any]:
+        """A pod's status; empty while there is none."""
+        status: dict[str, Any] = (self.pod(namespace, name) or {}).get("status", {})
+        return status
+
+    def wait_running(self, namespace: str, *names: str) -> None:
+        """Until these pods run and are ready."""
+        for name in names:
+            wait_until(lambda name=name: self._is_ready(namespace, name), f"{namespace}/{name} runs")  # type: ignore[misc]
+
+    def _is_ready(self, namespace: str, name: str) -> bool:
+        conditions = self.status(namespace, name).get("conditions", [])
+        return any(row["type"] == "Ready" and row["status"] == "True" for row in conditions)
+
+    def address(self, namespace: str, name: str) -> str:
+        """A pod's address."""
+        return str(self.status(namespace, name)["podIP"])
+
+    def container(self, namespace: str, name: str, container: str | None = None) -> str:
+        """The id of a pod's container."""
+        rows = self.status(namespace, name)["containerStatuses"]
+        row = next(row for row in rows if container in {None, row["name"]})
+        return str(row["containerID"]).removeprefix("docker://")
+
+    def docker(self, node: str, *words: str) -> str:
+        """Run docker on a node."""
+        return run("docker", "-H", f"unix://{self.nodes[node].docker_socket}", *words)
+
+    def node_of(self, namespace: str, name: str) -> str:
+        """Where a pod runs."""
+        pod = self.pod(namespace, name)
+        assert pod is not None
+        return str(pod["spec"]["nodeName"])
+
+    def execute(self, namespace: str, name: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a program in a pod's first container."""
+        socket = self.nodes[self.node_of(namespace, name)].docker_socket
+        container = self.container(namespace, name)
+        return subprocess.run(
+            ["docker", "-H", f"unix://{socket}", "exec", container, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def pings(self, source: tuple[str, str], address: str) -> bool:
+        """Whether one of three pings is answered."""
+        return self.execute(*source, "ping", "-c", "3", "-W", "1", "-A", address).returncode == 0
+
+    def pid(self, namespace: str, name: str) -> int:
+        """A process of the pod, through which its network namespace is reached."""
+        node = self.node_of(namespace, name)
+        return int(self.docker(node, "inspect", "-f", "{{.State.Pid}}", self.container(namespace, name)))
+
+    def traces(self, node: str) -> dict[str, Any]:
+        """What pods leave on a node: containers, links, switch ports, flows, addresses, directories."""
+        here = self.nodes[node]
+        database = f"--db=unix:{here.ovs}/db.sock"
+        dump = run("ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "dump-flows", str(here.ovs / "br0.mgmt"))
+        pods = here.root / "node-agent" / "pods"
+        return {
+            "containers": sorted(self.docker(node, "ps", "-aq", "--no-trunc").split()),
+            "links": sorted(re.findall(r"^\d+: ([^:@]+)", run("ip", "-n", here.namespace, "link"), re.MULTILINE)),
+            "ports": sorted(run("ovs-vsctl", database, "list-ports", "br0").split()),
+            "flows": sorted(line.strip() for line in dump.splitlines()),
+            "directories": sorted(entry.name for entry in pods.iterdir()) if pods.exists() else [],
+            "guard": run(
+                "nsenter", f"--net=/run/netns/{here.namespace}", "nft", "list", "table", "netdev", "podlane-guard"
+            ),
+        }
+
+    def kill(self, pid_file: Path) -> None:
+        """SIGKILL what a pid file names, and wait until it is started again."""
+        before = pid_file.read_text()
+        os.kill(int(before), signal.SIGKILL)
+        wait_until(lambda: pid_file.read_text() not in {before, ""}, f"{pid_file.name} is started again")

@@ -1,0 +1,224 @@
+"""A project with a web server of several pods behind services, and everybody who may call them or may not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from lab.process import run, succeeds
+from lab.topology import EXTERNAL_IP_NETWORK
+from tests.testbed.lab import http_caller
+from tests.testbed.lab.cluster import Cluster
+from tests.testbed.wait import wait_until
+
+SHOP, RIVAL = "shop", "rival"
+REPLICAS = 4
+EXTERNAL_IP = IPv4Network(EXTERNAL_IP_NETWORK).network_address + 7
+PORT = 80
+
+SERVING = "mkdir /www; hostname > /www/index.html; exec httpd -f -p 8080 -h /www"
+
+OBJECTS = f"""\
+---
+apiVersion: v1
+kind: ReplicationController
+metadata: {{name: web, namespace: {SHOP}}}
+spec:
+  replicas: {REPLICAS}
+  selector: {{app: web}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 4
+      containers:
+      - name: web
+        image: podlane/toolbox
+        imagePullPolicy: Never
+        command: [sh, -c, "{SERVING}"]
+        lifecycle: {{preStop: {{exec: {{command: [sleep, "2"]}}}}}}
+        readinessProbe: {{exec: {{command: [test, -e, /www/index.html]}}, periodSeconds: 1, failureThreshold: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: {SHOP}}}
+spec:
+  type: LoadBalancer
+  selector: {{app: web}}
+  externalIPs: ["{EXTERNAL_IP}"]
+  ports: [{{name: http, port: {PORT}, targetPort: 8080}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: sticky, namespace: {SHOP}}}
+spec:
+  selector: {{app: web}}
+  sessionAffinity: ClientIP
+  ports: [{{port: {PORT}, targetPort: 8080}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: nobody, namespace: {SHOP}}}
+spec: {{selector: {{app: nobody}}, ports: [{{port: {PORT}}}]}}
+"""
+
+
+def client(project: str, node: str) -> str:
+    """A pod that calls."""
+    return f"""\
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {node}, namespace: {project}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {{name: main, image: podlane/toolbox, imagePullPolicy: Never, command: [tail, -f, /dev/null]}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What became of calls."""
+
+    answers: Counter[str]
+    failures: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Called:
+        """As calling.py tells it."""
+        said = json.loads(text)
+        return cls(Counter(said["answers"]), tuple(said["failures"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody in a network namespace, which is given by its path."""
+
+    name: str
+    netns: str
+
+    def calls(self, address: object, port: int = PORT, times: int = 1) -> Called:
+        """So often; all that became of it."""
+        return Called.of(run(*self._command(address, port, str(times))))
+
+    def is_answered(self, address: object, port: int = PORT) -> bool:
+        """Whether one call is."""
+        return not self.calls(address, port).failures
+
+    @contextlib.contextmanager
+    def calling(self, address: object, each_second: int, port: int = PORT) -> Iterator[list[Called]]:
+        """While the block lasts; its value has what became of the calls afterwards."""
+        came: list[Called] = []
+        command = self._command(address, port, "each-second", str(each_second))
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+            try:
+                yield came
+            finally:
+                came.append(Called.of(program.communicate()[0]))
+
+    def _command(self, address: object, port: int, *how: str) -> tuple[str, ...]:
+        program = (sys.executable, str(Path(http_caller.__file__)), str(address), str(port))
+        return ("nsenter", f"--net={self.netns}", *program, *how)
+
+
+class WebService:
+    """Needs a cluster; everything is there and ready after `open`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._outside = f"{cluster.lab.site.prefix}-outside"
+
+    def open(self) -> None:
+        """Projects, pods and services."""
+        for project in (SHOP, RIVAL):
+            self.cluster.kubectl("create", "namespace", project)
+        self.cluster.apply(OBJECTS)
+        self.cluster.apply("".join(client(project, node) for project in (SHOP, RIVAL) for node in self.nodes))
+        self.cluster.apply(client("default", "node-1").replace("name: node-1,", "name: global,"))
+        for project in (SHOP, RIVAL):
+            self.cluster.wait_running(project, *self.nodes)
+        self.cluster.wait_running("default", "global")
+        wait_until(lambda: len(self.endpoints("web")) == REPLICAS, "every replica is an endpoint")
+        self._plug_outside()
+
+    def close(self) -> None:
+        """All of it goes."""
+        self._unplug_outside()
+        self.cluster.kubectl("delete", "namespace", SHOP, RIVAL, "--ignore-not-found", "--timeout=60s")
+        self.cluster.kubectl("delete", "pod", "global", "--ignore-not-found", "--timeout=60s")
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(self.cluster.nodes)
+
+    def service(self, name: str = "web") -> dict[str, Any]:
+        """The object."""
+        found: dict[str, Any] = json.loads(self.cluster.kubectl("-n", SHOP, "get", "svc", name, "-o", "json").stdout)
+        return found
+
+    def cluster_ip(self, name: str = "web") -> str:
+        return str(self.service(name)["spec"]["clusterIP"])
+
+    @property
+    def ingress_ip(self) -> str:
+        return str(self.service()["status"]["loadBalancer"]["ingress"][0]["ip"])
+
+    @property
+    def node_port(self) -> int:
+        return int(self.service()["spec"]["ports"][0]["nodePort"])
+
+    def node_address(self, node: str) -> IPv4Address:
+        return self.cluster.nodes[node].address
+
+    def endpoints(self, name: str) -> dict[str, str]:
+        """The ready ones: address by name of pod."""
+        words = ("-n", SHOP, "get", "endpointslices", "-l", f"kubernetes.io/service-name={name}", "-o", "json")
+        slices = json.loads(self.cluster.kubectl(*words).stdout)["items"]
+        rows = [row for one in slices for row in one["endpoints"] or () if row["conditions"]["ready"]]
+        return {row["targetRef"]["name"]: row["addresses"][0] for row in rows}
+
+    def pods(self) -> set[str]:
+        """The names of the web server's."""
+        words = ("-n", SHOP, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}")
+        return set(self.cluster.kubectl(*words).stdout.split())
+
+    def pod(self, project: str, name: str) -> Caller:
+        """A pod that calls."""
+        return Caller(f"{project}/{name}", f"/proc/{self.cluster.pid(project, name)}/ns/net")
+
+    def node(self, name: str) -> Caller:
+        """A node itself."""
+        return Caller(name, f"/run/netns/{self.cluster.nodes[name].namespace}")
+
+    @property
+    def outside(self) -> Caller:
+        """A host beside the nodes, which knows the ways to external and ingress addresses."""
+        return Caller("outside", f"/run/netns/{self._outside}")
+
+    def _plug_outside(self) -> None:
+        site, cable = self.cluster.lab.site, f"{self.cluster.lab.site.prefix}-o"
+        self._unplug_outside()
+        run("ip", "netns", "add", self._outside)
+        inside = ("ip", "-n", self._outside)
+        run(*inside, "link", "add", "eth0", "type", "veth", "peer", "name", cable, "netns", str(os.getpid()))
+        run("ip", "link", "set", cable, "master", site.bridge, "up")
+        run("ip", "netns", "exec", self._outside, "ethtool", "-K", "eth0", "tx", "off")
+        run(*inside, "addr", "add", f"{site.underlay.network_address + 200}/{site.underlay.prefixlen}", "dev", "eth0")
+        run(*inside, "link", "set", "eth0", "up")
+        run(*inside, "route", "add", EXTERNAL_IP_NETWORK, "via", str(self.node_address("node-2")))
+        run(*inside, "route", "add", self.ingress_ip, "via", str(self.node_address("node-1")))
+
+    def _unplug_outside(self) -> None:
+        """The kernel takes the cable back some time after its namespace, so that goes first."""
+        succeeds("ip", "link", "del", f"{self.cluster.lab.site.prefix}-o")
+        succeeds("ip", "netns", "del", self._outside)

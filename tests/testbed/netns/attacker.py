@@ -1,0 +1,210 @@
+"""An attacker in every pod of a cluster and on every node's cable: sends all that it knows, and listens everywhere.
+
+Every frame has a mark of its own, so that of whatever arrives, however late, it is known who tried what, and when.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import select
+import time
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from random import Random
+
+from tests.testbed.frames import IPV4, marker_in, new_marker, number_of
+from tests.testbed.isolation.attempts import Attempt, ClusterLayout, Tunnel, attempts, greeting, relayed
+from tests.testbed.isolation.service_attempts import OfferedService, calls
+from tests.testbed.netns.packet_world import PacketWorld
+from tests.testbed.raw_socket import RawSocket
+
+BURST = 24
+"""Frames that one sender has on the way at a time: what all senders together do fits into the smallest socket buffer
+on the way, that of Open vSwitch on a node's cable (212,992 bytes, and a frame takes up to 1,280)."""
+
+CALLS = 16
+"""So many times each pod tries to get at services."""
+
+VXLAN_PORT = (4789).to_bytes(2, "big")
+TRIES, PATIENCE_SECONDS = 5, 1.0
+
+
+class Attacker:
+    """`differences` are lines for people, one for each attempt that fared otherwise than the model says."""
+
+    def __init__(self, cluster: PacketWorld, dice: Random) -> None:
+        self.differences: dict[str, None] = {}
+        self._dice = dice
+        self._cluster = cluster
+        self._cables = {name: RawSocket(None, node.cable) for name, node in cluster.nodes.items()}
+        self._ears = {**{name: cluster.wire(name) for name in cluster.pods}, **self._cables}
+        self._gateways = {name: cluster.gateway(name) for name in cluster.nodes}
+        self._notes = _Notes()
+        self._arrived: set[bytes] = set()
+
+    def close(self) -> None:
+        """Let go of the cables."""
+        for cable in self._cables.values():
+            cable.close()
+
+    def attack(
+        self, title: str, lanes: Mapping[str, int], offers: tuple[OfferedService, ...] = (), many: int = CALLS
+    ) -> None:
+        """Try everything between every two pods of a cluster whose projects have these VNIDs, and call services.
+
+        Ends early when something honest is lost for good: on a broken network nothing can be learned about holes.
+        """
+        self._arrived.clear()
+        self._notes.open(title)
+        pods = self._cluster.pods
+        addresses = {name: node.address for name, node in self._cluster.nodes.items()}
+        layout = ClusterLayout(pods, lanes, addresses, self._gateways, self._cluster.lab.site.outside)
+        senders: dict[str, list[Attempt]] = {name: [] for name in self._ears}
+        for source, target in itertools.permutations(pods.values(), 2):
+            for attempt in attempts(layout, source, target):
+                senders[_sender(attempt)].append(attempt)
+        for source in pods.values() if offers else ():
+            for attempt in calls(layout, offers, source, self._dice, many):
+                senders[_sender(attempt)].append(attempt)
+        for begin in range(0, max(map(len, senders.values())), BURST):
+            if not self._send([one for queue in senders.values() for one in queue[begin : begin + BURST]]):
+                return
+
+    def overruns(self) -> int:
+        """Frames that the switches had no room for, ever: only what a switch has seen is a test of it."""
+        drops = re.compile(r"skmem:.*,d([0-9]+)\)")
+        listed = (self._cluster.in_node(node, "ss", "--packet", "--memory", "--all") for node in self._cluster.nodes)
+        return sum(int(count) for text in listed for count in drops.findall(text))
+
+    def _send(self, burst: list[Attempt]) -> bool:
+        """Until everything honest has arrived; False when it does not.
+
+        A switch drops what it has to tunnel while it looks up a neighbour or learns the kernel's routes anew. What is
+        forbidden might have been lost together with what is honest, so all of it is sent again.
+        """
+        self._notes.add(burst)
+        honest = {attempt.mark for attempt in burst if attempt.arrives}
+        for _ in range(TRIES):
+            fences = list(self._fences())
+            self._notes.add(fences)
+            for attempt in (*burst, *fences):
+                for frame in attempt.frames:
+                    self._ears[_sender(attempt)].send(self._wrapped(attempt, frame))
+            wanted = honest | {fence.mark for fence in fences}
+            if self._hear(wanted):
+                return True
+        for mark in wanted - self._arrived:
+            self._tell(mark, "is lost")
+        return False
+
+    def _wrapped(self, attempt: Attempt, frame: bytes) -> bytes:
+        if attempt.tunnel is None:
+            return frame
+        sender, vnid = attempt.tunnel.sender, attempt.tunnel.vnid
+        return self._cluster.in_tunnel(sender, attempt.target.node, vnid, frame)
+
+    def _fences(self) -> Iterator[Attempt]:
+        """Sent last, from each sender to each node: when they have come, all that was sent before has been decided.
+
+        Pods of `default` reach all and are reached by all.
+        """
+        pods = self._cluster.pods.values()
+        admins = [pod for pod in pods if pod.project == "default"]
+        for node in self._cluster.nodes:
+            [near] = [pod for pod in admins if pod.node == node]
+            [far] = [pod for pod in admins if pod.node != node]
+            neighbour = next(pod for pod in pods if pod.node == node and pod != near)
+            for source in pods:
+                yield greeting(source, near if source != near else neighbour)
+            peer = Tunnel(self._cluster.node_address(far.node), 0)
+            yield relayed(far, near, "through a tunnel", True, peer)
+
+    def listen(self, seconds: float) -> None:
+        """Take note of all that arrives, until nothing has for so long."""
+        while self._take(seconds):
+            pass
+
+    def _hear(self, wanted: set[bytes]) -> bool:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while wanted - self._arrived:
+            if not self._take(deadline - time.monotonic()):
+                return False
+        return True
+
+    def _take(self, seconds: float) -> bool:
+        """Whatever has come, or comes within this time; whether there was anything."""
+        ready = select.select(list(self._ears.values()), [], [], max(0.0, seconds))[0]
+        for name, wire in self._ears.items():
+            if wire in ready:
+                for frame in wire.received():
+                    self._judge(name, frame)
+        return bool(ready)
+
+    def _judge(self, listener: str, frame: bytes) -> None:
+        mark = marker_in(frame)
+        attempt = self._notes.attempt(mark)
+        if attempt is None:
+            return
+        if listener in self._cables:
+            if not attempt.outside and _is_tunnelled(frame):
+                return
+            rightly = attempt.outside and attempt.arrives and listener == attempt.source.node
+        elif listener == attempt.source.name:
+            # An answer: the switch's to an ARP question, a pod's to a ping, a kernel's to a packet for no port.
+            return
+        else:
+            rightly = attempt.arrives and not attempt.outside and listener == attempt.target.name
+        if rightly:
+            self._arrived.add(mark)
+        else:
+            self._tell(mark, f"gets through to {listener}")
+
+    def _tell(self, mark: bytes, found: str) -> None:
+        attempt = self._notes.attempt(mark)
+        assert attempt is not None
+        self.differences[f"{attempt.tells(found)}; {self._notes.title(mark)}"] = None
+
+
+class _Notes:
+    """What was tried, by mark. Millions of attempts are of some thousand kinds, which are kept once each."""
+
+    def __init__(self) -> None:
+        self._first = number_of(new_marker())
+        self._kinds: dict[Attempt, Attempt] = {}
+        self._tried: list[Attempt | None] = []
+        self._begins: list[int] = []
+        self._titles: list[str] = []
+
+    def open(self, title: str) -> None:
+        """What is tried from now on is tried under this title."""
+        self._begins.append(number_of(new_marker()))
+        self._titles.append(title)
+
+    def add(self, tried: Iterable[Attempt]) -> None:
+        """Take note of attempts."""
+        for attempt in tried:
+            kind = replace(attempt, frame=b"", mark=b"", first=b"")
+            number = number_of(attempt.mark) - self._first
+            self._tried += [None] * (number + 1 - len(self._tried))
+            self._tried[number] = self._kinds.setdefault(kind, kind)
+
+    def attempt(self, mark: bytes) -> Attempt | None:
+        """What was tried with this mark, without its frame; None when the mark is somebody else's."""
+        number = number_of(mark) - self._first
+        return self._tried[number] if 0 <= number < len(self._tried) else None
+
+    def title(self, mark: bytes) -> str:
+        """Under which title."""
+        return self._titles[bisect(self._begins, number_of(mark)) - 1]
+
+
+def _sender(attempt: Attempt) -> str:
+    """From the pod itself, or over the cable of the target's node."""
+    return attempt.source.name if attempt.tunnel is None else attempt.target.node
+
+
+def _is_tunnelled(frame: bytes) -> bool:
+    """Whether this is a VXLAN packet; the switch writes no IP options."""
+    return frame[12:14] == IPV4.to_bytes(2, "big") and frame[23] == 17 and frame[36:38] == VXLAN_PORT

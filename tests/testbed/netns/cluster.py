@@ -1,0 +1,242 @@
+"""A cluster without Docker: master, switches and sdn daemons, each node in its namespace; pods are bare namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from ipaddress import IPv4Network
+from pathlib import Path
+from signal import Signals
+from typing import Self
+
+import psutil
+
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client, ClientError
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.core.node import Namespace, Node, NodeAddress, NodeStatus
+from api.meta.types import ObjectMeta
+from lab import underlay
+from lab.down import bring_down
+from lab.process import run
+from lab.topology import (
+    MARK,
+    OVS_SCHEMA,
+    Lab,
+    LabNode,
+    Process,
+    Site,
+    daemon_processes,
+    master_process,
+    switch_processes,
+)
+from node_agent.network.sdn import SdnNetwork
+from reconcile.errors import NotReady
+from tests.testbed.wait import DEADLINE_SECONDS, T, wait_until
+
+TURN_SECONDS = 900.0
+
+
+@contextlib.contextmanager
+def _first(site: Site) -> Iterator[None]:
+    """Wait until no other run has a cluster of these names. The kernel frees the socket's name with the process."""
+
+    def bound() -> bool:
+        with contextlib.suppress(OSError):
+            name.bind(f"\0{site.prefix}-bare")
+            return True
+        return False
+
+    with socket.socket(socket.AF_UNIX) as name:
+        wait_until(bound, f"another run's {site.prefix} ends", TURN_SECONDS, pause=0.2)
+        yield
+
+
+class NetnsCluster:
+    """Use as a context manager. The first `with_sdn` nodes, or all, get an sdn daemon, the others a switch only."""
+
+    def __init__(self, lab: Lab, with_sdn: int | None = None, master_flags: tuple[str, ...] = ()) -> None:
+        self.lab = lab
+        self._with_sdn = lab.nodes[:with_sdn]
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._alone = contextlib.ExitStack()
+        master = master_process(lab)
+        processes = [replace(master, command=(*master.command, *master_flags))]
+        for node in lab.nodes:
+            processes += [*switch_processes(node), daemon_processes(lab, node)[0]]
+        self._specifications = {process.name: process for process in processes}
+
+    def __enter__(self) -> Self:
+        self._alone.enter_context(_first(self.lab.site))
+        self._sweep()
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+        self._sweep()
+        shutil.rmtree(self.lab.state, ignore_errors=True)
+        self._alone.close()
+
+    def _sweep(self) -> None:
+        """Also what a run has left behind that was killed."""
+        for namespace in Path("/run/netns").glob(f"{self.pod_namespace('')}*"):
+            run("ip", "netns", "del", namespace.name)
+        bring_down(self.lab.state, self.lab.site)
+
+    def _build(self) -> None:
+        self.lab.state.mkdir()
+        self.lab.root.symlink_to(self.lab.state)
+        (self.lab.root / "master").mkdir()
+        underlay.make(self.lab)
+        self._start_master()
+        for node in self.lab.nodes:
+            node.ovs.mkdir(parents=True)
+            (node.root / "log").mkdir()
+            run("ovsdb-tool", "create", str(node.ovs / "conf.db"), OVS_SCHEMA)
+            self.start(f"{node.name} ovsdb-server")
+            wait_until((node.ovs / "db.sock").exists, "ovsdb-server")
+            self.start_switch(node.name)
+        wait_until(self.master_answers, "the master")
+        self.ask(self._register)
+        for node in self._with_sdn:
+            self.start(f"{node.name} sdn")
+        for node in self._with_sdn:
+            wait_until(partial(self.network_ready, node.name), f"{node.name}'s network")
+
+    @property
+    def nodes(self) -> dict[str, LabNode]:
+        """By name."""
+        return {node.name: node for node in self.lab.nodes}
+
+    def specification(self, name: str) -> Process:
+        """How a process of this cluster is started."""
+        return self._specifications[name]
+
+    def start(self, name: str, instead: Process | None = None) -> None:
+        """Start a process of this cluster by name, for example `node-1 sdn`, or another one in its place."""
+        process = instead or self._specifications[name]
+        with process.log_file.open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                ["nsenter", f"--net=/run/netns/{process.namespace}", *process.command],
+                env={**os.environ, **dict(process.environment), MARK: str(self.lab.site.short)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start_switch(self, node: str) -> float:
+        """Start ovs-vswitchd and give the node its address again; when br0, if it had one, answered (steady clock)."""
+        here = self.nodes[node]
+        had_bridge = (here.ovs / "br0.mgmt").exists()
+        (here.ovs / "br0.mgmt").unlink(missing_ok=True)
+        self.start(f"{node} ovs-vswitchd")
+        if had_bridge:
+            wait_until((here.ovs / "br0.mgmt").exists, "br0", pause=0.001)
+        answers = time.monotonic()
+        underlay.configure_node(here, time.monotonic() + DEADLINE_SECONDS)
+        return answers
+
+    def signal(self, name: str, number: Signals) -> None:
+        """Send a signal to a process of this cluster."""
+        self._running[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a process of this cluster, and wait for its end."""
+        self._running[name].kill()
+        self._running[name].wait()
+
+    def lives(self, name: str) -> bool:
+        """Whether a process of this cluster runs."""
+        return self._running[name].poll() is None
+
+    def is_running_as(self, name: str, word: str) -> bool:
+        """Whether it runs with this word in its command."""
+        return self.lives(name) and word in map(str, self._running[name].args)  # type: ignore[arg-type]
+
+    def process(self, name: str) -> psutil.Process:
+        """A process of this cluster, to be measured."""
+        return psutil.Process(self._running[name].pid)
+
+    def ask(self, act: Callable[[Client], Awaitable[T]]) -> T:
+        """Do something as the administrator."""
+
+        async def asking() -> T:
+            async with Client(Kubeconfig.load(self.lab.kubeconfig)) as client:
+                return await act(client)
+
+        return asyncio.run(asking())
+
+    def master_answers(self) -> bool:
+        """Whether it does."""
+        try:
+            return bool(self.ask(lambda client: client.get(Namespace, "default")))
+        except (ClientError, BadKubeconfig):
+            return False
+
+    def _start_master(self) -> None:
+        self.start("master")
+
+    async def _join(self, client: Client, node: LabNode) -> None:
+        """Give a node its identity."""
+        node.kubeconfig.write_text(await node_kubeconfig(client, Kubeconfig.load(self.lab.kubeconfig), node.name))
+
+    async def _register(self, client: Client) -> None:
+        for node in self._with_sdn:
+            await self._join(client, node)
+            status = NodeStatus(addresses=(NodeAddress(type="InternalIP", address=str(node.address)),))
+            await client.create(Node(metadata=ObjectMeta(name=node.name), status=status))
+
+    def on_socket(self, node: str, act: Callable[[SdnNetwork], Awaitable[T]]) -> T:
+        """Ask a node's sdn daemon something."""
+
+        async def asking() -> T:
+            async with SdnNetwork(str(self.nodes[node].sdn_socket)) as network:
+                return await act(network)
+
+        return asyncio.run(asking())
+
+    def network_ready(self, node: str) -> bool:
+        """Whether the sdn daemon says that pods can be attached."""
+        try:
+            return self.on_socket(node, lambda network: network.status()).ready
+        except NotReady:
+            return False
+
+    def pod_namespace(self, name: str) -> str:
+        """The network namespace of a pod."""
+        return f"{self.lab.site.prefix}-pod-{name}"
+
+    def add_namespaces(self, names: list[str]) -> list[str]:
+        """Network namespaces for pods; their full names."""
+        full = [self.pod_namespace(name) for name in names]
+        for name in full:
+            run("ip", "netns", "add", name)
+        return full
+
+
+def netns_lab(prefix: str, third_octet: int, size: int, plugin: str = "ovs-multitenant") -> Lab:
+    """A lab of its own: names, addresses and state meet those of no other."""
+    site = Site(prefix, IPv4Network(f"10.245.{third_octet}.0/24"))
+    return Lab(site, Path(f"/tmp/{prefix}-{os.getpid()}"), Path(sys.executable).parent, size, plugin)
+
+
+def bench_lab(size: int) -> Lab:
+    """The one in which things are measured."""
+    return netns_lab("podbnch", 33, size)

@@ -1,0 +1,45 @@
+"""podlane-sdn that is killed after so many calls that change something: `crashing_sdn.py CALLS ARGUMENTS...`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sdn.__main__ import main
+from sdn.drivers.netlink import Netlink
+from sdn.drivers.nftables import Nftables
+from sdn.drivers.openflow.connection import Connection
+from sdn.drivers.ovsdb import Ovsdb
+
+ACTING: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
+    (Netlink, ("create", "up", "remove", "set_gateway")),
+    (Nftables, ("apply",)),
+    (Ovsdb, ("apply",)),
+    (Connection, ("commit",)),
+)
+left = int(sys.argv.pop(1))
+
+
+def deadly(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """The same call, after which the process may be gone."""
+
+    @functools.wraps(call)
+    async def calling(*args: Any, **kwargs: Any) -> Any:
+        global left  # noqa: PLW0603 - one count for all calls of the process
+        answer = await call(*args, **kwargs)
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    return calling
+
+
+for driver, names in ACTING:
+    for name in names:
+        setattr(driver, name, deadly(getattr(driver, name)))
+sys.exit(main())

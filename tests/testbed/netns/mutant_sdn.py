@@ -1,0 +1,23 @@
+"""podlane-sdn whose pipeline has a hole: `python -m tests.testbed.netns.mutant_sdn HOLE ARGUMENTS...`."""
+
+from __future__ import annotations
+
+import sys
+
+from sdn import controller
+from sdn.__main__ import main
+from sdn.host import reconciler
+from sdn.pipeline import service
+from sdn.proxy import nftables_backend
+from tests.testbed.isolation.mutants import MUTANTS, SERVICE_MUTANTS, STALE_FLOW_MUTANTS
+
+hole = (MUTANTS | STALE_FLOW_MUTANTS | SERVICE_MUTANTS)[sys.argv.pop(1)]
+for module, name, holed in (
+    (controller, "compile_flows", hole.compiled),
+    (reconciler, "masquerade_table", hole.masks),
+    (service, "service_port_flows", hole.port_rows),
+    (nftables_backend, "services_table", hole.services),
+):
+    assert hasattr(module, name)
+    setattr(module, name, holed)
+sys.exit(main())

@@ -1,0 +1,233 @@
+"""Two real nodes without Docker: Open vSwitch, master and sdn daemons in namespaces, pods that are bare namespaces."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from pathlib import Path
+from typing import TypeVar
+
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
+from api.network.attach import NODE_AGENT, Attachment, AttachRequest
+from api.network.types import HostSubnet, NetNamespace
+from lab.process import LabError, run
+from sdn.topology import mac_of
+from tests.testbed import frames as packets
+from tests.testbed.isolation.world import PODS, PlannedPod, RunningPod
+from tests.testbed.netns.cluster import NetnsCluster, netns_lab
+from tests.testbed.raw_socket import RawSocket
+from tests.testbed.wait import DEADLINE_SECONDS
+
+T = TypeVar("T")
+
+
+class PacketWorld(NetnsCluster):
+    """Use as a context manager; `pods` are added by `add`."""
+
+    def __init__(self, prefix: str, third_octet: int, plugin: str = "ovs-multitenant") -> None:
+        super().__init__(netns_lab(prefix, third_octet, 2, plugin))
+        self.pods: dict[str, RunningPod] = {}
+        self._wires: dict[str, RawSocket] = {}
+        self._macs: dict[IPv4Address, int] = {}
+
+    def __exit__(self, *_: object) -> None:
+        for wire in self._wires.values():
+            wire.close()
+        super().__exit__()
+
+    def add_project(self, name: str) -> None:
+        """Make a project and wait for its lane."""
+        self.ask(lambda client: client.create(Namespace(metadata=ObjectMeta(name=name))))
+
+    def add(self, place: PlannedPod) -> Attachment:
+        """Make a pod: a namespace, attached through the node's socket."""
+        namespace = self.pod_namespace(place.name)
+        if not Path(f"/run/netns/{namespace}").exists():
+            run("ip", "netns", "add", namespace)
+        request = AttachRequest(
+            sandbox=place.name,
+            netns=f"/run/netns/{namespace}",
+            namespace=place.project,
+            name=place.name,
+            runtime=NODE_AGENT,
+        )
+        attachment = self.attach(place.node, request)
+        address = IPv4Interface(attachment.ip).ip
+        self.pods[place.name] = RunningPod(place.name, place.project, place.node, address)
+        if place.name in self._wires:
+            self._wires[place.name].close()
+        self._wires[place.name] = RawSocket(namespace, "eth0")
+        return attachment
+
+    def adopt(self, place: PlannedPod, pid: int, address: IPv4Address) -> None:
+        """Count a container, which Docker has connected itself, among the pods."""
+        namespace = self.pod_namespace(place.name)
+        run("ip", "netns", "attach", namespace, str(pid))
+        self.pods[place.name] = RunningPod(place.name, place.project, place.node, address)
+        self._wires[place.name] = RawSocket(namespace, "eth0")
+
+    def attach(self, node: str, request: AttachRequest) -> Attachment:
+        """Ask a node to attach a sandbox."""
+        return self.on_socket(node, lambda network: network.attach(request))
+
+    def sandboxes(self, node: str) -> frozenset[str]:
+        """What is attached on behalf of the node agent."""
+        return self.on_socket(node, lambda network: network.sandboxes())
+
+    def forget(self, *names: str) -> None:
+        """Pods that were detached by hand: their namespaces go."""
+        for name in names:
+            self.pods.pop(name)
+            self._wires.pop(name).close()
+            run("ip", "netns", "del", self.pod_namespace(name))
+
+    def remove(self, name: str) -> None:
+        """Detach a pod and delete its namespace."""
+        pod = self.pods.pop(name)
+        self._wires.pop(name).close()
+        self.detach(pod.node, name)
+        run("ip", "netns", "del", self.pod_namespace(name))
+
+    def detach(self, node: str, sandbox: str) -> None:
+        """Ask a node to detach a sandbox, be it there or not."""
+        self.on_socket(node, lambda network: network.detach(sandbox))
+
+    def wire(self, name: str) -> RawSocket:
+        """The raw socket in a pod."""
+        return self._wires[name]
+
+    def flows(self, node: str) -> list[str]:
+        """What br0 holds, without counters, as ovs-ofctl prints it."""
+        socket_path = str(self.nodes[node].ovs / "br0.mgmt")
+        dump = run("ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "dump-flows", socket_path)
+        return sorted(line.strip() for line in dump.splitlines())
+
+    def has_flows(self, node: str, wanted: list[str]) -> bool:
+        """Whether br0 holds exactly these; also False while the switch does not answer."""
+        with contextlib.suppress(LabError):
+            return self.flows(node) == wanted
+        return False
+
+    def vsctl(self, node: str, *words: str) -> str:
+        """Run ovs-vsctl on a node's switch."""
+        return run("ovs-vsctl", f"--db=unix:{self.nodes[node].ovs}/db.sock", *words)
+
+    def in_node(self, node: str, *command: str) -> str:
+        """Run a program in a node's network namespace."""
+        return run("ip", "netns", "exec", self.nodes[node].namespace, *command)
+
+    def log(self, node: str) -> str:
+        """The sdn daemon's log."""
+        return (self.nodes[node].root / "log" / "sdn.log").read_text()
+
+    def vnid(self, project: str) -> int:
+        return self.ask(lambda client: client.get(NetNamespace, project)).netid
+
+    def node_address(self, node: str) -> IPv4Address:
+        return self.nodes[node].address
+
+    def gateway(self, node: str) -> IPv4Address:
+        return IPv4Network(self.ask(lambda client: client.get(HostSubnet, node)).subnet).network_address + 1
+
+    def sees(self, source: str, target: str, frame: bytes, mark: bytes) -> bool:
+        """A fence, sent afterwards by a pod that may, tells when the frame would have been there."""
+        self._wires[target].received()
+        self._wires[source].send(frame)
+        admins = ("admin-a", "admin-b") if self.pods[source].node == "node-1" else ("admin-b", "admin-a")
+        sentry = next(name for name in admins if name != target)
+        return self._arrived(self._wires[target], mark, lambda: self._greet(sentry, target))
+
+    def warm_up(self, one: str, other: str) -> None:
+        """The first packets between two nodes are lost while their switches look each other up."""
+        for source, target in ((one, other), (other, one)):
+            mark = self._greet(source, target)
+            self._arrived(self._wires[target], mark, lambda: self._greet(source, target))  # noqa: B023
+
+    def _greet(self, source: str, target: str) -> bytes:
+        one, other, mark = self.pods[source], self.pods[target], packets.new_marker()
+        body = packets.udp(one.address, other.address, mark)
+        self._wires[source].send(packets.ethernet(other.mac, one.mac, packets.IPV4, body))
+        return mark
+
+    def _arrived(self, wire: RawSocket, mark: bytes, fence: Callable[[], bytes]) -> bool:
+        """A switch in user space looks at one port after the other, so one fence may overtake what another pod has
+        sent before it; one that is sent when the first has come does not.
+        """
+        frames = [frame for _ in range(2) for frame in self._until_fenced(wire, fence)]
+        return any(mark in frame for frame in frames)
+
+    def _until_fenced(self, wire: RawSocket, fence: Callable[[], bytes]) -> list[bytes]:
+        frames: list[bytes] = []
+        fences = [fence()]
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not any(one in frame for one in fences for frame in frames):
+            assert time.monotonic() < deadline, "the fence does not arrive: the network does not work at all"
+            frames += wire.received()
+            if int((deadline - time.monotonic()) * 20) % 20 == 0:
+                fences.append(fence())
+            time.sleep(0.002)
+        return frames
+
+    def leaves(self, source: str, frame: bytes, mark: bytes) -> bool:
+        node = self.nodes[self.pods[source].node]
+        cable = RawSocket(None, node.cable)
+        try:
+            self._wires[source].send(frame)
+            return self._arrived(cable, mark, lambda: self._call_outside(source))
+        finally:
+            cable.close()
+
+    def _call_outside(self, source: str) -> bytes:
+        pod, mark = self.pods[source], packets.new_marker()
+        gateway = mac_of(self.gateway(pod.node))
+        body = packets.udp(pod.address, self.lab.site.outside, mark)
+        self._wires[source].send(packets.ethernet(gateway, pod.mac, packets.IPV4, body))
+        return mark
+
+    def in_tunnel(self, sender: IPv4Address, node: str, vnid: int, frame: bytes) -> bytes:
+        """A VXLAN packet as it would come over a node's cable.
+
+        A switch in user space learns from it which MAC `sender` has, so a node's is its own.
+        """
+        if not self._macs:
+            self._macs = {one.address: self._mac_of(name) for name, one in self.nodes.items()}
+        here = self.nodes[node].address
+        body = packets.udp(sender, here, packets.vxlan(vnid, frame), port=4789)
+        return packets.ethernet(self._macs[here], self._macs.get(sender, 0x020000000001), packets.IPV4, body)
+
+    def _mac_of(self, node: str) -> int:
+        return int(self.in_node(node, "cat", "/sys/class/net/brphy/address").strip().replace(":", ""), 16)
+
+    def tunnelled(self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, mark: bytes) -> bool:
+        cable = RawSocket(None, self.nodes[node].cable)
+        try:
+            self._wires[target].received()
+            cable.send(self.in_tunnel(sender, node, vnid, frame))
+            return self._arrived(self._wires[target], mark, lambda: self._greet("admin-a", target))
+        finally:
+            cable.close()
+
+
+C = TypeVar("C", bound=PacketWorld)
+
+
+@contextlib.contextmanager
+def start_world(cluster: C, places: tuple[PlannedPod, ...] = PODS) -> Iterator[C]:
+    """A cluster with these pods and their projects, whose nodes have met; admin-a and admin-b are among them."""
+    with cluster as running:
+        for project in dict.fromkeys(place.project for place in places if place.project != "default"):
+            running.add_project(project)
+        for place in places:
+            running.add(place)
+        running.warm_up("admin-a", "admin-b")
+        yield running
+
+
+def running_world(
+    prefix: str, third_octet: int, places: tuple[PlannedPod, ...] = PODS
+) -> contextlib.AbstractContextManager[PacketWorld]:
+    """One with our master."""
+    return start_world(PacketWorld(prefix, third_octet), places)

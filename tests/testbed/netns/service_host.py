@@ -1,0 +1,182 @@
+"""A node without a switch, for services: pods on one side, the outside on the other; callers ask who answers them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from lab.process import run
+from tests.testbed.namespaces import inside
+
+NODE, OUTSIDER, GATEWAY = IPv4Address("10.245.2.3"), IPv4Address("10.245.2.99"), IPv4Address("10.128.0.1")
+SUBNET = IPv4Network("10.128.0.0/23")
+NEAR = (IPv4Address("10.128.0.2"), IPv4Address("10.128.0.3"))
+FAR = (IPv4Address("10.128.2.2"), IPv4Address("10.128.2.3"))
+PORT = 8080
+ANY = IPv4Address(0)
+PATIENCE_SECONDS = 5.0
+SILENCE_SECONDS = 0.3
+"""How long nothing has to come where nothing must; only beside a control that is answered at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Which backend answered, and whom it saw."""
+
+    backend: IPv4Address
+    caller: IPv4Address
+
+
+class Node:
+    """`NODE` has eth0 to the outside, and a tun0 behind which pods of this and of another node answer on `PORT`.
+
+    `node`, `pods` and `outside` are network namespaces.
+    """
+
+    def __init__(self) -> None:
+        self.node, self.pods, self.outside = (f"podsvc-{os.getpid()}-{word}" for word in ("node", "pods", "outside"))
+
+    def build(self) -> None:
+        """Links, addresses and routes."""
+        for name in (self.node, self.pods, self.outside):
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        self._connect("tun0", f"{GATEWAY}/32", self.pods, [f"{address}/32" for address in (*NEAR, *FAR)])
+        self._connect("eth0", f"{NODE}/24", self.outside, [f"{OUTSIDER}/24"])
+        for network in ("10.128.0.0/14", "172.30.0.0/16"):
+            run("ip", "-n", self.node, "route", "add", network, "dev", "tun0", "src", str(GATEWAY))
+        run("ip", "-n", self.pods, "route", "add", f"{GATEWAY}/32", "dev", "eth0", "scope", "link")
+        for name, gateway in ((self.pods, GATEWAY), (self.outside, NODE), (self.node, OUTSIDER)):
+            run("ip", "-n", name, "route", "add", "default", "via", str(gateway))
+        run("ip", "netns", "exec", self.node, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+
+    def _connect(self, device: str, address: str, other: str, others: list[str]) -> None:
+        peer = ("peer", "name", "eth0", "netns", other)
+        run("ip", "-n", self.node, "link", "add", device, "type", "veth", *peer)
+        for namespace, name, mine in ((self.node, device, [address]), (other, "eth0", others)):
+            run("ip", "-n", namespace, "link", "set", name, "up")
+            for one in mine:
+                run("ip", "-n", namespace, "addr", "add", one, "dev", name)
+
+    def remove(self) -> None:
+        """Without a trace."""
+        for name in (self.node, self.pods, self.outside):
+            run("ip", "netns", "del", name)
+
+    @contextlib.contextmanager
+    def at_outside(self, addresses: tuple[IPv4Address, ...]) -> Iterator[None]:
+        """Give the outside more addresses."""
+        for address in addresses:
+            run("ip", "-n", self.outside, "addr", "add", f"{address}/24", "dev", "eth0")
+        yield
+        for address in addresses:
+            run("ip", "-n", self.outside, "addr", "del", f"{address}/24", "dev", "eth0")
+
+    def nft(self, *words: str) -> str:
+        """Somebody else at work in the node."""
+        return run("ip", "netns", "exec", self.node, "nft", *words)
+
+
+@contextlib.contextmanager
+def answering(namespace: str, addresses: tuple[IPv4Address, ...]) -> Iterator[None]:
+    """Whoever sends a line to one of them hears which one it is, and from where the line came; TCP as well as UDP."""
+    ears = selectors.DefaultSelector()
+    with inside(namespace):
+        for address in addresses:
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                ear = socket.socket(socket.AF_INET, kind)
+                ear.bind((str(address), PORT))
+                if kind == socket.SOCK_STREAM:
+                    ear.listen(128)
+                ears.register(ear, selectors.EVENT_READ)
+    end, stop = socket.socketpair()
+    ears.register(end, selectors.EVENT_READ)
+    thread = threading.Thread(target=_answer, args=(ears, end))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.close()
+        thread.join()
+        for key in list(ears.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        ears.close()
+
+
+def _answer(ears: selectors.BaseSelector, end: socket.socket) -> None:
+    while True:
+        for key, _ in ears.select():
+            ear = key.fileobj
+            assert isinstance(ear, socket.socket)
+            if ear is end:
+                return
+            if ear.type == socket.SOCK_DGRAM:
+                _, caller = ear.recvfrom(64)
+                ear.sendto(f"{ear.getsockname()[0]} {caller[0]}".encode(), caller)
+            elif ear.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                ears.register(ear.accept()[0], selectors.EVENT_READ)
+            elif _line(ear):
+                ear.send(f"{ear.getsockname()[0]} {ear.getpeername()[0]}".encode())
+            else:
+                ears.unregister(ear)
+                ear.close()
+
+
+def _line(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(64)
+    except ConnectionError:
+        return b""
+
+
+class Caller:
+    """Calls out of a network namespace, and stays connected until closed; `own` is the address it calls from."""
+
+    def __init__(
+        self,
+        namespace: str,
+        address: IPv4Address,
+        port: int,
+        kind: int = socket.SOCK_STREAM,
+        own: IPv4Address = ANY,
+    ) -> None:
+        with inside(namespace):
+            self._socket = socket.socket(socket.AF_INET, kind)
+        self._socket.settimeout(PATIENCE_SECONDS)
+        self._socket.bind((str(own), 0))
+        try:
+            self._socket.connect((str(address), port))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, patience: float = PATIENCE_SECONDS) -> Heard:
+        """Raises OSError when refused, TimeoutError when nobody answers."""
+        self._socket.settimeout(patience)
+        self._socket.send(b"who?\n")
+        backend, caller = self._socket.recv(64).decode().split()
+        return Heard(IPv4Address(backend), IPv4Address(caller))
+
+
+def call(
+    namespace: str,
+    address: IPv4Address,
+    port: int,
+    kind: int = socket.SOCK_STREAM,
+    own: IPv4Address = ANY,
+) -> Heard:
+    """Ask once. Raises OSError when refused, TimeoutError when nobody answers."""
+    with Caller(namespace, address, port, kind, own) as caller:
+        return caller.ask()

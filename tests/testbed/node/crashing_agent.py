@@ -1,0 +1,99 @@
+"""The node agent, killed by SIGKILL before each thing that it does, and once more while Docker does it.
+
+It dies once for each, and is started again: what it has died of is written to the file MORTAL_RECORD. What counts are
+requests to Docker, programs that are run, and changes to files below the directories MORTAL_PLACES (PEP 578).
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from node_agent.__main__ import main
+from tests.testbed.fault_injection import ACTS
+
+RECORD = Path(os.environ["MORTAL_RECORD"])
+PLACES = tuple(os.environ["MORTAL_PLACES"].split(":"))
+SEEN: set[str] = set()
+CREATED: list[str] = []
+"""The name of the newest container: it is the next to be started."""
+
+CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+PLAIN = (
+    (re.compile(r"containers/[0-9a-f]{64}/start"), "start"),
+    (re.compile(r"[0-9a-f]{64}(?!.*force=True)|[0-9a-f]{8}-[0-9a-f-]{27}"), "ID"),
+    (re.compile(r"\.\.20[0-9_]+\.[0-9]+"), "..TIME"),
+    (re.compile(r"/sys/fs/cgroup/\w+/[^/]+(/kubepods|/besteffort|/podID)*"), "GROUP"),
+    (re.compile(r"/proc/[0-9]+/fd/[0-9]+|[0-9]{7,}"), "NUMBER"),
+    (re.compile(r"filters=[^&]*|since=[^&]*"), ""),
+    (re.compile(r"/(first|main)(?=/|-ID)"), "/CONTAINER"),
+    (re.compile(r"_(first|main)-ID"), "_CONTAINER-ID"),
+    (re.compile(r"/logs/(.*)/[01]\.(log|new)"), r"/logs/\1/LINK.\2"),
+    (re.compile(r"~(configmap|secret)/(words|hidden)/(.*)/(one|two)"), r"~FILES/NAME/\3/FILE"),
+    (re.compile(r"~(configmap|secret)/(words|hidden)/\.\."), r"~FILES/NAME/.."),
+)
+"""What is alike for the agent counts once."""
+
+
+def die_of(act: str) -> None:
+    """Unless it has died of this before."""
+    for pattern, name in PLAIN:
+        act = pattern.sub(name, act)
+    if act not in SEEN:
+        with RECORD.open("a") as record:
+            record.write(f"{act}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hear(event: str, about: tuple[Any, ...]) -> None:
+    """What Python is about to do."""
+    if event == "http.client.send" and bytes(about[1][:7]).startswith((b"POST", b"DELETE", b"GET")):
+        asked = about[1].split(b" HTTP/")[0].decode()
+        die_of(f"{asked} {CREATED if '/start' in asked else ''}")
+    elif event == "subprocess.Popen":
+        die_of(f"run {' '.join(about[1])}")
+    elif event in ACTS and str(about[0]).startswith(PLACES) and (event != "open" or (about[2] or 0) & CHANGES):
+        die_of(f"{event} {about[0]}")
+
+
+def die_while_docker_works() -> None:
+    """Of every request that changes something it dies once more when Docker has it."""
+    put, get = http.client.HTTPConnection.putrequest, http.client.HTTPConnection.getresponse
+
+    def putrequest(self: Any, method: str, url: str, *words: Any, **more: Any) -> None:
+        if "/create" in url:
+            CREATED[:] = [url.partition("name=")[2]]
+        self.asked = "" if method == "GET" else f"sent {method} {url} {CREATED if '/start' in url else ''}"
+        put(self, method, url, *words, **more)
+
+    def getresponse(self: Any, *words: Any, **more: Any) -> http.client.HTTPResponse:
+        if self.asked:
+            die_of(self.asked)
+        return get(self, *words, **more)
+
+    http.client.HTTPConnection.putrequest = putrequest  # type: ignore[method-assign]
+    http.client.HTTPConnection.getresponse = getresponse  # type: ignore[method-assign]
+
+
+def live_again_and_again() -> int:
+    """As the service manager does it; what it reads is loaded once."""
+    while True:
+        child = os.fork()
+        if not child:
+            SEEN.update(RECORD.read_text().splitlines() if RECORD.exists() else ())
+            die_while_docker_works()
+            sys.addaudithook(hear)
+            return main()
+        signal.signal(signal.SIGTERM, lambda *_, child=child: os.kill(child, signal.SIGTERM))
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+            return os.waitstatus_to_exitcode(status)
+
+
+if __name__ == "__main__":
+    sys.exit(live_again_and_again())

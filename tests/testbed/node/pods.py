@@ -1,0 +1,115 @@
+"""Pods on a node of their own, without a network of pods: what a user sees of them, and the node from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.testbed.node.single_node import NODE, SingleNode
+from tests.testbed.wait import wait_until
+
+SLEEP = "exec tail -f /dev/null"
+
+
+class NodePods:
+    """Reads and writes the pods of the project `default`."""
+
+    def __init__(self, node: SingleNode) -> None:
+        self.node = node
+
+    def apply(self, *pods: str) -> None:
+        self.node.kubectl("apply", "-f", "-", stdin="".join(pods))
+
+    def delete(self, *names: str, wait: bool = True) -> None:
+        self.node.kubectl("delete", "pods", *names, "--timeout=60s" if wait else "--wait=false")
+
+    def status(self, pod: str) -> dict[str, Any]:
+        return self.node.status(pod)
+
+    def rows(self, pod: str, kind: str = "containerStatuses") -> dict[str, dict[str, Any]]:
+        """The statuses of its containers, by name."""
+        return {row["name"]: row for row in self.status(pod).get(kind, [])}
+
+    def row(self, pod: str) -> dict[str, Any]:
+        """The status of its first container, empty while there is none."""
+        return next(iter(self.rows(pod).values()), {"state": {}})
+
+    def waits(self, pod: str, reason: str, container: str = "") -> str:
+        """Until a container waits for this reason; the message."""
+
+        def message() -> str:
+            rows = self.rows(pod)
+            row = rows.get(container, {"state": {}}) if container else self.row(pod)
+            waiting = row["state"].get("waiting", {})
+            return str(waiting.get("message", "") or " ") if waiting.get("reason") == reason else ""
+
+        return wait_until(message, f"{pod} waits: {reason}")
+
+    def until_ready(self, *pods: str) -> None:
+        for pod in pods:
+            wait_until(lambda pod=pod: self.node.is_ready(pod), f"{pod} is ready")  # type: ignore[misc]
+
+    def until_phase(self, phase: str, *pods: str) -> None:
+        for pod in pods:
+            wait_until(lambda pod=pod: self.status(pod).get("phase") == phase, f"{pod} is {phase}")  # type: ignore[misc]
+
+    def until_told(self, pod: str, *told: tuple[str, str, str]) -> None:
+        """Until these are among the events of the pod: (type, reason, beginning of the message)."""
+
+        def is_told(row: tuple[str, str, str]) -> bool:
+            found = self.told(pod)
+            return any((kind, why) == row[:2] and words.startswith(row[2]) for kind, why, words, _ in found)
+
+        for row in told:
+            wait_until(lambda row=row: is_told(row), f"{row} is told of {pod}")  # type: ignore[misc]
+
+    def told(self, pod: str) -> list[tuple[str, str, str, str]]:
+        """Its events: type, reason, message, part of the pod."""
+        words = ("get", "events", "--field-selector", f"involvedObject.name={pod}", "-o", "json")
+        rows = json.loads(self.node.kubectl(*words))["items"]
+        return [
+            (row["type"], row["reason"], row["message"], row["involvedObject"].get("fieldPath", "")) for row in rows
+        ]
+
+    def uid(self, pod: str) -> str:
+        return self.node.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
+
+    def exists(self, pod: str) -> bool:
+        return bool(self.node.kubectl("get", "pod", pod, "--ignore-not-found", "-o", "name"))
+
+    def inside(self, pod: str, command: str, container: str = "") -> str:
+        """What a line of shell says in a container."""
+        row = self.rows(pod)[container] if container else self.row(pod)
+        return self.node.docker("exec", row["containerID"].removeprefix("docker://"), "sh", "-c", command)
+
+    @contextmanager
+    def only(self) -> Iterator[None]:
+        """Afterwards there is no pod, and nothing is left of any."""
+        yield
+        self.delete("--all")
+        wait_until(lambda: not any(self.node.traces().values()), "nothing is left of any pod")
+
+
+def pod(name: str, containers: str, spec: str = "", grace: int = 1) -> str:
+    """`containers` and `spec` are YAML; the rows of containers are not indented."""
+    rows = "".join(f"  {line}\n" for line in containers.strip("\n").splitlines())
+    more = "".join(f"  {line}\n" for line in spec.strip("\n").splitlines())
+    return f"""\
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: default}}
+spec:
+  nodeName: {NODE}
+  terminationGracePeriodSeconds: {grace}
+{more}  containers:
+{rows}"""
+
+
+def main(command: str = SLEEP, more: str = "", name: str = "main") -> str:
+    """One container that runs a line of shell."""
+    rest = "".join(f"\n  {line}" for line in more.strip("\n").splitlines())
+    shell = json.dumps(["sh", "-c", command])
+    return f"- name: {name}\n  image: podlane/toolbox\n  imagePullPolicy: Never\n  command: {shell}{rest}\n"

@@ -1,0 +1,215 @@
+"""One node without a network of pods: a master, a dockerd and a node agent in a folder of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+from api.client.bootstrap import node_kubeconfig
+from api.client.client import Client
+from api.client.kubeconfig import Kubeconfig
+from lab import images
+from lab.down import remove_pod_cgroups
+from lab.process import LabError, run
+from tests.testbed.docker.daemon import Dockerd
+from tests.testbed.wait import wait_until
+
+NODE = "node-1"
+_NUMBERS = count()
+
+
+class SingleNode:
+    """Use as a context manager; the agent is started, also again and with other settings, by `agent`.
+
+    `docker` are more flags of its dockerd, `master` of the master; `place` is what each program is started by: nothing,
+    or what enters a network namespace.
+    """
+
+    def __init__(self, docker: tuple[str, ...] = (), master: tuple[str, ...] = (), place: tuple[str, ...] = ()) -> None:
+        self._master = master
+        self.root = Path(f"/tmp/podone-{os.getpid()}-{next(_NUMBERS)}")
+        self.state = self.root / "agent"
+        self.place = place
+        self._docker = Dockerd(self.root / "docker", docker, place)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._docker.root.mkdir(parents=True, exist_ok=True)
+            self._running["dockerd"] = self._docker.start()
+            self.load_images()
+            self._start_master()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if "podlane-node-agent" in self._running:
+            self._stop("podlane-node-agent")
+        if self._docker.socket.exists():
+            wait_until(self._cleared, "no container is left")
+        for name in reversed(list(self._running)):
+            self._stop(name)
+        for point in reversed([line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]):
+            if point.startswith(f"{self.root}/"):
+                run("umount", point)
+        remove_pod_cgroups(self.root.name)
+        shutil.rmtree(self.root)
+
+    def _cleared(self) -> bool:
+        """Whether no container is left; one of which Docker is just getting rid refuses to be removed."""
+        for identity in (left := self.docker("ps", "-aq").split()):
+            with contextlib.suppress(LabError):
+                self.docker("rm", "-f", identity)
+        return not left
+
+    def agent(self, *flags: str) -> None:
+        """Start the agent, in place of the one that runs."""
+        if "podlane-node-agent" in self._running:
+            self._stop("podlane-node-agent")
+        self._start(
+            "podlane-node-agent",
+            f"--node-name={NODE}",
+            "--node-ip=10.245.26.3",
+            "--network=none",
+            f"--kubeconfig={self.root}/node",
+            f"--state-dir={self.state}",
+            f"--cgroup-root=/{self.root.name}",
+            f"--docker-socket={self._docker.socket}",
+            f"--manifest-dir={self.root}/manifests",
+            f"--socket={self.root}/agent.sock",
+            f"--pod-logs-dir={self.root}/logs/pods",
+            f"--container-logs-dir={self.root}/logs/containers",
+            "--address=127.0.0.1",
+            f"--port={_free_port()}",
+            f"--health-address=127.0.0.1:{_free_port()}",
+            "--heartbeat-seconds=1",
+            *flags,
+        )
+
+    @contextlib.contextmanager
+    def without_agent(self) -> Iterator[None]:
+        """No agent in the block; afterwards there is one again."""
+        self._stop("podlane-node-agent")
+        yield
+        self.agent()
+
+    @property
+    def agent_pid(self) -> int:
+        """The process of the agent that runs."""
+        return self.pid("podlane-node-agent")
+
+    def pid(self, daemon: str) -> int:
+        """The process of a daemon that runs."""
+        return self._running[daemon].pid
+
+    @property
+    def docker_socket(self) -> str:
+        """Where its Docker listens."""
+        return str(self._docker.socket)
+
+    def docker(self, *words: str) -> str:
+        """Run docker."""
+        return run("docker", "-H", f"unix://{self._docker.socket}", *words)
+
+    def load_images(self) -> None:
+        """Put the sandbox's and the toolbox's image there, where they are missing."""
+        images.load(str(self._docker.socket))
+
+    def import_image(self, name: str) -> None:
+        """A small image of its own."""
+        content = self.root / "image.tar"
+        run("tar", "-cf", str(content), "-C", "/etc", "hostname")
+        self.docker("import", str(content), name)
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        """Run kubectl as the administrator."""
+        command = [*self.place, "kubectl", f"--kubeconfig={self.root}/admin", *words]
+        environment = {**os.environ, "HOME": str(self.root)}
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def status(self, pod: str) -> dict[str, Any]:
+        """A pod's status."""
+        status: dict[str, Any] = json.loads(self.kubectl("get", "pod", pod, "-o", "json"))["status"]
+        return status
+
+    def is_ready(self, pod: str) -> bool:
+        """Whether it says so."""
+        conditions = self.status(pod).get("conditions", [])
+        return any(row["type"] == "Ready" and row["status"] == "True" for row in conditions)
+
+    def node_condition(self, kind: str, node: str = NODE) -> str:
+        """A condition of the node, as its status."""
+        path = f'{{.status.conditions[?(@.type=="{kind}")].status}}'
+        return self.kubectl("get", "node", node, "--ignore-not-found", "-o", f"jsonpath={path}")
+
+    def traces(self, pod: str = "") -> dict[str, list[str]]:
+        """What this pod, or all pods together, have on the host."""
+        names = self.docker("ps", "-a", "--format", "{{.Names}}").split()
+        uid = self.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}") if pod else ""
+        pods = self.state / "pods"
+        walked = os.walk(self.root / "logs")  # What goes in the meantime is nothing that is left.
+        links = [Path(place, name) for place, folders, files in walked for name in (*folders, *files)]
+        links = [path for path in links if path.is_symlink() or path.is_dir()]
+        folders = {self.root / "logs" / "pods", self.root / "logs" / "containers"}
+        found = {
+            "containers": names,
+            "directories": [entry.name for entry in pods.iterdir()] if pods.exists() else [],
+            "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if f"{pods}/" in line],
+            "logs": [f"{path} {os.path.realpath(path)}" for path in links if path not in folders],
+        }
+        return {kind: sorted(name for name in names if uid in name) for kind, names in found.items()}
+
+    def _start_master(self) -> None:
+        self._start("podlane-master", *self._master_flags())
+        wait_until(self._answers, "the master")
+        asyncio.run(self._join())
+
+    def _master_flags(self) -> tuple[str, ...]:
+        return (
+            "--listen-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--port={_free_port()}",
+            "--dns-port=0",
+            f"--state-dir={self.root}/master",
+            f"--admin-kubeconfig={self.root}/admin",
+            *self._master,
+        )
+
+    def _answers(self) -> bool:
+        command = ["kubectl", f"--kubeconfig={self.root}/admin", "get", "namespace", "default"]
+        environment = {**os.environ, "HOME": str(self.root)}
+        return subprocess.run(command, capture_output=True, check=False, env=environment).returncode == 0
+
+    async def _join(self) -> None:
+        administrator = Kubeconfig.load(str(self.root / "admin"))
+        async with Client(administrator) as client:
+            (self.root / "node").write_text(await node_kubeconfig(client, administrator, NODE))
+
+    def _start(self, name: str, *flags: str) -> None:
+        with (self.root / f"{Path(name).name}.log").open("ab") as log:
+            command = [*self.place, str(Path(sys.executable).parent / name), *flags]
+            self._running[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _stop(self, name: str) -> None:
+        process = self._running.pop(name)
+        process.terminate()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

@@ -1,0 +1,143 @@
+"""A real Open vSwitch in user space, without packets, in a directory of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ovs.unixctl.client import UnixctlClient
+
+from sdn.drivers.openflow.bridge_state import DiffCount
+from sdn.drivers.openflow.client import OpenFlowClient
+from sdn.drivers.openflow.messages import UnknownFlow
+from sdn.model.flow import Flow, FlowSet
+
+T = TypeVar("T")
+
+
+SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+
+
+DEADLINE_SECONDS = 10.0
+
+
+class DummySwitch:
+    """One ovsdb-server and one ovs-vswitchd with a bridge br0; use as a context manager."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="podlane-switch-")
+        self.rundir = Path(self._folder.name)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._control: Any = None
+
+    def __enter__(self) -> DummySwitch:
+        self._run("ovsdb-tool", "create", f"{self.rundir}/conf.db", SCHEMA)
+        self._start("ovsdb-server", f"--remote=punix:{self.rundir}/db.sock", f"{self.rundir}/conf.db")
+        self._wait_for("db.sock")
+        self.start_vswitchd()
+        self.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hang_up()
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self._folder.cleanup()
+
+    def start_vswitchd(self) -> None:
+        """Start the switch itself; what it held in memory is gone."""
+        arguments = (f"unix:{self.rundir}/db.sock", "--enable-dummy=override", "--disable-system")
+        self._start("ovs-vswitchd", *arguments)
+
+    def kill_vswitchd(self) -> None:
+        """As SIGKILL does it."""
+        self._hang_up()
+        process = self._processes.pop()
+        process.kill()
+        process.wait()
+        (self.rundir / "br0.mgmt").unlink(missing_ok=True)
+
+    def _hang_up(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+    def add_ports(self, ports: Mapping[str, int]) -> None:
+        """Ports that lead nowhere, by name and OpenFlow number."""
+        words: list[str] = []
+        for name, number in ports.items():
+            words += ["--", "add-port", "br0", name, "--", "set", "interface", name, "type=dummy"]
+            words += [f"ofport_request={number}"]
+        self.vsctl(*words[1:])
+
+    def vsctl(self, *words: str) -> str:
+        """Run ovs-vsctl on this switch."""
+        return self._run("ovs-vsctl", "--timeout=10", f"--db=unix:{self.rundir}/db.sock", *words)
+
+    def ofctl(self, *words: str) -> str:
+        """Run ovs-ofctl with OpenFlow 1.4."""
+        return self._run("ovs-ofctl", "-O", "OpenFlow14", *words)
+
+    def replace(self, flows: frozenset[Flow]) -> DiffCount:
+        """Load flows through the driver that the daemon uses."""
+        return asyncio.run(self._with_driver(lambda driver: driver.replace(flows)))
+
+    def replace_services(self, rows: FlowSet) -> DiffCount:
+        """The same for services."""
+        return asyncio.run(self._with_driver(lambda driver: driver.replace_services(rows)))
+
+    def read(self) -> frozenset[Flow | UnknownFlow]:
+        """Read flows back."""
+        return asyncio.run(self._with_driver(lambda driver: driver.read()))
+
+    async def _with_driver(self, act: Callable[[OpenFlowClient], Awaitable[T]]) -> T:
+        driver = OpenFlowClient(self.rundir / "br0.mgmt", lambda: None)
+        running = asyncio.create_task(driver.run())
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while not driver.connected:
+                    await asyncio.sleep(0.005)
+                return await act(driver)
+        finally:
+            running.cancel()
+
+    def trace(self, flow: str, frame: bytes) -> str:
+        """What would become of a frame."""
+        if self._control is None:
+            error, self._control = UnixctlClient.create(f"{self.rundir}/ovs-vswitchd.ctl")
+            assert not error, os.strerror(error)
+        error, refusal, answer = self._control.transact("ofproto/trace", ["br0", flow, frame.hex()])
+        assert not error, os.strerror(error)
+        assert refusal is None, refusal
+        return str(answer)
+
+    def _run(self, *command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=self._environment())
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+        return done.stdout
+
+    def _start(self, program: str, *arguments: str) -> None:
+        control = f"--unixctl={self.rundir}/{program}.ctl"
+        process = subprocess.Popen(
+            [program, *arguments, control, "--no-chdir"],
+            env=self._environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._processes.append(process)
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **dict.fromkeys(("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"), str(self.rundir))}
+
+    def _wait_for(self, name: str) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not (self.rundir / name).exists():
+            assert time.monotonic() < deadline, f"{name} does not appear"
+            time.sleep(0.005)

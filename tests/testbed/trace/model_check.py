@@ -1,0 +1,84 @@
+"""Any cluster on real switches, and where they answer the adversary otherwise than the model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from sdn.pipeline.compiler import compile_flows
+from sdn.topology import FIRST_POD_PORT, TUN0, VXLAN0, Node
+from tests.testbed.isolation.attempts import STRANGER, Attempt, ClusterLayout, attempts
+from tests.testbed.isolation.mutants import Compile
+from tests.testbed.isolation.world import PlannedPod, RunningPod
+from tests.testbed.trace.dummy_switch import DummySwitch
+from tests.testbed.trace.trace_world import TraceWorld, views_of
+
+MOST_PODS = 6
+
+
+@dataclass(frozen=True)
+class GeneratedCluster:
+    """A cluster: how many nodes, which project has which VNID, and where its pods are."""
+
+    nodes: int
+    lanes: tuple[tuple[str, int], ...]
+    places: tuple[PlannedPod, ...]
+
+
+def node_names(plan: GeneratedCluster) -> list[str]:
+    """node-1, node-2, ..."""
+    return [f"node-{number + 1}" for number in range(plan.nodes)]
+
+
+def add_ports(switch: DummySwitch) -> None:
+    """As many as any plan needs, so that one switch serves them all."""
+    pods = {f"pod{number}": FIRST_POD_PORT + number for number in range(MOST_PODS)}
+    switch.add_ports({"vxlan0": VXLAN0, "tun0": TUN0, **pods})
+
+
+def load(plan: GeneratedCluster, switches: dict[str, DummySwitch], compiled: Compile = compile_flows) -> TraceWorld:
+    """The cluster on real switches."""
+    lanes = dict(plan.lanes)
+    nodes = {
+        name: Node(name, IPv4Address("10.245.2.3") + number, IPv4Network((0x0A800000 + 512 * number, 23)))
+        for number, name in enumerate(node_names(plan))
+    }
+    pods: dict[str, RunningPod] = {}
+    ports: dict[str, int] = {}
+    for number, place in enumerate(plan.places):
+        address = nodes[place.node].subnet.network_address + 2 + number
+        pods[place.name] = RunningPod(place.name, place.project, place.node, address)
+        ports[place.name] = FIRST_POD_PORT + number
+    views = views_of(nodes, pods, ports, lanes)
+    for name, view in views.items():
+        switches[name].replace(compiled(view))
+    return TraceWorld({name: switches[name] for name in views}, views, lanes, pods, ports)
+
+
+def layout_of(world: TraceWorld) -> ClusterLayout:
+    """What an attacker may know of it."""
+    nodes = {name: view.node for name, view in world.views.items()}
+    addresses = {name: node.address for name, node in nodes.items()}
+    gateways = {name: node.gateway for name, node in nodes.items()}
+    return ClusterLayout(world.pods, world.lanes, addresses, gateways, STRANGER)
+
+
+def differences(world: TraceWorld) -> Iterator[str]:
+    """Where the switches answer otherwise than the model."""
+    layout = layout_of(world)
+    for source, target in itertools.permutations(world.pods.values(), 2):
+        for attempt in attempts(layout, source, target):
+            if _arrives(world, attempt) != attempt.arrives:
+                yield attempt.tells("is lost" if attempt.arrives else "gets through")
+
+
+def _arrives(world: TraceWorld, attempt: Attempt) -> bool:
+    source, target = attempt.source.name, attempt.target
+    if attempt.outside:
+        return world.leaves(source, attempt.frame, attempt.mark)
+    if attempt.tunnel is None:
+        return any(world.sees(source, target.name, frame, attempt.mark) for frame in attempt.frames)
+    sender, vnid = attempt.tunnel.sender, attempt.tunnel.vnid
+    return world.tunnelled(sender, target.node, vnid, target.name, attempt.frame, attempt.mark)

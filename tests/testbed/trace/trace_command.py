@@ -1,0 +1,92 @@
+"""`podlane network trace` without a cluster: its words, asked of the dummy switches of a world."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping
+
+from api.network.queries import TraceAnswer, TraceQuestion
+from cli.trace.explain import explain
+from cli.trace.packet import add_arguments, build_question
+from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
+from sdn.drivers.diagnostics import OvsAppctl
+from sdn.model.service_port import ServicePortInfo
+from sdn.proxy.service_ports import ProxyConfig, ServiceState
+from sdn.query.trace import parse_trace, service_call, trace_request, trace_service_call
+from sdn.topology import Node, NodeNetwork, Peer
+from tests.testbed.isolation.world import RunningPod
+from tests.testbed.trace.trace_world import CLUSTER, TraceWorld
+
+Ports = Mapping[str, tuple[ServicePortInfo, ...]]
+"""By node, what it serves."""
+
+
+def map_of(world: TraceWorld, ports: Ports) -> ClusterTopology:
+    """What the API would say of it; hosts that are no nodes are the peers without a switch."""
+    views = world.views.values()
+    hosts: dict[str, Node | Peer] = {peer.name: peer for view in views for peer in view.peers}
+    hosts |= {view.node.name: view.node for view in views}
+    return ClusterTopology(
+        pods=tuple(Host(pod.address, full_name(pod), pod.project, pod.node) for pod in world.pods.values()),
+        vnids=world.lanes,
+        subnets={name: host.subnet for name, host in hosts.items()},
+        addresses={name: host.address for name, host in hosts.items()},
+        nodes=frozenset(world.views),
+        networks=CLUSTER.networks,
+        services=CLUSTER.service_network,
+        vxlan_port=CLUSTER.vxlan_port,
+        fronts=tuple(front for port in ports.get("node-1", ()) for front in _fronts(port)),
+    )
+
+
+def _fronts(port: ServicePortInfo) -> list[Frontend]:
+    name, protocol = f"{port.key.namespace}/{port.key.service}", port.key.protocol.name.lower()
+    addresses = [*filter(None, (port.cluster_ip,)), *port.outside_ips]
+    return [Frontend(name, address, protocol, port.port) for address in addresses]
+
+
+def full_name(pod: RunningPod) -> str:
+    """PROJECT/POD."""
+    return f"{pod.project}/{pod.name}"
+
+
+def hops(world: TraceWorld, words: str, ports: Ports | None = None) -> list[Hop]:
+    """Every switch that the packet meets, and what it says."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    served = ports or {}
+    arguments, known = parser.parse_args(words.split()), map_of(world, served)
+    source, target = known.end(arguments.source), known.end(arguments.target)
+    assert source is not None
+    assert target is not None
+    first = _hop(world, served, *build_question(arguments, source, target, known))
+    return [first, *(_hop(world, served, *next_one) for next_one in next_hops(first, known))]
+
+
+def sentence_for(world: TraceWorld, words: str, ports: Ports | None = None) -> str:
+    """The last line of the command."""
+    known = map_of(world, ports or {})
+    source, target = (known.end(word) for word in words.split()[:2])
+    assert source is not None
+    assert target is not None
+    return explain(source, target, hops(world, words, ports), known)
+
+
+def _hop(world: TraceWorld, ports: Ports, node: str, asked: TraceQuestion) -> Hop:
+    control, view = OvsAppctl(world.switches[node].rundir), world.views[node]
+
+    async def ask(one: TraceQuestion) -> TraceAnswer:
+        return parse_trace(await control.trace("br0", trace_request(one, view)), view)
+
+    here = ports.get(node, ())
+    served = {(port.key.namespace, port.key.service): ServiceState() for port in here}
+    found = service_call(asked, view.node, _vantage(view), here, served)
+    return Hop(node, asked, asyncio.run(ask(asked) if found is None else trace_service_call(asked, view, found, ask)))
+
+
+def _vantage(view: NodeNetwork) -> ProxyConfig:
+    node, cluster = view.node, view.cluster
+    nodes = frozenset(peer.address for peer in view.peers) | {node.address}
+    networks = cluster.networks, cluster.service_network
+    return ProxyConfig(node.name, node.address, node.subnet, *networks, None, nodes, cluster.node_ports)

@@ -1,0 +1,129 @@
+"""Real Open vSwitch with its dummy datapath: no root, no packets, answers by trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+
+from sdn.pipeline.compiler import compile_flows
+from sdn.topology import TUN0, VXLAN0, Cluster, Node, NodeNetwork, Peer, Pod
+from tests.testbed.isolation.world import NODES, PODS, RunningPod
+from tests.testbed.trace.dummy_switch import DummySwitch
+
+HASHES = (1, 2, 3)
+CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
+
+
+@dataclass(slots=True)
+class TraceWorld:
+    """One dummy switch a node; a frame that enters the tunnel is asked of the peer's switch again."""
+
+    switches: dict[str, DummySwitch]
+    views: dict[str, NodeNetwork]
+    lanes: dict[str, int]
+    pods: dict[str, RunningPod]
+    ports: dict[str, int] = field(default_factory=dict)
+
+    def vnid(self, project: str) -> int:
+        return self.lanes[project]
+
+    def node_address(self, node: str) -> IPv4Address:
+        return self.views[node].node.address
+
+    def gateway(self, node: str) -> IPv4Address:
+        return self.views[node].node.gateway
+
+    def sees(self, source: str, target: str, frame: bytes, mark: bytes) -> bool:
+        assert mark in frame
+        pod = self.pods[source]
+        return (self.pods[target].node, self.ports[target]) in self._follow(
+            pod.node, f"in_port={self.ports[source]}", frame
+        )
+
+    def leaves(self, source: str, frame: bytes, mark: bytes) -> bool:
+        assert mark in frame
+        pod = self.pods[source]
+        return (pod.node, TUN0) in self._follow(pod.node, f"in_port={self.ports[source]}", frame)
+
+    def ends(self, source: str, frame: bytes) -> set[tuple[str, int]]:
+        """Every (node, OpenFlow port) at which what `source` sends comes out, with some hashes of its connection."""
+        node, port = self.pods[source].node, self.ports[source]
+        return set().union(*(self._follow(node, f"in_port={port},dp_hash={number}", frame) for number in HASHES))
+
+    def tunnelled(self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, mark: bytes) -> bool:
+        assert mark in frame
+        return (self.pods[target].node, self.ports[target]) in self._follow(
+            node, self._tunnel(sender, node, vnid), frame
+        )
+
+    def _tunnel(self, sender: IPv4Address, node: str, vnid: int) -> str:
+        """A packet that has come through a tunnel; without tun_dst the switch takes it for one that has not."""
+        return f"in_port={VXLAN0},tun_src={sender},tun_dst={self.node_address(node)},tun_id={vnid}"
+
+    def _follow(self, node: str, flow: str, frame: bytes) -> set[tuple[str, int]]:
+        """Every (node, OpenFlow port) at which the frame comes out."""
+        text = self.switches[node].trace(flow, frame)
+        assert "Datapath actions" in text, text
+        outputs = {int(port) for port in re.findall(r"^\s+output:(\d+)$", text, re.MULTILINE)}
+        places = {(node, port) for port in outputs - {VXLAN0}}
+        if VXLAN0 in outputs:
+            [key] = re.findall(r"TUN_ID\[0\.\.31\] is now (0x[0-9a-f]+)", text) or ["0x0"]
+            [far] = re.findall(r"set_field:([0-9.]+)->tun_dst", text)
+            sender = self.views[node].node.address
+            peer = next(name for name, view in self.views.items() if str(view.node.address) == far)
+            places |= self._follow(peer, self._tunnel(sender, peer, int(key, 16)), _as_translated(text, frame))
+        return places
+
+
+def _as_translated(text: str, frame: bytes) -> bytes:
+    """An untagged frame with the address and the port to which, as a trace tells, connection tracking has sent it."""
+    found = re.findall(r"^ Modified flow: .*nw_dst=([0-9.]+),tp_dst=(\d+)$", text, re.MULTILINE)
+    if not found:
+        return frame
+    address, port = found[-1]
+    return frame[:30] + IPv4Address(address).packed + frame[34:36] + int(port).to_bytes(2, "big") + frame[38:]
+
+
+def views_of(
+    nodes: Mapping[str, Node], pods: Mapping[str, RunningPod], ports: Mapping[str, int], lanes: Mapping[str, int]
+) -> dict[str, NodeNetwork]:
+    """What each node sees of a cluster."""
+    return {
+        name: NodeNetwork(
+            CLUSTER,
+            node,
+            frozenset(Peer(other.name, other.address, other.subnet) for other in nodes.values() if other != node),
+            frozenset(
+                Pod(ports[pod.name], pod.address, lanes[pod.project]) for pod in pods.values() if pod.node == name
+            ),
+        )
+        for name, node in nodes.items()
+    }
+
+
+def build(multitenant: bool) -> tuple[dict[str, NodeNetwork], dict[str, int], dict[str, RunningPod], dict[str, int]]:
+    """The standard inhabitants as views, lanes, pods by name and their port numbers."""
+    lanes = {"default": 0, "red": 10, "blue": 11} if multitenant else dict.fromkeys(("default", "red", "blue"), 0)
+    nodes = {
+        name: Node(name, IPv4Address("10.245.2.3") + number, IPv4Network((0x0A800000 + 512 * number, 23)))
+        for number, name in enumerate(NODES)
+    }
+    pods, ports = {}, {}
+    for number, place in enumerate(PODS):
+        address = nodes[place.node].subnet.network_address + 2 + number
+        pods[place.name] = RunningPod(place.name, place.project, place.node, address)
+        ports[place.name] = 16 + number
+    views = views_of(nodes, pods, ports, lanes)
+    return views, lanes, pods, ports
+
+
+def populate(switches: dict[str, DummySwitch], multitenant: bool) -> TraceWorld:
+    """Give every switch its ports and flows."""
+    views, lanes, pods, ports = build(multitenant)
+    for name, switch in switches.items():
+        here = {pod: port for pod, port in ports.items() if pods[pod].node == name}
+        switch.add_ports({"vxlan0": VXLAN0, "tun0": TUN0, **here})
+        switch.replace(compile_flows(views[name]))
+    return TraceWorld(switches, views, lanes, pods, ports)
