@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ from master.wire import openapi, schemas
 DOCUMENTS = list(openapi.index()["paths"])
 
 
+@functools.cache
 def document(path: str) -> dict[str, Any]:
     found = openapi.document(path)
     assert found is not None
