@@ -35,8 +35,10 @@ fi
 echo "installing the commands into /opt/podlane"
 [[ -x /opt/podlane/bin/python ]] || python3 -m venv /opt/podlane
 /opt/podlane/bin/pip install -q --disable-pip-version-check "$source"
-install -d /opt/podlane/share/docs /opt/podlane/share/kubernetes /etc/podlane
-install -m 0644 "$source"/docs/*.md /opt/podlane/share/docs/
+install -d /opt/podlane/share/docs/{adr,operations} /opt/podlane/share/kubernetes /etc/podlane
+for folder in . adr operations; do
+    install -m 0644 "$source/docs/$folder"/*.md "/opt/podlane/share/docs/$folder/"
+done
 install -m 0644 "$source"/systemd/kubernetes/*.yaml /opt/podlane/share/kubernetes/
 
 for config in "${configs[@]}"; do

@@ -1,6 +1,7 @@
 """Kinds that clients may ask for and that nobody can make, as one that is kept without effect would deceive. Pure.
 
-Their lists are empty, so that what real components watch at their start is in sync. See docs/adr/0015-kept-kinds.md.
+Their lists are empty, so that what real components watch at their start is in sync.
+See docs/adr/0015-kinds-without-a-controller.md.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tests.vm import machine
 INSIDE = ("tests/net/services/test_pod_clients.py", "tests/net/services/test_services.py")
 """Cluster IPs and node ports by TCP and UDP on both nodes, other projects, a pod that calls itself, refusals."""
 LEFT_OUT = "may_soon_call_its_backend or trace or killed_daemon or rows_and_groups"
-"""The kernel remembers calls that have ended for longer (docs/adr/0019-services-in-the-switch.md); a trace
+"""The kernel remembers calls that have ended for longer (docs/adr/0019-pod-service-traffic-in-open-vswitch.md); a trace
 failed in such a machine, why is open, and what follows it has not been tried.
 """
 

@@ -200,4 +200,4 @@ NEVER_THERE = frozenset(
         "validatingwebhookconfigurations",
     )
 )
-"""What can be watched, and of which there is none (docs/adr/0015-kept-kinds.md)."""
+"""What can be watched, and of which there is none (docs/adr/0015-kinds-without-a-controller.md)."""
