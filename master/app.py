@@ -75,15 +75,15 @@ async def run_master(settings: MasterConfig) -> AsyncIterator[Master]:
         controllers = ControllerRuntime(
             ControllerContext(
                 store=store,
-                wish=network_config(settings),
-                authority=authority.pem.decode(),
-                grace=settings.node_monitor_grace_seconds,
-                place=lambda: _server_address(settings, server.port),
-                sign=tokens.sign,
+                network=network_config(settings),
+                ca_certificate=authority.pem.decode(),
+                node_grace_seconds=settings.node_monitor_grace_seconds,
+                server_address=lambda: _server_address(settings, server.port),
+                sign_token=tokens.sign,
                 clock=_now,
-                finished_pods=settings.finished_pods,
-                may=lambda user, asked: server.may(user, asked),
-                issue=lambda item: _issue_certificate(authority, item, settings.certificate_seconds),
+                max_terminated_pods=settings.finished_pods,
+                authorize=lambda user, asked: server.may(user, asked),
+                issue_certificate=lambda item: _issue_certificate(authority, item, settings.certificate_seconds),
             )
         )
         nodes = KubeletClient(store, to_nodes, lambda: (settings.advertise_address, settings.port or server.port))
@@ -93,14 +93,14 @@ async def run_master(settings: MasterConfig) -> AsyncIterator[Master]:
                 authority=authority,
                 tokens=tokens,
                 clock=_now,
-                unready=lambda: "" if controllers.first_pass.is_set() else "starting",
+                unready=lambda: "" if controllers.started.is_set() else "starting",
                 address=settings.advertise_address,
                 nodes=nodes,
                 services=network_config(settings).services,
             )
         )
         async with _run_alongside(controllers.run(), store.run(), DNSServer(store, settings).run()):
-            await controllers.first_pass.wait()
+            await controllers.started.wait()
             try:
                 await _listen(server, settings, authority)
                 controllers.wake(KUBERNETES_SERVICE)

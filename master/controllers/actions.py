@@ -13,45 +13,43 @@ from master.registry.strategy import BACKGROUND
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A new object; `by`, if anybody, tells its owner in an event that it was made.
-
-    `owner` is for whom it is made, where that is not its controller.
-    """
+    """A new object."""
 
     item: Object
     by: str = ""
+    """The controller that reports the creation in an event of the owner; empty for no event."""
     owner: Object | None = None
+    """For whom the object is created, if that is not its controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An object in another state. `before` must still be the newest."""
+    """An object in another state."""
 
     item: Object
     before: Object
+    """The state that was read; the write fails if it is no longer the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForceDelete:
-    """An object that goes at once."""
+    """An object that is removed at once."""
 
     item: Object
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """An object to be deleted as a user would delete it: a pod with its grace period, others by their finalizers.
-
-    `policy` says what becomes of its dependents.
-    """
+    """An object that is deleted as by a user: a pod with its grace period, others by their finalizers."""
 
     item: Object
     policy: str = BACKGROUND
+    """What happens to dependents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Something that an operator must know and that no write can mend."""
+    """A condition that operators must know and that no write can repair."""
 
     text: str
     about: str
@@ -62,6 +60,6 @@ Action = WriteAction | Warn
 
 
 def advance_cursor(cursor: AllocatorCursor, after: int) -> Create | Update:
-    """The cursor's own write."""
+    """Return the write that stores the cursor's next number."""
     item = msgspec.structs.replace(cursor, next=after)
     return Update(item, cursor) if cursor.metadata.resource_version else Create(item)

@@ -72,19 +72,21 @@ def _with(
     return replace(item, status=replace(item.status, conditions=(*item.status.conditions, row)))
 
 
-def sync_approvals(look: Lister) -> Iterable[Action]:
+def sync_approvals(lister: Lister) -> Iterable[Action]:
     """Approve the requests that need no approval by an administrator."""
-    found = look.all("CertificateSigningRequest")
+    found = lister.list("CertificateSigningRequest")
     if not found:
         return ()
-    place, wish = look.env.place(), look.env.wish
+    place, wish = lister.context.server_address(), lister.context.network
     networks = (*(pool.network for pool in wish.pools.pools), wish.service_network)
     reserved = ReservedNames(
-        networks, place.address if place else "", frozenset((*kubernetes_service.DNS_NAMES, look.env.host().lower()))
+        networks,
+        place.address if place else "",
+        frozenset((*kubernetes_service.DNS_NAMES, lister.context.hostname().lower())),
     )
-    return approve_requests(found, look.all("Node"), reserved, look.env.may, look.now)
+    return approve_requests(found, lister.list("Node"), reserved, lister.context.authorize, lister.now)
 
 
-def sync_signatures(look: Lister) -> Iterable[Action]:
+def sync_signatures(lister: Lister) -> Iterable[Action]:
     """Sign the approved requests."""
-    return sign_requests(look.all("CertificateSigningRequest"), look.env.issue, look.now)
+    return sign_requests(lister.list("CertificateSigningRequest"), lister.context.issue_certificate, lister.now)

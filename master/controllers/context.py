@@ -22,101 +22,102 @@ from master.store.records import Key
 from master.store.store import Store
 
 Clock = Callable[[], datetime.datetime]
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerContext:
-    """`authority` is the certificate by which pods know this server, as PEM; `grace` the seconds for which a node may
-    be silent, `finished_pods` how many pods that have ended are kept.
-
-    `place` is where the server is reached; None until it is known. `sign` makes a token of claims. `clock` is the time
-    of day; `steady` never jumps (seconds). `may` says whether somebody may do something, `issue` gives the certificate
-    for a request that was granted. `host` is the name of this machine.
-    """
-
-    store: Store
-    wish: NetworkConfig
-    authority: str
-    grace: float
-    place: Callable[[], ServerAddress | None]
-    sign: Callable[[Mapping[str, Any]], str]
-    clock: Clock
-    finished_pods: int
-    may: Authorize
-    issue: Sign
-    steady: Callable[[], float] = time.monotonic
-    host: Callable[[], str] = socket.gethostname
-
-
-class Lister:
-    """A live view: what a controller asks twice may differ when it has written meanwhile."""
-
-    def __init__(self, environment: ControllerContext) -> None:
-        self.env = environment
-        self.refusals: CreateBackoffs = {}
-
-    @property
-    def refused(self) -> dict[str, str]:
-        """By the uid of an owner: why nothing could be made for it."""
-        return {uid: one.message for uid, one in self.refusals.items()}
-
-    @property
-    def now(self) -> datetime.datetime:
-        """The time of day."""
-        return self.env.clock()
-
-    def all(self, kind: str, namespace: str = "") -> list[Any]:
-        """Every object of a kind, in one namespace or in all."""
-        return [record.object for record in self.env.store.scan_latest(kind, namespace)]
-
-    def one(self, kind: str, name: str, namespace: str = "") -> Any:
-        """An object; None if there is none."""
-        record = self.env.store.latest(Key(kind, namespace, name))
-        return None if record is None else record.object
-
-    def cursor(self, name: str) -> AllocatorCursor:
-        """Where an allocator goes on."""
-        found: AllocatorCursor | None = self.one(AllocatorCursor.KIND, name)
-        return found or AllocatorCursor(metadata=ObjectMeta(name=name))
-
-
-@dataclass(frozen=True, slots=True)
-class CreateBackoff:
-    """`pause` is how long to wait, `again` until when (seconds of a steady clock)."""
-
-    namespace: str
-    message: str
-    pause: float
-    again: float
-
-
-CreateBackoffs = Mapping[str, CreateBackoff]
-
 Sign = Callable[[CertificateSigningRequest], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where the master is reached."""
+    """Address and port of the API server."""
 
     address: str
     port: int
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerContext:
+    """The dependencies of the controllers."""
+
+    store: Store
+    network: NetworkConfig
+    ca_certificate: str
+    """The certificate of the cluster's authority, as PEM."""
+    node_grace_seconds: float
+    """How long a node may not report before it is not ready."""
+    server_address: Callable[[], ServerAddress | None]
+    """None until the server listens."""
+    sign_token: Callable[[Mapping[str, Any]], str]
+    """Returns a service account token with these claims."""
+    clock: Clock
+    """The time of day."""
+    max_terminated_pods: int
+    authorize: Authorize
+    """Whether a user may do something."""
+    issue_certificate: Sign
+    """Returns the certificate for an approved request."""
+    monotonic: Callable[[], float] = time.monotonic
+    """Seconds of a clock that never jumps."""
+    hostname: Callable[[], str] = socket.gethostname
+
+
+class Lister:
+    """The newest state of objects. It is live: a second read sees what the controller has written meanwhile."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self.context = context
+        self.backoffs: CreateBackoffs = {}
+
+    @property
+    def create_errors(self) -> dict[str, str]:
+        """Return why nothing could be created for an owner, by its uid."""
+        return {uid: backoff.message for uid, backoff in self.backoffs.items()}
+
+    @property
+    def now(self) -> datetime.datetime:
+        """Return the time of day."""
+        return self.context.clock()
+
+    def list(self, kind: str, namespace: str = "") -> list[Any]:
+        """Return all objects of a kind, of one namespace or of all."""
+        return [record.object for record in self.context.store.scan_latest(kind, namespace)]
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Any:
+        """Return an object; None if it does not exist."""
+        record = self.context.store.latest(Key(kind, namespace, name))
+        return None if record is None else record.object
+
+    def cursor(self, name: str) -> AllocatorCursor:
+        """Return the stored cursor of an allocator, or a new one."""
+        cursor: AllocatorCursor | None = self.get(AllocatorCursor.KIND, name)
+        return cursor or AllocatorCursor(metadata=ObjectMeta(name=name))
+
+
+@dataclass(frozen=True, slots=True)
+class CreateBackoff:
+    """The back-off of an owner after a rejected create: for how many seconds, and until when (monotonic clock)."""
+
+    namespace: str
+    message: str
+    seconds: float
+    until: float
+
+
+CreateBackoffs = Mapping[str, CreateBackoff]
+"""By the uid of the owner."""
+
 RESYNC_SECONDS = 30.0
 SHORT_LIVED_KINDS = ("Event", "Lease", "NodeQuery")
-"""Kinds whose objects come and go all the time, and for which nobody waits."""
+"""Kinds whose objects change all the time, and for whose deletion nothing waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """`kinds`: a change of one of these brings the next pass, at the latest it comes after `resync` seconds.
-
-    `opens`: the server opens when its first pass is done.
-    """
+    """A reconcile function, and what triggers it."""
 
     name: str
-    kinds: tuple[str, ...]
-    decide: Callable[[Lister], Iterable[Action]]
+    watches: tuple[str, ...]
+    """A change of an object of one of these kinds triggers a pass."""
+    reconcile: Callable[[Lister], Iterable[Action]]
     resync: float = RESYNC_SECONDS
-    opens: bool = False
+    """Seconds after which a pass starts without a change."""
+    required_for_startup: bool = False
+    """Whether the server starts after the first pass only."""

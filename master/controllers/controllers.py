@@ -31,65 +31,73 @@ from master.controllers.workloads.stateful_sets import STATEFUL_SET_KINDS, sync_
 from master.registry import creation
 
 ROLLOUT_SECONDS = 5.0
-"""Time between two looks for what becomes so by time alone: a pod that has been ready for long enough."""
+"""Resync for what time alone changes: a pod that has been ready for minReadySeconds."""
 
 JOB_SECONDS = 1.0
-"""Time between two looks for deadlines of jobs, for retries and for times of cron jobs that have come."""
+"""Resync for deadlines and retries of jobs, and for scheduled times of cron jobs."""
 
 EXPIRY_SECONDS = 60.0
-"""Time between two looks for what is to be forgotten."""
+"""Resync for the deletion of expired objects."""
 
 
-def _sync_network(look: Lister) -> Iterator[Action]:
-    wish, nodes, namespaces = look.env.wish, look.all("Node"), look.all("Namespace")
-    yield from bootstrap.bootstrap_objects(wish, namespaces, look.one("ClusterNetwork", "default"))
-    yield from host_subnets.reconcile_host_subnets(wish, nodes, look.all("HostSubnet"), look.cursor("subnets"))
-    yield from net_namespaces.reconcile_net_namespaces(wish, namespaces, look.all("NetNamespace"), look.cursor("vnids"))
+def _sync_network(lister: Lister) -> Iterator[Action]:
+    config, nodes, namespaces = lister.context.network, lister.list("Node"), lister.list("Namespace")
+    yield from bootstrap.bootstrap_objects(config, namespaces, lister.get("ClusterNetwork", "default"))
+    yield from host_subnets.reconcile_host_subnets(config, nodes, lister.list("HostSubnet"), lister.cursor("subnets"))
+    yield from net_namespaces.reconcile_net_namespaces(
+        config, namespaces, lister.list("NetNamespace"), lister.cursor("vnids")
+    )
 
 
-def _with_all(passes: Callable[..., Iterable[Action]], *kinds: str) -> Callable[[Lister], Iterable[Action]]:
-    """A controller that sees everything of these kinds, in this order."""
-    return lambda look: passes(*(look.all(kind) for kind in kinds))
+def _with_all(reconcile: Callable[..., Iterable[Action]], *kinds: str) -> Callable[[Lister], Iterable[Action]]:
+    """Return a controller function that reads all objects of these kinds, in this order."""
+    return lambda lister: reconcile(*(lister.list(kind) for kind in kinds))
 
 
 KUBERNETES_SERVICE = "master service"
 
 CONTROLLERS = (
     Controller(
-        "network", ("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"), _sync_network, opens=True
+        "network",
+        ("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"),
+        _sync_network,
+        required_for_startup=True,
     ),
     Controller(
         "service network",
         ("ServiceCIDR",),
-        lambda look: bootstrap.bootstrap_service_cidr(
-            look.env.wish, look.one("ServiceCIDR", bootstrap.SERVICE_CIDR_NAME)
+        lambda lister: bootstrap.bootstrap_service_cidr(
+            lister.context.network, lister.get("ServiceCIDR", bootstrap.SERVICE_CIDR_NAME)
         ),
     ),
     Controller(
         "priority classes",
         ("PriorityClass",),
         _with_all(bootstrap.bootstrap_priority_classes, "PriorityClass"),
-        opens=True,
+        required_for_startup=True,
     ),
     Controller(
         KUBERNETES_SERVICE,
         ("Service", "Endpoints", "EndpointSlice", "ClusterNetwork"),
         sync_kubernetes_service,
-        opens=True,
+        required_for_startup=True,
     ),
     Controller("account secrets", ("Secret", "ServiceAccount"), sync_token_secrets),
     Controller(
         "accounts",
         ("Namespace", "ServiceAccount", "ConfigMap"),
-        lambda look: creation.reconcile_companions(
-            look.all("Namespace"), look.all("ServiceAccount"), look.all("ConfigMap"), look.env.authority
+        lambda lister: creation.reconcile_companions(
+            lister.list("Namespace"),
+            lister.list("ServiceAccount"),
+            lister.list("ConfigMap"),
+            lister.context.ca_certificate,
         ),
     ),
     Controller(
         "roles",
         ("ClusterRole", "ClusterRoleBinding"),
         _with_all(cluster_roles.reconcile, "ClusterRole", "ClusterRoleBinding"),
-        opens=True,
+        required_for_startup=True,
     ),
     Controller("certificate approvals", ("CertificateSigningRequest", "Node"), sync_approvals),
     Controller("certificates", ("CertificateSigningRequest",), sync_signatures),
@@ -109,8 +117,8 @@ CONTROLLERS = (
     Controller(
         "ingress addresses",
         ("Service",),
-        lambda look: ingress_ips.reconcile(
-            look.env.wish.services.ingress, look.all("Service"), look.cursor("ingress-addresses")
+        lambda lister: ingress_ips.reconcile(
+            lister.context.network.services.ingress, lister.list("Service"), lister.cursor("ingress-addresses")
         ),
     ),
     Controller("mirrored-endpoints", MIRRORED_KINDS, _with_all(endpoint_slice_mirroring.reconcile, *MIRRORED_KINDS)),
@@ -121,7 +129,7 @@ CONTROLLERS = (
         ("Namespace", *(name for name in NAMESPACED_KINDS if name not in SHORT_LIVED_KINDS)),
         sync_namespaces,
     ),
-    Controller("taints", ("Node",), lambda look: taints.reconcile(look.all("Node"), look.now)),
+    Controller("taints", ("Node",), lambda lister: taints.reconcile(lister.list("Node"), lister.now)),
     Controller("unready", ("Node",), sync_pod_readiness),
     Controller("expiry", (), sync_expiration, EXPIRY_SECONDS),
 )

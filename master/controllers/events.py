@@ -12,67 +12,72 @@ from api.meta.types import Object, ObjectMeta, ObjectReference, OwnerReference
 from master.controllers.actions import Create
 from master.resources.metadata import controller_of
 
+SCHEDULER = "default-scheduler"
+"""Pods that name another scheduler are ignored."""
+
 
 def scheduled(pod: Pod, node: str, now: datetime.datetime) -> Create:
-    """The pod has got a node."""
-    words = f"Successfully assigned {pod.metadata.namespace}/{pod.metadata.name} to {node}"
-    return Create(event(reference(pod), NORMAL, "Scheduled", words, EventSource(component=SCHEDULER), now))
+    """Return the event that a pod got a node."""
+    message = f"Successfully assigned {pod.metadata.namespace}/{pod.metadata.name} to {node}"
+    return Create(event(reference(pod), NORMAL, "Scheduled", message, EventSource(component=SCHEDULER), now))
 
 
-def failed_scheduling(pod: Pod, sentence: str, now: datetime.datetime) -> Create:
-    """No node takes the pod."""
-    return Create(event(reference(pod), WARNING, "FailedScheduling", sentence, EventSource(component=SCHEDULER), now))
+def failed_scheduling(pod: Pod, message: str, now: datetime.datetime) -> Create:
+    """Return the event that no node is feasible for a pod."""
+    return Create(event(reference(pod), WARNING, "FailedScheduling", message, EventSource(component=SCHEDULER), now))
 
 
 def preempted(victim: Pod, pod: Pod, now: datetime.datetime) -> Create:
-    """The pod makes room for a more important one."""
-    words = f"Preempted by pod {pod.metadata.uid} on node {victim.spec.node_name}"
-    return Create(event(reference(victim), NORMAL, "Preempted", words, EventSource(component=SCHEDULER), now))
+    """Return the event that a pod was deleted for one of higher priority."""
+    message = f"Preempted by pod {pod.metadata.uid} on node {victim.spec.node_name}"
+    return Create(event(reference(victim), NORMAL, "Preempted", message, EventSource(component=SCHEDULER), now))
 
 
 def node_not_ready(node: Object, now: datetime.datetime) -> Create:
-    """Nothing was heard of the node for its grace period."""
-    about = msgspec.structs.replace(reference(node), uid=node.metadata.name)
-    words = f"Node {node.metadata.name} status is now: NodeNotReady"
-    return Create(event(about, NORMAL, "NodeNotReady", words, EventSource(component="node-controller"), now))
+    """Return the event that a node did not report for its grace period."""
+    subject = msgspec.structs.replace(reference(node), uid=node.metadata.name)
+    message = f"Node {node.metadata.name} status is now: NodeNotReady"
+    return Create(event(subject, NORMAL, "NodeNotReady", message, EventSource(component="node-controller"), now))
 
 
 def pod_not_ready(pod: Object, now: datetime.datetime) -> Create:
-    """Nothing is heard of the node of the pod."""
+    """Return the event that the node of a pod does not report."""
     source = EventSource(component="node-controller")
     return Create(event(reference(pod), WARNING, "NodeNotReady", "Node is not ready", source, now))
 
 
-def event_about(about: ObjectReference, kind: str, reason: str, words: str, by: str, now: datetime.datetime) -> Create:
-    """Something of which there may be many at one time; the letters of its name keep them apart."""
-    made = event(about, kind, reason, words, EventSource(component=by), now)
-    meta = ObjectMeta(generate_name=f"{about.name}.", namespace=made.metadata.namespace)
-    return Create(msgspec.structs.replace(made, metadata=meta))
+def event_about(
+    subject: ObjectReference, event_type: str, reason: str, message: str, component: str, now: datetime.datetime
+) -> Create:
+    """Return an event with a generated name, because there may be several at one time."""
+    item = event(subject, event_type, reason, message, EventSource(component=component), now)
+    meta = ObjectMeta(generate_name=f"{subject.name}.", namespace=item.metadata.namespace)
+    return Create(msgspec.structs.replace(item, metadata=meta))
 
 
-def created(item: Object, by: str, now: datetime.datetime) -> Create:
-    """The owner of an object has got it."""
+def created(item: Object, component: str, now: datetime.datetime) -> Create:
+    """Return the event of an owner that an object was created for it."""
     owner = owner_of(item)
     assert owner is not None
-    words = f"Created {item.KIND.lower()}: {item.metadata.name}"
-    return event_about(owner, NORMAL, "SuccessfulCreate", words, by, now)
+    message = f"Created {item.KIND.lower()}: {item.metadata.name}"
+    return event_about(owner, NORMAL, "SuccessfulCreate", message, component, now)
 
 
-def create_failed(owner: ObjectReference, item: Object, by: str, why: str, now: datetime.datetime) -> Create:
-    """Somebody does not get what is his due; each kind has its own words for that."""
-    name, reason, words = item.metadata.name, "FailedCreate", f"Error creating: {why}"
+def create_failed(owner: ObjectReference, item: Object, component: str, error: str, now: datetime.datetime) -> Create:
+    """Return the event of an owner that an object could not be created; its text depends on the kind."""
+    name, reason, message = item.metadata.name, "FailedCreate", f"Error creating: {error}"
     match owner.kind, item.KIND:
         case "StatefulSet", "Pod":
-            words = f"create Pod {name} in StatefulSet {owner.name} failed error: {why}"
+            message = f"create Pod {name} in StatefulSet {owner.name} failed error: {error}"
         case "CronJob", _:
-            words = f"Error creating job: {why}"
+            message = f"Error creating job: {error}"
         case "Deployment", _:
-            reason, words = "ReplicaSetCreateError", f'Failed to create new replica set "{name}": {why}'
-    return event_about(owner, WARNING, reason, words, by, now)
+            reason, message = "ReplicaSetCreateError", f'Failed to create new replica set "{name}": {error}'
+    return event_about(owner, WARNING, reason, message, component, now)
 
 
 def owner_of(item: Object) -> ObjectReference | None:
-    """The controller of an object, as events name it."""
+    """Return the controller of an object as a reference for events."""
     owner = controller_of(item.metadata)
     if owner is None:
         return None
@@ -85,19 +90,17 @@ def owner_of(item: Object) -> ObjectReference | None:
     )
 
 
-def deleted(owner: Object, item: Object, by: str, now: datetime.datetime) -> Create:
-    """The owner of an object has had it deleted."""
-    words = f"Deleted {item.KIND.lower()}: {item.metadata.name}"
-    return event_about(reference(owner), NORMAL, "SuccessfulDelete", words, by, now)
+def deleted(owner: Object, item: Object, component: str, now: datetime.datetime) -> Create:
+    """Return the event of an owner that an object was deleted for it."""
+    message = f"Deleted {item.KIND.lower()}: {item.metadata.name}"
+    return event_about(reference(owner), NORMAL, "SuccessfulDelete", message, component, now)
 
 
 def invalid_owner_namespace(item: Object, row: OwnerReference, now: datetime.datetime) -> Create:
-    """The object names an owner that is in another namespace."""
+    """Return the event that an object names an owner in another namespace."""
     namespace = item.metadata.namespace
     owner = f"[{row.api_version}/{row.kind}, namespace: {namespace}, name: {row.name}, uid: {row.uid}]"
-    words = f'ownerRef {owner} does not exist in namespace "{namespace}"'
-    return event_about(reference(item), WARNING, "OwnerRefInvalidNamespace", words, "garbage-collector-controller", now)
-
-
-SCHEDULER = "default-scheduler"
-"""Pods that name another scheduler are left to it."""
+    message = f'ownerRef {owner} does not exist in namespace "{namespace}"'
+    return event_about(
+        reference(item), WARNING, "OwnerRefInvalidNamespace", message, "garbage-collector-controller", now
+    )

@@ -74,10 +74,10 @@ def expired_bootstrap_tokens(secrets: Iterable[Secret], wall: datetime.datetime)
             yield ForceDelete(secret)
 
 
-def sync_expiration(look: Lister) -> Iterator[Action]:
+def sync_expiration(lister: Lister) -> Iterator[Action]:
     """Nothing waits for it: a look now and then is enough."""
-    yield from expired_queries(look.all("NodeQuery"), look.now)
-    yield from expired_events(look.all("Event"), look.now)
-    yield from expired_csrs(look.all("CertificateSigningRequest"), look.now)
-    yield from expired_bootstrap_tokens(look.all("Secret", authentication.BOOTSTRAP_TOKEN_NAMESPACE), look.now)
-    yield from pod_gc.terminated_pods(look.all("Pod"), look.env.finished_pods)
+    yield from expired_queries(lister.list("NodeQuery"), lister.now)
+    yield from expired_events(lister.list("Event"), lister.now)
+    yield from expired_csrs(lister.list("CertificateSigningRequest"), lister.now)
+    yield from expired_bootstrap_tokens(lister.list("Secret", authentication.BOOTSTRAP_TOKEN_NAMESPACE), lister.now)
+    yield from pod_gc.terminated_pods(lister.list("Pod"), lister.context.max_terminated_pods)

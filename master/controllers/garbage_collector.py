@@ -158,11 +158,11 @@ OWNED_KINDS = tuple(kind.name for kind in STORED if kind.name not in SHORT_LIVED
 """Kinds whose objects go with their owners."""
 
 
-def sync_owners(look: Lister) -> Iterable[Action]:
+def sync_owners(lister: Lister) -> Iterable[Action]:
     """Delete or release the dependents of deleted owners."""
-    objects = [item for kind in OWNED_KINDS for item in look.all(kind)]
+    objects = [item for kind in OWNED_KINDS for item in lister.list(kind)]
     return reconcile(
-        objects, owner_is_resolvable, lambda item, row: events.invalid_owner_namespace(item, row, look.now)
+        objects, owner_is_resolvable, lambda item, row: events.invalid_owner_namespace(item, row, lister.now)
     )
 
 

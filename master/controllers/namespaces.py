@@ -115,9 +115,9 @@ def _condition(row: ConditionRow, old: Condition | None, now: datetime.datetime)
 NAMESPACED_KINDS = tuple(kind.name for kind in STORED if kind.namespaced)
 
 
-def sync_namespaces(look: Lister) -> Iterable[Action]:
+def sync_namespaces(lister: Lister) -> Iterable[Action]:
     """Delete the contents of terminating namespaces."""
-    namespaces = look.all("Namespace")
+    namespaces = lister.list("Namespace")
     if not any(item.metadata.deletion_timestamp for item in namespaces):
         return ()
-    return reconcile(namespaces, [item for kind in NAMESPACED_KINDS for item in look.all(kind)], look.now)
+    return reconcile(namespaces, [item for kind in NAMESPACED_KINDS for item in lister.list(kind)], lister.now)

@@ -159,10 +159,10 @@ def _without_finalizer(item: S, finalizer: str) -> Iterator[Update | ForceDelete
         yield Update(with_metadata(item, finalizers=left), item)
 
 
-def sync_claims(look: Lister) -> Iterable[Action]:
+def sync_claims(lister: Lister) -> Iterable[Action]:
     """What is bound or set free now is looked at again before anything may go."""
-    volumes, wishes = look.all("PersistentVolume"), look.all("PersistentVolumeClaim")
-    found: list[Action] = list(bind_volumes(volumes, wishes, usual_class(look.all("StorageClass"))))
+    volumes, wishes = lister.list("PersistentVolume"), lister.list("PersistentVolumeClaim")
+    found: list[Action] = list(bind_volumes(volumes, wishes, usual_class(lister.list("StorageClass"))))
     if not found and any(item.metadata.deletion_timestamp for item in (*volumes, *wishes)):
-        found = list(release_protection(volumes, wishes, look.all("Pod")))
+        found = list(release_protection(volumes, wishes, lister.list("Pod")))
     return found

@@ -21,7 +21,7 @@ def reconcile(quotas: Iterable[ResourceQuota], objects: ListObjects, now: dateti
             yield Update(found, quota)
 
 
-def sync_quotas(look: Lister) -> Iterable[Action]:
+def sync_quotas(lister: Lister) -> Iterable[Action]:
     """Recount the usage of all quotas."""
-    found = look.all("ResourceQuota")
-    return reconcile(found, look.all, look.now) if found else ()
+    found = lister.list("ResourceQuota")
+    return reconcile(found, lister.list, lister.now) if found else ()

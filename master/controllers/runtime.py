@@ -40,25 +40,31 @@ from master.store.records import Key, Put, Remove, key_of
 from master.wire.answers import Failure
 from reconcile.loop import Loop, LoopTiming
 
+log = logging.getLogger(__name__)
+
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 60.0
-"""Seconds before the second try, and between later ones; they double."""
+"""Seconds before the first retry, and the longest time between retries; it doubles."""
 
 
-def next_backoff(before: CreateBackoff | None, namespace: str, message: str, now: float) -> CreateBackoff:
-    """Another refusal."""
-    pause = MIN_BACKOFF_SECONDS if before is None else min(2 * before.pause, MAX_BACKOFF_SECONDS)
-    return CreateBackoff(namespace, message, pause, now + pause)
+def next_backoff(previous: CreateBackoff | None, namespace: str, message: str, now: float) -> CreateBackoff:
+    """Return the back-off after another rejected create."""
+    seconds = MIN_BACKOFF_SECONDS if previous is None else min(2 * previous.seconds, MAX_BACKOFF_SECONDS)
+    return CreateBackoff(namespace, message, seconds, now + seconds)
 
 
-def reset_after(known: CreateBackoffs, event: WatchEvent, now: float) -> dict[str, CreateBackoff]:
-    """The same after a change of a quota, of bounds or of an account: where there is more room, nobody need wait."""
+def reset_after(backoffs: CreateBackoffs, event: WatchEvent, now: float) -> dict[str, CreateBackoff]:
+    """Return the back-offs after a change that may let creates succeed: they end at once in its namespace."""
     namespace = event.record.key.namespace
     if not _may_succeed_now(event):
-        return dict(known)
-    return {uid: replace(one, again=now) if one.namespace == namespace else one for uid, one in known.items()}
+        return dict(backoffs)
+    return {
+        uid: replace(backoff, until=now) if backoff.namespace == namespace else backoff
+        for uid, backoff in backoffs.items()
+    }
 
 
 def _may_succeed_now(event: WatchEvent) -> bool:
+    """Return whether a quota, a limit range or a service account changed so that rejected creates may succeed."""
     new, old = event.record.object, event.previous.object if event.previous is not None else None
     if isinstance(new, ServiceAccount):
         return event.type == "ADDED"
@@ -73,61 +79,64 @@ def _may_succeed_now(event: WatchEvent) -> bool:
 
 
 class CreateQueue:
-    """`draft` is what is to be written. `refused` are the owners who did not get all, by uid; `tried` those of them who
-    asked in this pass, and did not only wait. `notices` tell of what nobody owns.
+    """The creates of one pass of a controller: each object passes admission.
+
+    `draft` collects the writes. `backoffs` are those of owners that did not get all objects, by uid; `rejected_now` are
+    the owners with a rejected create in this pass. `warnings` are rejected objects without an owner, with the reason.
     """
 
-    def __init__(self, chain: AdmissionChain, look: Lister, draft: Draft) -> None:
+    def __init__(self, chain: AdmissionChain, lister: Lister, draft: Draft) -> None:
         self._chain = chain
-        self._look = look
+        self._lister = lister
         self.draft = draft
-        self.refused: dict[str, CreateBackoff] = {}
-        self.tried: set[str] = set()
-        self.notices: dict[str, str] = {}
-        self._served: set[str] = set()
+        self.backoffs: dict[str, CreateBackoff] = {}
+        self.rejected_now: set[str] = set()
+        self.warnings: dict[str, str] = {}
+        self._succeeded: set[str] = set()
 
-    def make(self, wish: Create) -> None:
-        """One object, unless its owner was refused another one not long ago."""
-        if isinstance(wish.item, AllocatorCursor):
-            self.draft.put(wish.item)
+    def create(self, action: Create) -> None:
+        """Create an object, unless its owner is backing off after a rejected create."""
+        if isinstance(action.item, AllocatorCursor):
+            self.draft.put(action.item)
             return
-        owner = events.owner_of(wish.item) if wish.owner is None else reference(wish.owner)
-        if owner is not None and self._must_wait(owner.uid):
+        owner = events.owner_of(action.item) if action.owner is None else reference(action.owner)
+        if owner is not None and self._is_backing_off(owner.uid):
             return
-        item = self._completed(wish.item)
+        item = self._with_name(action.item)
         kind = BY_NAME[item.KIND]
         try:
             item = self._chain.created(kind, default(item, kind.rules), self.draft)
-        except Failure as failure:
-            self._tell(wish.by, item, owner, failure.status.message)
+        except Failure as error:
+            self._reject(action.by, item, owner, error.status.message)
             return
         self.draft.put(item)
         if owner is not None:
-            self._served.add(owner.uid)
-        if wish.by:
-            self.make(events.created(item, wish.by, self._look.now))
+            self._succeeded.add(owner.uid)
+        if action.by:
+            self.create(events.created(item, action.by, self._lister.now))
 
-    def _must_wait(self, uid: str) -> bool:
-        known = self._look.refusals.get(uid)
-        if uid not in self.refused and known is not None and self._look.env.steady() < known.again:
-            self.refused[uid] = known
-        return uid in self.refused
+    def _is_backing_off(self, uid: str) -> bool:
+        backoff = self._lister.backoffs.get(uid)
+        if uid not in self.backoffs and backoff is not None and self._lister.context.monotonic() < backoff.until:
+            self.backoffs[uid] = backoff
+        return uid in self.backoffs
 
-    def _tell(self, by: str, item: Object, owner: ObjectReference | None, why: str) -> None:
+    def _reject(self, component: str, item: Object, owner: ObjectReference | None, reason: str) -> None:
+        """Start or extend the back-off of the owner, and report the reason in an event."""
         if isinstance(item, Event):
-            return  # Nothing can be told where nothing is kept any more.
+            return  # An event that cannot be created cannot be reported by another event.
         if owner is None:
-            self.notices[f"{item.KIND} {item.metadata.namespace}/{item.metadata.name}"] = why
+            self.warnings[f"{item.KIND} {item.metadata.namespace}/{item.metadata.name}"] = reason
             return
-        before = None if owner.uid in self._served else self._look.refusals.get(owner.uid)
-        now = self._look.env.steady()
-        self.refused[owner.uid] = next_backoff(before, item.metadata.namespace, why, now)
-        self.tried.add(owner.uid)
-        by = by or f"{owner.kind.lower()}-controller"
-        self.make(events.create_failed(owner, item, by, why, self._look.now))
+        before = None if owner.uid in self._succeeded else self._lister.backoffs.get(owner.uid)
+        now = self._lister.context.monotonic()
+        self.backoffs[owner.uid] = next_backoff(before, item.metadata.namespace, reason, now)
+        self.rejected_now.add(owner.uid)
+        component = component or f"{owner.kind.lower()}-controller"
+        self.create(events.create_failed(owner, item, component, reason, self._lister.now))
 
-    def _completed(self, item: Object) -> Object:
-        """With a name, where there is only the beginning of one."""
+    def _with_name(self, item: Object) -> Object:
+        """Return the object with a generated name that is free, if it has only a prefix."""
         meta = item.metadata
         while not meta.name or self.draft.one(Key(item.KIND, meta.namespace, meta.name)) is not None:
             if not meta.generate_name:
@@ -136,49 +145,59 @@ class CreateQueue:
         return msgspec.structs.replace(item, metadata=meta)
 
 
-log = logging.getLogger(__name__)
-
 SHORT_PASS_SECONDS = 0.002
 WRITE_BURST, WRITES_PER_SECOND = 500, 1000
 COOL_DOWN_FACTOR, MAX_COOL_DOWN_SECONDS = 4, 2.0
-"""After a pass that was in vain and not brief a controller rests for as many times as long, at most so many seconds:
-with thousands of pods, of which one changes all the time, clients do not wait for one controller after the other.
+"""After a pass that wrote nothing and was not short, a controller pauses for COOL_DOWN_FACTOR times its duration. So
+with thousands of pods, of which one always changes, clients do not wait for one controller after the other.
 """
 
 
-def cool_down(spent: float, written: int) -> float:
-    """Seconds after a pass that took `spent` and wrote so many objects; whoever wishes for many gets them by and by."""
-    if written:
-        return min(max(0, written - WRITE_BURST) / WRITES_PER_SECOND, MAX_COOL_DOWN_SECONDS)
-    return min(spent * COOL_DOWN_FACTOR, MAX_COOL_DOWN_SECONDS) if spent > SHORT_PASS_SECONDS else 0.0
+def cool_down(duration: float, writes: int) -> float:
+    """Return the seconds to pause after a pass that took `duration` seconds and wrote `writes` objects. A pass with
+    many writes is limited to WRITES_PER_SECOND beyond the burst.
+    """
+    if writes:
+        return min(max(0, writes - WRITE_BURST) / WRITES_PER_SECOND, MAX_COOL_DOWN_SECONDS)
+    return min(duration * COOL_DOWN_FACTOR, MAX_COOL_DOWN_SECONDS) if duration > SHORT_PASS_SECONDS else 0.0
 
 
 class ControllerRuntime:
-    """Run with `await run()`; `first_pass` is set when what belongs to every cluster is there."""
+    """Runs all controllers. `started` is set when the controllers required for startup have written."""
 
-    def __init__(self, environment: ControllerContext) -> None:
-        self._store = environment.store
-        self._clock = environment.clock
-        self._look = Lister(environment)
-        self._node_life = NodeLifecycle(environment.grace)
+    def __init__(self, context: ControllerContext) -> None:
+        self._store = context.store
+        self._clock = context.clock
+        self._lister = Lister(context)
+        self._node_lifecycle = NodeLifecycle(context.node_grace_seconds)
         self._endpoints = EndpointQueue()
-        self._chain = AdmissionChain(environment.clock, environment.authority, environment.wish.services)
-        self._notices: dict[str, dict[str, str]] = {}
-        self._refused_by: dict[str, frozenset[str]] = {}
-        self._opening = {row.name for row in CONTROLLERS if row.opens}
-        self.first_pass = asyncio.Event()
-        nodes = Loop("nodes", self._nodes, LoopTiming(resync=self._node_life.resync))
+        self._chain = AdmissionChain(context.clock, context.ca_certificate, context.network.services)
+        self._warnings: dict[str, dict[str, str]] = {}
+        self._backing_off: dict[str, frozenset[str]] = {}
+        self._pending_startup = {controller.name for controller in CONTROLLERS if controller.required_for_startup}
+        self.started = asyncio.Event()
+        nodes_loop = Loop("nodes", self._reconcile_nodes, LoopTiming(resync=self._node_lifecycle.resync))
         controllers = (*CONTROLLERS, Controller("endpoints", endpoints.ENDPOINT_KINDS, self._endpoints.passes))
-        rows = [(Loop(row.name, partial(self._pass, row), LoopTiming(resync=row.resync)), row) for row in controllers]
-        self._loops = (*((loop, row.kinds) for loop, row in rows), (nodes, ("Node",)))
-        self._by_name = {**{row.name: loop for loop, row in rows}, "nodes": nodes, "evictions": nodes}
+        loops = [
+            (
+                Loop(controller.name, partial(self._reconcile, controller), LoopTiming(resync=controller.resync)),
+                controller,
+            )
+            for controller in controllers
+        ]
+        self._loops = (*((loop, controller.watches) for loop, controller in loops), (nodes_loop, ("Node",)))
+        self._by_name = {
+            **{controller.name: loop for loop, controller in loops},
+            "nodes": nodes_loop,
+            "evictions": nodes_loop,
+        }
 
     def wake(self, name: str) -> None:
-        """Have one of them look again at once."""
+        """Start a pass of a controller at once."""
         self._by_name[name].wake()
 
     async def run(self) -> None:
-        """Until cancelled. Raises only what is a bug."""
+        """Run until cancelled."""
         with contextlib.ExitStack() as stack:
             for kind in endpoints.ENDPOINT_KINDS:
                 stack.callback(self._store.watch(kind, self._endpoints.tell))
@@ -186,96 +205,99 @@ class ControllerRuntime:
                 for kind in kinds:
                     stack.callback(self._store.watch(kind, _wake_on_event(loop)))
             for kind in (ResourceQuota.KIND, LimitRange.KIND, ServiceAccount.KIND):
-                stack.callback(self._store.watch(kind, self._relieve))
+                stack.callback(self._store.watch(kind, self._reset_backoffs))
             async with asyncio.TaskGroup() as group:
                 for loop, _ in self._loops:
                     group.create_task(loop.run())
 
-    async def _pass(self, row: Controller) -> None:
-        begun = self._look.env.steady()
-        changes = self._changes(row.name, row.decide(self._look))
-        spent = self._look.env.steady() - begun
-        await self._write(row.name, changes)
-        self._opening.discard(row.name)
-        if not self._opening:
-            self.first_pass.set()
-        await asyncio.sleep(cool_down(spent, len(changes)))
+    async def _reconcile(self, controller: Controller) -> None:
+        start = self._lister.context.monotonic()
+        changes = self._collect_changes(controller.name, controller.reconcile(self._lister))
+        duration = self._lister.context.monotonic() - start
+        await self._write(controller.name, changes)
+        self._pending_startup.discard(controller.name)
+        if not self._pending_startup:
+            self.started.set()
+        await asyncio.sleep(cool_down(duration, len(changes)))
 
-    async def _nodes(self) -> None:
-        await self._carry_out("nodes", self._node_life.losses(self._look))
-        await self._carry_out("evictions", self._node_life.evictions(self._look))
+    async def _reconcile_nodes(self) -> None:
+        await self._run_actions("nodes", self._node_lifecycle.reconcile_heartbeats(self._lister))
+        await self._run_actions("evictions", self._node_lifecycle.reconcile_taints(self._lister))
 
-    async def _carry_out(self, loop: str, outcomes: Iterable[Action]) -> None:
-        await self._write(loop, self._changes(loop, outcomes))
+    async def _run_actions(self, loop: str, actions: Iterable[Action]) -> None:
+        await self._write(loop, self._collect_changes(loop, actions))
 
-    def _changes(self, loop: str, outcomes: Iterable[Action]) -> list[Put | Remove]:
+    def _collect_changes(self, loop: str, actions: Iterable[Action]) -> list[Put | Remove]:
         changes: list[Put | Remove] = []
-        notices: dict[str, str] = {}
-        makes = CreateQueue(self._chain, self._look, Draft(self._store))
-        for outcome in outcomes:
-            if isinstance(outcome, Warn):
-                notices[outcome.about] = outcome.text
-            elif isinstance(outcome, Create):
-                makes.make(outcome)
+        warnings: dict[str, str] = {}
+        creates = CreateQueue(self._chain, self._lister, Draft(self._store))
+        for action in actions:
+            if isinstance(action, Warn):
+                warnings[action.about] = action.text
+            elif isinstance(action, Create):
+                creates.create(action)
             else:
-                changes.append(self._as_written(outcome))
-        self._say(loop, notices | makes.notices)
-        self._remember(loop, makes)
-        return [*changes, *makes.draft.puts]
+                changes.append(self._to_change(action))
+        self._log_warnings(loop, warnings | creates.warnings)
+        self._update_backoffs(loop, creates)
+        return [*changes, *creates.draft.puts]
 
     async def _write(self, loop: str, changes: list[Put | Remove]) -> None:
         if changes:
             await self._store.write(*changes)
             log.info(
-                "controller wrote", extra={"loop": loop, "writes": len(changes), "what": _describe_changes(changes)}
+                "objects written",
+                extra={"controller": loop, "writes": len(changes), "objects": _describe_changes(changes)},
             )
 
-    def _remember(self, loop: str, makes: CreateQueue) -> None:
-        """Who was refused something, and who is no more; the loop looks again where that is news, and in time."""
-        mine = self._refused_by.get(loop, frozenset())
-        self._look.refusals = {
-            **{uid: one for uid, one in self._look.refusals.items() if uid not in mine - makes.refused.keys()},
-            **makes.refused,
+    def _update_backoffs(self, loop: str, creates: CreateQueue) -> None:
+        """Record the back-offs of a controller. Start another pass if they changed, and when they end."""
+        before = self._backing_off.get(loop, frozenset())
+        self._lister.backoffs = {
+            **{
+                uid: backoff
+                for uid, backoff in self._lister.backoffs.items()
+                if uid not in before - creates.backoffs.keys()
+            },
+            **creates.backoffs,
         }
-        self._refused_by[loop] = frozenset(makes.refused)
-        if makes.tried or mine != self._refused_by[loop]:
+        self._backing_off[loop] = frozenset(creates.backoffs)
+        if creates.rejected_now or before != self._backing_off[loop]:
             self._by_name[loop].wake()
-        for uid in makes.tried:
-            asyncio.get_running_loop().call_later(makes.refused[uid].pause, self._by_name[loop].wake)
+        for uid in creates.rejected_now:
+            asyncio.get_running_loop().call_later(creates.backoffs[uid].seconds, self._by_name[loop].wake)
 
-    def _as_written(self, outcome: Update | ForceDelete | Delete) -> Put | Remove:
-        if isinstance(outcome, Update):
-            revision = _revision(outcome.before)
-            gone = (
-                strategy.is_deletable(BY_NAME[outcome.item.KIND], outcome.item)
-                if outcome.item.KIND in BY_NAME
-                else False
+    def _to_change(self, action: Update | ForceDelete | Delete) -> Put | Remove:
+        if isinstance(action, Update):
+            revision = _revision(action.before)
+            is_deleted = (
+                strategy.is_deletable(BY_NAME[action.item.KIND], action.item) if action.item.KIND in BY_NAME else False
             )
-            return Remove(outcome.item, revision) if gone else Put(outcome.item, revision)
-        item = outcome.item
-        if isinstance(outcome, ForceDelete):
+            return Remove(action.item, revision) if is_deleted else Put(action.item, revision)
+        item = action.item
+        if isinstance(action, ForceDelete):
             return Remove(item, expect=_revision(item))
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
-        node = self._look.one("Node", node_name) if node_name else None
-        options = request.DeleteOptions(propagation_policy=outcome.policy)
-        left = strategy.prepare_delete(BY_NAME[item.KIND], item, options, self._clock(), node)
-        return Remove(item, _revision(item)) if left is None else Put(left, _revision(item))
+        node = self._lister.get("Node", node_name) if node_name else None
+        options = request.DeleteOptions(propagation_policy=action.policy)
+        remaining = strategy.prepare_delete(BY_NAME[item.KIND], item, options, self._clock(), node)
+        return Remove(item, _revision(item)) if remaining is None else Put(remaining, _revision(item))
 
-    def _relieve(self, event: WatchEvent) -> None:
-        """Where there is more room, those who wait try at once."""
-        after = reset_after(self._look.refusals, event, self._look.env.steady())
-        if after != self._look.refusals:
-            self._look.refusals = after
-            for loop in self._refused_by:
+    def _reset_backoffs(self, event: WatchEvent) -> None:
+        """End back-offs after a change that may let creates succeed, and start passes."""
+        after = reset_after(self._lister.backoffs, event, self._lister.context.monotonic())
+        if after != self._lister.backoffs:
+            self._lister.backoffs = after
+            for loop in self._backing_off:
                 self._by_name[loop].wake()
 
-    def _say(self, loop: str, notices: dict[str, str]) -> None:
-        """Log a notice once, not at every pass."""
-        said = self._notices.get(loop, {})
-        for about, text in notices.items():
-            if said.get(about) != text:
-                log.warning("needs attention", extra={"about": about, "why": text})
-        self._notices[loop] = notices
+    def _log_warnings(self, loop: str, warnings: dict[str, str]) -> None:
+        """Log each warning once, not at every pass."""
+        logged = self._warnings.get(loop, {})
+        for subject, text in warnings.items():
+            if logged.get(subject) != text:
+                log.warning("controller warns", extra={"subject": subject, "reason": text})
+        self._warnings[loop] = warnings
 
 
 def _wake_on_event(loop: Loop) -> Callable[[WatchEvent], None]:
@@ -290,7 +312,7 @@ def _revision(item: Object) -> int:
 
 
 def _describe_changes(changes: list[Put | Remove]) -> str:
-    """The first few of what was written, for the log."""
-    signs = [("+" if isinstance(c, Put) else "-", key_of(c.object if isinstance(c, Put) else c.last)) for c in changes]
-    names = [f"{sign}{key.kind}/{key.name}" for sign, key in signs if key.kind != AllocatorCursor.KIND]
+    """Return the first few written objects, for the log."""
+    keys = [("+" if isinstance(c, Put) else "-", key_of(c.object if isinstance(c, Put) else c.last)) for c in changes]
+    names = [f"{sign}{key.kind}/{key.name}" for sign, key in keys if key.kind != AllocatorCursor.KIND]
     return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -43,11 +43,11 @@ def reconcile(
             yield Update(new, item)
 
 
-def sync_token_secrets(look: Lister) -> Iterable[Action]:
+def sync_token_secrets(lister: Lister) -> Iterable[Action]:
     """Fill in and delete the token Secrets of service accounts."""
 
     def signed(account: ServiceAccount, secret: Secret) -> str:
-        return look.env.sign(service_account_tokens.secret_token_claims(account, secret, look.now))
+        return lister.context.sign_token(service_account_tokens.secret_token_claims(account, secret, lister.now))
 
-    found = look.all("Secret"), look.all("ServiceAccount")
-    return reconcile(*found, look.env.authority, signed)
+    found = lister.list("Secret"), lister.list("ServiceAccount")
+    return reconcile(*found, lister.context.ca_certificate, signed)

@@ -322,30 +322,30 @@ class EndpointQueue:
         if self._filled:
             self._note(event.record.object, is_gone=event.type == "DELETED")
 
-    def passes(self, look: Lister) -> Iterator[Action]:
+    def passes(self, lister: Lister) -> Iterator[Action]:
         """Everything that is to be written now."""
         if not self._filled:
             self._filled = True
             for kind in ENDPOINT_KINDS:
-                for item in look.all(kind):
+                for item in lister.list(kind):
                     self._note(item)
         for name in sorted(self._waiting):
             is_done = True
-            for outcome in self._of(name, look):
+            for outcome in self._of(name, lister):
                 is_done = False
                 yield outcome
             if is_done:
                 self._waiting.discard(name)
 
-    def _of(self, name: Name, look: Lister) -> Iterator[Action]:
+    def _of(self, name: Name, lister: Lister) -> Iterator[Action]:
         def found(kind: str, names: Iterable[str]) -> list[Any]:
-            each = (look.one(kind, one, name[0]) for one in sorted(names))
+            each = (lister.get(kind, one, name[0]) for one in sorted(names))
             return [item for item in each if item is not None]
 
         services, known = found("Service", [name[1]]), found("Endpoints", [name[1]])
         pods = found("Pod", self._pods.under(*(_index_label(one) for one in services)))
         slices = found("EndpointSlice", self._slices.under((*name, "")))
-        yield from reconcile(services, pods, known, slices, look.now)
+        yield from reconcile(services, pods, known, slices, lister.now)
 
     def _note(self, item: Object, *, is_gone: bool = False) -> None:
         meta = item.metadata

@@ -110,11 +110,11 @@ def _is_ours(item: Object) -> bool:
     return (item.metadata.namespace, item.metadata.name) == (NAMESPACE, NAME)
 
 
-def sync_kubernetes_service(look: Lister) -> Iterable[Action]:
+def sync_kubernetes_service(lister: Lister) -> Iterable[Action]:
     """Write the service of the API server once its address is known."""
-    place, name = look.env.place(), NAME
+    place, name = lister.context.server_address(), NAME
     if place is None:
         return ()
-    endpoints = look.one("Endpoints", name, NAMESPACE)
-    found = look.all("Service"), endpoints, look.all("EndpointSlice")
-    return reconcile(look.env.wish.service_network, place, *found)
+    endpoints = lister.get("Endpoints", name, NAMESPACE)
+    found = lister.list("Service"), endpoints, lister.list("EndpointSlice")
+    return reconcile(lister.context.network.service_network, place, *found)

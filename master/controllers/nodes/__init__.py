@@ -1,1 +1,1 @@
-"""Nodes that are well, silent or gone, and what becomes of their pods."""
+"""Controllers of nodes: heartbeats, taints, evictions, and pods of missing nodes."""

@@ -21,114 +21,130 @@ from master.controllers.nodes import pod_gc, taint_eviction
 from master.kinds.kind import show_time
 from master.kinds.node import ready
 
+log = logging.getLogger(__name__)
+
+CHECKS_PER_GRACE_PERIOD = 8
+"""Passes within the grace period of a node."""
+
+MAX_RESYNC_SECONDS = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """When a node was last heard of (seconds of a steady clock), and what it said then, to tell a new report by."""
+    """The last report of a node and when the master read it (seconds of a monotonic clock). `report` tells a new one
+    apart.
+    """
 
-    at: float
+    observed_at: float
     report: tuple[str | None, ...]
 
 
 Heartbeats = Mapping[tuple[str, str], Heartbeat]
-"""By (name, uid) of the node. Empty after a start, so that every node has a full grace period to report."""
+"""By name and uid of the node. Empty after a start, so that every node has a full grace period to report."""
 
 
-def was_suspended(last_look: float, now: float, grace: float) -> bool:
-    """Whether the master itself did not look for so long (stopped, starved) that silence proves nothing."""
-    return now - last_look > grace / 2
+def was_suspended(last_pass: float, now: float, grace: float) -> bool:
+    """Return whether the master itself did not run for so long (stopped, starved) that missing heartbeats prove
+    nothing.
+    """
+    return now - last_pass > grace / 2
 
 
 def update_heartbeats(
     before: Heartbeats, nodes: Iterable[Node], leases: Iterable[Lease], now: float
 ) -> dict[tuple[str, str], Heartbeat]:
-    """What is known at `now`: a node lives when it renews its lease or reports its status.
-
-    Only the master's own steady clock counts: the nodes' clocks may be wrong.
+    """Return the heartbeats at `now`: a node is alive when it renews its lease or reports its status. Only the master's
+    monotonic clock counts, because clocks of nodes may be wrong.
     """
-    found: dict[tuple[str, str], Heartbeat] = {}
-    renewed = {one.metadata.name: one.spec.renew_time for one in leases if one.metadata.namespace == NODE_LEASES}
+    heartbeats: dict[tuple[str, str], Heartbeat] = {}
+    renewed = {
+        lease.metadata.name: lease.spec.renew_time for lease in leases if lease.metadata.namespace == NODE_LEASES
+    }
     for node in nodes:
         key = (node.metadata.name, node.metadata.uid)
-        report = (renewed.get(node.metadata.name), *(row.last_heartbeat_time for row in node.status.conditions))
+        report = (
+            renewed.get(node.metadata.name),
+            *(condition.last_heartbeat_time for condition in node.status.conditions),
+        )
         known = before.get(key)
-        found[key] = known if known is not None and known.report == report else Heartbeat(now, report)
-    return found
+        heartbeats[key] = known if known is not None and known.report == report else Heartbeat(now, report)
+    return heartbeats
 
 
 def expired_nodes(
-    nodes: Iterable[Node], seen: Heartbeats, grace: float, now: float, wall: datetime.datetime
+    nodes: Iterable[Node], heartbeats: Heartbeats, grace: float, now: float, wall: datetime.datetime
 ) -> Iterator[Update]:
-    """The conditions of a node that has not reported for `grace` seconds become Unknown."""
+    """Yield the nodes that have not reported for `grace` seconds, with conditions of status Unknown."""
     for node in nodes:
-        sighting = seen.get((node.metadata.name, node.metadata.uid))
-        if sighting is None or now - sighting.at < grace or _is_expired(node):
+        heartbeat = heartbeats.get((node.metadata.name, node.metadata.uid))
+        if heartbeat is None or now - heartbeat.observed_at < grace or _is_expired(node):
             continue
-        rows = node.status.conditions or (Condition(type="Ready", status="Unknown"),)
-        conditions = tuple(_unknown(row, grace, wall) for row in rows)
+        old_conditions = node.status.conditions or (Condition(type="Ready", status="Unknown"),)
+        conditions = tuple(_unknown(condition, grace, wall) for condition in old_conditions)
         status = msgspec.structs.replace(node.status, conditions=conditions)
         yield Update(msgspec.structs.replace(node, status=status), node)
 
 
 def _is_expired(node: Node) -> bool:
-    return ready(node) == "Unknown" and any(row.reason == "NodeStatusUnknown" for row in node.status.conditions)
+    return ready(node) == "Unknown" and any(
+        condition.reason == "NodeStatusUnknown" for condition in node.status.conditions
+    )
 
 
-def _unknown(row: Condition, grace: float, wall: datetime.datetime) -> Condition:
+def _unknown(condition: Condition, grace: float, wall: datetime.datetime) -> Condition:
     return msgspec.structs.replace(
-        row,
+        condition,
         status="Unknown",
         reason="NodeStatusUnknown",
         message=f"The node agent has not reported for {grace:.0f} s.",
-        last_transition_time=row.last_transition_time if row.status == "Unknown" else show_time(wall),
+        last_transition_time=condition.last_transition_time if condition.status == "Unknown" else show_time(wall),
     )
 
 
 def orphaned_leases(nodes: Iterable[Node], leases: Iterable[Lease]) -> Iterator[ForceDelete]:
-    """A node's lease goes with it."""
-    present = {node.metadata.uid for node in nodes}
-    for one in leases:
-        owners = [owner.uid for owner in one.metadata.owner_references if owner.kind == Node.KIND]
-        if owners and one.metadata.namespace == NODE_LEASES and not present.intersection(owners):
-            yield ForceDelete(one)
-
-
-log = logging.getLogger(__name__)
-
-CHECKS_PER_GRACE_PERIOD = 8
-"""How often, within the grace period of a node, its last report is looked at."""
-
-MAX_RESYNC_SECONDS = 30.0
+    """Yield the leases whose node does not exist."""
+    node_uids = {node.metadata.uid for node in nodes}
+    for lease in leases:
+        owner_uids = [owner.uid for owner in lease.metadata.owner_references if owner.kind == Node.KIND]
+        if owner_uids and lease.metadata.namespace == NODE_LEASES and not node_uids.intersection(owner_uids):
+            yield ForceDelete(lease)
 
 
 class NodeLifecycle:
-    """`losses` and `evictions` belong to one pass, in this order."""
+    """The state of nodes between passes. A pass calls `reconcile_heartbeats`, then `reconcile_taints`."""
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
-        self._sightings: Heartbeats = {}
-        self._marks: taint_eviction.TaintTimes | None = None
-        self._looked_at = float("-inf")
-        self._absences: dict[str, float] = {}
+        self._heartbeats: Heartbeats = {}
+        self._taint_times: taint_eviction.TaintTimes | None = None
+        self._last_pass = float("-inf")
+        self._missing_nodes: dict[str, float] = {}
         self.resync = min(MAX_RESYNC_SECONDS, grace / CHECKS_PER_GRACE_PERIOD)
 
-    def losses(self, look: Lister) -> Iterator[Action]:
-        """Nodes that are silent, leases without a node, and pods whose node is gone."""
-        now, nodes, pods, leases = look.env.steady(), look.all("Node"), look.all("Pod"), look.all("Lease")
-        if was_suspended(self._looked_at, now, self._grace):
-            self._sightings, self._marks = {}, None
-        self._looked_at = now
-        self._sightings = update_heartbeats(self._sightings, nodes, leases, now)
-        self._absences = pod_gc.missing_nodes(self._absences, nodes, pods, now)
-        for change in expired_nodes(nodes, self._sightings, self._grace, now, look.now):
-            log.warning("node is lost", extra={"node": change.item.metadata.name, "silent_for": f"{self._grace:.0f}s"})
-            yield change
-            yield events.node_not_ready(change.before, look.now)
-        yield from pod_gc.orphaned_pods(pods, self._absences, self._grace, now, look.now)
+    def reconcile_heartbeats(self, lister: Lister) -> Iterator[Action]:
+        """Yield actions for nodes without heartbeats, leases without a node, and pods of missing nodes."""
+        now, nodes, pods, leases = (
+            lister.context.monotonic(),
+            lister.list("Node"),
+            lister.list("Pod"),
+            lister.list("Lease"),
+        )
+        if was_suspended(self._last_pass, now, self._grace):
+            self._heartbeats, self._taint_times = {}, None
+        self._last_pass = now
+        self._heartbeats = update_heartbeats(self._heartbeats, nodes, leases, now)
+        self._missing_nodes = pod_gc.missing_nodes(self._missing_nodes, nodes, pods, now)
+        for update in expired_nodes(nodes, self._heartbeats, self._grace, now, lister.now):
+            log.warning(
+                "node not ready", extra={"node": update.item.metadata.name, "unreported": f"{self._grace:.0f}s"}
+            )
+            yield update
+            yield events.node_not_ready(update.before, lister.now)
+        yield from pod_gc.orphaned_pods(pods, self._missing_nodes, self._grace, now, lister.now)
         yield from orphaned_leases(nodes, leases)
 
-    def evictions(self, look: Lister) -> Iterator[Action]:
-        """Pods that do not bear the taints of their node go."""
-        now, nodes = look.env.steady(), look.all("Node")
-        self._marks = taint_eviction.taint_times(self._marks, nodes, self._grace, now)
-        yield from taint_eviction.evictions(nodes, look.all("Pod"), self._marks, now, look.now)
+    def reconcile_taints(self, lister: Lister) -> Iterator[Action]:
+        """Yield evictions of pods that do not tolerate the taints of their node."""
+        now, nodes = lister.context.monotonic(), lister.list("Node")
+        self._taint_times = taint_eviction.taint_times(self._taint_times, nodes, self._grace, now)
+        yield from taint_eviction.evictions(nodes, lister.list("Pod"), self._taint_times, now, lister.now)

@@ -17,25 +17,25 @@ from master.kinds.kind import show_time
 def missing_nodes(
     before: Mapping[str, float], nodes: Iterable[Node], pods: Iterable[Pod], now: float
 ) -> dict[str, float]:
-    """Nodes that pods are bound to and that do not exist, with the time (steady clock) since when."""
-    present = {node.metadata.name for node in nodes}
+    """Return the missing nodes to which pods are bound, and since when (monotonic clock)."""
+    existing = {node.metadata.name for node in nodes}
     return {
-        name: before.get(name, now) for name in {pod.spec.node_name for pod in pods} if name and name not in present
+        name: before.get(name, now) for name in {pod.spec.node_name for pod in pods} if name and name not in existing
     }
 
 
 def orphaned_pods(
-    pods: Iterable[Pod], absent: Mapping[str, float], grace: float, now: float, wall: datetime.datetime
+    pods: Iterable[Pod], missing: Mapping[str, float], grace: float, now: float, wall: datetime.datetime
 ) -> Iterator[WriteAction]:
-    """Pods that ran on a node which is gone are removed: nobody is left to end them.
+    """Yield the removal of pods whose node has been missing for `grace` seconds: no kubelet is left to end them.
 
-    The node has `grace` seconds to come back. A pod that has not begun waits for its node, however long, unless it is
-    being deleted. One that bears finalizers has failed, for those who wait to hear that of it, and waits for them.
+    A pod that never started waits for its node without limit, unless it is being deleted. A pod with finalizers gets
+    the phase Failed and waits for them.
     """
     for pod in pods:
-        since = absent.get(pod.spec.node_name)
-        begun = bool(pod.status.start_time or pod.status.host_ip or pod.metadata.deletion_timestamp)
-        if since is None or not begun or now - since < grace:
+        since = missing.get(pod.spec.node_name)
+        has_started = bool(pod.status.start_time or pod.status.host_ip or pod.metadata.deletion_timestamp)
+        if since is None or not has_started or now - since < grace:
             continue
         if not pod.metadata.finalizers:
             yield ForceDelete(pod)
@@ -46,24 +46,24 @@ def orphaned_pods(
 
 
 def _with_failed_status(pod: Pod, wall: datetime.datetime) -> Pod:
-    row = Condition(
+    disruption = Condition(
         type="DisruptionTarget",
         status="True",
         reason="DeletionByPodGC",
         message="PodGC: node no longer exists",
         last_transition_time=show_time(wall),
     )
-    others = (other for other in pod.status.conditions if other.type != row.type)
-    return replace(pod, status=replace(pod.status, phase="Failed", conditions=(*others, row)))
+    other_conditions = (condition for condition in pod.status.conditions if condition.type != disruption.type)
+    return replace(pod, status=replace(pod.status, phase="Failed", conditions=(*other_conditions, disruption)))
 
 
-def terminated_pods(pods: Iterable[Pod], most: int) -> Iterator[Delete]:
-    """Of the pods that have ended, as many as are more than `most`: first those that were evicted, then the oldest."""
-    ended = [pod for pod in pods if pod.status.phase in FINAL_PHASES and not pod.metadata.deletion_timestamp]
-    ended.sort(
+def terminated_pods(pods: Iterable[Pod], limit: int) -> Iterator[Delete]:
+    """Yield the deletion of terminated pods beyond `limit`: evicted pods first, then the oldest."""
+    terminated = [pod for pod in pods if pod.status.phase in FINAL_PHASES and not pod.metadata.deletion_timestamp]
+    terminated.sort(
         key=lambda pod: (
             pod.status.reason != "Evicted", pod.metadata.creation_timestamp or "",
             pod.metadata.namespace, pod.metadata.name,
         )
     )  # fmt: skip
-    yield from (Delete(pod) for pod in ended[: max(0, len(ended) - most)])
+    yield from (Delete(pod) for pod in terminated[: max(0, len(terminated) - limit)])

@@ -15,7 +15,7 @@ from master.controllers.nodes.taints import EVICTING_TAINTS, NO_EXECUTE
 from master.resources.disruption_budgets import with_disruption_target
 
 TaintTimes = Mapping[tuple[str, str], float]
-"""(uid of the node, key of a NoExecute taint) → the time (steady clock, seconds) from which tolerations count."""
+"""(uid of the node, key of a NoExecute taint) → the time (monotonic clock, seconds) from which tolerations count."""
 
 EVENT_SOURCE = EventSource(component="taint-eviction-controller")
 EVICTION_MESSAGE = "Taint manager: deleting due to NoExecute taint"
@@ -24,18 +24,18 @@ EVICTION_MESSAGE = "Taint manager: deleting due to NoExecute taint"
 def taint_times(
     before: TaintTimes | None, nodes: Iterable[Node], grace: float, now: float
 ) -> dict[tuple[str, str], float]:
-    """What is known at `now`. Only the master's own steady clock counts.
+    """Return the times at `now`. Only the master's monotonic clock counts.
 
-    `before` is None at the first look after a start or an absence of the master: a node that was found unwell before
-    that has its full `grace` to report, and only then do the tolerations of its pods begin to count.
+    `before` is None at the first pass after a start or a suspension of the master. Nodes that were not ready before
+    that have the full `grace` to report; only then tolerations of their pods begin to count.
     """
-    found: dict[tuple[str, str], float] = {}
+    times: dict[tuple[str, str], float] = {}
     for node in nodes:
         for taint in _no_execute_taints(node):
-            mark = (node.metadata.uid, taint.key)
-            late = grace if before is None and (taint.key, taint.effect) in EVICTING_TAINTS else 0.0
-            found[mark] = (before or {}).get(mark, now + late)
-    return found
+            key = (node.metadata.uid, taint.key)
+            delay = grace if before is None and (taint.key, taint.effect) in EVICTING_TAINTS else 0.0
+            times[key] = (before or {}).get(key, now + delay)
+    return times
 
 
 def _no_execute_taints(node: Node) -> tuple[Taint, ...]:
@@ -45,26 +45,26 @@ def _no_execute_taints(node: Node) -> tuple[Taint, ...]:
 def evictions(
     nodes: Iterable[Node], pods: Iterable[Pod], since: TaintTimes, now: float, wall: datetime.datetime
 ) -> Iterator[Delete | Create]:
-    """Pods that do not tolerate a taint of their node (any more) are deleted, each with an event.
+    """Yield the deletion of pods that do not tolerate a taint of their node, each with an event.
 
-    Mirror pods stay, since their deletion would end nothing; so do pods that have ended, for what they tell.
+    Mirror pods stay, because their deletion would not end the pod. Terminated pods stay too.
     """
-    marked = {node.metadata.name: node for node in nodes if _no_execute_taints(node)}
+    tainted = {node.metadata.name: node for node in nodes if _no_execute_taints(node)}
     for pod in pods:
-        node = marked.get(pod.spec.node_name)
+        node = tainted.get(pod.spec.node_name)
         if node is None or pod.metadata.deletion_timestamp or pod.status.phase in FINAL_PHASES or is_mirror(pod):
             continue
-        if any(now >= due for due in _eviction_time(pod, node, since)):
-            words = f"Marking for deletion Pod {pod.metadata.namespace}/{pod.metadata.name}"
+        if any(now >= deadline for deadline in _eviction_time(pod, node, since)):
+            message = f"Marking for deletion Pod {pod.metadata.namespace}/{pod.metadata.name}"
             yield Delete(with_disruption_target(pod, "DeletionByTaintManager", EVICTION_MESSAGE, wall))
-            yield Create(event(reference(pod), NORMAL, "TaintManagerEviction", words, EVENT_SOURCE, wall))
+            yield Create(event(reference(pod), NORMAL, "TaintManagerEviction", message, EVENT_SOURCE, wall))
 
 
 def _eviction_time(pod: Pod, node: Node, since: TaintTimes) -> Iterator[float]:
-    """When the pod has borne each of the taints for as long as it can; nothing of a taint that it bears for ever."""
+    """Yield for each taint the time at which its toleration ends; none for taints tolerated for ever."""
     for taint in _no_execute_taints(node):
-        begun = since.get((node.metadata.uid, taint.key))
+        start = since.get((node.metadata.uid, taint.key))
         toleration = placement.find_toleration(pod.spec, taint)
         seconds = 0 if toleration is None else toleration.toleration_seconds
-        if begun is not None and seconds is not None:
-            yield begun + max(seconds, 0)
+        if start is not None and seconds is not None:
+            yield start + max(seconds, 0)

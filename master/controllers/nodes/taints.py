@@ -27,21 +27,21 @@ PRESSURE_TAINTS: Mapping[str, str] = {
     "PIDPressure": "node.kubernetes.io/pid-pressure",
     "NetworkUnavailable": "node.kubernetes.io/network-unavailable",
 }
-"""Condition that is True → the key of its taint."""
+"""Type of a condition whose status is True → key of its taint."""
 
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 EVICTING_TAINTS = frozenset(((NOT_READY, NO_EXECUTE), (UNREACHABLE, NO_EXECUTE)))
 MANAGED_TAINTS = EVICTING_TAINTS | {
     (key, NO_SCHEDULE) for key in (NOT_READY, UNREACHABLE, UNSCHEDULABLE, *PRESSURE_TAINTS.values())
 }
-"""(key, effect) of the taints that come and go by themselves."""
+"""(key, effect) of the taints that this controller adds and removes."""
 
 LARGE_ZONE_SIZE, UNHEALTHY_ZONE_SHARE = 2, 0.55
-"""With more nodes than this and this share of them unwell, it is likelier the network, or we, who are."""
+"""If more nodes than this, and this share of all, are not ready, the network or the master is likely at fault."""
 
 
 class ZoneState(Enum):
-    """How much of the cluster seems to be away."""
+    """How many nodes are not ready."""
 
     NONE = "single nodes"
     LARGE = "most nodes"
@@ -49,89 +49,99 @@ class ZoneState(Enum):
 
 
 def condition_taints(node: Node) -> frozenset[tuple[str, str]]:
-    """(key, effect) of every taint that the state of the node calls for."""
-    rows = {row.type: row.status for row in node.status.conditions}
-    found = {(key, NO_SCHEDULE) for kind, key in PRESSURE_TAINTS.items() if rows.get(kind) == "True"}
+    """Return the (key, effect) of the taints that the conditions of a node require."""
+    statuses = {condition.type: condition.status for condition in node.status.conditions}
+    taints = {
+        (key, NO_SCHEDULE) for condition_type, key in PRESSURE_TAINTS.items() if statuses.get(condition_type) == "True"
+    }
     if node.spec.unschedulable:
-        found.add((UNSCHEDULABLE, NO_SCHEDULE))
-    if "Ready" not in rows:
-        found.add((NOT_READY, NO_SCHEDULE))  # It has yet to say how it is.
-    elif rows["Ready"] != "True":
-        key = NOT_READY if rows["Ready"] == "False" else UNREACHABLE
-        found |= {(key, NO_SCHEDULE), (key, NO_EXECUTE)}
-    return frozenset(found)
+        taints.add((UNSCHEDULABLE, NO_SCHEDULE))
+    if "Ready" not in statuses:
+        taints.add((NOT_READY, NO_SCHEDULE))  # The kubelet has not reported yet.
+    elif statuses["Ready"] != "True":
+        key = NOT_READY if statuses["Ready"] == "False" else UNREACHABLE
+        taints |= {(key, NO_SCHEDULE), (key, NO_EXECUTE)}
+    return frozenset(taints)
 
 
 def effective_taints(node: Node) -> tuple[Taint, ...]:
-    """The node's taints with those that it is about to get, for whoever decides before they are written."""
-    held = {(taint.key, taint.effect) for taint in node.spec.taints}
+    """Return the taints of a node with those that this controller is about to add, for decisions made before they are
+    written.
+    """
+    present = {(taint.key, taint.effect) for taint in node.spec.taints}
     return (
         *node.spec.taints,
-        *(Taint(key=key, effect=effect) for key, effect in sorted(condition_taints(node) - held)),
+        *(Taint(key=key, effect=effect) for key, effect in sorted(condition_taints(node) - present)),
     )
 
 
 def zone_state(nodes: Iterable[Node]) -> ZoneState:
-    """When no node at all is well, nobody is left to take the pods; it may as well be the master that is cut off."""
-    states = [ready(node) == "True" for node in nodes]
-    unwell = states.count(False)
-    if states and unwell == len(states):
+    """Return how many nodes are not ready. If all are, no node is left for their pods, and the master itself may be cut
+    off.
+    """
+    ready_nodes = [ready(node) == "True" for node in nodes]
+    not_ready = ready_nodes.count(False)
+    if ready_nodes and not_ready == len(ready_nodes):
         return ZoneState.WHOLE
     return (
-        ZoneState.LARGE if unwell > LARGE_ZONE_SIZE and unwell >= UNHEALTHY_ZONE_SHARE * len(states) else ZoneState.NONE
+        ZoneState.LARGE
+        if not_ready > LARGE_ZONE_SIZE and not_ready >= UNHEALTHY_ZONE_SHARE * len(ready_nodes)
+        else ZoneState.NONE
     )
 
 
 def reconcile(nodes: Iterable[Node], wall: datetime.datetime) -> Iterator[Update]:
-    """Every node whose taints are not as its state calls for.
+    """Yield the nodes with the taints that their conditions require.
 
-    In an outage no further node loses its pods; when every node is away, none does.
+    While most nodes are not ready, no further node gets an evicting taint. While all are, none has one.
     """
-    everything = tuple(nodes)
-    extent = zone_state(everything)
-    for node in everything:
-        taints = _taints(node, extent, wall)
+    all_nodes = tuple(nodes)
+    zone = zone_state(all_nodes)
+    for node in all_nodes:
+        taints = _taints(node, zone, wall)
         if taints != node.spec.taints:
             yield Update(replace(node, spec=replace(node.spec, taints=taints)), node)
 
 
-def _taints(node: Node, extent: ZoneState, wall: datetime.datetime) -> tuple[Taint, ...]:
-    held = {(taint.key, taint.effect) for taint in node.spec.taints}
-    wishes = condition_taints(node)
-    if extent is ZoneState.WHOLE or (extent is ZoneState.LARGE and not held & EVICTING_TAINTS):
-        wishes -= EVICTING_TAINTS
-    kept = (
-        row
-        for row in node.spec.taints
-        if (row.key, row.effect) not in MANAGED_TAINTS or (row.key, row.effect) in wishes
+def _taints(node: Node, zone: ZoneState, wall: datetime.datetime) -> tuple[Taint, ...]:
+    present = {(taint.key, taint.effect) for taint in node.spec.taints}
+    required = condition_taints(node)
+    if zone is ZoneState.WHOLE or (zone is ZoneState.LARGE and not present & EVICTING_TAINTS):
+        required -= EVICTING_TAINTS
+    remaining = (
+        taint
+        for taint in node.spec.taints
+        if (taint.key, taint.effect) not in MANAGED_TAINTS or (taint.key, taint.effect) in required
     )
     since = show_time(wall)
-    new = (Taint(key=key, effect=effect, time_added=since) for key, effect in sorted(wishes - held))
-    return (*kept, *new)
+    new = (Taint(key=key, effect=effect, time_added=since) for key, effect in sorted(required - present))
+    return (*remaining, *new)
 
 
 def pods_not_ready(nodes: Iterable[Node], pods: Iterable[Pod], wall: datetime.datetime) -> Iterator[Update]:
-    """Pods of nodes that nobody hears of are Ready no more, so that nobody is sent to them.
-
-    The node agent says again how they are as soon as it is back.
+    """Yield the pods of unreachable nodes with the condition Ready false, so that they get no traffic. The kubelet
+    reports their readiness again when it is back.
     """
-    silent = {node.metadata.name for node in nodes if (UNREACHABLE, NO_EXECUTE) in condition_taints(node)}
+    unreachable = {node.metadata.name for node in nodes if (UNREACHABLE, NO_EXECUTE) in condition_taints(node)}
     for pod in pods:
-        if pod.spec.node_name in silent and any(map(_holds_ready, pod.status.conditions)):
-            rows = tuple(_with_not_ready(row, wall) if _holds_ready(row) else row for row in pod.status.conditions)
-            yield Update(replace(pod, status=replace(pod.status, conditions=rows)), pod)
+        if pod.spec.node_name in unreachable and any(map(_holds_ready, pod.status.conditions)):
+            conditions = tuple(
+                _with_not_ready(condition, wall) if _holds_ready(condition) else condition
+                for condition in pod.status.conditions
+            )
+            yield Update(replace(pod, status=replace(pod.status, conditions=conditions)), pod)
 
 
-def _holds_ready(row: Condition) -> bool:
-    return row.type == "Ready" and row.status == "True"
+def _holds_ready(condition: Condition) -> bool:
+    return condition.type == "Ready" and condition.status == "True"
 
 
-def _with_not_ready(row: Condition, wall: datetime.datetime) -> Condition:
-    return replace(row, status="False", last_transition_time=show_time(wall))
+def _with_not_ready(condition: Condition, wall: datetime.datetime) -> Condition:
+    return replace(condition, status="False", last_transition_time=show_time(wall))
 
 
-def sync_pod_readiness(look: Lister) -> Iterator[Action]:
-    """Pods of nodes that nobody hears of are not Ready."""
-    for one in pods_not_ready(look.all("Node"), look.all("Pod"), look.now):
-        yield one
-        yield events.pod_not_ready(one.item, look.now)
+def sync_pod_readiness(lister: Lister) -> Iterator[Action]:
+    """Set the pods of unreachable nodes to not ready."""
+    for update in pods_not_ready(lister.list("Node"), lister.list("Pod"), lister.now):
+        yield update
+        yield events.pod_not_ready(update.item, lister.now)

@@ -84,7 +84,7 @@ def with_unschedulable(answer: Unschedulable, now: datetime.datetime) -> Pod:
     return replace(pod, status=replace(pod.status, conditions=conditions))
 
 
-def sync_scheduler(look: Lister) -> Iterable[Action]:
+def sync_scheduler(lister: Lister) -> Iterable[Action]:
     """Schedule the pods that have no node."""
-    nodes, pods, budgets = look.all("Node"), look.all("Pod"), look.all("PodDisruptionBudget")
-    return reconcile(nodes, pods, look.all("Namespace"), budgets, look.now)
+    nodes, pods, budgets = lister.list("Node"), lister.list("Pod"), lister.list("PodDisruptionBudget")
+    return reconcile(nodes, pods, lister.list("Namespace"), budgets, lister.now)

@@ -130,7 +130,7 @@ def _prune_history(owner: CronJob, jobs: Iterable[Job]) -> Iterator[Job]:
         yield from kind[: max(0, len(kind) - (limit or 0))]
 
 
-def sync_cron_jobs(look: Lister) -> Iterable[Action]:
+def sync_cron_jobs(lister: Lister) -> Iterable[Action]:
     """Reconcile all CronJobs."""
-    found = look.all("CronJob")
-    return reconcile(found, look.all("Job"), look.now) if found else ()
+    found = lister.list("CronJob")
+    return reconcile(found, lister.list("Job"), lister.now) if found else ()

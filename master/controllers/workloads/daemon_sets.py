@@ -278,8 +278,8 @@ class _DaemonSetState:
         )
 
 
-def sync_daemon_sets(look: Lister) -> Iterable[Action]:
+def sync_daemon_sets(lister: Lister) -> Iterable[Action]:
     """Reconcile all DaemonSets."""
-    if not (found := look.all("DaemonSet")):
+    if not (found := lister.list("DaemonSet")):
         return ()
-    return reconcile(found, look.all("Node"), look.all("Pod"), look.all("ControllerRevision"), look.now)
+    return reconcile(found, lister.list("Node"), lister.list("Pod"), lister.list("ControllerRevision"), lister.now)

@@ -408,7 +408,7 @@ def _new_condition(
     )
 
 
-def sync_deployments(look: Lister) -> Iterable[Action]:
+def sync_deployments(lister: Lister) -> Iterable[Action]:
     """Reconcile all Deployments."""
-    found = look.all("Deployment")
-    return reconcile(found, look.all("ReplicaSet"), look.all("Pod"), look.now) if found else ()
+    found = lister.list("Deployment")
+    return reconcile(found, lister.list("ReplicaSet"), lister.list("Pod"), lister.now) if found else ()

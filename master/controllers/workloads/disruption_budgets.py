@@ -123,9 +123,9 @@ SCALABLE_KINDS = tuple(kind.name for kind in STORED if kind.scaling is not None)
 """Kinds whose objects say how many pods they want."""
 
 
-def sync_disruption_budgets(look: Lister) -> Iterable[Action]:
+def sync_disruption_budgets(lister: Lister) -> Iterable[Action]:
     """Update the status of all PodDisruptionBudgets."""
-    if not (found := look.all("PodDisruptionBudget")):
+    if not (found := lister.list("PodDisruptionBudget")):
         return ()
-    scaled = [item for kind in SCALABLE_KINDS for item in look.all(kind)]
-    return reconcile(found, look.all("Pod"), scaled, look.now)
+    scaled = [item for kind in SCALABLE_KINDS for item in lister.list(kind)]
+    return reconcile(found, lister.list("Pod"), scaled, lister.now)

@@ -309,6 +309,6 @@ def _status(tally: JobPods, target: Condition | None, made: int, ended: list[Pod
     )
 
 
-def sync_jobs(look: Lister) -> Iterable[Action]:
+def sync_jobs(lister: Lister) -> Iterable[Action]:
     """Reconcile all Jobs."""
-    return reconcile(look.all("Job"), look.all("Pod"), look.now, look.refused)
+    return reconcile(lister.list("Job"), lister.list("Pod"), lister.now, lister.create_errors)

@@ -113,7 +113,7 @@ def _conditions(owner: Owner, now: datetime.datetime, refused: str) -> Iterator[
 REPLICA_KINDS = ("ReplicaSet", "ReplicationController")
 
 
-def sync_replicas(look: Lister) -> Iterable[Action]:
+def sync_replicas(lister: Lister) -> Iterable[Action]:
     """Reconcile all ReplicaSets and ReplicationControllers."""
-    owners = [item for kind in REPLICA_KINDS for item in look.all(kind)]
-    return reconcile(owners, look.all("Pod"), look.now, look.refused) if owners else ()
+    owners = [item for kind in REPLICA_KINDS for item in lister.list(kind)]
+    return reconcile(owners, lister.list("Pod"), lister.now, lister.create_errors) if owners else ()

@@ -306,12 +306,12 @@ def _owner_reference(owner: Object) -> OwnerReference:
     )
 
 
-def sync_stateful_sets(look: Lister) -> Iterable[Action]:
+def sync_stateful_sets(lister: Lister) -> Iterable[Action]:
     """Reconcile all StatefulSets."""
-    if not (found := look.all("StatefulSet")):
+    if not (found := lister.list("StatefulSet")):
         return ()
-    claims, kept = look.all("PersistentVolumeClaim"), look.all("ControllerRevision")
-    return reconcile(found, look.all("Pod"), claims, kept, look.now)
+    claims, kept = lister.list("PersistentVolumeClaim"), lister.list("ControllerRevision")
+    return reconcile(found, lister.list("Pod"), claims, kept, lister.now)
 
 
 STATEFUL_SET_KINDS = ("StatefulSet", "ControllerRevision", "PersistentVolumeClaim", "Pod")

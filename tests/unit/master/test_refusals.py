@@ -22,9 +22,9 @@ def test_pauses_double_up_to_a_minute() -> None:
     one, now, pauses = None, 100.0, list[float]()
     for _ in range(9):
         one = next_backoff(one, "red", "no", now)
-        assert one.again == now + one.pause
-        pauses.append(one.pause)
-        now = one.again
+        assert one.until == now + one.seconds
+        pauses.append(one.seconds)
+        now = one.until
     assert pauses[:3] == [MIN_BACKOFF_SECONDS, 2 * MIN_BACKOFF_SECONDS, 4 * MIN_BACKOFF_SECONDS]
     assert pauses[-2:] == [MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS]
 
@@ -52,9 +52,9 @@ RELIEF = [
 def test_who_waits_tries_again_where_there_is_more_room(news: Event, is_relief: bool) -> None:
     known = {"mine": CreateBackoff("red", "no", 8.0, 50.0), "theirs": CreateBackoff("blue", "no", 8.0, 50.0)}
     found = reset_after(known, news, 10.0)
-    assert found["mine"].again == (10.0 if is_relief else 50.0)
+    assert found["mine"].until == (10.0 if is_relief else 50.0)
     assert found["theirs"] == known["theirs"]
-    assert found["mine"].pause == 8.0
+    assert found["mine"].seconds == 8.0
 
 
 def wish(**spec: Any) -> Pod:

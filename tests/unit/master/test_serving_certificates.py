@@ -104,11 +104,13 @@ def passed(name: str, address: str) -> list[type]:
     """What the master does with a request for that server, on a host of the name `head`."""
     item = serving((name,), (address,), address, user=f"system:node:{name}")
     kept = {"CertificateSigningRequest": [item], "Node": [node(name, address)]}
-    place = ServerAddress("10.0.0.7", 8443)
-    env = SimpleNamespace(wish=WISH, place=lambda: place, host=lambda: "Head", may=lambda user, asked: False)
-    look = SimpleNamespace(all=lambda kind: kept[kind], env=env, now=NOW)
+    server = ServerAddress("10.0.0.7", 8443)
+    context = SimpleNamespace(
+        network=WISH, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, asked: False
+    )
+    lister = SimpleNamespace(list=lambda kind: kept[kind], context=context, now=NOW)
     (controller,) = (one for one in CONTROLLERS if one.name == "certificate approvals")
-    return [type(one) for one in controller.decide(cast("Lister", look))]
+    return [type(one) for one in controller.reconcile(cast("Lister", lister))]
 
 
 def test_the_master_knows_which_networks_and_names_are_its_own() -> None:
