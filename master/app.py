@@ -21,12 +21,12 @@ from master.controllers.controllers import KUBERNETES_SERVICE
 from master.controllers.network import kubernetes_service
 from master.controllers.runtime import ControllerRuntime
 from master.dns import DNSServer
-from master.kinds import TYPES
+from master.resources.scheme import TYPES
 from master.server.proxy import kubelet_client
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS
 from master.server.server import Server, ServerDependencies, tls_context
-from master.store.journaled_store import JournaledStore
-from master.store.store import Store
+from master.storage.interface import Storage
+from master.storage.sqlite import SQLiteStorage
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Master:
 
     url: str
     kubeconfig: Path
-    store: Store
+    store: Storage
     server: Server
 
 
@@ -70,7 +70,7 @@ async def run_master(settings: MasterConfig) -> AsyncIterator[Master]:
     authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
     tokens = await asyncio.to_thread(service_account_tokens.load_token_signer, pki_directory)
     to_nodes = await asyncio.to_thread(_kubelet_tls, authority, pki_directory, verify=settings.verify_node_certificates)
-    store = await JournaledStore.open(Path(settings.state_dir, "store.db"), (*TYPES, AllocatorCursor))
+    store = await SQLiteStorage.open(Path(settings.state_dir, "store.db"), (*TYPES, AllocatorCursor))
     try:
         controllers = ControllerRuntime(
             ControllerContext(

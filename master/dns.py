@@ -12,8 +12,7 @@ from api.core.endpoints import EndpointSlice
 from api.core.services import Service
 from api.network.types import HostSubnet, NetNamespace
 from master.config import MasterConfig
-from master.store.records import Event, Record
-from master.store.store import Store
+from master.storage.interface import Record, Storage, WatchEvent
 from nameserver.resolver import GLOBAL_VNID, UNKNOWN_CLIENT, ClusterZone, ZoneConfig
 from nameserver.server import NameServer
 from nameserver.service_store import ServiceStore
@@ -31,7 +30,7 @@ class DNSServer:
     Others are not asked for other names: nobody's questions go through the master.
     """
 
-    def __init__(self, store: Store, settings: MasterConfig) -> None:
+    def __init__(self, store: Storage, settings: MasterConfig) -> None:
         networks = [settings.cluster_network, *(entry.cidr for entry in settings.more_cluster_networks)]
         self._address, self._port = settings.advertise_address, settings.dns_port
         self._pods = tuple(IPv4Network(network) for network in networks)
@@ -67,7 +66,7 @@ class DNSServer:
         finally:
             await self._server.stop()
 
-    def _follow(self, event: Event) -> None:
+    def _follow(self, event: WatchEvent) -> None:
         self._take(event.record, is_there=event.type != "DELETED")
 
     def _take(self, record: Record, *, is_there: bool) -> None:

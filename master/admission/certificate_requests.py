@@ -9,29 +9,29 @@ from msgspec.structs import replace
 
 from api.core.certificates import CLIENT, CertificateSigningRequest, csr_condition
 from api.pki import keys
+from master import errors
 from master.auth.attributes import SYSTEM_MASTERS, Attributes, User
 from master.auth.certificate_signing import ADDRESS_EXTRA, NODE_SIGNERS, Authorize, normalize_address
-from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST as KIND
-from master.kinds.kind import show_time
-from master.wire import answers
+from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS as KIND
+from master.resources.metadata import format_time
 
 # --- who may ask, approve and sign ------------------------------------------------------------------------------------
 
 
 def check_csr_create(item: CertificateSigningRequest, user: User) -> None:
-    """Whether somebody may ask for that. Raises Failure."""
+    """Whether somebody may ask for that. Raises StatusError."""
     signer, subject = item.spec.signer_name, keys.read_request(item.spec.request).subject
     if signer == CLIENT and SYSTEM_MASTERS in subject.groups:
         why = f"use of {CLIENT} signer with {SYSTEM_MASTERS} group is not allowed"
-        raise answers.forbidden(KIND, item.metadata.name, why)
+        raise errors.forbidden(KIND, item.metadata.name, why)
     if user.node and SYSTEM_MASTERS not in user.groups and signer in NODE_SIGNERS and subject.user != user.name:
-        raise answers.forbidden(KIND, item.metadata.name, f"can only create a node CSR with CN={user.name}")
+        raise errors.forbidden(KIND, item.metadata.name, f"can only create a node CSR with CN={user.name}")
 
 
 def check_csr_update(
     new: CertificateSigningRequest, old: CertificateSigningRequest, part: str, user: User, may: Authorize
 ) -> None:
-    """Whether somebody may write that part of a request, `approval` or `status`. Raises Failure."""
+    """Whether somebody may write that part of a request, `approval` or `status`. Raises StatusError."""
     if part == "approval":
         verb = "approve"
     elif part == "status" and new.status != old.status:
@@ -43,7 +43,7 @@ def check_csr_update(
     rights = (Attributes(verb, KIND.group, "signers", name=name) for name in (signer, wild))
     if not any(may(user, right) for right in rights):
         why = f'user not permitted to {verb} requests with signerName "{signer}"'
-        raise answers.forbidden(KIND, old.metadata.name, why)
+        raise errors.forbidden(KIND, old.metadata.name, why)
 
 
 def set_requester(item: Any, user: User, address: str) -> Any:
@@ -62,7 +62,7 @@ def set_condition_times(new: Any, old: Any, now: datetime.datetime) -> Any:
     """An object whose conditions say since when; those of other kinds as they are."""
     if not isinstance(new, CertificateSigningRequest):
         return new
-    moment, rows = show_time(now), []
+    moment, rows = format_time(now), []
     for row in new.status.conditions:
         before = csr_condition(old, row.type)
         same = before is not None and before.status == row.status

@@ -17,6 +17,7 @@ from api.core.pod import Pod
 from api.core.storage import PersistentVolumeClaim
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.registry import check, default
+from master import errors
 from master.admission import (
     cluster_network,
     defaults,
@@ -27,23 +28,20 @@ from master.admission import (
 )
 from master.admission.service_ips import allocate_service_ips
 from master.config import ServiceConfig
-from master.kinds import BY_NAME
-from master.kinds.ingress import Ingress, IngressClass
-from master.kinds.kind import AnyKind
-from master.kinds.limit_range import LimitRange
-from master.kinds.pod import POD
-from master.kinds.priority_class import PriorityClass
-from master.kinds.resource_quota import ResourceQuota
-from master.kinds.service_account import ServiceAccount
 from master.registry import creation, strategy
 from master.registry.decoding import random_letters
-from master.store.draft import Draft
-from master.store.records import Key
-from master.wire import answers
+from master.resources.configuration import ServiceAccount
+from master.resources.ingresses import Ingress, IngressClass
+from master.resources.pods import PODS
+from master.resources.priority_classes import PriorityClass
+from master.resources.quotas import LimitRange, ResourceQuota
+from master.resources.resource import AnyResource
+from master.resources.scheme import BY_KIND
+from master.storage.interface import Key, Transaction
 
 
 class AdmissionChain:
-    """Raises `answers.Failure`, and then leaves the draft as it was."""
+    """Raises `errors.StatusError`, and then leaves the draft as it was."""
 
     def __init__(self, clock: Callable[[], datetime.datetime], authority: str, services: ServiceConfig) -> None:
         """`authority` is the certificate by which pods know this server, as PEM."""
@@ -51,7 +49,7 @@ class AdmissionChain:
         self._services = services
         self._authority = authority
 
-    def created(self, kind: AnyKind, item: Any, draft: Draft) -> Any:
+    def created(self, kind: AnyResource, item: Any, draft: Transaction) -> Any:
         """A new object as it begins; the draft gets what is written beside it."""
         meta = item.metadata
         if kind.namespaced:
@@ -66,22 +64,22 @@ class AdmissionChain:
             self._furnish(kind.kept(item), draft)
         return self._admitted(kind, item, None, draft)
 
-    def changed(self, kind: AnyKind, new: Any, old: Any, draft: Draft) -> Any:
+    def changed(self, kind: AnyResource, new: Any, old: Any, draft: Transaction) -> Any:
         """An object after an update, as it is to be kept."""
         return self._admitted(kind, new, old, draft)
 
-    def _begun(self, kind: AnyKind, item: Any) -> Any:
+    def _begun(self, kind: AnyResource, item: Any) -> Any:
         return strategy.prepare_create(kind, item, str(uuid.uuid4()), self._clock())
 
-    def _furnish(self, namespace: Namespace, draft: Draft) -> None:
+    def _furnish(self, namespace: Namespace, draft: Transaction) -> None:
         """What every project has is there with it, for the pods that are made next."""
         name = namespace.metadata.name
         known = (draft.all(ServiceAccount.KIND, name), draft.all(ConfigMap.KIND, name))
         for write in creation.reconcile_companions([namespace], *known, self._authority):
-            kind = BY_NAME[write.item.KIND]
+            kind = BY_KIND[write.item.KIND]
             draft.put(self._begun(kind, default(write.item, kind.rules)))
 
-    def _admitted(self, kind: AnyKind, new: Any, old: Any, draft: Draft) -> Any:
+    def _admitted(self, kind: AnyResource, new: Any, old: Any, draft: Transaction) -> Any:
         kept, before = kind.kept(new), None if old is None else kind.kept(old)
         _check_unique(kept, before, draft)
         namespace = new.metadata.namespace
@@ -95,7 +93,7 @@ class AdmissionChain:
         return new
 
 
-def _mutate_pod(pod: Pod, draft: Draft) -> Pod:
+def _mutate_pod(pod: Pod, draft: Transaction) -> Pod:
     """The pod with what its account, its class and the project's bounds fill in; all of it must still make sense."""
     pod = service_account.set_service_account_name(pod)
     account = draft.one(Key(ServiceAccount.KIND, pod.metadata.namespace, pod.spec.service_account_name))
@@ -104,13 +102,13 @@ def _mutate_pod(pod: Pod, draft: Draft) -> Pod:
     filled = limit_ranger.apply_limit_range(pod, draft.all(LimitRange.KIND, pod.metadata.namespace))
     if filled is pod:
         return pod
-    filled = default(filled, POD.rules)
-    if problems := list(check(filled, POD.rules)):
-        raise answers.invalid(POD, pod.metadata.name, problems)
+    filled = default(filled, PODS.rules)
+    if problems := list(check(filled, PODS.rules)):
+        raise errors.invalid(PODS, pod.metadata.name, problems)
     return filled
 
 
-def _check_unique(new: Any, old: Any, draft: Draft) -> None:
+def _check_unique(new: Any, old: Any, draft: Transaction) -> None:
     """What must not be the same in two objects. What an update leaves as it was is not looked at again."""
     if isinstance(new, HostSubnet) and (old is None or (old.subnet, old.host_ip) != (new.subnet, new.host_ip)):
         cluster = draft.one(Key(ClusterNetwork.KIND, "", "default"))

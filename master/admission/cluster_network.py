@@ -8,10 +8,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 from api.meta.schema import DUPLICATE, FieldError, quoted
 from api.network.types import CHANGE_NETWORK, ClusterNetwork, HostSubnet, NetNamespace
+from master import errors
 from master.allocators import GLOBAL_VNID
-from master.kinds.host_subnet import HOST_SUBNET
-from master.kinds.net_namespace import NET_NAMESPACE
-from master.wire import answers
+from master.resources.cluster_network import HOST_SUBNETS, NET_NAMESPACES
 
 
 def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: ClusterNetwork | None) -> None:
@@ -29,7 +28,7 @@ def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: Cl
             why = f"HostSubnet {other.metadata.name} has {other.subnet}"
             problems.append(FieldError("subnet", quoted(new.subnet), why, DUPLICATE))
     if problems:
-        raise answers.invalid(HOST_SUBNET, new.metadata.name, problems)
+        raise errors.invalid(HOST_SUBNETS, new.metadata.name, problems)
 
 
 def _network_problems(new: HostSubnet, cluster: ClusterNetwork) -> Iterator[FieldError]:
@@ -56,6 +55,6 @@ def check_net_namespace(new: NetNamespace, others: Iterable[NetNamespace]) -> No
         if other.netid == new.netid != GLOBAL_VNID and other.metadata.name != new.metadata.name:
             name = other.metadata.name
             why = f"{name} has it; to share it, annotate with {CHANGE_NETWORK}=join:{name} (podlane network join)"
-            raise answers.invalid(
-                NET_NAMESPACE, new.metadata.name, [FieldError("netid", quoted(new.netid), why, DUPLICATE)]
+            raise errors.invalid(
+                NET_NAMESPACES, new.metadata.name, [FieldError("netid", quoted(new.netid), why, DUPLICATE)]
             )

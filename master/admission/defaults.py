@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from api.core.pod import Pod
-from master.kinds.ingress import CLASS_ANNOTATION, Ingress, IngressClass
-from master.kinds.pod import POD
-from master.kinds.priority_class import LOWER, PRIORITY_CLASS, PriorityClass
-from master.wire import answers
+from master import errors
+from master.resources.ingresses import CLASS_ANNOTATION, Ingress, IngressClass
+from master.resources.pods import PODS
+from master.resources.priority_classes import PREEMPT_LOWER_PRIORITY, PRIORITY_CLASSES, PriorityClass
 
 
 def apply_priority(pod: Pod, classes: Iterable[PriorityClass]) -> Pod:
@@ -18,10 +18,10 @@ def apply_priority(pod: Pod, classes: Iterable[PriorityClass]) -> Pod:
     spec, known = pod.spec, {one.metadata.name: one for one in classes}
     if spec.priority_class_name and spec.priority_class_name not in known:
         why = f"no PriorityClass with name {spec.priority_class_name} was found"
-        raise answers.forbidden(POD, pod.metadata.name, why)
+        raise errors.forbidden(PODS, pod.metadata.name, why)
     usual = sorted((one for one in known.values() if one.global_default), key=lambda one: one.value)
     found = known[spec.priority_class_name] if spec.priority_class_name else (usual[0] if usual else PriorityClass())
-    policy = found.preemption_policy or LOWER
+    policy = found.preemption_policy or PREEMPT_LOWER_PRIORITY
     for given, wanted, what in (
         (spec.priority, found.value, "integer value of priority"),
         (spec.preemption_policy, policy, "string value of PreemptionPolicy"),
@@ -31,7 +31,7 @@ def apply_priority(pod: Pod, classes: Iterable[PriorityClass]) -> Pod:
                 f"the {what} ({given}) must not be provided in pod spec; priority admission controller computed "
                 f"{wanted} from the given PriorityClass name"
             )
-            raise answers.forbidden(POD, pod.metadata.name, why)
+            raise errors.forbidden(PODS, pod.metadata.name, why)
     name = spec.priority_class_name or found.metadata.name
     return replace(pod, spec=replace(spec, priority_class_name=name, priority=found.value, preemption_policy=policy))
 
@@ -43,7 +43,7 @@ def check_single_default(new: PriorityClass, others: Iterable[PriorityClass]) ->
     for other in others:
         if other.global_default and other.metadata.name != new.metadata.name:
             why = f"PriorityClass {other.metadata.name} is already marked as default. Only one default can exist"
-            raise answers.forbidden(PRIORITY_CLASS, new.metadata.name, why)
+            raise errors.forbidden(PRIORITY_CLASSES, new.metadata.name, why)
 
 
 DEFAULT_CLASS_ANNOTATION = "ingressclass.kubernetes.io/is-default-class"

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from api.core.pod import Container, Pod
 from api.core.storage import PersistentVolumeClaim
 from api.meta.quantity import Quantity
-from master.kinds import amounts
-from master.kinds.amounts import Amounts, Given
-from master.kinds.kind import AnyKind, with_metadata
-from master.kinds.limit_range import CLAIM, CONTAINER, POD, LimitRange, LimitRangeItem
-from master.wire import answers
+from master import errors
+from master.resources import quantities
+from master.resources.metadata import with_metadata
+from master.resources.quantities import Quantities, RawQuantities
+from master.resources.quotas import CLAIM_LIMIT, CONTAINER_LIMIT, POD_LIMIT, LimitRange, LimitRangeItem
+from master.resources.resource import AnyResource
 
 LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"
 """Annotation of a pod: what was filled in."""
@@ -23,7 +24,7 @@ LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"
 def apply_limit_range(pod: Pod, ranges: Iterable[LimitRange]) -> Pod:
     """The pod with the requests and limits that its containers do not name."""
     for one in ranges:
-        pod = _with_defaults(pod, [row for row in one.spec.limits if row.type == CONTAINER])
+        pod = _with_defaults(pod, [row for row in one.spec.limits if row.type == CONTAINER_LIMIT])
     return pod
 
 
@@ -48,50 +49,54 @@ def _with_defaults(pod: Pod, rows: Iterable[LimitRangeItem]) -> Pod:
     return with_metadata(replace(pod, spec=spec), annotations=annotations)
 
 
-def _with_amounts(container: Container, requests: Given, limits: Given) -> Container:
+def _with_amounts(container: Container, requests: RawQuantities, limits: RawQuantities) -> Container:
     old = container.resources
     merged = replace(old, requests={**requests, **old.requests}, limits={**limits, **old.limits})
     return replace(container, resources=merged)
 
 
-def check_limit_ranges(kind: AnyKind, item: Any, ranges: Iterable[LimitRange]) -> None:
+def check_limit_ranges(kind: AnyResource, item: Any, ranges: Iterable[LimitRange]) -> None:
     """Raise the refusal of the first LimitRange whose bounds a pod or a claim leaves."""
     for one in ranges:
         found = list(dict.fromkeys(problem for row in one.spec.limits for problem in _limit_problems(item, row)))
         if found:
             why = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
-            raise answers.forbidden(kind, item.metadata.name, why)
+            raise errors.forbidden(kind, item.metadata.name, why)
 
 
 def _limit_problems(item: Any, row: LimitRangeItem) -> Iterator[str]:
-    if isinstance(item, Pod) and row.type == CONTAINER:
+    if isinstance(item, Pod) and row.type == CONTAINER_LIMIT:
         for container in (*item.spec.containers, *item.spec.init_containers):
             resources = container.resources
-            yield from _bound_problems(row, amounts.read(resources.requests), amounts.read(resources.limits))
-    elif isinstance(item, Pod) and row.type == POD:
+            yield from _bound_problems(
+                row, quantities.parse_all(resources.requests), quantities.parse_all(resources.limits)
+            )
+    elif isinstance(item, Pod) and row.type == POD_LIMIT:
         spec = item.spec
-        yield from _bound_problems(row, amounts.of_pod(spec, amounts.requests), amounts.of_pod(spec, amounts.limits))
-    elif isinstance(item, PersistentVolumeClaim) and row.type == CLAIM:
-        asked = amounts.read(item.spec.resources.requests)
+        yield from _bound_problems(
+            row, quantities.pod_total(spec, quantities.requests), quantities.pod_total(spec, quantities.limits)
+        )
+    elif isinstance(item, PersistentVolumeClaim) and row.type == CLAIM_LIMIT:
+        asked = quantities.parse_all(item.spec.resources.requests)
         yield from _min_problem(row, asked, {})
-        for name, most in sorted(amounts.read(row.max).items()):
+        for name, most in sorted(quantities.parse_all(row.max).items()):
             yield from _max_problem(f"maximum {name} usage per {row.type} is {most}", "request", asked.get(name), most)
 
 
-def _bound_problems(row: LimitRangeItem, requests: Amounts, limits: Amounts) -> Iterator[str]:
+def _bound_problems(row: LimitRangeItem, requests: Quantities, limits: Quantities) -> Iterator[str]:
     yield from _min_problem(row, requests, limits)
-    for name, most in sorted(amounts.read(row.max).items()):
+    for name, most in sorted(quantities.parse_all(row.max).items()):
         words, limit, request = f"maximum {name} usage per {row.type} is {most}", limits.get(name), requests.get(name)
         over = list(_max_problem(words, "limit", limit, most))
         yield from over or (_max_problem(words, "request", request, most) if request is not None else ())
-    for name, ratio in sorted(amounts.read(row.max_limit_request_ratio).items()):
+    for name, ratio in sorted(quantities.parse_all(row.max_limit_request_ratio).items()):
         yield from _ratio_problem(
             f"{name} max limit to request ratio per {row.type} is {ratio}", name, ratio, requests, limits
         )
 
 
-def _min_problem(row: LimitRangeItem, requests: Amounts, limits: Amounts) -> Iterator[str]:
-    for name, least in sorted(amounts.read(row.min).items()):
+def _min_problem(row: LimitRangeItem, requests: Quantities, limits: Quantities) -> Iterator[str]:
+    for name, least in sorted(quantities.parse_all(row.min).items()):
         words, request, limit = f"minimum {name} usage per {row.type} is {least}", requests.get(name), limits.get(name)
         if request is None:
             yield f"{words}.  No request is specified"
@@ -108,7 +113,7 @@ def _max_problem(words: str, part: str, found: Quantity | None, most: Quantity) 
         yield f"{words}, but {part} is {found}"
 
 
-def _ratio_problem(words: str, name: str, ratio: Quantity, requests: Amounts, limits: Amounts) -> Iterator[str]:
+def _ratio_problem(words: str, name: str, ratio: Quantity, requests: Quantities, limits: Quantities) -> Iterator[str]:
     request, limit = requests.get(name, Quantity()), limits.get(name, Quantity())
     if not request.milli:
         yield f"{words}, but no request is specified or request is 0"

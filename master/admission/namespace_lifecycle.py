@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from api.core.node import Namespace
 from api.meta.types import StatusCause
-from master.kinds.kind import AnyKind
-from master.kinds.namespace import NAMESPACE
-from master.wire import answers
+from master import errors
+from master.resources.namespaces import NAMESPACES
+from master.resources.resource import AnyResource
 
 
-def check_namespace(kind: AnyKind, name: str, namespace: str, found: Namespace | None) -> None:
+def check_namespace(kind: AnyResource, name: str, namespace: str, found: Namespace | None) -> None:
     """Objects are made only in a namespace that exists and stays."""
     if found is None:
-        raise answers.not_found(NAMESPACE, namespace)
+        raise errors.not_found(NAMESPACES, namespace)
     if found.metadata.deletion_timestamp:
         why = f"unable to create new content in namespace {namespace} because it is being terminated"
         cause = StatusCause(
@@ -20,4 +20,4 @@ def check_namespace(kind: AnyKind, name: str, namespace: str, found: Namespace |
             message=f"namespace {namespace} is being terminated",
             field="metadata.namespace",
         )
-        raise answers.forbidden(kind, name, why, [cause])
+        raise errors.forbidden(kind, name, why, [cause])

@@ -15,24 +15,25 @@ from api.core.services import Service
 from api.core.storage import PersistentVolumeClaim
 from api.meta.quantity import Quantity
 from api.meta.selectors import Requirement, Selector
-from master.kinds import ALL, amounts
-from master.kinds.amounts import Amounts
-from master.kinds.kind import AnyKind, parse_time
-from master.kinds.limit_range import ONE
-from master.kinds.resource_quota import (
-    AFFINITY,
-    BEST_EFFORT,
-    NOT_BEST_EFFORT,
-    NOT_TERMINATING,
-    OF_PODS,
-    PRIORITY,
-    TERMINATING,
+from master import errors
+from master.resources import BUILTIN, quantities
+from master.resources.metadata import parse_time
+from master.resources.quantities import Quantities
+from master.resources.quotas import (
+    AFFINITY_SCOPE,
+    BEST_EFFORT_SCOPE,
+    NOT_BEST_EFFORT_SCOPE,
+    NOT_TERMINATING_SCOPE,
+    ONE,
+    POD_RESOURCES,
+    PRIORITY_CLASS_SCOPE,
+    TERMINATING_SCOPE,
     ResourceQuota,
     ResourceQuotaStatus,
     ScopedResourceSelectorRequirement,
-    scopes,
+    scope_requirements,
 )
-from master.wire import answers
+from master.resources.resource import AnyResource
 
 REQUIRED = frozenset(f"{part}{name}" for part in ("", "requests.", "limits.") for name in ("cpu", "memory"))
 """Resources that every container must name where there is a quota of them."""
@@ -45,24 +46,24 @@ COUNTED_PLURALS = ("configmaps", "secrets", "replicationcontrollers", "resourceq
 CHARGED_ON_UPDATE = ("Service", "PersistentVolumeClaim")
 """Kinds whose objects may take more after an update than before."""
 
-COUNTED_KINDS = tuple(kind for kind in ALL if kind.namespaced and kind.conversion is None)
+COUNTED_KINDS = tuple(kind for kind in BUILTIN if kind.namespaced and kind.conversion is None)
 
 ListObjects = Callable[[str, str], Iterable[Any]]
 """The objects of a kind in a namespace."""
 
 
-def count_resource(kind: AnyKind) -> str:
+def count_resource(kind: AnyResource) -> str:
     """The resource that is the number of objects of a kind."""
     return f"count/{kind.plural}.{kind.group}" if kind.group else f"count/{kind.plural}"
 
 
-def is_counted_by(kind: AnyKind, resource: str) -> bool:
+def is_counted_by(kind: AnyResource, resource: str) -> bool:
     """Whether objects of this kind take some of the resource."""
     if resource == count_resource(kind):
         return True
     if kind.name == Pod.KIND:
         by_name = resource.startswith(("hugepages-", "requests.hugepages-"))
-        return resource in OF_PODS or by_name or (resource.startswith("requests.") and "/" in resource)
+        return resource in POD_RESOURCES or by_name or (resource.startswith("requests.") and "/" in resource)
     if kind.name == Service.KIND:
         return resource in SERVICE_RESOURCES
     if kind.name == PersistentVolumeClaim.KIND:
@@ -75,7 +76,7 @@ def is_counted_by(kind: AnyKind, resource: str) -> bool:
 # --- what one object takes --------------------------------------------------------------------------------------------
 
 
-def usage(kind: AnyKind, item: Any, now: datetime.datetime) -> dict[str, Quantity]:
+def usage(kind: AnyResource, item: Any, now: datetime.datetime) -> dict[str, Quantity]:
     """What an object takes of each resource."""
     found = {count_resource(kind): ONE}
     if isinstance(item, Pod):
@@ -96,11 +97,11 @@ def _is_charged(pod: Pod, now: datetime.datetime) -> bool:
 
 def _pod_usage(pod: Pod) -> dict[str, Quantity]:
     found = {"pods": ONE}
-    for name, amount in amounts.of_pod(pod.spec, amounts.requests).items():
+    for name, amount in quantities.pod_total(pod.spec, quantities.requests).items():
         found[f"requests.{name}"] = amount
         if "/" not in name:
             found[name] = amount
-    for name, amount in amounts.of_pod(pod.spec, amounts.limits).items():
+    for name, amount in quantities.pod_total(pod.spec, quantities.limits).items():
         found[f"limits.{name}"] = amount
     return found
 
@@ -113,7 +114,7 @@ def _service_usage(service: Service) -> dict[str, Quantity]:
 
 
 def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Quantity]:
-    size = amounts.read(claim.spec.resources.requests).get("storage", Quantity())
+    size = quantities.parse_all(claim.spec.resources.requests).get("storage", Quantity())
     found = {"persistentvolumeclaims": ONE, "requests.storage": Quantity(-(-size.milli // 1000) * 1000, size.binary)}
     of_class = claim.metadata.annotations.get(CLASS_ANNOTATION) or claim.spec.storage_class_name
     return found | (
@@ -126,21 +127,21 @@ def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Quantity]:
 
 def matches_scopes(quota: ResourceQuota, item: Any) -> bool:
     """Whether a quota is about an object: one with scopes only about the pods that are in all of them."""
-    return all(isinstance(item, Pod) and _matches_scope(row, item) for row in scopes(quota.spec))
+    return all(isinstance(item, Pod) and _matches_scope(row, item) for row in scope_requirements(quota.spec))
 
 
 def _matches_scope(row: ScopedResourceSelectorRequirement, pod: Pod) -> bool:
     spec = pod.spec
-    if row.scope_name in (TERMINATING, NOT_TERMINATING):
-        return (spec.active_deadline_seconds is not None) == (row.scope_name == TERMINATING)
-    if row.scope_name in (BEST_EFFORT, NOT_BEST_EFFORT):
+    if row.scope_name in (TERMINATING_SCOPE, NOT_TERMINATING_SCOPE):
+        return (spec.active_deadline_seconds is not None) == (row.scope_name == TERMINATING_SCOPE)
+    if row.scope_name in (BEST_EFFORT_SCOPE, NOT_BEST_EFFORT_SCOPE):
         silent = qos_class((*spec.init_containers, *spec.containers)) == "BestEffort"
-        return silent == (row.scope_name == BEST_EFFORT)
-    if row.scope_name == AFFINITY:
+        return silent == (row.scope_name == BEST_EFFORT_SCOPE)
+    if row.scope_name == AFFINITY_SCOPE:
         return _has_cross_namespace_affinity(spec.affinity)
-    labels = {PRIORITY: spec.priority_class_name} if spec.priority_class_name else {}
+    labels = {PRIORITY_CLASS_SCOPE: spec.priority_class_name} if spec.priority_class_name else {}
     operator = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}[row.operator]
-    return Selector((Requirement(PRIORITY, operator, frozenset(row.values)),)).matches(labels)
+    return Selector((Requirement(PRIORITY_CLASS_SCOPE, operator, frozenset(row.values)),)).matches(labels)
 
 
 def _has_cross_namespace_affinity(affinity: Affinity | None) -> bool:
@@ -158,7 +159,7 @@ def _has_cross_namespace_affinity(affinity: Affinity | None) -> bool:
 
 
 def charge(
-    kind: AnyKind, new: Any, old: Any, quotas: Iterable[ResourceQuota], objects: ListObjects, now: datetime.datetime
+    kind: AnyResource, new: Any, old: Any, quotas: Iterable[ResourceQuota], objects: ListObjects, now: datetime.datetime
 ) -> list[ResourceQuota]:
     """The quotas with a new object on their account, or with what an update takes more. `old` is None for a new one."""
     if old is not None and kind.name not in CHARGED_ON_UPDATE:
@@ -176,33 +177,33 @@ def charge(
     return [quota for quota in found if quota is not None]
 
 
-def _applies_to(quota: ResourceQuota, kind: AnyKind, item: Any) -> bool:
+def _applies_to(quota: ResourceQuota, kind: AnyResource, item: Any) -> bool:
     return any(is_counted_by(kind, name) for name in quota.spec.hard) and matches_scopes(quota, item)
 
 
-def _check_required(kind: AnyKind, pod: Pod, quota: ResourceQuota) -> None:
+def _check_required(kind: AnyResource, pod: Pod, quota: ResourceQuota) -> None:
     missing: dict[str, set[str]] = {}
     for container in (*pod.spec.containers, *pod.spec.init_containers):
         for name in REQUIRED & set(quota.spec.hard) - _named_resources(container):
             missing.setdefault(name, set()).add(container.name)
     if missing:
         listed = "; ".join(f"{name} for: {','.join(sorted(missing[name]))}" for name in sorted(missing))
-        raise answers.forbidden(kind, pod.metadata.name, f"failed quota: {quota.metadata.name}: must specify {listed}")
+        raise errors.forbidden(kind, pod.metadata.name, f"failed quota: {quota.metadata.name}: must specify {listed}")
 
 
 def _named_resources(container: Container) -> set[str]:
-    requests, limits = amounts.requests(container), amounts.limits(container)
+    requests, limits = quantities.requests(container), quantities.limits(container)
     return {*requests, *(f"requests.{name}" for name in requests), *(f"limits.{name}" for name in limits)}
 
 
 def _charge_quota(
-    kind: AnyKind, item: Any, asked: Amounts, quota: ResourceQuota, objects: ListObjects, now: datetime.datetime
+    kind: AnyResource, item: Any, asked: Quantities, quota: ResourceQuota, objects: ListObjects, now: datetime.datetime
 ) -> ResourceQuota | None:
-    hard = amounts.read(quota.spec.hard)
+    hard = quantities.parse_all(quota.spec.hard)
     asked = {name: amount for name, amount in asked.items() if amount.milli and name in hard}
     if not asked:
         return None
-    used: Amounts = amounts.read(quota.status.used)
+    used: Quantities = quantities.parse_all(quota.status.used)
     if quota.status.hard != quota.spec.hard or _exceeded(used, asked, hard):
         used = recount(quota, objects, now)
     if over := _exceeded(used, asked, hard):
@@ -211,17 +212,17 @@ def _charge_quota(
         why = f"exceeded quota: {name}, " + ", ".join(
             f"{words}: {_format_amounts(found, over)}" for words, found in rows
         )
-        raise answers.forbidden(kind, item.metadata.name, why)
-    return with_used(quota, amounts.plus(used, asked))
+        raise errors.forbidden(kind, item.metadata.name, why)
+    return with_used(quota, quantities.plus(used, asked))
 
 
-def _exceeded(used: Amounts, asked: Amounts, hard: Amounts) -> list[str]:
+def _exceeded(used: Quantities, asked: Quantities, hard: Quantities) -> list[str]:
     return sorted(
         name for name, more in asked.items() if used.get(name, Quantity()).milli + more.milli > hard[name].milli
     )
 
 
-def _format_amounts(found: Amounts, names: Iterable[str]) -> str:
+def _format_amounts(found: Quantities, names: Iterable[str]) -> str:
     return ",".join(f"{name}={found.get(name, Quantity())}" for name in names)
 
 
@@ -237,7 +238,7 @@ def recount(quota: ResourceQuota, objects: ListObjects, now: datetime.datetime) 
     return total
 
 
-def with_used(quota: ResourceQuota, used: Amounts) -> ResourceQuota:
+def with_used(quota: ResourceQuota, used: Quantities) -> ResourceQuota:
     """Return the quota with these amounts as its usage."""
     known = {name: used.get(name, Quantity()) for name in quota.spec.hard}
-    return replace(quota, status=ResourceQuotaStatus(hard=quota.spec.hard, used=amounts.written(known)))
+    return replace(quota, status=ResourceQuotaStatus(hard=quota.spec.hard, used=quantities.format_all(known)))

@@ -18,10 +18,10 @@ from api.core.volumes import (
 )
 from api.meta.types import ObjectFieldSelector
 from api.validation.static_pods import is_mirror
+from master import errors
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
-from master.kinds.pod import POD
-from master.kinds.service_account import ServiceAccount
-from master.wire import answers
+from master.resources.configuration import ServiceAccount
+from master.resources.pods import PODS
 
 TOKEN_MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where programs look for the token by which they are known to the API."""
@@ -47,7 +47,7 @@ def apply_service_account(pod: Pod, account: ServiceAccount | None, letters: str
     if account is None:
         name = spec.service_account_name
         why = f'error looking up service account {pod.metadata.namespace}/{name}: serviceaccount "{name}" not found'
-        raise answers.forbidden(POD, pod.metadata.name, why)
+        raise errors.forbidden(PODS, pod.metadata.name, why)
     if not spec.image_pull_secrets:
         pod = replace(pod, spec=replace(spec, image_pull_secrets=account.image_pull_secrets))
     wishes = (spec.automount_service_account_token, account.automount_service_account_token)

@@ -28,12 +28,11 @@ from api.core.services import (
 from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, quoted
 from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork, HostSubnet
+from master import errors
 from master.allocators import AllocatorCursor, next_numbers
 from master.config import ExternalNetworks, ServiceConfig
-from master.kinds.service import SERVICE
-from master.store.draft import Draft
-from master.store.records import Key
-from master.wire import answers
+from master.resources.services import SERVICES
+from master.storage.interface import Key, Transaction
 
 
 def check_external_ips(
@@ -52,7 +51,7 @@ def check_external_ips(
     ]
     problems += _conflicting_service(service, old, others)
     if problems:
-        raise answers.invalid(SERVICE, service.metadata.name, problems)
+        raise errors.invalid(SERVICES, service.metadata.name, problems)
 
 
 def _external_ip_denial(address: IPv4Address, networks: ExternalNetworks, reserved: Mapping[IPv4Network, str]) -> str:
@@ -131,7 +130,7 @@ def _with_address(
     inside = {number - span.start for each in used if each and (number := _cluster_ip_offset(each)) in span}
     numbers, cursor = next_numbers(1, len(span), inside, cursor)
     if not numbers:
-        raise answers.failure(500, "InternalError", f"the service network {network} has no free address left")
+        raise errors.status_error(500, "InternalError", f"the service network {network} has no free address left")
     text = str(IPv4Address(span[numbers[0]]))
     return replace(service, spec=replace(service.spec, cluster_ip=text, cluster_ips=(text,))), cursor
 
@@ -153,7 +152,7 @@ def _check_requested_ip(service: Service, network: IPv4Network, used: set[str]) 
     elif text in used:
         why = f"failed to allocate IP {text}: provided IP is already allocated"
     if why:
-        raise answers.invalid(SERVICE, service.metadata.name, [FieldError("spec.clusterIPs", quoted([text]), why)])
+        raise errors.invalid(SERVICES, service.metadata.name, [FieldError("spec.clusterIPs", quoted([text]), why)])
 
 
 class _NodePorts:
@@ -176,7 +175,7 @@ class _NodePorts:
         taken = {number - base for number in (*self._of_others(), *self._mine) if number in self._accepted}
         numbers, self.cursor = next_numbers(1, len(self._accepted), taken, self.cursor)
         if not numbers:
-            raise answers.failure(500, "InternalError", "no node port is left")
+            raise errors.status_error(500, "InternalError", "no node port is left")
         self._mine.add(self._accepted[numbers[0]])
         return self._accepted[numbers[0]]
 
@@ -191,7 +190,7 @@ class _NodePorts:
         elif number in self._of_others():
             why = "provided port is already allocated"
         if why:
-            raise answers.invalid(SERVICE, self._name, [FieldError(path, quoted(number), why)])
+            raise errors.invalid(SERVICES, self._name, [FieldError(path, quoted(number), why)])
 
     def _of_others(self) -> set[int]:
         if self._taken is None:
@@ -232,14 +231,14 @@ def _with_health_port(service: Service, numbers: _NodePorts) -> Service:
         if port in (row.node_port for row in service.spec.ports):
             why = "provided port is already allocated"
             problem = FieldError("spec.healthCheckNodePort", quoted(port), why)
-            raise answers.invalid(SERVICE, service.metadata.name, [problem])
+            raise errors.invalid(SERVICES, service.metadata.name, [problem])
         return service
     if not has_health_port(service.spec):
         return service
     return replace(service, spec=replace(service.spec, health_check_node_port=numbers.next()))
 
 
-def allocate_service_ips(new: Any, old: Any, draft: Draft, wish: ServiceConfig) -> Any:
+def allocate_service_ips(new: Any, old: Any, draft: Transaction, wish: ServiceConfig) -> Any:
     """The service with what the master hands out; the cursors move with it."""
     cluster = draft.one(Key(ClusterNetwork.KIND, "", "default"))
     if not isinstance(new, Service) or new.metadata.deletion_timestamp or cluster is None:
@@ -272,6 +271,6 @@ def _reserved_networks(
     }
 
 
-def _stored_cursor(name: str, draft: Draft) -> AllocatorCursor:
+def _stored_cursor(name: str, draft: Transaction) -> AllocatorCursor:
     found: AllocatorCursor | None = draft.one(Key(AllocatorCursor.KIND, "", name))
     return found or AllocatorCursor(metadata=ObjectMeta(name=name))

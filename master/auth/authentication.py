@@ -14,17 +14,16 @@ from api.core.auth import TokenRequest, TokenRequestStatus, TokenReviewStatus
 from api.core.config import Secret
 from api.meta.schema import without_nulls
 from api.pki.pem import peer_subject
+from master import errors
 from master.auth import service_account_tokens
 from master.auth.attributes import AUTHENTICATED, KUBELET_CLIENT_USER, User
 from master.auth.reviews import user_info
 from master.auth.service_account_tokens import TokenSigner
-from master.kinds.kind import parse_time, show_time
-from master.kinds.service_account import ServiceAccount
 from master.registry import decoding
-from master.store.records import Key
-from master.store.store import Store
-from master.wire import answers
-from master.wire.ask import Answer, Ask, Clock
+from master.registry.request import Clock, Request, Response
+from master.resources.configuration import ServiceAccount
+from master.resources.metadata import format_time, parse_time
+from master.storage.interface import Key, Storage
 from reconcile.errors import Refused
 
 BEARER = "bearer "
@@ -37,9 +36,9 @@ def user_from_certificate(certificate: Mapping[str, Any] | None) -> User:
 
 
 class Authenticator:
-    """Raises `answers.Failure`."""
+    """Raises `errors.StatusError`."""
 
-    def __init__(self, store: Store, issuer: TokenSigner, clock: Clock) -> None:
+    def __init__(self, store: Storage, issuer: TokenSigner, clock: Clock) -> None:
         self._store = store
         self._issuer = issuer
         self._clock = clock
@@ -51,13 +50,13 @@ class Authenticator:
         """
         known = user_from_certificate(certificate)
         if known.name == KUBELET_CLIENT_USER:
-            raise answers.failure(401, "Unauthorized", "Unauthorized")
+            raise errors.status_error(401, "Unauthorized", "Unauthorized")
         if known != User() or not authorization.lower().startswith(BEARER):
             return known
         try:
             user, _ = self._read(authorization[len(BEARER) :].strip(), ())
         except Refused as error:
-            raise answers.failure(401, "Unauthorized", "Unauthorized") from error
+            raise errors.status_error(401, "Unauthorized", "Unauthorized") from error
         return user
 
     def whose(self, token: str, audiences: tuple[str, ...]) -> TokenReviewStatus:
@@ -87,11 +86,11 @@ class Authenticator:
             raise Refused(f"the token is for {', '.join(map(str, claims['aud']))}")
         return service_account_tokens.user_from_claims(claims), good
 
-    async def give(self, ask: Ask) -> Answer:
+    async def give(self, ask: Request) -> Response:
         """POST serviceaccounts/NAME/token."""
         record = self._store.latest(ask.key)
         if record is None:
-            raise answers.not_found(ask.where.kind, ask.where.name)
+            raise errors.not_found(ask.where.kind, ask.where.name)
         account: ServiceAccount = record.object
         asked = self.asked(ask)
         reference = asked.spec.bound_object_ref
@@ -106,7 +105,7 @@ class Authenticator:
             asked.spec, audiences=tuple(claims["aud"]), expiration_seconds=claims["exp"] - claims["iat"]
         )
         moment = self._clock().fromtimestamp(claims["exp"], self._clock().tzinfo)
-        status = TokenRequestStatus(token=self._issuer.sign(claims), expiration_timestamp=show_time(moment))
+        status = TokenRequestStatus(token=self._issuer.sign(claims), expiration_timestamp=format_time(moment))
         answer = TokenRequest(
             api_version=TokenRequest.API_VERSION,
             kind=TokenRequest.KIND,
@@ -115,20 +114,20 @@ class Authenticator:
                 labels={},
                 annotations={},
                 managed_fields=None,
-                creation_timestamp=show_time(self._clock()),
+                creation_timestamp=format_time(self._clock()),
             ),
             spec=spec,
             status=status,
         )
-        return Answer(201, msgspec.json.encode(answer))
+        return Response(201, msgspec.json.encode(answer))
 
     @staticmethod
-    def asked(ask: Ask) -> TokenRequest:
+    def asked(ask: Request) -> TokenRequest:
         """The TokenRequest in a body."""
         try:
             found = msgspec.convert(without_nulls(ask.document), TokenRequest)
         except msgspec.ValidationError as error:
-            raise answers.bad_request(f"the body is not a TokenRequest: {error}") from error
+            raise errors.bad_request(f"the body is not a TokenRequest: {error}") from error
         decoding.check_namespace(found.metadata.namespace, ask.where.namespace)
         return found
 

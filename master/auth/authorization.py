@@ -19,21 +19,21 @@ from api.core.storage import PersistentVolume, PersistentVolumeClaim
 from api.meta.schema import without_nulls
 from api.meta.types import Object
 from api.network.queries import NodeQuery
+from master import errors
 from master.admission import certificate_requests, node_restriction
 from master.auth import attributes as auth_attributes
 from master.auth import impersonation, rbac, service_account_tokens
 from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User
 from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, node_denial
 from master.auth.rbac import BindingIndex
-from master.kinds.kind import AnyKind
-from master.kinds.rbac import PolicyRule
-from master.kinds.resource_slice import ResourceSlice
-from master.kinds.service_account import ServiceAccount
-from master.store.records import Key
-from master.store.store import Store
-from master.wire import answers, request
-from master.wire.ask import Ask, delete_options
-from master.wire.request import Target, Visible
+from master.registry import request
+from master.registry.request import NameFilter, Request, RequestInfo, parse_delete_options
+from master.resources import scheme
+from master.resources.configuration import ServiceAccount
+from master.resources.rbac import PolicyRule
+from master.resources.resource import AnyResource
+from master.resources.resource_slices import ResourceSlice
+from master.storage.interface import Key, Storage
 
 
 def decide(
@@ -51,27 +51,27 @@ def decide(
 NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
 
-VERBS = frozenset((*request.VERBS.values(), "list", "watch", "deletecollection"))
+VERBS = frozenset((*request.METHOD_VERBS.values(), "list", "watch", "deletecollection"))
 
 
 class Authorizer:
-    """Raises `answers.Failure`. `asked(ask)` is the TokenRequest in a body."""
+    """Raises `errors.StatusError`. `asked(ask)` is the TokenRequest in a body."""
 
-    def __init__(self, store: Store, asked: Callable[[Ask], TokenRequest]) -> None:
+    def __init__(self, store: Storage, asked: Callable[[Request], TokenRequest]) -> None:
         self._store = store
         self._asked = asked
         self._grants = BindingIndex(store)
 
-    def check(self, user: User, verb: str, ask: Ask) -> None:
+    def check(self, user: User, verb: str, ask: Request) -> None:
         """Whether the user may do that with objects. A namespace lies in itself: who may read there may read it."""
         if SYSTEM_MASTERS in user.groups:
             return
         attributes = self._attributes(user, verb, ask)
         found = self.decision(user, attributes)
         if not found.allowed:
-            raise answers.forbidden(ask.where.kind, ask.where.name, _denial(user, attributes, found))
+            raise errors.forbidden(ask.where.kind, ask.where.name, _denial(user, attributes, found))
 
-    def visible(self, user: User, kind: AnyKind) -> Visible | None:
+    def visible(self, user: User, kind: AnyResource) -> NameFilter | None:
         """Which objects of a kind somebody is shown in lists; None for all."""
         if not kind.personal or SYSTEM_MASTERS in user.groups:
             return None
@@ -85,7 +85,7 @@ class Authorizer:
         found = self.decision(user, attributes)
         if found.allowed:
             return
-        raise answers.forbidden_access(attributes, _denial(user, attributes, found))
+        raise errors.forbidden_request(attributes, _denial(user, attributes, found))
 
     def decision(self, user: User, attributes: Attributes | PathAttributes) -> Decision:
         """Whether the user may do that, and why."""
@@ -96,12 +96,12 @@ class Authorizer:
         """The same as a review asks it."""
         if isinstance(access, NonResourceAttributes):
             return self.decision(user, PathAttributes(access.verb, access.path))
-        where = request.resource(access.group, access.resource) if user.node else None
+        where = scheme.find_resource(access.group, access.resource) if user.node else None
         if where is None or access.verb not in VERBS:
             asked = (access.verb, access.group, access.resource, access.subresource, access.namespace, access.name)
             return self.decision(user, Attributes(*asked))
-        place = Target(where, access.namespace, access.name, access.subresource)
-        return self.decision(user, self._attributes(user, access.verb, Ask(place, {})))
+        place = RequestInfo(where, access.namespace, access.name, access.subresource)
+        return self.decision(user, self._attributes(user, access.verb, Request(place, {})))
 
     def rules(self, user: User, namespace: str) -> tuple[PolicyRule, ...]:
         """Everything that roles allow somebody in a namespace."""
@@ -118,7 +118,7 @@ class Authorizer:
             self.check_attributes(user, attributes)
         return wanted.user
 
-    def guard(self, kind: AnyKind, new: Any, old: Any, user: User, part: str = "") -> None:
+    def guard(self, kind: AnyResource, new: Any, old: Any, user: User, part: str = "") -> None:
         """Whether the user may give away what a role, a binding or a certificate gives; a node, say that of itself."""
         if isinstance(new, CertificateSigningRequest):
             if old is None:
@@ -129,7 +129,7 @@ class Authorizer:
         if user.node and SYSTEM_MASTERS not in user.groups and isinstance(new, Node):
             found = node_restriction.node_restriction_denial(new, old)
             if found is not None:
-                raise answers.forbidden(kind, new.metadata.name, found)
+                raise errors.forbidden(kind, new.metadata.name, found)
         if isinstance(new, rbac.ESCALATION_CHECKED):
             giver = rbac.Requester(
                 user,
@@ -141,21 +141,21 @@ class Authorizer:
 
     # --- what nodes' rules look at ---------------------------------------------------------------------------------
 
-    def _attributes(self, user: User, verb: str, ask: Ask) -> Attributes:
+    def _attributes(self, user: User, verb: str, ask: Request) -> Attributes:
         where = ask.where
         name = where.name
         if not name and "fieldSelector" in ask.query:
-            name = request.selection(where, ask.query).fields.asks_exactly("metadata.name") or ""
+            name = request.parse_selection(where, ask.query).fields.asks_exactly("metadata.name") or ""
         namespace = where.name if where.kind.stored == Namespace.KIND else where.namespace
         plain = Attributes(verb, where.kind.group, where.kind.plural, where.subresource, namespace, name)
         return self._of_node(user.node, plain, ask) if user.node else plain
 
-    def _of_node(self, node: str, plain: Attributes, ask: Ask) -> Attributes:
+    def _of_node(self, node: str, plain: Attributes, ask: Request) -> Attributes:
         where, verb = ask.where, plain.verb
         record = self._store.latest(ask.key) if where.name else None
         asked_node = ""
         if where.kind.name in NODE_BOUND_KINDS and not where.name:
-            asked_node = request.selection(where, ask.query).fields.asks_exactly("spec.nodeName") or ""
+            asked_node = request.parse_selection(where, ask.query).fields.asks_exactly("spec.nodeName") or ""
         creates, own = verb == "create", self._store.latest(Key("Node", "", node))
         return replace(
             plain,
@@ -163,26 +163,26 @@ class Authorizer:
             bound_to=None if record is None else bound_node(record.object),
             body_name=_in_body(ask, "metadata", "name") if creates else "",
             body_host=_in_body(ask, "source", "host") if creates else "",
-            grace=delete_options(ask).grace_period_seconds if verb == "delete" and where.name else None,
+            grace=parse_delete_options(ask).grace_period_seconds if verb == "delete" and where.name else None,
             needed=self._is_needed(node, ask),
             pod=_body_pod(ask) if creates and where.kind.name == "Pod" else None,
             node_uid="" if own is None else own.object.metadata.uid,
         )
 
-    def _is_needed(self, node: str, ask: Ask) -> bool:
+    def _is_needed(self, node: str, ask: Request) -> bool:
         where = ask.where
         if where.kind.type is ServiceAccount:
             return self._is_bound_there(node, ask)
         if (where.kind.group, where.kind.plural) not in READABLE_IF_REFERENCED:
             return False
-        name = where.name or request.selection(where, ask.query).fields.asks_exactly("metadata.name")
+        name = where.name or request.parse_selection(where, ask.query).fields.asks_exactly("metadata.name")
         pods: Iterable[Pod] = (record.object for record in self._store.scan_latest(Pod.KIND, where.namespace))
         named = (one for pod in pods if pod.spec.node_name == node for one in pod_refs(pod))
         if where.kind.type is PersistentVolume:
             return any(self._has_storage(claim, name or "") for claim in named if claim.kind is PersistentVolumeClaim)
         return Reference(where.kind.type, where.namespace, name or "") in named
 
-    def _is_bound_there(self, node: str, ask: Ask) -> bool:
+    def _is_bound_there(self, node: str, ask: Request) -> bool:
         """Whether a token is asked for, for a pod on that node that runs under the account."""
         if ask.where.subresource != "token" or ask.document is None:
             return False
@@ -212,14 +212,14 @@ def _denial(user: User, attributes: Attributes | PathAttributes, found: Decision
     return f"{sentence}: {found.reason}" if found.reason else sentence
 
 
-def _in_body(ask: Ask, part: str, field: str) -> str:
+def _in_body(ask: Request, part: str, field: str) -> str:
     document = ask.document
     held = document.get(part) if isinstance(document, dict) else None
     found = held.get(field) if isinstance(held, dict) else None
     return found if isinstance(found, str) else ""
 
 
-def _body_pod(ask: Ask) -> Pod | None:
+def _body_pod(ask: Request) -> Pod | None:
     """The Pod in the body of a create; None if it has not the shape of one."""
     try:
         return msgspec.convert(without_nulls(ask.document), Pod)

@@ -10,7 +10,15 @@ from api.core.certificates import CLIENT, NODE_CLIENT, NODE_SERVING
 from api.meta.selectors import LabelSelector
 from api.meta.types import ObjectMeta
 from master.auth.attributes import KUBELET_CLIENT_USER
-from master.kinds.rbac import GROUP, AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
+from master.resources.rbac import (
+    RBAC_GROUP,
+    AggregationRule,
+    ClusterRole,
+    ClusterRoleBinding,
+    PolicyRule,
+    RoleRef,
+    Subject,
+)
 
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 """An annotation: false keeps the master from mending a role or a binding."""
@@ -53,7 +61,7 @@ def _leader(name: str) -> tuple[PolicyRule, ...]:
 
 _ADMIN = (
     _rule("create", "authorization.k8s.io", "localsubjectaccessreviews"),
-    _rule(f"{WRITE} {READ}", GROUP, "roles rolebindings"),
+    _rule(f"{WRITE} {READ}", RBAC_GROUP, "roles rolebindings"),
 )
 _STREAMS = "pods/attach pods/proxy pods/exec pods/portforward"
 _WORKLOADS = (
@@ -177,7 +185,7 @@ _PROJECTS = "project.openshift.io"
 _BASIC_USER = (
     _rule("list", _PROJECTS, "projectrequests"),
     _rule("list watch", _PROJECTS, "projects"),
-    _rule("get list", GROUP, "clusterroles"),
+    _rule("get list", RBAC_GROUP, "clusterroles"),
     _rule(READ, "storage.k8s.io", "storageclasses"),
 )
 
@@ -272,7 +280,7 @@ _BOUND: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def _aggregate(name: str) -> dict[str, str]:
-    return {f"{GROUP}/aggregate-to-{name}": "true"} if name else {}
+    return {f"{RBAC_GROUP}/aggregate-to-{name}": "true"} if name else {}
 
 
 def _meta(name: str, labels: dict[str, str]) -> ObjectMeta:
@@ -288,8 +296,8 @@ def _binding(name: str, role: str, subjects: tuple[str, ...]) -> ClusterRoleBind
     words = (subject.split(" ", 1) for subject in subjects)
     return ClusterRoleBinding(
         metadata=_meta(name, {}),
-        subjects=tuple(Subject(kind=kind, api_group=GROUP, name=who) for kind, who in words),
-        role_ref=RoleRef(api_group=GROUP, kind=ClusterRole.KIND, name=role),
+        subjects=tuple(Subject(kind=kind, api_group=RBAC_GROUP, name=who) for kind, who in words),
+        role_ref=RoleRef(api_group=RBAC_GROUP, kind=ClusterRole.KIND, name=role),
     )
 
 

@@ -30,8 +30,8 @@ from api.meta.schema import quoted
 from api.pki import keys
 from api.pki.pem import Request, Subject
 from master.auth.attributes import Attributes, User
-from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST as KIND
-from master.kinds.node import ready
+from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS as KIND
+from master.resources.nodes import ready_status
 
 ADDRESS_EXTRA = "authentication.podlane.io/address"
 """Under this key `spec.extra` of a request has the address from which it came; only the server writes it."""
@@ -214,7 +214,7 @@ def _approve_client(asked: Request, user: User, nodes: Collection[Node], may: Au
     node = asked.subject.user.removeprefix(NODE_PREFIX)
     # A token is for new nodes, and for one whose certificate ended while it was off; not for taking a node's place.
     # Who may approve it has the last word anyway.
-    heard = any(one.metadata.name == node and ready(one) != "Unknown" for one in nodes)
+    heard = any(one.metadata.name == node and ready_status(one) != "Unknown" for one in nodes)
     if heard and not may(user, Attributes("approve", KIND.group, "signers", name=NODE_CLIENT)):
         return Approval(False, f"the Node {node} is there already, and is heard of")
     return Approval(True, "Auto approving kubelet client certificate after SubjectAccessReview.")

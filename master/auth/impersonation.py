@@ -1,6 +1,6 @@
 """Asking as somebody else, by the headers Impersonate-User, -Group, -Uid and -Extra-KEY. Pure.
 
-Raises `answers.Failure`.
+Raises `errors.StatusError`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import urllib.parse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from master import errors
 from master.auth.attributes import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, Attributes, User
 from master.auth.rbac import SERVICE_ACCOUNT_USER_PREFIX
-from master.wire import answers
 
 USER, GROUP, UID, EXTRA = "impersonate-user", "impersonate-group", "impersonate-uid", "impersonate-extra-"
 AUTHENTICATION = "authentication.k8s.io"
@@ -33,7 +33,7 @@ def parse_impersonation(headers: Iterable[tuple[str, str]]) -> Impersonation | N
     name = next((value for key, value in found if key == USER), "")
     if not name:
         shown = ", ".join(f"{key}: {value}" for key, value in found)
-        raise answers.bad_request(f"requested {shown} without impersonating a user")
+        raise errors.bad_request(f"requested {shown} without impersonating a user")
     groups = [value for key, value in found if key == GROUP]
     uid = next((value for key, value in found if key == UID), "")
     extra: dict[str, list[str]] = {}

@@ -12,13 +12,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from master import errors
 from master.auth.attributes import SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User
-from master.kinds.kind import AnyKind
-from master.kinds.rbac import GROUP, ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject
-from master.kinds.rbac import ClusterRoleBinding as AnyBinding
-from master.store.records import Event, Key
-from master.store.store import Store
-from master.wire import answers
+from master.resources.rbac import (
+    RBAC_GROUP,
+    ClusterRole,
+    ClusterRoleBinding,
+    PolicyRule,
+    Role,
+    RoleBinding,
+    RoleRef,
+    Subject,
+)
+from master.resources.rbac import ClusterRoleBinding as AnyBinding
+from master.resources.resource import AnyResource
+from master.storage.interface import Key, Storage, WatchEvent
 
 ANY = "*"
 SERVICE_ACCOUNT_USER_PREFIX = "system:serviceaccount:"
@@ -53,7 +61,7 @@ def decide(asked: Attributes | PathAttributes, grants: Iterable[BindingMatch]) -
 
 def role_not_found(reference: RoleRef) -> str:
     """That a role is not there."""
-    return f"{reference.kind.lower()}.{GROUP} {quoted(reference.name)} not found"
+    return f"{reference.kind.lower()}.{RBAC_GROUP} {quoted(reference.name)} not found"
 
 
 def describe_match(grant: BindingMatch) -> str:
@@ -185,7 +193,7 @@ Binding = ClusterRoleBinding | RoleBinding
 class BindingIndex:
     """What is on disk: a binding counts from when its writer has been answered."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Storage) -> None:
         self._store = store
         self._held: dict[tuple[str, str], dict[str, dict[str, tuple[Binding, Subject]]]] = {}
         """(User or Group, name) → namespace, empty for the cluster → name of the binding."""
@@ -209,7 +217,7 @@ class BindingIndex:
         record = self._store.get(key)
         return None if record is None else record.object.rules
 
-    def _follow(self, event: Event) -> None:
+    def _follow(self, event: WatchEvent) -> None:
         if event.previous is not None:
             self._drop(event.previous.object)
         if event.type != "DELETED":
@@ -248,7 +256,7 @@ class Requester:
     rules: Callable[[RoleRef, str], tuple[PolicyRule, ...] | None]
 
 
-def check_escalation(kind: AnyKind, new: Any, old: Any, giver: Requester) -> None:
+def check_escalation(kind: AnyResource, new: Any, old: Any, giver: Requester) -> None:
     """Whether the role or the binding may be written so; `old` is None if it is new."""
     if SYSTEM_MASTERS in giver.user.groups or (old is not None and _only_releases(new, old)):
         return
@@ -256,11 +264,11 @@ def check_escalation(kind: AnyKind, new: Any, old: Any, giver: Requester) -> Non
     if isinstance(new, Role | ClusterRole):
         # What a request does not name in its path, a rule cannot allow by name.
         path_name = name if old is not None else ""
-        if giver.may(Attributes("escalate", GROUP, kind.plural, namespace=namespace, name=path_name)):
+        if giver.may(Attributes("escalate", RBAC_GROUP, kind.plural, namespace=namespace, name=path_name)):
             return
         _check_held(kind, name, new.rules, namespace, giver)
         if (_is_aggregated(new) or _is_aggregated(old)) and rules_not_covered(giver.held(namespace), ALL_RULES):
-            raise answers.forbidden(kind, name, "must have cluster-admin privileges to use the aggregationRule")
+            raise errors.forbidden(kind, name, "must have cluster-admin privileges to use the aggregationRule")
         return
     reference: RoleRef = new.role_ref
     plural = f"{reference.kind.lower()}s"
@@ -268,17 +276,17 @@ def check_escalation(kind: AnyKind, new: Any, old: Any, giver: Requester) -> Non
         return
     rules = giver.rules(reference, namespace)
     if rules is None:
-        raise answers.failure(404, "NotFound", f"{plural}.{GROUP} {quoted(reference.name)} not found")
+        raise errors.status_error(404, "NotFound", f"{plural}.{RBAC_GROUP} {quoted(reference.name)} not found")
     _check_held(kind, name, rules, namespace, giver)
 
 
-def _check_held(kind: AnyKind, name: str, wanted: Sequence[PolicyRule], namespace: str, giver: Requester) -> None:
+def _check_held(kind: AnyResource, name: str, wanted: Sequence[PolicyRule], namespace: str, giver: Requester) -> None:
     missing = rules_not_covered(giver.held(namespace), wanted)
     if missing:
         user, rules = giver.user, "\n".join(sorted(map(format_rule, missing)))
         who = f"user {quoted(user.name)} (groups={quoted_list(sorted(user.groups))})"
         why = f"{who} is attempting to grant RBAC permissions not currently held:\n{rules}"
-        raise answers.forbidden(kind, name, why)
+        raise errors.forbidden(kind, name, why)
 
 
 def _is_aggregated(role: Role | ClusterRole | None) -> bool:

@@ -26,11 +26,9 @@ from api.core.auth import (
 )
 from api.meta.schema import MISSING, FieldError, quoted, without_nulls
 from api.meta.types import Object
+from master import errors
 from master.auth.attributes import Decision, User
-from master.kinds.rbac import PolicyRule
-from master.wire import answers
-
-AUTHENTICATION, AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
+from master.resources.rbac import PolicyRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,23 +109,23 @@ def _rules_status(user: User, rules: Iterable[PolicyRule]) -> RulesStatus:
 def decode_review(kind: type[Object], document: object, namespace: str) -> Object:
     """A review in a request's body, which is answered and not kept."""
     if not isinstance(document, dict):
-        raise answers.bad_request(f"the body is not a {kind.KIND}: a JSON object is accepted")
+        raise errors.bad_request(f"the body is not a {kind.KIND}: a JSON object is accepted")
     for name, wanted in (("kind", kind.KIND), ("apiVersion", kind.API_VERSION)):
         if document.get(name) not in (None, "", wanted):
-            raise answers.bad_request(f"{name} is {quoted(document[name])}; {wanted} is accepted here")
+            raise errors.bad_request(f"{name} is {quoted(document[name])}; {wanted} is accepted here")
     try:
         review = msgspec.convert(without_nulls(document), kind)
     except msgspec.ValidationError as error:
-        raise answers.bad_request(f"the body is not a {kind.KIND}: {error}") from error
+        raise errors.bad_request(f"the body is not a {kind.KIND}: {error}") from error
     found = review_problems(review)
     if found:
-        raise answers.invalid_review(kind.KIND, found)
+        raise errors.invalid_review(kind.KIND, found)
     if review.metadata.namespace not in ("", namespace):
-        raise answers.bad_request(
+        raise errors.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
     if isinstance(review, LocalSubjectAccessReview):
         access = review.spec.resource_attributes
         if access is not None and access.namespace != namespace:
-            raise answers.bad_request(f"spec.resourceAttributes.namespace must match namespace: {namespace}")
+            raise errors.bad_request(f"spec.resourceAttributes.namespace must match namespace: {namespace}")
     return review

@@ -18,11 +18,11 @@ from api.core.auth import TokenRequest
 from api.core.config import Secret
 from api.meta.schema import FieldError, quoted
 from api.meta.types import Object
+from master import errors
 from master.auth.attributes import User
 from master.auth.pki import private_pem
-from master.kinds import ALL
-from master.kinds.service_account import SERVICE_ACCOUNT, ServiceAccount
-from master.wire import answers
+from master.resources import BUILTIN
+from master.resources.configuration import SERVICE_ACCOUNTS, ServiceAccount
 from reconcile import atomic_file
 from reconcile.errors import NotReady, Refused
 
@@ -55,7 +55,7 @@ def token_claims(
         problem = FieldError(
             "spec.expirationSeconds", quoted(seconds), f"may not be less than {MIN_TOKEN_SECONDS} (10 minutes)"
         )
-        raise answers.invalid(SERVICE_ACCOUNT, meta.name, [problem])
+        raise errors.invalid(SERVICE_ACCOUNTS, meta.name, [problem])
     private: dict[str, Any] = {"namespace": meta.namespace, "serviceaccount": {"name": meta.name, "uid": meta.uid}}
     reference = spec.bound_object_ref
     if reference is not None:
@@ -63,16 +63,16 @@ def token_claims(
             problem = FieldError(
                 "spec.boundObjectRef.kind", quoted(reference.kind), f"{', '.join(BINDABLE_KINDS)} are accepted"
             )
-            raise answers.invalid(SERVICE_ACCOUNT, meta.name, [problem])
-        bindable = next(kind for kind in ALL if kind.name == reference.kind)
+            raise errors.invalid(SERVICE_ACCOUNTS, meta.name, [problem])
+        bindable = next(kind for kind in BUILTIN if kind.name == reference.kind)
         if bound is None:
-            raise answers.not_found(bindable, reference.name)
+            raise errors.not_found(bindable, reference.name)
         if reference.uid not in ("", bound.metadata.uid):
             why = (
                 f"the UID in the bound object reference ({reference.uid}) does not match the UID in record. "
                 "The object might have been deleted and then recreated"
             )
-            raise answers.conflict(bindable, reference.name, why)
+            raise errors.conflict(bindable, reference.name, why)
         private[reference.kind.lower()] = {"name": bound.metadata.name, "uid": bound.metadata.uid}
     begin = int(now.timestamp())
     return {**_common_claims(account, private, begin), "aud": list(spec.audiences) or [ISSUER], "exp": begin + seconds}

@@ -11,9 +11,9 @@ from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork, ClusterNetworkEntry
 from master.config import NetworkConfig
 from master.controllers.actions import Create, Update
-from master.kinds.namespace import LASTING
-from master.kinds.priority_class import SYSTEM_CLASSES, PriorityClass
-from master.kinds.service_cidr import ServiceCIDR, ServiceCIDRSpec
+from master.resources.namespaces import SYSTEM_NAMESPACES
+from master.resources.priority_classes import SYSTEM_CLASSES, PriorityClass
+from master.resources.services import ServiceCIDR, ServiceCIDRSpec
 
 GLOBAL_NAMESPACE = "default"
 SERVICE_CIDR_NAME = "kubernetes"
@@ -24,7 +24,7 @@ def bootstrap_objects(
 ) -> Iterator[Create | Update]:
     """The namespaces that are always there, and the ClusterNetwork `default` as the settings have it."""
     present = {namespace.metadata.name for namespace in namespaces}
-    for name in LASTING:
+    for name in SYSTEM_NAMESPACES:
         if name not in present:
             yield Create(Namespace(metadata=ObjectMeta(name=name)))
     first = wish.pools.pools[0]

@@ -22,7 +22,7 @@ from master.auth.certificate_signing import Authorize, ReservedNames
 from master.controllers.actions import Action, Update, Warn
 from master.controllers.context import Lister, Sign
 from master.controllers.network import kubernetes_service
-from master.kinds.kind import show_time
+from master.resources.metadata import format_time
 
 
 def approve_requests(
@@ -65,7 +65,7 @@ def sign_requests(
 def _with(
     item: CertificateSigningRequest, kind: str, reason: str, words: str, now: datetime.datetime
 ) -> CertificateSigningRequest:
-    moment = show_time(now)
+    moment = format_time(now)
     row = CertificateSigningRequestCondition(
         type=kind, status="True", reason=reason, message=words, last_update_time=moment, last_transition_time=moment
     )

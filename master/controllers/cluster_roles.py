@@ -11,8 +11,8 @@ from api.meta.selectors import selector
 from master.auth.bootstrap_policy import AUTO_UPDATE, BINDINGS, ROLES
 from master.auth.rbac import rules_not_covered
 from master.controllers.actions import Create, ForceDelete, Update
-from master.kinds.kind import with_metadata
-from master.kinds.rbac import AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, Subject
+from master.resources.metadata import with_metadata
+from master.resources.rbac import AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, Subject
 
 T = TypeVar("T", ClusterRole, ClusterRoleBinding)
 

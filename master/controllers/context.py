@@ -18,8 +18,7 @@ from master.allocators import AllocatorCursor
 from master.auth.certificate_signing import Authorize
 from master.config import NetworkConfig
 from master.controllers.actions import Action
-from master.store.records import Key
-from master.store.store import Store
+from master.storage.interface import Key, Storage
 
 Clock = Callable[[], datetime.datetime]
 Sign = Callable[[CertificateSigningRequest], bytes]
@@ -37,7 +36,7 @@ class ServerAddress:
 class ControllerContext:
     """The dependencies of the controllers."""
 
-    store: Store
+    store: Storage
     network: NetworkConfig
     ca_certificate: str
     """The certificate of the cluster's authority, as PEM."""

@@ -16,7 +16,7 @@ from master.auth.authentication import BOOTSTRAP_TOKEN_NAMESPACE, BOOTSTRAP_TOKE
 from master.controllers.actions import Action, ForceDelete
 from master.controllers.context import Lister
 from master.controllers.nodes import pod_gc
-from master.kinds.kind import parse_time
+from master.resources.metadata import parse_time
 
 EVENT_TTL = datetime.timedelta(hours=1)
 QUERY_TTL = datetime.timedelta(minutes=5)

@@ -18,8 +18,8 @@ from api.meta.types import Object, OwnerReference
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, WriteAction
 from master.controllers.context import SHORT_LIVED_KINDS, Lister
-from master.kinds import BY_NAME, STORED
 from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN
+from master.resources.scheme import BY_KIND, STORED
 
 Resolves = Callable[[OwnerReference, Object], bool]
 """Whether the owner that a reference of the object names can be looked for: its kind is kept, and a namespace known."""
@@ -168,7 +168,7 @@ def sync_owners(lister: Lister) -> Iterable[Action]:
 
 def owner_is_resolvable(row: OwnerReference, item: Object) -> bool:
     """Whether the owner can be looked for: its kind is kept, and its namespace is that of the object, if it has one."""
-    kind = BY_NAME.get(row.kind)
+    kind = BY_KIND.get(row.kind)
     if kind is None or row.api_version != kind.type.API_VERSION:
         return False
     return bool(item.metadata.namespace) or not kind.namespaced

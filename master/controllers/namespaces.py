@@ -13,9 +13,9 @@ from api.core.pod import Pod
 from api.meta.types import Condition, Object
 from master.controllers.actions import Action, Delete, ForceDelete, Update, WriteAction
 from master.controllers.context import Lister
-from master.kinds import BY_NAME, STORED
-from master.kinds.kind import show_time
-from master.kinds.namespace import FINALIZER
+from master.resources.metadata import format_time
+from master.resources.namespaces import KUBERNETES_FINALIZER
+from master.resources.scheme import BY_KIND, STORED
 
 
 def reconcile(
@@ -45,7 +45,7 @@ def reconcile(
 
 def _delete_contents(namespace: Namespace, now: datetime.datetime) -> Iterator[WriteAction]:
     """It goes, unless somebody else holds it."""
-    others = tuple(name for name in namespace.spec.finalizers if name != FINALIZER)
+    others = tuple(name for name in namespace.spec.finalizers if name != KUBERNETES_FINALIZER)
     if not others and not namespace.metadata.finalizers:
         yield ForceDelete(namespace)
         return
@@ -64,7 +64,7 @@ ConditionRow = tuple[str, str, str, str]
 def _remaining(items: Iterable[Object]) -> tuple[ConditionRow, ...]:
     """What is known of the end of a namespace in which these objects are left."""
     items = tuple(items)
-    kinds = Counter(f"{BY_NAME[item.KIND].plural}.{BY_NAME[item.KIND].group}" for item in items)
+    kinds = Counter(f"{BY_KIND[item.KIND].plural}.{BY_KIND[item.KIND].group}" for item in items)
     finalizers = Counter(name for item in items for name in item.metadata.finalizers)
     rest, held = _listed(kinds, "has"), _listed(finalizers, "in")
     contents: ConditionRow = (
@@ -108,7 +108,7 @@ def _with_conditions(namespace: Namespace, rows: Iterable[ConditionRow], now: da
 
 def _condition(row: ConditionRow, old: Condition | None, now: datetime.datetime) -> Condition:
     name, status, reason, message = row
-    since = old.last_transition_time if old is not None and old.status == status else show_time(now)
+    since = old.last_transition_time if old is not None and old.status == status else format_time(now)
     return Condition(type=name, status=status, reason=reason, message=message, last_transition_time=since)
 
 

@@ -20,10 +20,8 @@ from api.meta.selectors import selector
 from api.meta.types import Object, ObjectReference
 from master.controllers.actions import Action, ForceDelete, Update
 from master.controllers.context import Lister
-from master.kinds.kind import with_metadata
-from master.kinds.persistent_volume import VOLUME_FINALIZER
-from master.kinds.persistent_volume_claim import CLAIM_FINALIZER
-from master.kinds.storage_class import usual_class
+from master.resources.metadata import with_metadata
+from master.resources.volumes import CLAIM_FINALIZER, VOLUME_FINALIZER, default_class
 
 ClaimKey = tuple[str, str]
 
@@ -162,7 +160,7 @@ def _without_finalizer(item: S, finalizer: str) -> Iterator[Update | ForceDelete
 def sync_claims(lister: Lister) -> Iterable[Action]:
     """What is bound or set free now is looked at again before anything may go."""
     volumes, wishes = lister.list("PersistentVolume"), lister.list("PersistentVolumeClaim")
-    found: list[Action] = list(bind_volumes(volumes, wishes, usual_class(lister.list("StorageClass"))))
+    found: list[Action] = list(bind_volumes(volumes, wishes, default_class(lister.list("StorageClass"))))
     if not found and any(item.metadata.deletion_timestamp for item in (*volumes, *wishes)):
         found = list(release_protection(volumes, wishes, lister.list("Pod")))
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from master.admission.resource_quota import ListObjects, recount, with_used
 from master.controllers.actions import Action, Update
 from master.controllers.context import Lister
-from master.kinds.resource_quota import ResourceQuota
+from master.resources.quotas import ResourceQuota
 
 # --- what there is ----------------------------------------------------------------------------------------------------
 

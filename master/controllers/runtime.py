@@ -28,16 +28,15 @@ from master.controllers.controllers import CONTROLLERS
 from master.controllers.network import endpoints
 from master.controllers.network.endpoints import EndpointQueue
 from master.controllers.nodes.lifecycle import NodeLifecycle
-from master.kinds import BY_NAME, amounts
-from master.kinds.limit_range import LimitRange
-from master.kinds.resource_quota import ResourceQuota
-from master.kinds.service_account import ServiceAccount
+from master.errors import StatusError
 from master.registry import decoding, request, strategy
 from master.registry.decoding import random_letters
-from master.store.draft import Draft
-from master.store.records import Event as WatchEvent
-from master.store.records import Key, Put, Remove, key_of
-from master.wire.answers import Failure
+from master.resources import quantities
+from master.resources.configuration import ServiceAccount
+from master.resources.quotas import LimitRange, ResourceQuota
+from master.resources.scheme import BY_KIND
+from master.storage.interface import Delete as Remove
+from master.storage.interface import Key, Put, Transaction, WatchEvent, key_of
 from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ def _may_succeed_now(event: WatchEvent) -> bool:
         return False
     if new.spec.hard != old.spec.hard:
         return True
-    before, after = amounts.read(old.status.used), amounts.read(new.status.used)
+    before, after = quantities.parse_all(old.status.used), quantities.parse_all(new.status.used)
     return any(name in after and after[name].milli < before[name].milli for name in before)
 
 
@@ -85,7 +84,7 @@ class CreateQueue:
     the owners with a rejected create in this pass. `warnings` are rejected objects without an owner, with the reason.
     """
 
-    def __init__(self, chain: AdmissionChain, lister: Lister, draft: Draft) -> None:
+    def __init__(self, chain: AdmissionChain, lister: Lister, draft: Transaction) -> None:
         self._chain = chain
         self._lister = lister
         self.draft = draft
@@ -103,10 +102,10 @@ class CreateQueue:
         if owner is not None and self._is_backing_off(owner.uid):
             return
         item = self._with_name(action.item)
-        kind = BY_NAME[item.KIND]
+        kind = BY_KIND[item.KIND]
         try:
             item = self._chain.created(kind, default(item, kind.rules), self.draft)
-        except Failure as error:
+        except StatusError as error:
             self._reject(action.by, item, owner, error.status.message)
             return
         self.draft.put(item)
@@ -230,7 +229,7 @@ class ControllerRuntime:
     def _collect_changes(self, loop: str, actions: Iterable[Action]) -> list[Put | Remove]:
         changes: list[Put | Remove] = []
         warnings: dict[str, str] = {}
-        creates = CreateQueue(self._chain, self._lister, Draft(self._store))
+        creates = CreateQueue(self._chain, self._lister, Transaction(self._store))
         for action in actions:
             if isinstance(action, Warn):
                 warnings[action.about] = action.text
@@ -271,7 +270,7 @@ class ControllerRuntime:
         if isinstance(action, Update):
             revision = _revision(action.before)
             is_deleted = (
-                strategy.is_deletable(BY_NAME[action.item.KIND], action.item) if action.item.KIND in BY_NAME else False
+                strategy.is_deletable(BY_KIND[action.item.KIND], action.item) if action.item.KIND in BY_KIND else False
             )
             return Remove(action.item, revision) if is_deleted else Put(action.item, revision)
         item = action.item
@@ -280,7 +279,7 @@ class ControllerRuntime:
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
         node = self._lister.get("Node", node_name) if node_name else None
         options = request.DeleteOptions(propagation_policy=action.policy)
-        remaining = strategy.prepare_delete(BY_NAME[item.KIND], item, options, self._clock(), node)
+        remaining = strategy.prepare_delete(BY_KIND[item.KIND], item, options, self._clock(), node)
         return Remove(item, _revision(item)) if remaining is None else Put(remaining, _revision(item))
 
     def _reset_backoffs(self, event: WatchEvent) -> None:

@@ -13,7 +13,7 @@ from api.core.config import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
 from master.auth import service_account_tokens
 from master.controllers.actions import Action, ForceDelete, Update
 from master.controllers.context import Lister
-from master.kinds.service_account import ServiceAccount
+from master.resources.configuration import ServiceAccount
 
 TOKEN_KEY, CA_KEY, NAMESPACE_KEY = "token", "ca.crt", "namespace"
 

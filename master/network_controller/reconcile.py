@@ -25,7 +25,7 @@ from master.controllers import bootstrap, expiration
 from master.controllers.actions import Action, Create, ForceDelete, Update, Warn
 from master.controllers.network.host_subnets import reconcile_host_subnets
 from master.controllers.network.net_namespaces import reconcile_net_namespaces, separate_duplicates
-from master.kinds.host_subnet import NODE_UID
+from master.resources.cluster_network import NODE_UID_ANNOTATION
 
 SUBNETS, VNIDS = "subnets", "vnids"
 
@@ -104,7 +104,7 @@ def _overlaps(subnets: Iterable[HostSubnet]) -> Iterator[Action]:
             continue
         text = f"its subnet {subnet.subnet} overlaps {older.subnet} of {holder}: no node believes it"
         yield Warn(text, f"hostsubnet {name}")
-        if NODE_UID in subnet.metadata.annotations:
+        if NODE_UID_ANNOTATION in subnet.metadata.annotations:
             yield ForceDelete(subnet)
 
 

@@ -9,7 +9,7 @@ from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
 from master.controllers.actions import Create, Update
-from master.kinds.service_account import ServiceAccount
+from master.resources.configuration import ServiceAccount
 
 
 def reconcile_companions(

@@ -9,10 +9,11 @@ from typing import Any
 
 from api.meta.schema import UNKNOWN
 from api.validation.registry import decode, default
-from master.kinds.kind import AnyKind, with_metadata
-from master.wire import answers
-from master.wire.readable import unreadable
-from master.wire.request import Target
+from master import errors
+from master.registry.request import RequestInfo
+from master.resources.metadata import with_metadata
+from master.resources.resource import AnyResource
+from master.serialization.readable import unreadable
 
 
 def random_letters() -> str:
@@ -35,12 +36,12 @@ class DecodedObject:
 
 
 def decode_object(
-    where: Target, document: object, strictness: str, random_letters: Callable[[], str] | None = None
+    where: RequestInfo, document: object, strictness: str, random_letters: Callable[[], str] | None = None
 ) -> DecodedObject:
     """The object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName."""
     kind = where.kind
     if not isinstance(document, dict):
-        raise answers.bad_request(f"the body is not a {kind.name}: a JSON object is accepted")
+        raise errors.bad_request(f"the body is not a {kind.name}: a JSON object is accepted")
     document = _fill_name(where, check_type_meta(kind, document), random_letters)
     item, problems, warnings = decode(kind.type, document, kind.rules)
     told_of = {problem.path for problem in problems}
@@ -48,32 +49,34 @@ def decode_object(
     problems = (*problems, *(problem for problem in found if problem.path not in told_of))
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
     if unknown and strictness == "Strict":
-        raise answers.unknown_fields(kind, [problem.path for problem in unknown])
+        raise errors.unknown_fields(kind, [problem.path for problem in unknown])
     told = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
     refused = [problem for problem in problems if problem.reason != UNKNOWN]
     if refused or item is None:
         name = document["metadata"].get("name") if isinstance(document["metadata"], dict) else ""
-        with answers.warned(told):
-            raise answers.invalid(kind, name if isinstance(name, str) else "", refused)
+        with errors.with_warnings(told):
+            raise errors.invalid(kind, name if isinstance(name, str) else "", refused)
     return DecodedObject(
         with_metadata(default(item, kind.rules), managed_fields=None, self_link=""), (*told, *warnings)
     )
 
 
-def check_type_meta(kind: AnyKind, document: Mapping[str, Any]) -> dict[str, Any]:
+def check_type_meta(kind: AnyResource, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document with apiVersion and kind. Raise if it names others than the request's resource."""
     version = kind.type.API_VERSION
     if document.get("apiVersion") not in (None, "", version):
-        raise answers.bad_request(
+        raise errors.bad_request(
             f"the API version in the data ({document['apiVersion']}) does not match the expected API version "
             f"({version})"
         )
     if document.get("kind") not in (None, "", kind.name):
-        raise answers.bad_request(f'{document["kind"]} in version "{version}" cannot be handled as a {kind.name}')
+        raise errors.bad_request(f'{document["kind"]} in version "{version}" cannot be handled as a {kind.name}')
     return {**document, "apiVersion": version, "kind": kind.name}
 
 
-def _fill_name(where: Target, document: dict[str, Any], random_letters: Callable[[], str] | None) -> dict[str, Any]:
+def _fill_name(
+    where: RequestInfo, document: dict[str, Any], random_letters: Callable[[], str] | None
+) -> dict[str, Any]:
     """The document with namespace and name as the path has them, which it may leave out but not contradict."""
     given = document.get("metadata")
     if given is not None and not isinstance(given, dict):
@@ -84,7 +87,7 @@ def _fill_name(where: Target, document: dict[str, Any], random_letters: Callable
         metadata["namespace"] = where.namespace
     if where.name:
         if metadata.get("name") not in (None, "", where.name):
-            raise answers.bad_request(
+            raise errors.bad_request(
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({where.name})"
             )
         metadata["name"] = where.name
@@ -97,7 +100,7 @@ def _fill_name(where: Target, document: dict[str, Any], random_letters: Callable
 def check_namespace(given: object, wanted: str) -> None:
     """Raise the refusal of a body that names another namespace than the path; it may leave it out."""
     if given not in (None, "", wanted):
-        raise answers.bad_request(
+        raise errors.bad_request(
             f"the namespace of the provided object ({given}) does not match the namespace sent on the request "
             f"({wanted})"
         )

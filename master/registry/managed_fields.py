@@ -15,12 +15,13 @@ import msgspec
 
 from api.meta.schema import MISSING, FieldError, without_nulls
 from api.meta.types import StatusCause, StatusDetails
-from master.kinds.kind import AnyKind, with_metadata
-from master.kinds.shape import OPEN, Form, Shape
+from master import errors
+from master.errors import StatusError, status_error
 from master.registry.decoding import check_type_meta
-from master.wire import answers
-from master.wire.answers import Failure, failure
-from master.wire.request import Target
+from master.registry.request import RequestInfo
+from master.resources.merge_schema import OPEN, MergeKind, MergeSchema
+from master.resources.metadata import with_metadata
+from master.resources.resource import AnyResource
 
 Json = Any
 Path = tuple[str, ...]
@@ -42,30 +43,30 @@ _UNOWNED = frozenset(
 """What nobody owns: identity, and what the server sets."""
 
 
-def leaves(document: Mapping[str, Json], shape: Shape) -> dict[Path, Json]:
+def leaves(document: Mapping[str, Json], shape: MergeSchema) -> dict[Path, Json]:
     """Every field that can have an owner, with its value."""
     return {path: value for path, value in _leaves(document, shape, ()) if path and path not in _UNOWNED}
 
 
-def _leaves(value: Json, shape: Shape, path: Path) -> Iterator[tuple[Path, Json]]:
-    if isinstance(value, dict) and value and shape.form is not Form.ATOMIC:
+def _leaves(value: Json, shape: MergeSchema, path: Path) -> Iterator[tuple[Path, Json]]:
+    if isinstance(value, dict) and value and shape.form is not MergeKind.ATOMIC:
         for key, item in value.items():
             yield from _leaves(item, shape.at(key), (*path, f"f:{key}"))
-    elif isinstance(value, list) and value and shape.form is Form.LIST_MAP:
+    elif isinstance(value, list) and value and shape.form is MergeKind.LIST_MAP:
         for item in value:
             place = (*path, step_of(item, shape))
             yield place, _PATHS_KEY
             yield from _leaves(item, shape.item or OPEN, place)
-    elif isinstance(value, list) and value and shape.form is Form.SET:
+    elif isinstance(value, list) and value and shape.form is MergeKind.SET:
         for item in value:
             yield (*path, step_of(item, shape)), item
     else:
         yield path, value
 
 
-def step_of(item: Json, shape: Shape) -> str:
+def step_of(item: Json, shape: MergeSchema) -> str:
     """The step to an item of a list."""
-    if shape.form is Form.LIST_MAP and isinstance(item, dict):
+    if shape.form is MergeKind.LIST_MAP and isinstance(item, dict):
         keys = {key: item.get(key, KEY_DEFAULTS.get(key)) for key in sorted(shape.keys)}
         return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
     return "v:" + _compact(item)
@@ -199,7 +200,7 @@ def _format_manager(owner: FieldManager) -> dict[str, Json]:
 
 
 def apply(
-    live: dict[str, Json], wish: dict[str, Json], shape: Shape, owners: Sequence[FieldManager], me: FieldManager
+    live: dict[str, Json], wish: dict[str, Json], shape: MergeSchema, owners: Sequence[FieldManager], me: FieldManager
 ) -> Applied:
     """What an apply of `wish` by `me` makes of the live document, which is empty if there is none yet.
 
@@ -222,11 +223,11 @@ def apply(
     return Applied(document, (*left, replace(me, fields=fields, time=time)), conflicts)
 
 
-def _merge(live: Json, wish: Json, shape: Shape) -> Json:
-    if isinstance(live, dict) and isinstance(wish, dict) and shape.form is not Form.ATOMIC:
+def _merge(live: Json, wish: Json, shape: MergeSchema) -> Json:
+    if isinstance(live, dict) and isinstance(wish, dict) and shape.form is not MergeKind.ATOMIC:
         joined = {key: _merge(live[key], value, shape.at(key)) for key, value in wish.items() if key in live}
         return {**copy.deepcopy(live), **copy.deepcopy(wish), **joined}
-    if isinstance(live, list) and isinstance(wish, list) and shape.form in (Form.LIST_MAP, Form.SET):
+    if isinstance(live, list) and isinstance(wish, list) and shape.form in (MergeKind.LIST_MAP, MergeKind.SET):
         wanted = {step_of(item, shape): item for item in wish}
         known = {step_of(item, shape): item for item in live}
         inner = shape.item or OPEN
@@ -252,7 +253,7 @@ def _ancestors(path: Path) -> Iterator[Path]:
     return (path[:length] for length in range(1, len(path) + 1))
 
 
-def _remove_path(document: Json, path: Path, shape: Shape) -> None:
+def _remove_path(document: Json, path: Path, shape: MergeSchema) -> None:
     for step in path[:-1]:
         document, shape = _descend(document, step, shape)
     if isinstance(document, dict):
@@ -261,7 +262,7 @@ def _remove_path(document: Json, path: Path, shape: Shape) -> None:
         document[:] = [item for item in document if step_of(item, shape) != path[-1]]
 
 
-def _descend(document: Json, step: str, shape: Shape) -> tuple[Json, Shape]:
+def _descend(document: Json, step: str, shape: MergeSchema) -> tuple[Json, MergeSchema]:
     if isinstance(document, dict):
         name = step.removeprefix("f:")
         return document.get(name), shape.at(name)
@@ -275,7 +276,11 @@ def _descend(document: Json, step: str, shape: Shape) -> tuple[Json, Shape]:
 
 
 def track_update(
-    old: Mapping[str, Json], new: Mapping[str, Json], shape: Shape, owners: Sequence[FieldManager], me: FieldManager
+    old: Mapping[str, Json],
+    new: Mapping[str, Json],
+    shape: MergeSchema,
+    owners: Sequence[FieldManager],
+    me: FieldManager,
 ) -> tuple[FieldManager, ...]:
     """The owners after a write that was no apply: who writes owns what the write changed. `me.fields` is ignored.
 
@@ -298,15 +303,15 @@ def track_update(
 # --- who owns which field ---------------------------------------------------------------------------------------------
 
 
-def applied_fields(where: Target, document: object, manager: str) -> dict[str, Any]:
-    """The part of an apply's body that its path is about. Raises Failure if it is no body of an apply."""
+def applied_fields(where: RequestInfo, document: object, manager: str) -> dict[str, Any]:
+    """The part of an apply's body that its path is about. Raises StatusError if it is no body of an apply."""
     if not manager:
         problem = FieldError("fieldManager", '""', "is required for apply patch", MISSING)
-        raise answers.invalid_options("PatchOptions", problem)
+        raise errors.invalid_options("PatchOptions", problem)
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        raise answers.bad_request(f"the body is not a {where.kind.name}: an object with metadata is accepted")
+        raise errors.bad_request(f"the body is not a {where.kind.name}: an object with metadata is accepted")
     if document["metadata"].get("managedFields") is not None:
-        raise answers.bad_request("metadata.managedFields must be nil")
+        raise errors.bad_request("metadata.managedFields must be nil")
     wish: dict[str, Any] = without_nulls(check_type_meta(where.kind, document))  # type: ignore[assignment]
     if where.subresource == "status":
         return {key: value for key, value in wish.items() if key in ("apiVersion", "kind", "status")}
@@ -314,7 +319,7 @@ def applied_fields(where: Target, document: object, manager: str) -> dict[str, A
 
 
 def managers_after_update(
-    kind: AnyKind, old: Any, new: Any, sent: Mapping[str, Any], me: FieldManager
+    kind: AnyResource, old: Any, new: Any, sent: Mapping[str, Any], me: FieldManager
 ) -> tuple[FieldManager, ...]:
     """The owners after a write that was no apply.
 
@@ -335,7 +340,7 @@ def with_managed_fields(item: Any, owners: Sequence[FieldManager]) -> Any:
     return with_metadata(item, managed_fields=format_managers(owners) or None)
 
 
-def apply_conflict(conflicts: Sequence[Conflict]) -> Failure:
+def apply_conflict(conflicts: Sequence[Conflict]) -> StatusError:
     """409: an apply would change what others own. kubectl shows the causes and tells of --force-conflicts."""
     causes = tuple(
         StatusCause(
@@ -350,7 +355,7 @@ def apply_conflict(conflicts: Sequence[Conflict]) -> Failure:
         rows = {name: [format_path(row.path) for row in conflicts if _shown(row.owner) == name] for name in owners}
         lines = [line for name in owners for line in (f"conflicts with {name}:", *(f"- {path}" for path in rows[name]))]
         listed = f"{len(causes)} conflicts: " + "\n".join(lines)
-    return failure(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))
+    return status_error(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))
 
 
 def _shown(owner: FieldManager) -> str:

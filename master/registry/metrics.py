@@ -13,11 +13,12 @@ import msgspec
 
 from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
-from master.kinds.resource_metrics import NODE_METRICS, NodeMetrics, PodMetrics, PodStats, Summary, of_node, of_pod
-from master.store.store import Store
-from master.wire import answers, request, tables
-from master.wire.ask import Answer, Ask, Clock
-from master.wire.request import Selection
+from master import errors
+from master.registry import request
+from master.registry.request import Clock, Request, Response, Selection
+from master.resources.metrics import NODE_METRICS, NodeMetrics, PodMetrics, PodStats, Summary, node_metrics, pod_metrics
+from master.serialization import negotiation, tables
+from master.storage.interface import Storage
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class _CachedSummary:
 class MetricsReader:
     """A node that does not answer is left out, with its pods; it is not asked again for a moment either."""
 
-    def __init__(self, store: Store, nodes: KubeletReader, clock: Clock) -> None:
+    def __init__(self, store: Storage, nodes: KubeletReader, clock: Clock) -> None:
         self._store = store
         self._nodes = nodes
         self._clock = clock
@@ -54,27 +55,27 @@ class MetricsReader:
         self._asking: dict[str, asyncio.Task[Summary | None]] = {}
         self._room = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
 
-    async def answer(self, verb: str, ask: Ask) -> Answer:
-        """GET of one or of many. Raises Failure."""
-        kind, view = ask.where.kind, request.view(ask.accept)
+    async def answer(self, verb: str, ask: Request) -> Response:
+        """GET of one or of many. Raises StatusError."""
+        kind, view = ask.where.kind, negotiation.negotiate(ask.accept)
         if ask.where.subresource:
-            raise answers.no_such_path()
+            raise errors.path_not_found()
         if verb not in kind.verbs:
-            raise answers.not_allowed()
-        selection = request.selection(ask.where, ask.query, ask.visible)
+            raise errors.method_not_allowed()
+        selection = request.parse_selection(ask.where, ask.query, ask.visible)
         found = await (self._of_nodes if kind is NODE_METRICS else self._of_pods)(selection, ask.where.name)
         if ask.where.name:
             if not found:
-                raise answers.not_found(kind, ask.where.name)
-            return Answer(200, tables.shown(kind, found[0], view, self._clock()))
-        return Answer(200, self._listed(ask, found))
+                raise errors.not_found(kind, ask.where.name)
+            return Response(200, tables.encode_object(kind, found[0], view, self._clock()))
+        return Response(200, self._listed(ask, found))
 
-    def _listed(self, ask: Ask, found: list[Any]) -> bytes:
-        kind, view = ask.where.kind, request.view(ask.accept)
+    def _listed(self, ask: Request, found: list[Any]) -> bytes:
+        kind, view = ask.where.kind, negotiation.negotiate(ask.accept)
         if view.is_table:
             include, now = ask.query.get("includeObject", "Metadata"), self._clock()
-            rows = [tables.row(kind, one, view, now, include) for one in found]
-            return tables.table(view, rows, {}, tables.columns(kind))
+            rows = [tables.table_row(kind, one, view, now, include) for one in found]
+            return tables.encode_table(view, rows, {}, tables.columns(kind))
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version, "metadata": {}}
             return msgspec.json.encode(
@@ -87,7 +88,7 @@ class MetricsReader:
         nodes = [one for one in self._stored(Node.KIND) if name in ("", one.metadata.name) and _selects(selection, one)]
         told = await self._told({one.metadata.name for one in nodes})
         now = self._clock()
-        rows = (of_node(one, told[one.metadata.name], now) for one in nodes if one.metadata.name in told)
+        rows = (node_metrics(one, told[one.metadata.name], now) for one in nodes if one.metadata.name in told)
         return [one for one in rows if one is not None]
 
     async def _of_pods(self, selection: Selection, name: str) -> list[PodMetrics]:
@@ -106,7 +107,7 @@ class MetricsReader:
         now, rows = self._clock(), []
         for one in pods:
             stats = seen.get((one.spec.node_name, one.metadata.namespace, one.metadata.name))
-            metrics = None if stats is None else of_pod(one, stats, now)
+            metrics = None if stats is None else pod_metrics(one, stats, now)
             if metrics is not None:
                 rows.append(metrics)
         return rows

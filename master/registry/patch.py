@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from master.kinds.shape import OPEN, Form, Shape
+from master.resources.merge_schema import OPEN, MergeKind, MergeSchema
 
 Json = Any
 Identity = Callable[[Json], Json]
@@ -138,7 +138,7 @@ def _same(one: Json, other: Json) -> bool:
 # --- strategic merge --------------------------------------------------------------------------------------------------
 
 
-def strategic_merge_patch(target: Json, patch: Json, shape: Shape) -> Json:
+def strategic_merge_patch(target: Json, patch: Json, shape: MergeSchema) -> Json:
     """Kubernetes strategic merge, with all its directives; `shape` says which lists are joined, and by what.
 
     They are $patch, $retainKeys, $deleteFromPrimitiveList/LIST and $setElementOrder/LIST.
@@ -148,7 +148,7 @@ def strategic_merge_patch(target: Json, patch: Json, shape: Shape) -> Json:
     return _merge_map(target if isinstance(target, dict) else {}, patch, shape)
 
 
-def _merge_map(target: Mapping[str, Json], patch: Mapping[str, Json], shape: Shape) -> dict[str, Json]:
+def _merge_map(target: Mapping[str, Json], patch: Mapping[str, Json], shape: MergeSchema) -> dict[str, Json]:
     directive = patch.get("$patch", "merge")
     if directive == "replace":
         return {key: copy.deepcopy(value) for key, value in patch.items() if key != "$patch"}
@@ -184,16 +184,16 @@ def _delete_from_lists(result: dict[str, Json], patch: Mapping[str, Json]) -> No
             result[name] = [item for item in _as_list(result[name], name) if item not in _as_list(gone, key)]
 
 
-def _merge_field(result: dict[str, Json], key: str, value: Json, shape: Shape) -> None:
+def _merge_field(result: dict[str, Json], key: str, value: Json, shape: MergeSchema) -> None:
     if value is None:
         result.pop(key, None)
     elif isinstance(value, dict):
         old = result.get(key)
         result[key] = _merge_map(old if isinstance(old, dict) else {}, value, shape)
-    elif shape.form is Form.LIST_MAP and isinstance(value, list) and all(isinstance(item, dict) for item in value):
+    elif shape.form is MergeKind.LIST_MAP and isinstance(value, list) and all(isinstance(item, dict) for item in value):
         old_items = _as_list(result.get(key, []), key)
         result[key] = _ordered(_identity(shape), old_items, _merge_list(key, old_items, value, shape), value)
-    elif shape.form is Form.SET and isinstance(value, list):
+    elif shape.form is MergeKind.SET and isinstance(value, list):
         old_items = _as_list(result.get(key, []), key)
         merged = old_items + [item for item in value if item not in old_items]
         result[key] = _ordered(_identity(shape), old_items, merged, value)
@@ -201,7 +201,7 @@ def _merge_field(result: dict[str, Json], key: str, value: Json, shape: Shape) -
         result[key] = copy.deepcopy(value)
 
 
-def _merge_list(name: str, target: list[Json], patch: list[dict[str, Json]], shape: Shape) -> list[Json]:
+def _merge_list(name: str, target: list[Json], patch: list[dict[str, Json]], shape: MergeSchema) -> list[Json]:
     by, inner = shape.keys[0], shape.item or OPEN
     if any(item.get("$patch") == "replace" for item in patch):
         return [_merge_map({}, item, inner) for item in patch if item.get("$patch") != "replace"]
@@ -236,7 +236,7 @@ def _ordered(identity: Identity, before: list[Json], after: list[Json], order: l
     return result + named + others
 
 
-def _identity(shape: Shape) -> Identity:
+def _identity(shape: MergeSchema) -> Identity:
     by = shape.keys[0] if shape.keys else None
     return lambda item: item.get(by) if by is not None and isinstance(item, dict) else item
 

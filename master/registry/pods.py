@@ -17,46 +17,47 @@ from api.core.node import Binding
 from api.core.pod import FINAL_PHASES, Pod
 from api.meta.schema import without_nulls
 from api.meta.types import Condition, Object, StatusCause, StatusDetails
-from master.kinds.kind import AnyKind, show_time
-from master.kinds.pod import POD, is_ready
-from master.kinds.pod_disruption_budget import ALWAYS, POD_DISRUPTION_BUDGET, PodDisruptionBudget
+from master import errors
+from master.registry import request, strategy
 from master.registry import request as registry_request
-from master.registry import strategy
-from master.registry.request import DeleteOptions
+from master.registry.request import DeleteOptions, Request, Response
 from master.resources.disruption_budgets import (
+    ALWAYS,
     DISRUPTION_ALLOWED,
+    POD_DISRUPTION_BUDGETS,
     SYNC_FAILED,
+    PodDisruptionBudget,
     covers,
     with_condition,
     with_disruption_target,
 )
-from master.store.records import Key, Put, Record, Remove
-from master.store.store import Store
-from master.wire import answers, request
-from master.wire.ask import Answer, Ask
+from master.resources.metadata import format_time
+from master.resources.pods import PODS, is_pod_ready
+from master.resources.resource import AnyResource
+from master.storage.interface import Delete, Key, Put, Record, Storage
 
 # --- binding ----------------------------------------------------------------------------------------------------------
 
 
-def bind(kind: AnyKind, pod: Pod, binding: Binding, now: datetime.datetime) -> Pod:
+def bind(kind: AnyResource, pod: Pod, binding: Binding, now: datetime.datetime) -> Pod:
     """The pod, placed on the node that the binding names."""
     name, found, target = pod.metadata.name, binding.metadata, binding.target
     if found.name not in ("", name):
-        raise answers.bad_request("name in URL does not match name in Binding object")
+        raise errors.bad_request("name in URL does not match name in Binding object")
     if target is None or target.kind not in ("", "Node") or not target.name:
-        raise answers.bad_request("the Binding has no target of kind Node with a name")
+        raise errors.bad_request("the Binding has no target of kind Node with a name")
     if found.uid not in ("", pod.metadata.uid):
-        raise answers.other_uid(kind, name, found.uid, pod.metadata.uid)
+        raise errors.uid_conflict(kind, name, found.uid, pod.metadata.uid)
     if pod.metadata.deletion_timestamp:
-        raise answers.conflict(kind, name, "the pod is being deleted and cannot be assigned to a node")
+        raise errors.conflict(kind, name, "the pod is being deleted and cannot be assigned to a node")
     if pod.spec.node_name:
-        raise answers.conflict(kind, name, f"the pod is already assigned to node {pod.spec.node_name!r}")
+        raise errors.conflict(kind, name, f"the pod is already assigned to node {pod.spec.node_name!r}")
     return with_node(pod, target.name, now)
 
 
 def with_node(pod: Pod, node: str, now: datetime.datetime) -> Pod:
     """The pod on that node, with the condition that says so."""
-    scheduled = Condition(type="PodScheduled", status="True", last_transition_time=show_time(now))
+    scheduled = Condition(type="PodScheduled", status="True", last_transition_time=format_time(now))
     conditions = (*(row for row in pod.status.conditions if row.type != "PodScheduled"), scheduled)
     return msgspec.structs.replace(
         pod,
@@ -87,13 +88,13 @@ def decode_eviction(name: str, document: Any) -> Eviction:
     try:
         found = msgspec.convert(without_nulls(document), Eviction)
     except msgspec.ValidationError as error:
-        raise answers.bad_request(f"the body is not an Eviction: {error}") from error
+        raise errors.bad_request(f"the body is not an Eviction: {error}") from error
     if found.kind not in ("", Eviction.KIND) or found.api_version not in EVICTION_VERSIONS:
-        raise answers.bad_request(
+        raise errors.bad_request(
             f"the body is a {found.kind} of {found.api_version}; Eviction of policy/v1 is accepted"
         )
     if found.metadata.name != name:
-        raise answers.bad_request("name in URL does not match name in Eviction object")
+        raise errors.bad_request("name in URL does not match name in Eviction object")
     return found
 
 
@@ -106,7 +107,7 @@ def budget_after_eviction(
     covering = [budget for budget in budgets if covers(budget, pod)]
     if len(covering) > 1:
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-        raise answers.failure(500, "", message)
+        raise errors.status_error(500, "", message)
     if not covering or _costs_nothing(pod, covering[0]):
         return None
     (budget,) = covering
@@ -117,7 +118,7 @@ def budget_after_eviction(
 
 def _costs_nothing(pod: Pod, budget: PodDisruptionBudget) -> bool:
     """A pod that is not healthy costs nothing, where the budget says so or enough others are."""
-    if is_ready(pod):
+    if is_pod_ready(pod):
         return False
     status = budget.status
     enough = status.current_healthy >= status.desired_healthy > 0
@@ -157,16 +158,16 @@ def _no_disruption_reason(budget: PodDisruptionBudget) -> str:
     return f"The disruption budget {name} does not allow evicting pods currently"
 
 
-def _too_many_requests(why: str, seconds: int = 0) -> answers.Failure:
+def _too_many_requests(why: str, seconds: int = 0) -> errors.StatusError:
     """429. Without seconds it is the client that decides how long it waits, as kubectl tells its user."""
     details = StatusDetails(causes=(StatusCause(reason=BUDGET_CAUSE, message=why),), retry_after_seconds=seconds)
     message = "Cannot evict pod as it would violate the pod's disruption budget."
-    return answers.failure(429, "TooManyRequests", message, details)
+    return errors.status_error(429, "TooManyRequests", message, details)
 
 
-def _budget_forbids(name: str, why: str, cause: str) -> answers.Failure:
+def _budget_forbids(name: str, why: str, cause: str) -> errors.StatusError:
     words = f"The disruption budget {name} does not allow evicting pods currently: {cause}"
-    return answers.forbidden(POD_DISRUPTION_BUDGET, name, why, [StatusCause(reason=BUDGET_CAUSE, message=words)])
+    return errors.forbidden(POD_DISRUPTION_BUDGETS, name, why, [StatusCause(reason=BUDGET_CAUSE, message=words)])
 
 
 def with_eviction_condition(pod: Pod, now: datetime.datetime) -> Pod:
@@ -175,45 +176,45 @@ def with_eviction_condition(pod: Pod, now: datetime.datetime) -> Pod:
 
 
 class PodActions:
-    """Raises `answers.Failure`, and NotReady when the store refuses."""
+    """Raises `errors.StatusError`, and NotReady when the store refuses."""
 
-    def __init__(self, store: Store, clock: Callable[[], datetime.datetime]) -> None:
+    def __init__(self, store: Storage, clock: Callable[[], datetime.datetime]) -> None:
         self._store = store
         self._clock = clock
 
-    async def bind(self, ask: Ask) -> Answer:
+    async def bind(self, ask: Request) -> Response:
         """POST pods/NAME/binding, and POST bindings, where only the body names the pod."""
         try:
             binding = msgspec.convert(ask.document, Binding)
         except msgspec.ValidationError as error:
-            raise answers.bad_request(f"the body is not a Binding: {error}") from error
+            raise errors.bad_request(f"the body is not a Binding: {error}") from error
         old = self._old(ask.where.namespace, ask.where.name or binding.metadata.name)
-        pod = bind(POD, old.object, binding, self._clock())
+        pod = bind(PODS, old.object, binding, self._clock())
         if not request.dry_run(ask.query):
             await self._store.write(Put(pod, expect=old.revision))
-        return Answer(201, answers.encode(answers.success(code=201)))
+        return Response(201, errors.encode_status(errors.success(code=201)))
 
-    async def evict(self, ask: Ask) -> Answer:
+    async def evict(self, ask: Request) -> Response:
         """POST pods/NAME/eviction. The budget is drawn on in the write that ends the pod."""
         now, old = self._clock(), self._old(ask.where.namespace, ask.where.name)
         options = decode_eviction(ask.where.name, ask.document).delete_options or registry_request.DeleteOptions()
         pod: Pod = old.object
-        strategy.check_preconditions(POD, pod, options)
+        strategy.check_preconditions(PODS, pod, options)
         budgets = (r.object for r in self._store.scan_latest(PodDisruptionBudget.KIND, pod.metadata.namespace))
         budget = budget_after_eviction(pod, budgets, now)
         left = self._ended(with_eviction_condition(pod, now), options, now)
         if not (request.dry_run(ask.query) or options.dry_run):
             spent = [] if budget is None else [Put(budget, expect=int(budget.metadata.resource_version))]
-            end = Remove(pod, expect=old.revision) if left is None else Put(left, expect=old.revision)
+            end = Delete(pod, expect=old.revision) if left is None else Put(left, expect=old.revision)
             await self._store.write(end, *spent)
-        return Answer(201, answers.encode(answers.success(code=201)))
+        return Response(201, errors.encode_status(errors.success(code=201)))
 
     def _ended(self, pod: Pod, options: registry_request.DeleteOptions, now: datetime.datetime) -> Any:
         node = self._store.latest(Key("Node", "", pod.spec.node_name)) if pod.spec.node_name else None
-        return strategy.prepare_delete(POD, pod, options, now, None if node is None else node.object)
+        return strategy.prepare_delete(PODS, pod, options, now, None if node is None else node.object)
 
     def _old(self, namespace: str, name: str) -> Record:
         record = self._store.latest(Key(Pod.KIND, namespace, name))
         if record is None:
-            raise answers.not_found(POD, name)
+            raise errors.not_found(PODS, name)
         return record

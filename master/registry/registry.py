@@ -12,32 +12,38 @@ import msgspec
 from api.core.pod import Pod
 from api.meta.schema import FORBIDDEN, FieldError
 from api.meta.types import Object
+from master import errors
 from master.admission.certificate_requests import set_condition_times, set_requester
 from master.admission.chain import AdmissionChain
 from master.auth.attributes import User
-from master.kinds.conversions import seen
-from master.kinds.kind import AnyKind, show_time
-from master.kinds.shape import Shape, shape_of
-from master.registry import decoding, managed_fields, patch, scale, strategy
+from master.registry import decoding, managed_fields, patch, request, scale, strategy
 from master.registry.decoding import random_letters
 from master.registry.managed_fields import FieldManager
-from master.registry.request import DeleteOptions
+from master.registry.request import (
+    Clock,
+    ContinueToken,
+    DeleteOptions,
+    Request,
+    Response,
+    Selection,
+    parse_delete_options,
+)
 from master.registry.scale import Scale
-from master.store.draft import Draft
-from master.store.records import Expired, Key, Put, Record, Remove
-from master.store.store import Store
-from master.wire import answers, bodies, request, tables
-from master.wire.ask import Answer, Ask, Clock, delete_options
-from master.wire.request import Page, Selection, View
+from master.resources.merge_schema import MergeSchema, merge_schema_of
+from master.resources.metadata import format_time
+from master.resources.resource import AnyResource
+from master.serialization import negotiation, tables
+from master.serialization.negotiation import View
+from master.storage.interface import Compacted, Delete, Key, Put, Record, Storage, Transaction, WatchEvent
 
 
 class Gate(Protocol):
-    """Who may do what, where the path of a request does not say all. Both raise Failure."""
+    """Who may do what, where the path of a request does not say all. Both raise StatusError."""
 
-    def check(self, user: User, verb: str, ask: Ask) -> None:
+    def check(self, user: User, verb: str, ask: Request) -> None:
         """Whether the user may do that with the objects of the path."""
 
-    def guard(self, kind: AnyKind, new: Any, old: Any, user: User, part: str = "") -> None:
+    def guard(self, kind: AnyResource, new: Any, old: Any, user: User, part: str = "") -> None:
         """Whether the user may make (`old` is None) or change an object so, or only that part of it."""
 
 
@@ -45,9 +51,9 @@ GENERATED_NAME_TRIES = 8
 
 
 class Registry:
-    """All operations on objects. Raises `answers.Failure`, and NotReady when the store refuses."""
+    """All operations on objects. Raises `errors.StatusError`, and NotReady when the store refuses."""
 
-    def __init__(self, store: Store, clock: Clock, chain: AdmissionChain, gate: Gate) -> None:
+    def __init__(self, store: Storage, clock: Clock, chain: AdmissionChain, gate: Gate) -> None:
         self._store = store
         self._clock = clock
         self._gate = gate
@@ -55,73 +61,75 @@ class Registry:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def get(self, ask: Ask) -> Answer:
+    def get(self, ask: Request) -> Response:
         """One object."""
-        view = request.view(ask.accept)
+        view = negotiation.negotiate(ask.accept)
         record = self._store.get(ask.key)
         if record is None:
-            raise answers.not_found(ask.where.kind, ask.where.name)
-        record = seen(ask.where.kind, record)
+            raise errors.not_found(ask.where.kind, ask.where.name)
+        record = convert_record(ask.where.kind, record)
         if view is View.OBJECT:
-            return Answer(200, record.data)
+            return Response(200, record.data)
         return self._answer(200, ask, record.object)
 
-    def list_all(self, ask: Ask) -> Answer:
+    def list_all(self, ask: Request) -> Response:
         """All that are selected, or a page of them, in one revision."""
-        selection, view = request.selection(ask.where, ask.query, ask.visible), request.view(ask.accept)
-        limit, token = request.number(ask.query, "limit"), ask.query.get("continue", "")
+        selection, view = request.parse_selection(ask.where, ask.query, ask.visible), negotiation.negotiate(ask.accept)
+        limit, token = request.int_param(ask.query, "limit"), ask.query.get("continue", "")
         asked = self._revision(ask.query, paged=bool(token))
-        page = request.read_page(token) if token else None
-        revision = asked if page is None or page.rv == request.NEWEST else page.rv
+        page = request.decode_continue(token) if token else None
+        revision = asked if page is None or page.rv == request.INCONSISTENT else page.rv
         records = self._scan(selection, revision, page)
         if page is not None:
             records = records[bisect.bisect_right(records, tuple(page.after), key=_place) :]
         most = limit if limit and ask.query.get("resourceVersion") != "0" else len(records)
-        views = (seen(selection.kind, record) for record in records)
+        views = (convert_record(selection.kind, record) for record in records)
         shown = list(itertools.islice((record for record in views if selection.takes(record)), most + 1))
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if len(shown) > most:
             shown.pop()
-            metadata["continue"] = request.write_page(Page(revision, _place(shown[-1])))
+            metadata["continue"] = request.encode_continue(ContinueToken(revision, _place(shown[-1])))
             if selection.everything:
                 metadata["remainingItemCount"] = len(records) - most
-        return Answer(200, self._listed(ask, shown, metadata, view))
+        return Response(200, self._listed(ask, shown, metadata, view))
 
-    def _scan(self, selection: Selection, revision: int, page: Page | None) -> list[Record]:
+    def _scan(self, selection: Selection, revision: int, page: ContinueToken | None) -> list[Record]:
         try:
             return self._store.scan_at(selection.kind.stored, selection.namespace, revision)
-        except Expired as error:
+        except Compacted as error:
             if page is None:
-                raise answers.expired("The resourceVersion for the provided list is too old.") from error
-            raise answers.expired_page(request.write_page(Page(request.NEWEST, page.after))) from error
+                raise errors.expired("The resourceVersion for the provided list is too old.") from error
+            raise errors.continue_expired(
+                request.encode_continue(ContinueToken(request.INCONSISTENT, page.after))
+            ) from error
 
     def _revision(self, query: Mapping[str, str], *, paged: bool) -> int:
-        """The revision that a list shows. Raises Failure."""
-        match, asked = query.get("resourceVersionMatch", ""), request.number(query, "resourceVersion")
+        """The revision that a list shows. Raises StatusError."""
+        match, asked = query.get("resourceVersionMatch", ""), request.int_param(query, "resourceVersion")
         if match not in ("", "Exact", "NotOlderThan"):
-            raise answers.bad_request(f"resourceVersionMatch is {match!r}; Exact and NotOlderThan are accepted")
+            raise errors.bad_request(f"resourceVersionMatch is {match!r}; Exact and NotOlderThan are accepted")
         if match and asked is None:
             why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
             problem = FieldError("resourceVersionMatch", "given", why, FORBIDDEN)
-            raise answers.invalid_options("ListOptions", problem)
+            raise errors.invalid_options("ListOptions", problem)
         if match == "Exact" and asked == 0:
             why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-            raise answers.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", why, FORBIDDEN))
+            raise errors.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", why, FORBIDDEN))
         if "sendInitialEvents" in query:
             why = "sendInitialEvents is forbidden for list"
-            raise answers.invalid_options("ListOptions", FieldError("sendInitialEvents", "given", why, FORBIDDEN))
+            raise errors.invalid_options("ListOptions", FieldError("sendInitialEvents", "given", why, FORBIDDEN))
         if paged and asked:
-            raise answers.bad_request("resourceVersion is not accepted together with continue")
+            raise errors.bad_request("resourceVersion is not accepted together with continue")
         if asked is not None and asked > self._store.revision:
-            raise answers.too_large_version(asked, self._store.revision)
+            raise errors.resource_version_too_large(asked, self._store.revision)
         return asked if match == "Exact" and asked else self._store.revision
 
-    def _listed(self, ask: Ask, records: list[Record], metadata: Mapping[str, Any], view: View) -> bytes:
+    def _listed(self, ask: Request, records: list[Record], metadata: Mapping[str, Any], view: View) -> bytes:
         kind = ask.where.kind
         if view.is_table:
             include, now = ask.query.get("includeObject", "Metadata"), self._clock()
-            rows = [tables.row(kind, record.object, view, now, include) for record in records]
-            return tables.table(view, rows, metadata, tables.columns(kind))
+            rows = [tables.table_row(kind, record.object, view, now, include) for record in records]
+            return tables.encode_table(view, rows, metadata, tables.columns(kind))
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version}
             items = [msgspec.json.encode(tables.metadata_only(record.object, view.api_version)) for record in records]
@@ -133,30 +141,30 @@ class Registry:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    async def create(self, ask: Ask) -> Answer:
+    async def create(self, ask: Request) -> Response:
         """A new object."""
         if ask.where.name:
-            raise answers.not_allowed()
+            raise errors.method_not_allowed()
         return await self._create(ask, ask.document, ())
 
-    async def _create(self, ask: Ask, document: Any, owners: Sequence[FieldManager]) -> Answer:
+    async def _create(self, ask: Request, document: Any, owners: Sequence[FieldManager]) -> Response:
         where, dry = ask.where, request.dry_run(ask.query)
         if where.kind.refusal:
-            raise answers.not_allowed(where.kind.refusal)
+            raise errors.method_not_allowed(where.kind.refusal)
         if where.kind.namespaced and not where.namespace:
-            raise answers.bad_request(f"{where.kind.plural} are made in a namespace: none is given in the path")
-        strictness = request.strictness(ask.query)
+            raise errors.bad_request(f"{where.kind.plural} are made in a namespace: none is given in the path")
+        strictness = request.field_validation(ask.query)
         for _ in range(GENERATED_NAME_TRIES):
             body = decoding.decode_object(where, document, strictness, random_letters)
             name = body.item.metadata.name
             if self._store.latest(Key(where.kind.stored, where.namespace, name)) is None:
                 break
             if not body.item.metadata.generate_name or document["metadata"].get("name"):
-                raise answers.already_exists(where.kind, name)
+                raise errors.already_exists(where.kind, name)
         else:
-            raise answers.already_exists(where.kind, name)
-        draft = Draft(self._store)
-        with answers.warned(body.warnings):
+            raise errors.already_exists(where.kind, name)
+        draft = Transaction(self._store)
+        with errors.with_warnings(body.warnings):
             self._gate.guard(where.kind, body.item, None, ask.user)
             begun = self._chain.created(where.kind, set_requester(body.item, ask.user, ask.address), draft)
             item = managed_fields.with_managed_fields(begun, owners)
@@ -165,20 +173,20 @@ class Registry:
             item = where.kind.seen(kept)
         return self._answer(201, ask, item, body.warnings)
 
-    async def update(self, ask: Ask) -> Answer:
+    async def update(self, ask: Request) -> Response:
         """Another object in place of the one there is, or another status; of some kinds a new one."""
         kind = ask.where.kind
         if kind.made_by_update and not ask.where.subresource and self._store.latest(ask.key) is None:
             self._gate.check(ask.user, "create", ask)
-            body = decoding.decode_object(ask.where, ask.document, request.strictness(ask.query))
+            body = decoding.decode_object(ask.where, ask.document, request.field_validation(ask.query))
             if body.item.metadata.uid:
-                raise answers.other_uid(kind, ask.where.name, body.item.metadata.uid, "")
+                raise errors.uid_conflict(kind, ask.where.name, body.item.metadata.uid, "")
             return await self._create(ask, ask.document, ())
         return await self._replace(ask, ask.document, self._old(ask))
 
-    async def patch(self, ask: Ask) -> Answer:
+    async def patch(self, ask: Request) -> Response:
         """A part of the object changed."""
-        if ask.content_type == bodies.APPLY_PATCH:
+        if ask.content_type == negotiation.APPLY_PATCH:
             return await self._apply(ask)
         old = self._old(ask)
         before = msgspec.json.decode(old.data)
@@ -186,35 +194,35 @@ class Registry:
         before["metadata"].setdefault("managedFields", [])
         return await self._replace(ask, _patched(ask, before, ask.where.kind.shape), old)
 
-    async def _apply(self, ask: Ask) -> Answer:
+    async def _apply(self, ask: Request) -> Response:
         """The fields of the body are as it says, and belong to who applies it; the object is made if there is none."""
         kind, record = ask.where.kind, self._latest(ask.where.kind, ask.key)
         if record is None and ask.where.subresource:
-            raise answers.not_found(kind, ask.where.name)
+            raise errors.not_found(kind, ask.where.name)
         wish = managed_fields.applied_fields(ask.where, ask.document, ask.query.get("fieldManager", ""))
         live = {} if record is None else msgspec.json.decode(record.data)
         me = self._owner(ask, managed_fields.APPLY)
         result = managed_fields.apply(live, wish, kind.shape, managed_fields.managers_in(live), me)
-        if result.conflicts and not request.flag(ask.query, "force"):
+        if result.conflicts and not request.bool_param(ask.query, "force"):
             raise managed_fields.apply_conflict(result.conflicts)
         if record is None:
             self._gate.check(ask.user, "create", ask)
             return await self._create(ask, result.document, result.owners)
         return await self._replace(ask, result.document, record, result.owners)
 
-    def _owner(self, ask: Ask, operation: str) -> FieldManager:
-        version, now = ask.where.kind.type.API_VERSION, show_time(self._clock())
+    def _owner(self, ask: Request, operation: str) -> FieldManager:
+        version, now = ask.where.kind.type.API_VERSION, format_time(self._clock())
         return FieldManager(ask.manager, operation, ask.where.subresource, version, now, frozenset())
 
     async def _replace(
-        self, ask: Ask, document: Any, old: Record, owners: Sequence[FieldManager] | None = None
-    ) -> Answer:
+        self, ask: Request, document: Any, old: Record, owners: Sequence[FieldManager] | None = None
+    ) -> Response:
         """`owners` are those after an apply."""
         kind, dry = ask.where.kind, request.dry_run(ask.query)
-        part, draft = ask.where.subresource, Draft(self._store)
+        part, draft = ask.where.subresource, Transaction(self._store)
         wish = document if part else kind.settled(document, old.object)
-        body = decoding.decode_object(ask.where, wish, request.strictness(ask.query))
-        with answers.warned(body.warnings):
+        body = decoding.decode_object(ask.where, wish, request.field_validation(ask.query))
+        with errors.with_warnings(body.warnings):
             if part:
                 self._gate.guard(kind, body.item, old.object, ask.user, part)
                 new = set_condition_times(
@@ -233,28 +241,28 @@ class Registry:
         item = new if dry else await self._put(kind, new, old, draft.puts)
         return self._answer(200, ask, item, body.warnings)
 
-    async def _put(self, kind: AnyKind, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:
+    async def _put(self, kind: AnyResource, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:
         if new == old.object:
             await self._store.write()
             return old.object
         if strategy.is_deletable(kind.keeper, kind.kept(new)):
-            (kept,) = await self._store.write(Remove(kind.kept(new), expect=old.revision))
+            (kept,) = await self._store.write(Delete(kind.kept(new), expect=old.revision))
         else:
             kept, *_ = await self._store.write(Put(kind.kept(new), expect=old.revision), *beside)
         return kind.seen(kept)
 
-    async def scale(self, verb: str, ask: Ask) -> Answer:
+    async def scale(self, verb: str, ask: Request) -> Response:
         """GET, PUT and PATCH of the subresource scale."""
         kind, old = ask.where.kind, self._old(ask)
         assert kind.scaling is not None
         before = scale.scale_of(kind.scaling, old.object)
         if verb == "get":
-            return Answer(200, msgspec.json.encode(before))
-        if ask.content_type == bodies.APPLY_PATCH:
-            raise answers.unsupported_patch()
+            return Response(200, msgspec.json.encode(before))
+        if ask.content_type == negotiation.APPLY_PATCH:
+            raise errors.unsupported_patch()
         document = ask.document
         if verb == "patch":
-            document = _patched(ask, msgspec.to_builtins(before), shape_of(Scale))
+            document = _patched(ask, msgspec.to_builtins(before), merge_schema_of(Scale))
         wish = scale.with_scale(kind.scaling, old.object, scale.decode_scale(kind, ask.where.name, document))
         new = strategy.prepare_update(kind, wish, old.object)
         owners = managed_fields.managers_after_update(
@@ -262,26 +270,26 @@ class Registry:
         )
         new = managed_fields.with_managed_fields(new, owners)
         item = new if request.dry_run(ask.query) else await self._put(kind, new, old)
-        return Answer(200, msgspec.json.encode(scale.scale_of(kind.scaling, item)))
+        return Response(200, msgspec.json.encode(scale.scale_of(kind.scaling, item)))
 
     # --- deleting --------------------------------------------------------------------------------------------------
 
-    async def delete(self, ask: Ask) -> Answer:
+    async def delete(self, ask: Request) -> Response:
         """The object goes, at once or in its time."""
-        options, dry = delete_options(ask), request.dry_run(ask.query)
+        options, dry = parse_delete_options(ask), request.dry_run(ask.query)
         old, kind = self._old(ask), ask.where.kind
         strategy.check_preconditions(kind, old.object, options)
         item, gone = await self._delete(kind, old, options, dry=dry or bool(options.dry_run))
         if gone and kind.name not in ("Pod", "Namespace", "PersistentVolume"):
-            details = answers.about(kind, item.metadata.name, item.metadata.uid)
-            return Answer(200, answers.encode(answers.success(details)))
+            details = errors.details_of(kind, item.metadata.name, item.metadata.uid)
+            return Response(200, errors.encode_status(errors.success(details)))
         return self._answer(200, ask, item)
 
-    async def delete_all(self, ask: Ask) -> Answer:
+    async def delete_all(self, ask: Request) -> Response:
         """All objects that are selected go."""
-        selection, options = request.selection(ask.where, ask.query, ask.visible), delete_options(ask)
+        selection, options = request.parse_selection(ask.where, ask.query, ask.visible), parse_delete_options(ask)
         kind, dry = ask.where.kind, request.dry_run(ask.query) or bool(options.dry_run)
-        found = (seen(kind, record) for record in self._store.scan_latest(kind.stored, ask.where.namespace))
+        found = (convert_record(kind, record) for record in self._store.scan_latest(kind.stored, ask.where.namespace))
         records = [record for record in found if selection.takes(record)]
         items = []
         for record in records:
@@ -290,9 +298,9 @@ class Registry:
                 item, _ = await self._delete(kind, newest, options, dry=dry)
                 items.append(Record(record.key, newest.revision, msgspec.json.encode(item), kind.type, item))
         metadata = {"resourceVersion": str(self._store.revision)}
-        return Answer(200, self._listed(ask, items, metadata, request.view(ask.accept)))
+        return Response(200, self._listed(ask, items, metadata, negotiation.negotiate(ask.accept)))
 
-    async def _delete(self, kind: AnyKind, old: Record, options: DeleteOptions, *, dry: bool) -> tuple[Any, bool]:
+    async def _delete(self, kind: AnyResource, old: Record, options: DeleteOptions, *, dry: bool) -> tuple[Any, bool]:
         """The object as it is left, and whether it is gone."""
         item = old.object
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
@@ -302,30 +310,30 @@ class Registry:
         if dry:
             return left, kept is None
         if kept is None:
-            (last,) = await self._store.write(Remove(kind.kept(item), expect=old.revision))
+            (last,) = await self._store.write(Delete(kind.kept(item), expect=old.revision))
             return kind.seen(last), True
         return await self._put(kind, left, old), False
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
-    def _old(self, ask: Ask) -> Record:
+    def _old(self, ask: Request) -> Record:
         record = self._latest(ask.where.kind, ask.key)
         if record is None:
-            raise answers.not_found(ask.where.kind, ask.where.name)
+            raise errors.not_found(ask.where.kind, ask.where.name)
         return record
 
-    def _latest(self, kind: AnyKind, key: Key) -> Record | None:
+    def _latest(self, kind: AnyResource, key: Key) -> Record | None:
         """The newest revision in the form of that kind."""
         record = self._store.latest(key)
-        return None if record is None else seen(kind, record)
+        return None if record is None else convert_record(kind, record)
 
     def _latest_object(self, key: Key) -> Any:
         record = self._store.latest(key)
         return None if record is None else record.object
 
-    def _answer(self, code: int, ask: Ask, item: Object, warnings: tuple[str, ...] = ()) -> Answer:
-        view, include = request.view(ask.accept), ask.query.get("includeObject", "Metadata")
-        return Answer(code, tables.shown(ask.where.kind, item, view, self._clock(), include), warnings)
+    def _answer(self, code: int, ask: Request, item: Object, warnings: tuple[str, ...] = ()) -> Response:
+        view, include = negotiation.negotiate(ask.accept), ask.query.get("includeObject", "Metadata")
+        return Response(code, tables.encode_object(ask.where.kind, item, view, self._clock(), include), warnings)
 
 
 def _place(record: Record) -> tuple[str, str]:
@@ -333,12 +341,28 @@ def _place(record: Record) -> tuple[str, str]:
     return record.key.namespace, record.key.name
 
 
-def _patched(ask: Ask, before: Any, shape: Shape) -> Any:
+def _patched(ask: Request, before: Any, shape: MergeSchema) -> Any:
     try:
-        if ask.content_type == bodies.MERGE_PATCH:
+        if ask.content_type == negotiation.MERGE_PATCH:
             return patch.merge_patch(before, ask.document)
-        if ask.content_type == bodies.STRATEGIC_PATCH:
+        if ask.content_type == negotiation.STRATEGIC_PATCH:
             return patch.strategic_merge_patch(before, ask.document, shape)
         return patch.json_patch(before, ask.document)
     except patch.InvalidPatch as error:
-        raise answers.unpatchable(str(error)) from error
+        raise errors.invalid_patch(str(error)) from error
+
+
+def convert_record(kind: AnyResource, record: Record) -> Record:
+    """A revision as objects of this kind look; that of a kind which is stored is as it is."""
+    if kind.conversion is None:
+        return record
+    item = kind.seen(record.object)
+    return Record(record.key, record.revision, msgspec.json.encode(item), kind.type, item)
+
+
+def convert_event(kind: AnyResource, event: WatchEvent) -> WatchEvent:
+    """The same for what happens to it."""
+    if kind.conversion is None:
+        return event
+    previous = None if event.previous is None else convert_record(kind, event.previous)
+    return WatchEvent(event.type, convert_record(kind, event.record), previous)

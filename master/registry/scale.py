@@ -8,8 +8,9 @@ import msgspec
 
 from api.meta.schema import FieldError, quoted, without_nulls
 from api.meta.types import Object, ObjectMeta, Value
-from master.kinds.kind import AnyKind, Scaling
-from master.wire import answers
+from master import errors
+from master.resources.resource import AnyResource
+from master.resources.resource import Scale as Scaling
 
 
 class ScaleSpec(Value, frozen=True):
@@ -53,25 +54,25 @@ def scale_of(scaling: Scaling[Any], item: Any) -> Scale:
     )
 
 
-def decode_scale(kind: AnyKind, name: str, document: Any) -> Scale:
-    """The Scale in a body. Raises `answers.Failure`."""
+def decode_scale(kind: AnyResource, name: str, document: Any) -> Scale:
+    """The Scale in a body. Raises `errors.StatusError`."""
     try:
         scale = msgspec.convert(without_nulls(document), Scale)
     except msgspec.ValidationError as error:
-        raise answers.bad_request(f"the body is not a Scale: {error}") from error
+        raise errors.bad_request(f"the body is not a Scale: {error}") from error
     if scale.kind not in ("", Scale.KIND) or scale.api_version not in ("", Scale.API_VERSION):
-        raise answers.bad_request(
+        raise errors.bad_request(
             f"the body is a {scale.kind} of {scale.api_version}; Scale of autoscaling/v1 is accepted"
         )
     if scale.metadata.name not in ("", name):
-        raise answers.bad_request(
+        raise errors.bad_request(
             f"the name of the object ({scale.metadata.name}) does not match the name on the URL ({name})"
         )
     if scale.spec.replicas >= 1 << 31:
-        raise answers.bad_request(f"spec.replicas is {scale.spec.replicas}; up to {(1 << 31) - 1} are accepted")
+        raise errors.bad_request(f"spec.replicas is {scale.spec.replicas}; up to {(1 << 31) - 1} are accepted")
     if scale.spec.replicas < 0:
         problem = FieldError("spec.replicas", quoted(scale.spec.replicas), "must be greater than or equal to 0")
-        raise answers.invalid(kind, name, [problem])
+        raise errors.invalid(kind, name, [problem])
     return scale
 
 

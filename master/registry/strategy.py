@@ -16,10 +16,11 @@ from api.core.pod import FINAL_PHASES, Pod
 from api.meta.schema import FORBIDDEN, FieldError, quoted
 from api.meta.types import Object
 from api.validation.registry import immutable
-from master.kinds.kind import AnyKind, parse_time, show_time, with_metadata
-from master.kinds.namespace import LASTING
+from master import errors
 from master.registry.request import DeleteOptions, Preconditions
-from master.wire import answers
+from master.resources.metadata import format_time, parse_time, with_metadata
+from master.resources.namespaces import SYSTEM_NAMESPACES
+from master.resources.resource import AnyResource
 
 DEFAULT_GRACE_SECONDS = 30
 """Seconds that a pod has for its end if it does not say."""
@@ -37,18 +38,18 @@ PROPAGATION_FINALIZERS = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": OR
 # --- create and update ------------------------------------------------------------------------------------------------
 
 
-def prepare_create(kind: AnyKind, item: Any, uid: str, now: datetime.datetime) -> Any:
+def prepare_create(kind: AnyResource, item: Any, uid: str, now: datetime.datetime) -> Any:
     """The object as it begins."""
     if isinstance(item, Pod) and item.spec.ephemeral_containers:
         why = "they are added to a pod that there is, through its subresource ephemeralcontainers"
-        raise answers.invalid(
+        raise errors.invalid(
             kind, item.metadata.name, [FieldError("spec.ephemeralContainers", "given", why, FORBIDDEN)]
         )
     begun = with_metadata(
         item,
         uid=uid,
         resource_version="",
-        creation_timestamp=show_time(now),
+        creation_timestamp=format_time(now),
         generation=1 if kind.spec is not None else 0,
         deletion_timestamp=None,
         deletion_grace_period_seconds=None,
@@ -56,7 +57,7 @@ def prepare_create(kind: AnyKind, item: Any, uid: str, now: datetime.datetime) -
     return kind.on_create(begun)
 
 
-def prepare_update(kind: AnyKind, new: Any, old: Any) -> Any:
+def prepare_update(kind: AnyResource, new: Any, old: Any) -> Any:
     """The object after an update of all but its status."""
     _check_identity(kind, new, old)
     new = kind.on_update(_with_old_metadata(new, old), old)
@@ -66,34 +67,34 @@ def prepare_update(kind: AnyKind, new: Any, old: Any) -> Any:
         why = "no new finalizers can be added if the object is being deleted"
         problems.append(FieldError("metadata.finalizers", quoted(added), why, FORBIDDEN))
     if problems:
-        raise answers.invalid(kind, old.metadata.name, problems)
+        raise errors.invalid(kind, old.metadata.name, problems)
     return _with_next_generation(kind, new, old)
 
 
-def _with_next_generation(kind: AnyKind, new: Any, old: Any) -> Any:
+def _with_next_generation(kind: AnyResource, new: Any, old: Any) -> Any:
     """With the next generation, if what counts has changed."""
     if kind.spec is None or kind.spec(new) == kind.spec(old):
         return new
     return with_metadata(new, generation=old.metadata.generation + 1)
 
 
-def prepare_subresource_update(kind: AnyKind, name: str, new: Any, old: Any) -> Any:
+def prepare_subresource_update(kind: AnyResource, name: str, new: Any, old: Any) -> Any:
     """The object after an update of the part that the subresource of that name is, and of nothing else."""
     subresource = kind.subresource(name)
     if subresource is None or subresource.part is None:
-        raise answers.no_such_path()
+        raise errors.path_not_found()
     _check_identity(kind, new, old)
     item, problems = subresource.part(new, old)
     if problems:
-        raise answers.invalid(kind, old.metadata.name, list(problems))
+        raise errors.invalid(kind, old.metadata.name, list(problems))
     return _with_next_generation(kind, item, old)
 
 
-def _check_identity(kind: AnyKind, new: Any, old: Any) -> None:
+def _check_identity(kind: AnyResource, new: Any, old: Any) -> None:
     if new.metadata.resource_version not in ("", "0", old.metadata.resource_version):
-        raise answers.conflict(kind, old.metadata.name)
+        raise errors.conflict(kind, old.metadata.name)
     if new.metadata.uid not in ("", old.metadata.uid):
-        raise answers.other_uid(kind, old.metadata.name, new.metadata.uid, old.metadata.uid)
+        raise errors.uid_conflict(kind, old.metadata.name, new.metadata.uid, old.metadata.uid)
 
 
 def _with_old_metadata(new: Any, old: Any) -> Any:
@@ -112,12 +113,12 @@ def _with_old_metadata(new: Any, old: Any) -> Any:
     )
 
 
-def is_deletable(kind: AnyKind, item: Any) -> bool:
+def is_deletable(kind: AnyResource, item: Any) -> bool:
     """Whether an object that is being deleted has nothing left to wait for."""
     return bool(item.metadata.deletion_timestamp) and not item.metadata.finalizers and not kind.held(item)
 
 
-def check_preconditions(kind: AnyKind, item: Object, options: DeleteOptions) -> None:
+def check_preconditions(kind: AnyResource, item: Object, options: DeleteOptions) -> None:
     """Raise the conflict if the object is not the one that was meant."""
     wanted, found = options.preconditions or Preconditions(), item.metadata
     if wanted.uid is not None and wanted.uid != found.uid:
@@ -125,17 +126,17 @@ def check_preconditions(kind: AnyKind, item: Object, options: DeleteOptions) -> 
             f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({found.uid}). "
             "The object might have been deleted and then recreated"
         )
-        raise answers.other_object(kind, found.name, why)
+        raise errors.precondition_failed(kind, found.name, why)
     if wanted.resource_version is not None and wanted.resource_version != found.resource_version:
         why = (
             f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the ResourceVersion "
             f"in record ({found.resource_version}). The object might have been modified"
         )
-        raise answers.other_object(kind, found.name, why)
+        raise errors.precondition_failed(kind, found.name, why)
 
 
 def prepare_delete(
-    kind: AnyKind, item: Any, options: DeleteOptions, now: datetime.datetime, node: Node | None = None
+    kind: AnyResource, item: Any, options: DeleteOptions, now: datetime.datetime, node: Node | None = None
 ) -> Any | None:
     """What a delete leaves of an object: the object marked for its end, or None if it goes at once.
 
@@ -156,7 +157,7 @@ def prepare_delete(
     return _with_deletion_timestamp(item, since - datetime.timedelta(seconds=before - grace), grace)
 
 
-def _propagation_policy(kind: AnyKind, options: DeleteOptions) -> str:
+def _propagation_policy(kind: AnyResource, options: DeleteOptions) -> str:
     if options.propagation_policy or options.orphan_dependents is None:
         return options.propagation_policy or ("Orphan" if kind.orphans else BACKGROUND)
     return "Orphan" if options.orphan_dependents else BACKGROUND
@@ -165,7 +166,7 @@ def _propagation_policy(kind: AnyKind, options: DeleteOptions) -> str:
 def _with_policy_finalizer(item: Any, policy: str) -> Any:
     if policy not in PROPAGATION_FINALIZERS:
         accepted = ", ".join(PROPAGATION_FINALIZERS)
-        raise answers.bad_request(f"propagationPolicy is {quoted(policy)}; {accepted} are accepted")
+        raise errors.bad_request(f"propagationPolicy is {quoted(policy)}; {accepted} are accepted")
     finalizer = PROPAGATION_FINALIZERS[policy]
     if not finalizer or finalizer in item.metadata.finalizers:
         return item
@@ -173,16 +174,16 @@ def _with_policy_finalizer(item: Any, policy: str) -> Any:
 
 
 def _with_deletion_timestamp(item: Any, end: datetime.datetime, grace: int) -> Any:
-    return with_metadata(item, deletion_timestamp=show_time(end), deletion_grace_period_seconds=grace)
+    return with_metadata(item, deletion_timestamp=format_time(end), deletion_grace_period_seconds=grace)
 
 
-def _prepare_namespace_delete(kind: AnyKind, item: Any, now: datetime.datetime) -> Any:
-    if item.metadata.name in LASTING:
-        raise answers.forbidden(kind, item.metadata.name, "this namespace may not be deleted")
+def _prepare_namespace_delete(kind: AnyResource, item: Any, now: datetime.datetime) -> Any:
+    if item.metadata.name in SYSTEM_NAMESPACES:
+        raise errors.forbidden(kind, item.metadata.name, "this namespace may not be deleted")
     if item.metadata.deletion_timestamp:
         return item
     ending = msgspec.structs.replace(item, status=NamespaceStatus(phase="Terminating"))
-    return with_metadata(ending, deletion_timestamp=show_time(now))
+    return with_metadata(ending, deletion_timestamp=format_time(now))
 
 
 def _grace_seconds(pod: Pod, options: DeleteOptions, node: Node | None) -> int:

@@ -1,1 +1,100 @@
-"""Declarations of resources: one file for each family of kinds."""
+"""Declarations of the resources that the server knows, one file per family of kinds. Pure."""
+
+from __future__ import annotations
+
+from master.resources.autoscaling import HORIZONTAL_POD_AUTOSCALERS, HORIZONTAL_POD_AUTOSCALERS_V1
+from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS
+from master.resources.cluster_network import CLUSTER_NETWORKS, HOST_SUBNETS, NET_NAMESPACES
+from master.resources.configuration import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
+from master.resources.cron_jobs import CRON_JOBS, CRON_JOBS_V1BETA1
+from master.resources.csi import CSI_DRIVERS, CSI_NODES, CSI_STORAGE_CAPACITIES
+from master.resources.daemon_sets import DAEMON_SETS
+from master.resources.deployments import DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS
+from master.resources.disruption_budgets import POD_DISRUPTION_BUDGETS, POD_DISRUPTION_BUDGETS_V1BETA1
+from master.resources.events import EVENTS, EVENTS_V1
+from master.resources.ingresses import INGRESS_CLASSES, INGRESSES
+from master.resources.jobs import JOBS
+from master.resources.namespaces import NAMESPACES, PROJECTS
+from master.resources.network_policies import EGRESS_NETWORK_POLICIES, NETWORK_POLICIES
+from master.resources.nodes import LEASES, NODE_QUERYS, NODES, RUNTIME_CLASSES
+from master.resources.pod_template import POD_TEMPLATES
+from master.resources.pods import POD_ADDRESSS, PODS
+from master.resources.priority_classes import PRIORITY_CLASSES
+from master.resources.quotas import LIMIT_RANGES, RESOURCE_QUOTAS
+from master.resources.rbac import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
+from master.resources.resource import AnyResource
+from master.resources.resource_claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from master.resources.resource_slices import RESOURCE_SLICES
+from master.resources.services import ENDPOINT_SLICES, ENDPOINT_SLICES_V1BETA1, ENDPOINTS, SERVICE_CIDRS, SERVICES
+from master.resources.stateful_sets import CONTROLLER_REVISIONS, STATEFUL_SETS
+from master.resources.unsupported import UNSUPPORTED
+from master.resources.volume_attachments import VOLUME_ATTACHMENTS
+from master.resources.volumes import (
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    VOLUME_ATTRIBUTES_CLASSES,
+)
+
+BUILTIN: tuple[AnyResource, ...] = (
+    NAMESPACES,
+    NODES,
+    PODS,
+    CLUSTER_NETWORKS,
+    HOST_SUBNETS,
+    NET_NAMESPACES,
+    NODE_QUERYS,
+    POD_ADDRESSS,
+    PROJECTS,
+    EVENTS,
+    EVENTS_V1,
+    LEASES,
+    CONFIG_MAPS,
+    SECRETS,
+    PERSISTENT_VOLUMES,
+    PERSISTENT_VOLUME_CLAIMS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    ENDPOINTS,
+    ENDPOINT_SLICES,
+    ENDPOINT_SLICES_V1BETA1,
+    REPLICATION_CONTROLLERS,
+    REPLICA_SETS,
+    DEPLOYMENTS,
+    CONTROLLER_REVISIONS,
+    DAEMON_SETS,
+    STATEFUL_SETS,
+    POD_DISRUPTION_BUDGETS,
+    POD_DISRUPTION_BUDGETS_V1BETA1,
+    JOBS,
+    CRON_JOBS,
+    CRON_JOBS_V1BETA1,
+    LIMIT_RANGES,
+    RESOURCE_QUOTAS,
+    ROLES,
+    CLUSTER_ROLES,
+    ROLE_BINDINGS,
+    CLUSTER_ROLE_BINDINGS,
+    PRIORITY_CLASSES,
+    RUNTIME_CLASSES,
+    STORAGE_CLASSES,
+    VOLUME_ATTRIBUTES_CLASSES,
+    VOLUME_ATTACHMENTS,
+    CSI_DRIVERS,
+    CSI_NODES,
+    CSI_STORAGE_CAPACITIES,
+    POD_TEMPLATES,
+    NETWORK_POLICIES,
+    INGRESSES,
+    INGRESS_CLASSES,
+    SERVICE_CIDRS,
+    EGRESS_NETWORK_POLICIES,
+    HORIZONTAL_POD_AUTOSCALERS,
+    HORIZONTAL_POD_AUTOSCALERS_V1,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_SLICES,
+    DEVICE_CLASSES,
+    CERTIFICATE_SIGNING_REQUESTS,
+    *UNSUPPORTED,
+)

@@ -1,16 +1,175 @@
-"""PodDisruptionBudgets: the pods that they cover, and their conditions. Pure."""
+"""PodDisruptionBudget (v1 and v1beta1), the pods that it covers, and conditions of disruption. Pure.
+
+Components of Kubernetes before 1.21 use policy/v1beta1. An empty selector selects no pods in that version, and all pods
+in v1.
+"""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
+from typing import Annotated
 
 from msgspec.structs import replace
 
 from api.core.pod import Pod
-from api.meta.selectors import selector
-from api.meta.types import Condition, StatusCondition
-from master.kinds.kind import show_time
-from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetStatus
+from api.meta.schema import FieldError, quoted, unsupported_values
+from api.meta.selectors import LabelSelector, LabelSelectorRequirement, check_selector, selector
+from api.meta.types import Condition, Object, StatusCondition, Value, merge_keys
+from api.validation.registry import KindRules
+from master.resources.metadata import format_time
+from master.resources.pod_template import int_or_percent, validate_int_or_percent
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource, Version
+
+IF_HEALTHY, ALWAYS = "IfHealthyBudget", "AlwaysAllow"
+
+
+class PodDisruptionBudgetSpec(Value, frozen=True):
+    """Either `minAvailable` or `maxUnavailable`: a number of pods, or a part in percent.
+
+    A selector that is empty takes every pod of the project, one that is left out takes none.
+    `unhealthyPodEvictionPolicy` is IfHealthyBudget (the default) or AlwaysAllow.
+    """
+
+    min_available: int | str | None = None
+    selector: LabelSelector | None = None
+    max_unavailable: int | str | None = None
+    unhealthy_pod_eviction_policy: str | None = None
+
+
+class PodDisruptionBudgetStatus(Value, frozen=True, omit_defaults=False):
+    """`disruptedPods`: pods that somebody has promised to end, with the time of the promise (RFC 3339)."""
+
+    observed_generation: int = 0
+    disrupted_pods: dict[str, str] = {}
+    disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    expected_pods: int = 0
+    conditions: Annotated[tuple[StatusCondition, ...], merge_keys("type")] = ()
+
+
+class PodDisruptionBudget(Object, frozen=True):
+    """Evictions of the pods that it selects are refused while too few of them are healthy."""
+
+    API_VERSION = "policy/v1"
+    KIND = "PodDisruptionBudget"
+
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+def _validate_disruption_budget(item: PodDisruptionBudget) -> Iterator[FieldError]:
+    spec = item.spec
+    if spec.min_available is not None and spec.max_unavailable is not None:
+        found = quoted({"minAvailable": spec.min_available, "maxUnavailable": spec.max_unavailable})
+        yield FieldError("spec", found, "minAvailable and maxUnavailable cannot be both set")
+    for name, value in (("minAvailable", spec.min_available), ("maxUnavailable", spec.max_unavailable)):
+        if wrong := _int_or_percent_problem(value):
+            yield FieldError(f"spec.{name}", quoted(value), wrong)
+    yield from check_selector("spec.selector", spec.selector or LabelSelector())
+    policy = spec.unhealthy_pod_eviction_policy
+    yield from unsupported_values(("spec.unhealthyPodEvictionPolicy", policy or "", (IF_HEALTHY, ALWAYS)))
+
+
+def _int_or_percent_problem(value: int | str | None) -> str:
+    """What is wrong with a number of pods; empty if nothing."""
+    if isinstance(value, int):
+        return "" if value >= 0 else "must be greater than or equal to 0"
+    if any(validate_int_or_percent("", value)):
+        return "must be an integer or percentage (e.g '5%')"
+    return "" if int_or_percent(value, 100, up=False) <= 100 else "must not be greater than 100%"
+
+
+def _disruption_budget_cells(item: PodDisruptionBudget, now: datetime.datetime) -> tuple[object, ...]:
+    spec = item.spec
+    return (
+        item.metadata.name,
+        "N/A" if spec.min_available is None else str(spec.min_available),
+        "N/A" if spec.max_unavailable is None else str(spec.max_unavailable),
+        item.status.disruptions_allowed,
+        age(item.metadata.creation_timestamp, now),
+    )
+
+
+POD_DISRUPTION_BUDGETS = Resource(
+    type=PodDisruptionBudget,
+    plural="poddisruptionbudgets",
+    singular="poddisruptionbudget",
+    namespaced=True,
+    short=("pdb",),
+    columns=(
+        NAME,
+        Column("Min Available", "How many pods must be healthy."),
+        Column("Max Unavailable", "How many pods may be missing."),
+        Column("Allowed Disruptions", "How many pods may be evicted now.", "integer"),
+        AGE,
+    ),
+    cells=_disruption_budget_cells,
+    on_create=lambda item: replace(item, status=PodDisruptionBudgetStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=KindRules(check=_validate_disruption_budget),
+)
+
+EVERY_POD = LabelSelector(
+    match_expressions=(
+        LabelSelectorRequirement(
+            key="pdb.kubernetes.io/deprecated-v1beta1-empty-selector-match", operator="DoesNotExist"
+        ),
+    )
+)
+"""Takes every pod, as Kubernetes says it in this form."""
+
+
+class PodDisruptionBudgetV1beta1(Object, frozen=True):
+    """Evictions of the pods that it selects are refused while too few of them are healthy."""
+
+    API_VERSION = "policy/v1beta1"
+    KIND = "PodDisruptionBudget"
+
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+def _disruption_budget_v1beta1_from_stored(item: PodDisruptionBudget) -> PodDisruptionBudgetV1beta1:
+    spec = replace(item.spec, selector=EVERY_POD) if item.spec.selector == LabelSelector() else item.spec
+    return PodDisruptionBudgetV1beta1(metadata=item.metadata, spec=spec, status=item.status)
+
+
+def _disruption_budget_v1beta1_to_stored(item: PodDisruptionBudgetV1beta1) -> PodDisruptionBudget:
+    found, spec = item.spec.selector, item.spec
+    if found == EVERY_POD:
+        spec = replace(spec, selector=LabelSelector())
+    elif found == LabelSelector():
+        spec = replace(spec, selector=None)
+    return PodDisruptionBudget(metadata=item.metadata, spec=spec, status=item.status)
+
+
+def _validate_disruption_budget_v1beta1(item: PodDisruptionBudgetV1beta1) -> Iterator[FieldError]:
+    yield from POD_DISRUPTION_BUDGETS.rules.check(_disruption_budget_v1beta1_to_stored(item))
+
+
+POD_DISRUPTION_BUDGETS_V1BETA1 = Resource(
+    type=PodDisruptionBudgetV1beta1,
+    plural=POD_DISRUPTION_BUDGETS.plural,
+    singular=POD_DISRUPTION_BUDGETS.singular,
+    namespaced=True,
+    short=POD_DISRUPTION_BUDGETS.short,
+    columns=POD_DISRUPTION_BUDGETS.columns,
+    cells=lambda item, now: POD_DISRUPTION_BUDGETS.cells(_disruption_budget_v1beta1_to_stored(item), now),
+    on_create=lambda item: replace(item, status=PodDisruptionBudgetStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=KindRules(check=_validate_disruption_budget_v1beta1),
+    conversion=Version(
+        POD_DISRUPTION_BUDGETS, _disruption_budget_v1beta1_from_stored, _disruption_budget_v1beta1_to_stored
+    ),
+)
+
 
 DISRUPTION_ALLOWED = "DisruptionAllowed"
 SUFFICIENT_PODS, INSUFFICIENT_PODS, SYNC_FAILED = "SufficientPods", "InsufficientPods", "SyncFailed"
@@ -30,7 +189,7 @@ def with_disruption_target(pod: Pod, reason: str, message: str, now: datetime.da
     if any(row.type == DISRUPTION_TARGET and row.status == "True" for row in pod.status.conditions):
         return pod
     row = Condition(
-        type=DISRUPTION_TARGET, status="True", reason=reason, message=message, last_transition_time=show_time(now)
+        type=DISRUPTION_TARGET, status="True", reason=reason, message=message, last_transition_time=format_time(now)
     )
     others = (other for other in pod.status.conditions if other.type != DISRUPTION_TARGET)
     return replace(pod, status=replace(pod.status, conditions=(*others, row)))
@@ -54,6 +213,6 @@ def budget_conditions(
         reason=reason,
         message=message,
         observed_generation=status.observed_generation,
-        last_transition_time=old.last_transition_time if old and old.status == good else show_time(now),
+        last_transition_time=old.last_transition_time if old and old.status == good else format_time(now),
     )
     return (*(other for other in status.conditions if other.type != DISRUPTION_ALLOWED), row)

@@ -1,8 +1,35 @@
-"""Metadata of objects: controllers and owner references. Pure."""
+"""Metadata of objects: replacing parts of it, timestamps, owner references. Pure."""
 
 from __future__ import annotations
 
-from api.meta.types import Object, ObjectMeta, OwnerReference
+import datetime
+from typing import Any
+
+import msgspec
+
+from api.meta.types import O, Object, ObjectMeta, OwnerReference
+
+
+def with_metadata(item: O, **changes: Any) -> O:
+    """The object with some of its metadata replaced."""
+    metadata: ObjectMeta = msgspec.structs.replace(item.metadata, **changes)
+    return msgspec.structs.replace(item, metadata=metadata)
+
+
+def parse_time(text: str | None) -> datetime.datetime | None:
+    """An RFC 3339 time; None if there is none or it is none."""
+    if not text:
+        return None
+    try:
+        parsed = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)
+
+
+def format_time(moment: datetime.datetime) -> str:
+    """A time as objects carry it."""
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def controller_of(meta: ObjectMeta) -> OwnerReference | None:

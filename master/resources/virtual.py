@@ -1,8 +1,9 @@
-"""Resources that are created and answered, and never stored: reviews. Pure."""
+"""Resources that are created and answered, and never stored: reviews, Binding, ProjectRequest. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from api.core.auth import (
     LocalSubjectAccessReview,
@@ -13,7 +14,9 @@ from api.core.auth import (
     TokenReview,
 )
 from api.meta.types import Object
-from master.auth.reviews import AUTHENTICATION, AUTHORIZATION
+from master.resources import namespaces
+
+AUTHENTICATION, AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
 
 REVIEW_KINDS: Mapping[tuple[str, str], type[Object]] = {
     (AUTHENTICATION, "tokenreviews"): TokenReview,
@@ -26,3 +29,29 @@ REVIEW_KINDS: Mapping[tuple[str, str], type[Object]] = {
 """(group, plural) of every review."""
 
 REVIEW_RESOURCES = {kind: place for place, kind in REVIEW_KINDS.items()}
+
+
+class VirtualResource(NamedTuple):
+    """What is only asked for, and never kept."""
+
+    plural: str
+    kind: str
+    namespaced: bool = False
+    verbs: tuple[str, ...] = ("create",)
+
+
+VIRTUAL_RESOURCES: dict[str, tuple[VirtualResource, ...]] = {
+    "": (VirtualResource("bindings", "Binding", namespaced=True),),
+    namespaces.PROJECT_GROUP: (
+        VirtualResource(namespaces.PROJECT_REQUESTS, namespaces.ProjectRequest.KIND, verbs=("create", "list")),
+    ),
+    **{
+        group: tuple(
+            VirtualResource(plural, kind.KIND, namespaced=kind.KIND.startswith("Local"))
+            for (of, plural), kind in REVIEW_KINDS.items()
+            if of == group
+        )
+        for group in (AUTHENTICATION, AUTHORIZATION)
+    },
+}
+"""By group; all of version v1."""

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from master.wire import answers, discovery, openapi
+from master import errors
+from master.server import discovery, openapi
 
 
 def handle(http: web.Request, unready: Callable[[], str]) -> web.Response:
-    """Answer a GET of a path that names no object. Raises Failure."""
+    """Answer a GET of a path that names no object. Raises StatusError."""
     path = http.path.rstrip("/") or "/"
     if path == "/metrics":
         # Its library takes 1 MB, which a master need not have before somebody asks.
@@ -68,7 +69,7 @@ def with_etag(http: web.Request, document: object | None, content_type: str) -> 
 def _cached_bytes(http: web.Request, body: bytes | None, content_type: str) -> web.Response:
     """A document that changes only with the program: clients that have it already get 304."""
     if body is None:
-        raise answers.no_such_path()
+        raise errors.path_not_found()
     tag = f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"'
     headers = {"ETag": tag, "Vary": "Accept", "Cache-Control": "public, max-age=0", "Content-Type": content_type}
     if http.headers.get("If-None-Match") == tag:

@@ -15,6 +15,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from api.meta.types import Object
+from master import errors
 from master.admission.chain import AdmissionChain
 from master.auth import reviews, service_account_tokens
 from master.auth.attributes import READ_VERBS, Attributes, PathAttributes, User
@@ -23,22 +24,21 @@ from master.auth.authorization import Authorizer
 from master.auth.pki import Authority
 from master.auth.service_account_tokens import TokenSigner
 from master.config import DEFAULT_SERVICE_CONFIG, ServiceConfig
-from master.kinds import MADE, project
-from master.kinds.kind import SCALE
-from master.registry import projects
+from master.registry import projects, request
 from master.registry.metrics import MetricsReader
 from master.registry.pods import PodActions
 from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
-from master.resources import virtual
-from master.server import handlers, nonresource, watch
+from master.registry.request import Clock, Request, RequestInfo, Response
+from master.resources import namespaces, virtual
+from master.resources.resource import SCALE
+from master.resources.scheme import COMPUTED
+from master.serialization import negotiation
+from master.server import handlers, nonresource, request_info, watch
 from master.server.proxy.kubelet_client import KubeletClient
 from master.server.proxy.pod_streams import PodStreams
-from master.store.store import Store
-from master.wire import answers, bodies, passing, request
-from master.wire.ask import Answer, Ask, Clock
-from master.wire.passing import Passage
-from master.wire.request import Target
+from master.server.request_info import ProxyTarget
+from master.storage.interface import Storage
 from reconcile.errors import NotReady
 from reconcile.listener import Limits, Listener
 
@@ -52,7 +52,7 @@ class ServerDependencies:
     `address` is that by which others reach it, `nodes` leads to the servers of the nodes.
     """
 
-    store: Store
+    store: Storage
     authority: Authority
     tokens: TokenSigner
     clock: Clock
@@ -126,35 +126,35 @@ class Server:
     async def _handle(self, http: web.Request) -> web.StreamResponse:
         try:
             return await self._answer(http)
-        except answers.Failure as failure:
+        except errors.StatusError as failure:
             return _error_response(failure)
         except NotReady as error:
-            return _error_response(answers.unavailable(str(error)))
+            return _error_response(errors.service_unavailable(str(error)))
         except (asyncio.CancelledError, ConnectionError):
             raise
         except Exception:
             log.exception("request failed", extra={"method": http.method, "path": http.path})
-            return _error_response(answers.failure(500, "InternalError", "the server failed; its log says more"))
+            return _error_response(errors.status_error(500, "InternalError", "the server failed; its log says more"))
 
     async def _answer(self, http: web.Request) -> web.StreamResponse:
         certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
         caller = self._callers.user(certificate, http.headers.get("Authorization", ""))
         user = self._rights.disguised(caller, http.headers.items())
-        passage = passing.passage(http.rel_url.raw_path)
+        passage = request_info.resolve_proxy(http.rel_url.raw_path)
         if passage is not None:
             return await self._pass(http, user, passage)
-        where = request.target(http.path)
+        where = request_info.resolve_path(http.path)
         if where is not None:
             return await self._objects_answer(http, user, where, _address(http) if user is caller else "")
-        review = request.review(http.path)
+        review = request_info.resolve_review(http.path)
         if review is not None:
             return await self._review(http, user, *review)
         if http.path == projects.PROJECT_REQUESTS_PATH:
             return await self._project_request(http, user)
-        self._rights.check_attributes(user, PathAttributes(request.path_verb(http.method), http.path))
+        self._rights.check_attributes(user, PathAttributes(request_info.path_verb(http.method), http.path))
         answer = self._page(http)
         if http.method not in ("GET", "HEAD"):
-            raise answers.not_allowed()
+            raise errors.method_not_allowed()
         return answer
 
     def _page(self, http: web.Request) -> web.Response:
@@ -165,17 +165,19 @@ class Server:
             return nonresource.json_answer(tokens.configuration(f"https://{self._parts.address}:{self.port}"))
         return nonresource.handle(http, self._parts.unready)
 
-    async def _pass(self, http: web.Request, user: User, passage: Passage) -> web.StreamResponse:
-        self._rights.check(user, request.VERBS.get(http.method, ""), Ask(passage.where, {}, user=user))
+    async def _pass(self, http: web.Request, user: User, passage: ProxyTarget) -> web.StreamResponse:
+        self._rights.check(user, request.METHOD_VERBS.get(http.method, ""), Request(passage.where, {}, user=user))
         return await self._through.serve(http, passage)
 
-    async def _objects_answer(self, http: web.Request, user: User, where: Target, address: str) -> web.StreamResponse:
-        verb = request.verb(http.method, where, http.query)
+    async def _objects_answer(
+        self, http: web.Request, user: User, where: RequestInfo, address: str
+    ) -> web.StreamResponse:
+        verb = request.request_verb(http.method, where, http.query)
         content_type = _content_type(http)
-        manager = request.owner(http.query, http.headers)
+        manager = request.field_manager(http.query, http.headers)
         visible = self._rights.visible(user, where.kind)
         accept = http.headers.get("Accept", "")
-        ask = Ask(where, http.query, accept, content_type, manager, user, visible, address=address)
+        ask = Request(where, http.query, accept, content_type, manager, user, visible, address=address)
         if not user.node:
             # The body of somebody who may do nothing is not even read.
             self._rights.check(user, verb, ask)
@@ -184,13 +186,13 @@ class Server:
             ask = replace(ask, document=await self._document(http, content_type))
         if user.node:
             self._rights.check(user, verb, ask)
-        if verb == "watch" and (http.method == "HEAD" or where.kind in MADE):
-            raise answers.not_allowed()
+        if verb == "watch" and (http.method == "HEAD" or where.kind in COMPUTED):
+            raise errors.method_not_allowed()
         if verb == "watch":
             return await self.watches.serve(http, watch.parse_watch_options(ask))
         try:
             answer = await self._operate(verb, ask)
-        except answers.Failure:
+        except errors.StatusError:
             if verb not in READ_VERBS:
                 # It may rest on writes that are on their way to the disk: who looks again must see them.
                 await self._store.write()
@@ -198,16 +200,16 @@ class Server:
         headers = CIMultiDict([("Cache-Control", "no-cache, private"), *_warnings(answer.warnings)])
         return web.Response(status=answer.code, body=answer.body, content_type="application/json", headers=headers)
 
-    async def _operate(self, verb: str, ask: Ask) -> Answer:
+    async def _operate(self, verb: str, ask: Request) -> Response:
         kind, name = ask.where.kind, ask.where.subresource
-        if kind in MADE:
+        if kind in COMPUTED:
             return await self._metrics.answer(verb, ask)
         subresource = kind.subresource(name)
         if name and (subresource is None or subresource.through):
             # What leads through has been let through before, if its path was written as it is written by everybody.
-            raise answers.no_such_path()
+            raise errors.path_not_found()
         if subresource is not None and verb not in subresource.verbs:
-            raise answers.not_allowed()
+            raise errors.method_not_allowed()
         if name == SCALE:
             return await self._objects.scale(verb, ask)
         if subresource is not None and subresource.part is None:
@@ -222,12 +224,12 @@ class Server:
             "deletecollection": self._objects.delete_all,
         }
         if verb not in operations or (verb in ("update", "patch") and not ask.where.name):
-            raise answers.not_allowed()
+            raise errors.method_not_allowed()
         if verb == "deletecollection" and kind.namespaced and not ask.where.namespace:
-            raise answers.not_allowed()
+            raise errors.method_not_allowed()
         # Of what nobody can make, who changes or deletes one is told that there is none.
         if not (name or kind.refusal or verb in ("create", *kind.verbs)):
-            raise answers.not_allowed()
+            raise errors.method_not_allowed()
         return await operations[verb](ask)
 
     async def _document(self, http: web.Request, content_type: str) -> Any:
@@ -235,19 +237,19 @@ class Server:
         body = await handlers.read_body(http, self._body_seconds)
         if not body and http.method == "DELETE":
             return None
-        if content_type in (bodies.YAML, bodies.APPLY_PATCH):
-            return await asyncio.to_thread(bodies.read, http.method == "PATCH", content_type, body)
-        return bodies.read(http.method == "PATCH", content_type, body)
+        if content_type in (negotiation.YAML, negotiation.APPLY_PATCH):
+            return await asyncio.to_thread(negotiation.decode_body, http.method == "PATCH", content_type, body)
+        return negotiation.decode_body(http.method == "PATCH", content_type, body)
 
     # --- what is no object -------------------------------------------------------------------------------------------
 
     async def _review(self, http: web.Request, user: User, kind: type[Object], namespace: str) -> web.StreamResponse:
         if http.method != "POST":
-            raise answers.not_allowed()
+            raise errors.method_not_allowed()
         group, plural = virtual.REVIEW_RESOURCES[kind]
         self._rights.check_attributes(user, Attributes("create", group, plural, namespace=namespace))
-        if request.view(http.headers.get("Accept", "")) is not request.View.OBJECT:
-            raise answers.not_acceptable()
+        if negotiation.negotiate(http.headers.get("Accept", "")) is not negotiation.View.OBJECT:
+            raise errors.not_acceptable()
         document = await self._document(http, _content_type(http))
         review = reviews.decode_review(kind, document, namespace)
         judge = reviews.ReviewBackend(self._callers.whose, self._rights.reviewed, self._rights.rules)
@@ -257,14 +259,14 @@ class Server:
         )
 
     async def _project_request(self, http: web.Request, user: User) -> web.StreamResponse:
-        asked = Attributes("create", project.GROUP, project.REQUESTS)
+        asked = Attributes("create", namespaces.PROJECT_GROUP, namespaces.PROJECT_REQUESTS)
         if not self._rights.decision(user, asked).allowed:
             raise projects.not_allowed()
         if http.method == "GET":
             # A list of what is never kept: it says that one may ask.
-            return web.Response(body=answers.encode(answers.success()), content_type="application/json")
+            return web.Response(body=errors.encode_status(errors.success()), content_type="application/json")
         if http.method != "POST":
-            raise answers.not_allowed()
+            raise errors.method_not_allowed()
         document = await self._document(http, _content_type(http))
         answer = await self._requests.create(user, document, dry=request.dry_run(http.query))
         return web.Response(status=answer.code, body=answer.body, content_type="application/json")
@@ -281,14 +283,14 @@ def _address(http: web.Request) -> str:
     return str(peer[0]) if peer else ""
 
 
-def _error_response(failure: answers.Failure) -> web.Response:
+def _error_response(failure: errors.StatusError) -> web.Response:
     status = failure.status
     retry = status.details.retry_after_seconds if status.details else 0
     headers = CIMultiDict(_warnings(failure.warnings))
     if retry:
         headers["Retry-After"] = str(retry)
     return web.Response(
-        status=status.code, body=answers.encode(status), content_type="application/json", headers=headers
+        status=status.code, body=errors.encode_status(status), content_type="application/json", headers=headers
     )
 
 

@@ -20,13 +20,14 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from api.meta.schema import FORBIDDEN, FieldError
-from master.kinds.conversions import seen_event
-from master.kinds.kind import with_metadata
-from master.store.records import Event, Expired
-from master.store.store import Store
-from master.wire import answers, request, tables
-from master.wire.ask import Ask
-from master.wire.request import Selection, View
+from master import errors
+from master.registry import request
+from master.registry.registry import convert_event
+from master.registry.request import Request, Selection
+from master.resources.metadata import with_metadata
+from master.serialization import negotiation, tables
+from master.serialization.negotiation import View
+from master.storage.interface import Compacted, Storage, WatchEvent
 
 MAX_QUEUED_BYTES = 8 << 20
 """Bytes that may wait for one client. One that lets more wait is cut off, and comes back with its last revision."""
@@ -140,31 +141,31 @@ class WatchOptions:
     seconds: float
 
 
-def parse_watch_options(ask: Ask) -> WatchOptions:
-    """Read the parameters of a watch. Raises Failure."""
+def parse_watch_options(ask: Request) -> WatchOptions:
+    """Read the parameters of a watch. Raises StatusError."""
     query = ask.query
-    revision, seconds = request.number(query, "resourceVersion"), request.number(query, "timeoutSeconds")
-    initial, match = request.flag(query, "sendInitialEvents"), query.get("resourceVersionMatch", "")
+    revision, seconds = request.int_param(query, "resourceVersion"), request.int_param(query, "timeoutSeconds")
+    initial, match = request.bool_param(query, "sendInitialEvents"), query.get("resourceVersionMatch", "")
     if "sendInitialEvents" in query and match != "NotOlderThan":
         raise _forbidden_match("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
     if match and "sendInitialEvents" not in query:
         raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
     return WatchOptions(
-        selection=request.selection(ask.where, query, ask.visible),
-        form=OutputOptions(request.view(ask.accept), query.get("includeObject", "Metadata")),
+        selection=request.parse_selection(ask.where, query, ask.visible),
+        form=OutputOptions(negotiation.negotiate(ask.accept), query.get("includeObject", "Metadata")),
         revision=revision or None,
         existing=initial or (not revision and "sendInitialEvents" not in query),
         initial_end=initial,
-        bookmarks=request.flag(query, "allowWatchBookmarks"),
+        bookmarks=request.bool_param(query, "allowWatchBookmarks"),
         seconds=float(seconds) if seconds else random.uniform(*DEFAULT_WATCH_SECONDS),
     )
 
 
-def _forbidden_match(why: str) -> answers.Failure:
-    return answers.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", why, FORBIDDEN))
+def _forbidden_match(why: str) -> errors.StatusError:
+    return errors.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", why, FORBIDDEN))
 
 
-def event_type(selection: Selection, event: Event) -> str:
+def event_type(selection: Selection, event: WatchEvent) -> str:
     """What an event is to those who see only a selection: an object may enter it or leave it. Empty if nothing."""
     before = selection.takes(event.previous)
     after = event.type != "DELETED" and selection.takes(event.record)
@@ -176,12 +177,12 @@ def event_type(selection: Selection, event: Event) -> str:
 class WatchHandler:
     """All watches of the server."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Storage, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._worded: Event | None = None
+        self._worded: WatchEvent | None = None
         self._words: dict[tuple[str, str, OutputOptions], bytes] = {}
-        self._seen: dict[str, Event] = {}
+        self._seen: dict[str, WatchEvent] = {}
         self._open: set[Watcher] = set()
 
     @property
@@ -197,7 +198,7 @@ class WatchHandler:
     async def serve(self, http: web.Request, wanted: WatchOptions) -> web.StreamResponse:
         """Answer a watch until its time is up or the client goes."""
         if wanted.existing and (wanted.revision or 0) > self._store.revision:
-            raise answers.too_large_version(wanted.revision or 0, self._store.revision)
+            raise errors.resource_version_too_large(wanted.revision or 0, self._store.revision)
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
@@ -215,21 +216,21 @@ class WatchHandler:
             self._open.discard(follower)
         return response
 
-    def beginning(self, wanted: WatchOptions) -> Iterator[Event]:
+    def beginning(self, wanted: WatchOptions) -> Iterator[WatchEvent]:
         """What a watch is sent first. Raises Expired."""
         selection = wanted.selection
         if wanted.existing:
             records = self._store.scan(selection.kind.stored, selection.namespace)
-            return (Event("ADDED", record, None) for record in records)
+            return (WatchEvent("ADDED", record, None) for record in records)
         return iter(self._store.since(selection.kind.stored, wanted.revision) if wanted.revision else ())
 
-    def words(self, selection: Selection, form: OutputOptions, event: Event) -> bytes:
+    def words(self, selection: Selection, form: OutputOptions, event: WatchEvent) -> bytes:
         """The event as a chunk of HTTP for one selection and form; empty if it is nothing to them."""
         if self._worded is not event:
             self._worded, self._words, self._seen = event, {}, {}
         version = selection.kind.type.API_VERSION
         if version not in self._seen:
-            self._seen[version] = seen_event(selection.kind, event)
+            self._seen[version] = convert_event(selection.kind, event)
         told = self._seen[version]
         what = event_type(selection, told)
         if not what:
@@ -240,17 +241,17 @@ class WatchHandler:
             self._words[key] = _framed(what, self._shown(selection, form, told, left=left))
         return self._words[key]
 
-    def _shown(self, selection: Selection, form: OutputOptions, event: Event, *, left: bool) -> bytes:
+    def _shown(self, selection: Selection, form: OutputOptions, event: WatchEvent, *, left: bool) -> bytes:
         if form.view is View.OBJECT and not left:
             return event.record.data
         item: Any = event.record.object
         if left and event.previous is not None:
             item = with_metadata(event.previous.object, resource_version=str(event.record.revision))
         if not form.view.is_table:
-            return tables.shown(selection.kind, item, form.view, self._clock())
-        row = tables.row(selection.kind, item, form.view, self._clock(), form.include)
+            return tables.encode_object(selection.kind, item, form.view, self._clock())
+        row = tables.table_row(selection.kind, item, form.view, self._clock(), form.include)
         definitions = tables.columns(selection.kind) if form.definitions else None
-        return tables.table(form.view, [row], {"resourceVersion": str(event.record.revision)}, definitions)
+        return tables.encode_table(form.view, [row], {"resourceVersion": str(event.record.revision)}, definitions)
 
     def bookmark(self, wanted: WatchOptions, revision: int, annotations: dict[str, str] | None = None) -> bytes:
         """Says how far the client has come."""
@@ -259,7 +260,7 @@ class WatchHandler:
         if annotations:
             metadata["annotations"] = annotations
         if view.is_table:
-            return _framed("BOOKMARK", tables.table(view, [], metadata, None))
+            return _framed("BOOKMARK", tables.encode_table(view, [], metadata, None))
         head = {"kind": kind.name, "apiVersion": kind.type.API_VERSION}
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadata", "apiVersion": view.api_version}
@@ -274,16 +275,16 @@ class Watcher:
         self._wanted = wanted
         self._form = OutputOptions(wanted.form.view, wanted.form.include, definitions=wanted.form.view.is_table)
         self._stream = stream
-        self._backlog: list[Event] | None = []
+        self._backlog: list[WatchEvent] | None = []
 
-    async def run(self, store: Store) -> None:
+    async def run(self, store: Storage) -> None:
         """Until its time is up, the client goes, or is cut off."""
         wanted = self._wanted
         try:
             # From here to the registration nothing waits, so no event falls between the beginning and what follows.
             beginning = self._watches.beginning(wanted)
-        except Expired as error:
-            self._stream.write(_framed("ERROR", answers.encode(answers.expired(str(error)).status)))
+        except Compacted as error:
+            self._stream.write(_framed("ERROR", errors.encode_status(errors.expired(str(error)).status)))
             return
         revision = store.revision
         unfollow = store.watch(wanted.selection.kind.stored, self._take)
@@ -306,7 +307,7 @@ class Watcher:
         """As if its time were up."""
         self._stream.end()
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: WatchEvent) -> None:
         """An event from the store; it waits while the beginning is being sent."""
         if self._backlog is not None:
             self._backlog.append(event)
@@ -314,13 +315,13 @@ class Watcher:
         else:
             self._send(event)
 
-    def _send(self, event: Event) -> None:
+    def _send(self, event: WatchEvent) -> None:
         chunk = self._watches.words(self._wanted.selection, self._form, event)
         if chunk:
             self._stream.write(chunk)
             self._form = self._wanted.form
 
-    async def _send_all(self, events: Iterable[Event]) -> None:
+    async def _send_all(self, events: Iterable[WatchEvent]) -> None:
         for number, event in enumerate(events, 1):
             self._send(event)
             if self._stream.full:
@@ -338,7 +339,7 @@ class Watcher:
             await self._send_all(waiting)
         self._backlog = None
 
-    async def _keep_up(self, store: Store) -> None:
+    async def _keep_up(self, store: Storage) -> None:
         """Until the end; meanwhile bookmarks."""
         while not self._stream.ended:
             try:

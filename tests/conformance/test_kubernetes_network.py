@@ -18,8 +18,8 @@ from api.meta.types import ObjectMeta
 from api.network.conflicts import CURSORS
 from api.network.queries import NodeQuery
 from api.network.types import HostSubnet, NetNamespace
-from master.kinds import BY_NAME
 from master.network_controller.leader_election import NAMESPACE
+from master.resources.scheme import BY_KIND
 from tests.conformance.build import CONTROL_PLANE, missing
 from tests.conformance.kubernetes_network import MANIFESTS, NETWORK, StockCluster
 from tests.testbed.isolation.checks import *  # noqa: F403
@@ -75,7 +75,7 @@ def test_numbers_are_as_with_our_own_master(world: StockCluster) -> None:
 
 @pytest.mark.parametrize("kind", ["ClusterNetwork", "HostSubnet", "NetNamespace"])
 def test_tables_have_the_columns_of_our_own_master(world: StockCluster, kind: str) -> None:
-    ours = BY_NAME[kind]
+    ours = BY_KIND[kind]
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
     async def ask(client: Client) -> bytes:

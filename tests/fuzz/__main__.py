@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from master.wire import openapi
+from master.server import openapi
 from tests.testbed.apiserver.process import ApiServer
 
 CHECKS = "not_a_server_error,response_schema_conformance,content_type_conformance,negative_data_rejection"

@@ -34,9 +34,9 @@ from api.meta.types import Object, ObjectMeta, ObjectReference
 from api.network.addresses import out_of_reach
 from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
 from master.controllers.context import Lister
-from master.kinds.pod import is_ready
 from master.resources.metadata import controller_reference
-from master.store.records import Event
+from master.resources.pods import is_pod_ready
+from master.storage.interface import WatchEvent
 
 MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
 CONTROLLER_NAME = "endpointslice-controller.k8s.io"
@@ -111,7 +111,7 @@ def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]
 
 def _backend(service: Service, pod: Pod) -> Backend:
     terminating = pod.metadata.deletion_timestamp is not None
-    serving = is_ready(pod)
+    serving = is_pod_ready(pod)
     return Backend(pod, (serving and not terminating) or service.spec.publish_not_ready_addresses, serving, terminating)
 
 
@@ -317,7 +317,7 @@ class EndpointQueue:
         self._pods = _LabelIndex()
         self._slices = _LabelIndex()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: WatchEvent) -> None:
         """Something was written or removed."""
         if self._filled:
             self._note(event.record.object, is_gone=event.type == "DELETED")

@@ -13,8 +13,8 @@ from api.network.types import ASSIGN_SUBNET, HostSubnet
 from master.allocators import AllocatorCursor
 from master.config import NetworkConfig
 from master.controllers.actions import Action, Create, ForceDelete, Update, Warn, advance_cursor
-from master.kinds.host_subnet import NODE_UID
-from master.kinds.node import internal_ip
+from master.resources.cluster_network import NODE_UID_ANNOTATION
+from master.resources.nodes import internal_ip
 
 
 def reconcile_host_subnets(
@@ -30,7 +30,7 @@ def reconcile_host_subnets(
     kept: dict[str, HostSubnet] = {}
     resting: list[str] = []
     for subnet in subnets:
-        node, uid = by_name.get(subnet.metadata.name), subnet.metadata.annotations.get(NODE_UID, "")
+        node, uid = by_name.get(subnet.metadata.name), subnet.metadata.annotations.get(NODE_UID_ANNOTATION, "")
         if uid and (node is None or node.metadata.uid != uid):
             resting.append(subnet.subnet)
             yield ForceDelete(subnet)
@@ -77,12 +77,12 @@ def _assigned(asking: HostSubnet, subnet: IPv4Network) -> Update:
 
 def _host_subnet(node: Node, subnet: IPv4Network) -> HostSubnet:
     name = node.metadata.name
-    metadata = ObjectMeta(name=name, annotations={NODE_UID: node.metadata.uid})
+    metadata = ObjectMeta(name=name, annotations={NODE_UID_ANNOTATION: node.metadata.uid})
     return HostSubnet(metadata=metadata, host=name, host_ip=internal_ip(node), subnet=str(subnet))
 
 
 def _updated(subnet: HostSubnet, node: Node) -> Iterator[Update]:
-    annotations = {**subnet.metadata.annotations, NODE_UID: node.metadata.uid}
+    annotations = {**subnet.metadata.annotations, NODE_UID_ANNOTATION: node.metadata.uid}
     metadata = msgspec.structs.replace(subnet.metadata, annotations=annotations)
     wanted = msgspec.structs.replace(subnet, metadata=metadata, host_ip=internal_ip(node))
     if wanted != subnet:

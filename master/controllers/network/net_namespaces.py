@@ -23,7 +23,7 @@ from master.allocators import FIRST_VNID, GLOBAL_VNID, AllocatorCursor, allocate
 from master.config import NetworkConfig
 from master.controllers.actions import Action, Create, ForceDelete, Update, Warn, advance_cursor
 from master.controllers.bootstrap import GLOBAL_NAMESPACE
-from master.kinds.namespace import LASTING
+from master.resources.namespaces import SYSTEM_NAMESPACES
 
 _UNCHANGED = f"{GLOBAL_NAMESPACE} stays global: the whole cluster relies on it"
 
@@ -46,9 +46,9 @@ def reconcile_net_namespaces(
     yield from _requests(kept, pool)
     wanting = [namespace for name, namespace in by_name.items() if name not in known]
     wanting.sort(key=lambda item: (item.metadata.creation_timestamp or "", item.metadata.name))
-    projects = [item.metadata.name for item in wanting if item.metadata.name not in LASTING]
+    projects = [item.metadata.name for item in wanting if item.metadata.name not in SYSTEM_NAMESPACES]
     for item in wanting:
-        if item.metadata.name in LASTING:
+        if item.metadata.name in SYSTEM_NAMESPACES:
             yield Create(_reconcile_namespace(item.metadata.name, GLOBAL_VNID))
     given = pool.take(len(projects))
     for name, vnid in zip(projects, given, strict=False):

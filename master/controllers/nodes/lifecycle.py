@@ -18,8 +18,8 @@ from master.controllers import events
 from master.controllers.actions import Action, ForceDelete, Update
 from master.controllers.context import Lister
 from master.controllers.nodes import pod_gc, taint_eviction
-from master.kinds.kind import show_time
-from master.kinds.node import ready
+from master.resources.metadata import format_time
+from master.resources.nodes import ready_status
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def expired_nodes(
 
 
 def _is_expired(node: Node) -> bool:
-    return ready(node) == "Unknown" and any(
+    return ready_status(node) == "Unknown" and any(
         condition.reason == "NodeStatusUnknown" for condition in node.status.conditions
     )
 
@@ -97,7 +97,7 @@ def _unknown(condition: Condition, grace: float, wall: datetime.datetime) -> Con
         status="Unknown",
         reason="NodeStatusUnknown",
         message=f"The node agent has not reported for {grace:.0f} s.",
-        last_transition_time=condition.last_transition_time if condition.status == "Unknown" else show_time(wall),
+        last_transition_time=condition.last_transition_time if condition.status == "Unknown" else format_time(wall),
     )
 
 

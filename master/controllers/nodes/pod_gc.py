@@ -11,7 +11,7 @@ from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
 from api.meta.types import Condition
 from master.controllers.actions import Delete, ForceDelete, Update, WriteAction
-from master.kinds.kind import show_time
+from master.resources.metadata import format_time
 
 
 def missing_nodes(
@@ -51,7 +51,7 @@ def _with_failed_status(pod: Pod, wall: datetime.datetime) -> Pod:
         status="True",
         reason="DeletionByPodGC",
         message="PodGC: node no longer exists",
-        last_transition_time=show_time(wall),
+        last_transition_time=format_time(wall),
     )
     other_conditions = (condition for condition in pod.status.conditions if condition.type != disruption.type)
     return replace(pod, status=replace(pod.status, phase="Failed", conditions=(*other_conditions, disruption)))

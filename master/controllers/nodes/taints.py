@@ -18,8 +18,8 @@ from api.meta.types import Condition
 from master.controllers import events
 from master.controllers.actions import Action, Update
 from master.controllers.context import Lister
-from master.kinds.kind import show_time
-from master.kinds.node import ready
+from master.resources.metadata import format_time
+from master.resources.nodes import ready_status
 
 PRESSURE_TAINTS: Mapping[str, str] = {
     "MemoryPressure": MEMORY_PRESSURE,
@@ -79,7 +79,7 @@ def zone_state(nodes: Iterable[Node]) -> ZoneState:
     """Return how many nodes are not ready. If all are, no node is left for their pods, and the master itself may be cut
     off.
     """
-    ready_nodes = [ready(node) == "True" for node in nodes]
+    ready_nodes = [ready_status(node) == "True" for node in nodes]
     not_ready = ready_nodes.count(False)
     if ready_nodes and not_ready == len(ready_nodes):
         return ZoneState.WHOLE
@@ -113,7 +113,7 @@ def _taints(node: Node, zone: ZoneState, wall: datetime.datetime) -> tuple[Taint
         for taint in node.spec.taints
         if (taint.key, taint.effect) not in MANAGED_TAINTS or (taint.key, taint.effect) in required
     )
-    since = show_time(wall)
+    since = format_time(wall)
     new = (Taint(key=key, effect=effect, time_added=since) for key, effect in sorted(required - present))
     return (*remaining, *new)
 
@@ -137,7 +137,7 @@ def _holds_ready(condition: Condition) -> bool:
 
 
 def _with_not_ready(condition: Condition, wall: datetime.datetime) -> Condition:
-    return replace(condition, status="False", last_transition_time=show_time(wall))
+    return replace(condition, status="False", last_transition_time=format_time(wall))
 
 
 def sync_pod_readiness(lister: Lister) -> Iterator[Action]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from api.core.node import Namespace, Node
 from api.core.pod import FINAL_PHASES, Pod
 from master.controllers.scheduling.algorithm import fits
-from master.kinds.pod_disruption_budget import PodDisruptionBudget
-from master.resources.disruption_budgets import covers
+from master.resources.disruption_budgets import PodDisruptionBudget, covers
 
 NEVER = "Never"
 MAX_CANDIDATES = 10

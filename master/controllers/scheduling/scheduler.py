@@ -16,10 +16,9 @@ from master.controllers.context import Lister
 from master.controllers.events import SCHEDULER
 from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, needs_scheduling, schedule
 from master.controllers.scheduling.preemption import Preemption, cluster_view, preemption
-from master.kinds.kind import show_time
-from master.kinds.pod_disruption_budget import PodDisruptionBudget
 from master.registry import pods as writes
-from master.resources.disruption_budgets import with_disruption_target
+from master.resources.disruption_budgets import PodDisruptionBudget, with_disruption_target
+from master.resources.metadata import format_time
 
 MAX_PER_PASS = 500
 
@@ -72,7 +71,7 @@ def with_unschedulable(answer: Unschedulable, now: datetime.datetime) -> Pod:
     old = next((row for row in pod.status.conditions if row.type == "PodScheduled"), None)
     if old is not None and (old.status, old.reason, old.message) == ("False", "Unschedulable", answer.sentence):
         return pod
-    since = old.last_transition_time if old is not None and old.status == "False" else show_time(now)
+    since = old.last_transition_time if old is not None and old.status == "False" else format_time(now)
     row = Condition(
         type="PodScheduled",
         status="False",

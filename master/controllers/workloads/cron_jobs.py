@@ -17,11 +17,10 @@ from api.meta.types import ObjectMeta, ObjectReference
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, WriteAction
 from master.controllers.context import Lister
-from master.kinds import schedules
-from master.kinds.cron_job import FORBID, REPLACE, CronJob, CronJobStatus
-from master.kinds.job import COMPLETE, Job, has, is_finished
-from master.kinds.kind import parse_time, show_time
-from master.resources.metadata import controller_of, controller_reference
+from master.resources import cron_jobs as schedules
+from master.resources.cron_jobs import FORBID_CONCURRENT, REPLACE_CONCURRENT, CronJob, CronJobStatus
+from master.resources.jobs import COMPLETE, Job, has_condition, is_job_finished
+from master.resources.metadata import controller_of, controller_reference, format_time, parse_time
 
 CONTROLLER = "cronjob-controller"
 MANUAL_ANNOTATION = "cronjob.kubernetes.io/instantiate"
@@ -50,23 +49,23 @@ def _sync(
 ) -> Iterator[WriteAction]:
     due = _due(owner, now)
     begun = due is not None and (owner.metadata.namespace, _name(owner, due)) in names
-    active = [job for job in jobs if not is_finished(job) and MANUAL_ANNOTATION not in job.metadata.annotations]
-    waits = owner.spec.concurrency_policy == FORBID and active
+    active = [job for job in jobs if not is_job_finished(job) and MANUAL_ANNOTATION not in job.metadata.annotations]
+    waits = owner.spec.concurrency_policy == FORBID_CONCURRENT and active
     there = {job.metadata.uid for job in jobs}
     yield from (_missing_job_event(owner, row, now) for row in owner.status.active if row.uid not in there)
     if due is not None and not begun and not waits:
-        if owner.spec.concurrency_policy == REPLACE:
+        if owner.spec.concurrency_policy == REPLACE_CONCURRENT:
             for job in (job for job in active if not job.metadata.deletion_timestamp):
                 yield from _delete_job(owner, job, now)
             active = []
         yield Create(_new_job(owner, due), CONTROLLER)
     for job in _prune_history(owner, jobs):
         yield from _delete_job(owner, job, now)
-    successes = (job.status.completion_time for job in jobs if has(job, COMPLETE))
+    successes = (job.status.completion_time for job in jobs if has_condition(job, COMPLETE))
     known = [time for time in (*successes, owner.status.last_successful_time) if time]
     status = CronJobStatus(
         active=tuple(map(_job_reference, sorted(active, key=lambda job: job.metadata.name))),
-        last_schedule_time=show_time(due) if due is not None and begun else owner.status.last_schedule_time,
+        last_schedule_time=format_time(due) if due is not None and begun else owner.status.last_schedule_time,
         last_successful_time=max(known, default=None),
     )
     if status != owner.status:
@@ -77,7 +76,7 @@ def _due(owner: CronJob, now: datetime.datetime) -> datetime.datetime | None:
     """The last time that has come and is yet to be answered by a job; None if there is none."""
     spec = owner.spec
     since = parse_time(owner.status.last_schedule_time) or parse_time(owner.metadata.creation_timestamp)
-    found = None if spec.suspend else schedules.latest(spec.schedule, spec.time_zone, now)
+    found = None if spec.suspend else schedules.latest_time(spec.schedule, spec.time_zone, now)
     if found is None or since is None or found <= since:
         return None
     limit = spec.starting_deadline_seconds
@@ -120,12 +119,12 @@ def _delete_job(owner: CronJob, job: Job, now: datetime.datetime) -> Iterator[Wr
 
 def _prune_history(owner: CronJob, jobs: Iterable[Job]) -> Iterator[Job]:
     """Of the jobs that have finished, well or not, all but the newest."""
-    finished = [job for job in jobs if is_finished(job) and not job.metadata.deletion_timestamp]
+    finished = [job for job in jobs if is_job_finished(job) and not job.metadata.deletion_timestamp]
     for well, limit in (
         (True, owner.spec.successful_jobs_history_limit),
         (False, owner.spec.failed_jobs_history_limit),
     ):
-        kind = [job for job in finished if has(job, COMPLETE) is well]
+        kind = [job for job in finished if has_condition(job, COMPLETE) is well]
         kind.sort(key=lambda job: (job.status.start_time or "", job.metadata.name))
         yield from kind[: max(0, len(kind) - (limit or 0))]
 

@@ -46,9 +46,9 @@ from master.controllers.workloads.pod_control import (
     ready_since,
     should_replace,
 )
-from master.kinds.controller_revision import ControllerRevision
-from master.kinds.daemon_set import ROLLING, DaemonSet, DaemonSetStatus
-from master.kinds.workload import share
+from master.resources.daemon_sets import ROLLING_UPDATE, DaemonSet, DaemonSetStatus
+from master.resources.pod_template import int_or_percent
+from master.resources.stateful_sets import ControllerRevision
 
 CONTROLLER = "daemonset-controller"
 
@@ -179,9 +179,9 @@ class _DaemonSetState:
     def _bounds(self) -> tuple[int, int]:
         """On how many nodes the pod may be missing, and be there twice."""
         rolling, of = self.owner.spec.update_strategy.rolling_update, len(self.wanted)
-        if self.owner.spec.update_strategy.type != ROLLING or rolling is None:
+        if self.owner.spec.update_strategy.type != ROLLING_UPDATE or rolling is None:
             return 0, 0
-        return share(rolling.max_unavailable, of, up=True), share(rolling.max_surge, of, up=True)
+        return int_or_percent(rolling.max_unavailable, of, up=True), int_or_percent(rolling.max_surge, of, up=True)
 
     # --- what is missing or too many ----------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class _DaemonSetState:
 
     def rolled(self) -> list[WriteAction]:
         """The next step, as far as the bounds allow."""
-        if self.owner.spec.update_strategy.type != ROLLING:
+        if self.owner.spec.update_strategy.type != ROLLING_UPDATE:
             return []
         missing, surge = self._bounds()
         pairs = {name: self._pair(self.by_node.get(name, ())) for name in self.wanted}

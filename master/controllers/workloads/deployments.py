@@ -17,11 +17,16 @@ from master.controllers import events
 from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
 from master.controllers.context import Lister
 from master.controllers.workloads.pod_control import HASH_LABEL, OwnerIndex, template_hash, without_hash
-from master.kinds.deployment import RECREATE, Deployment, DeploymentCondition, DeploymentStatus
-from master.kinds.kind import parse_time, show_time
-from master.kinds.replica_set import ReplicaSet, ReplicaSetSpec
-from master.kinds.workload import REPLICA_FAILURE, share
-from master.resources.metadata import controller_of, controller_reference
+from master.resources.deployments import (
+    RECREATE,
+    Deployment,
+    DeploymentCondition,
+    DeploymentStatus,
+    ReplicaSet,
+    ReplicaSetSpec,
+)
+from master.resources.metadata import controller_of, controller_reference, format_time, parse_time
+from master.resources.pod_template import REPLICA_FAILURE, int_or_percent
 
 REVISION = "deployment.kubernetes.io/revision"
 
@@ -48,13 +53,13 @@ class Rollout:
     def surge(self) -> int:
         """How many pods too many there may be on the way."""
         rolling = self.deployment.spec.strategy.rolling_update
-        return share(rolling.max_surge, self.replicas, up=True) if rolling else 0
+        return int_or_percent(rolling.max_surge, self.replicas, up=True) if rolling else 0
 
     @property
     def unavailable(self) -> int:
         """How many pods may be missing on the way; with no surge at least one, or nothing would ever move."""
         rolling = self.deployment.spec.strategy.rolling_update
-        part = share(rolling.max_unavailable, self.replicas, up=False) if rolling else 0
+        part = int_or_percent(rolling.max_unavailable, self.replicas, up=False) if rolling else 0
         return min(self.replicas, part or (0 if self.surge else 1))
 
 
@@ -403,8 +408,8 @@ def _new_condition(
         status=status,
         reason=reason,
         message=message,
-        last_update_time=show_time(now),
-        last_transition_time=kept or show_time(now),
+        last_update_time=format_time(now),
+        last_transition_time=kept or format_time(now),
     )
 
 

@@ -16,13 +16,18 @@ from api.core.pod import Pod
 from api.meta.types import Object
 from master.controllers.actions import Action, Update
 from master.controllers.context import Lister
-from master.kinds import BY_NAME, STORED
-from master.kinds.kind import parse_time, show_time
-from master.kinds.pod import is_ready
-from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetStatus
-from master.kinds.workload import share
-from master.resources.disruption_budgets import SYNC_FAILED, budget_conditions, covers, with_condition
-from master.resources.metadata import controller_of
+from master.resources.disruption_budgets import (
+    SYNC_FAILED,
+    PodDisruptionBudget,
+    PodDisruptionBudgetStatus,
+    budget_conditions,
+    covers,
+    with_condition,
+)
+from master.resources.metadata import controller_of, format_time, parse_time
+from master.resources.pod_template import int_or_percent
+from master.resources.pods import is_pod_ready
+from master.resources.scheme import BY_KIND, STORED
 
 DISRUPTION_TIMEOUT = datetime.timedelta(minutes=2)
 """How long somebody's promise to end a pod is believed."""
@@ -58,7 +63,7 @@ def _status(
         return replace(failed, conditions=budget_conditions(failed, SYNC_FAILED, str(error), now))
     promised = _pending_disruptions(budget, pods, now)
     healthy = sum(
-        is_ready(pod) and not pod.metadata.deletion_timestamp and pod.metadata.name not in promised for pod in pods
+        is_pod_ready(pod) and not pod.metadata.deletion_timestamp and pod.metadata.name not in promised for pod in pods
     )
     counted = replace(
         old,
@@ -76,7 +81,7 @@ def _pending_disruptions(budget: PodDisruptionBudget, pods: Iterable[Pod], now: 
     there = {pod.metadata.name for pod in pods if not pod.metadata.deletion_timestamp}
     found = {name: parse_time(since) for name, since in budget.status.disrupted_pods.items() if name in there}
     return {
-        name: show_time(since)
+        name: format_time(since)
         for name, since in found.items()
         if since is not None and now < since + DISRUPTION_TIMEOUT
     }
@@ -90,13 +95,13 @@ def _desired_healthy(budget: PodDisruptionBudget, pods: list[Pod], owners: Mappi
     spec = budget.spec
     if spec.max_unavailable is not None:
         expected = _expected_pods(pods, owners)
-        return expected, max(0, expected - share(spec.max_unavailable, expected, up=True))
+        return expected, max(0, expected - int_or_percent(spec.max_unavailable, expected, up=True))
     if isinstance(spec.min_available, int):
         return len(pods), spec.min_available
     if spec.min_available is None:
         return 0, 0
     expected = _expected_pods(pods, owners)
-    return expected, share(spec.min_available, expected, up=True)
+    return expected, int_or_percent(spec.min_available, expected, up=True)
 
 
 def _expected_pods(pods: Iterable[Pod], owners: Mapping[str, Object]) -> int:
@@ -108,10 +113,10 @@ def _expected_pods(pods: Iterable[Pod], owners: Mapping[str, Object]) -> int:
         while reference is not None and (above := owners.get(reference.uid)) is not None:
             owner, reference = above, controller_of(above.metadata)
         if owner is not None:
-            scaling = BY_NAME[owner.KIND].scaling
+            scaling = BY_KIND[owner.KIND].scaling
             scales[owner.metadata.uid] = scaling.replicas(owner) if scaling else 0
         elif reference is not None:
-            kind = BY_NAME.get(reference.kind)
+            kind = BY_KIND.get(reference.kind)
             if kind is not None and kind.scaling is None:
                 what = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
                 raise ExpectedCountUnknown(f"{what} does not implement the scale subresource")

@@ -15,11 +15,10 @@ from msgspec.structs import replace
 from api.meta.types import ObjectMeta
 from master.controllers.actions import Create, ForceDelete, Update, WriteAction
 from master.controllers.workloads.pod_control import template_hash
-from master.kinds.controller_revision import ControllerRevision
-from master.kinds.daemon_set import DaemonSet
-from master.kinds.stateful_set import StatefulSet
-from master.kinds.workload import PodTemplateSpec, defaulted_template
+from master.resources.daemon_sets import DaemonSet
 from master.resources.metadata import controller_of, controller_reference
+from master.resources.pod_template import PodTemplateSpec, default_template
+from master.resources.stateful_sets import ControllerRevision, StatefulSet
 
 Owner = DaemonSet | StatefulSet
 
@@ -44,7 +43,7 @@ def template_of(revision: ControllerRevision) -> PodTemplateSpec | None:
     """The template that a revision holds; None if it holds none."""
     held = revision.data.get("spec", {}).get("template") if isinstance(revision.data, dict) else None
     try:
-        return defaulted_template(msgspec.convert(_without_directive(held), PodTemplateSpec))
+        return default_template(msgspec.convert(_without_directive(held), PodTemplateSpec))
     except msgspec.ValidationError:
         return None
 
@@ -65,7 +64,7 @@ def revision_history(owner: Owner, revisions: Iterable[ControllerRevision], used
         (one for one in near if (row := controller_of(one.metadata)) and row.uid == owner.metadata.uid),
         key=lambda one: (one.revision, one.metadata.name),
     )
-    wish = defaulted_template(owner.spec.template)
+    wish = default_template(owner.spec.template)
     current = next((one for one in reversed(mine) if template_of(one) == wish), None)
     old = tuple(one for one in mine if one is not current)
     newest = max((one.revision for one in old), default=0)

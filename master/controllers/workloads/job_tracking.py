@@ -16,10 +16,19 @@ from msgspec.structs import replace
 
 from api.core.pod import FINAL_PHASES, Pod
 from master.controllers.workloads.pod_control import ended_at, is_active
-from master.kinds import job_indexes
-from master.kinds.job import FAILURE_TARGET, INDEXED, ONLY_FAILED, Job, has
-from master.kinds.job_indexes import index_of
-from master.kinds.pod_failure_policy import FAIL_INDEX, FAIL_JOB, IGNORE, verdict
+from master.resources import jobs
+from master.resources.jobs import (
+    FAIL_INDEX,
+    FAIL_JOB,
+    FAILED_POLICY,
+    FAILURE_TARGET,
+    IGNORE,
+    INDEXED,
+    Job,
+    completion_index,
+    failure_action,
+    has_condition,
+)
 
 TRACKING_FINALIZER = "batch.kubernetes.io/job-tracking"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
@@ -95,14 +104,14 @@ class JobPods:
         """One that is being deleted has failed already, unless the job replaces only what has really ended."""
         if pod.status.phase == "Succeeded":
             return False
-        early = self.job.spec.pod_replacement_policy != ONLY_FAILED
+        early = self.job.spec.pod_replacement_policy != FAILED_POLICY
         return is_terminated(pod) or (early and bool(pod.metadata.deletion_timestamp))
 
     @cached_property
     def _actions(self) -> Mapping[str, tuple[str, str]]:
         """By uid: what the policy says of each failure."""
         policy = self.job.spec.pod_failure_policy
-        return {pod.metadata.uid: verdict(policy, pod) for pod in self._new_failed}
+        return {pod.metadata.uid: failure_action(policy, pod) for pod in self._new_failed}
 
     @cached_property
     def fatal(self) -> str:
@@ -144,8 +153,8 @@ class JobPods:
     def done(self) -> frozenset[int]:
         """The indexes that have ended well."""
         count = self.job.spec.completions or 0
-        new = {index_of(pod) for pod in self._new_succeeded}
-        known = job_indexes.read(self.job.status.completed_indexes, count)
+        new = {completion_index(pod) for pod in self._new_succeeded}
+        known = jobs.parse_indexes(self.job.status.completed_indexes, count)
         return known | {index for index in new if index is not None and index < count}
 
     # --- a limit for each index ---------------------------------------------------------------------------------------
@@ -156,7 +165,7 @@ class JobPods:
         limit = self.job.spec.backoff_limit_per_index
         if limit is None:
             return frozenset()
-        known = job_indexes.read(self.job.status.failed_indexes, self.job.spec.completions or 0)
+        known = jobs.parse_indexes(self.job.status.failed_indexes, self.job.spec.completions or 0)
         new = {
             index for index, pod in self.latest.items() if self._is_fatal(pod) or self.failures_after(pod)[0] > limit
         }
@@ -171,7 +180,7 @@ class JobPods:
         found: dict[int, Pod] = {}
         if self.job.spec.backoff_limit_per_index is not None:
             for pod in sorted(self._new_failed, key=_failures):
-                index = index_of(pod)
+                index = completion_index(pod)
                 if index is not None and index < (self.job.spec.completions or 0):
                     found[index] = pod
         return found
@@ -180,11 +189,11 @@ class JobPods:
     def awaited(self) -> tuple[Pod, ...]:
         """Failures that keep their mark until the next pod of their index carries their number on."""
         settled = self.done | self.lost
-        if self.job.metadata.deletion_timestamp or has(self.job, FAILURE_TARGET):
+        if self.job.metadata.deletion_timestamp or has_condition(self.job, FAILURE_TARGET):
             return ()
         newest: dict[int | None, int] = {}
         for pod in self.pods:
-            index = index_of(pod)
+            index = completion_index(pod)
             newest[index] = max(newest.get(index, -1), _failures(pod))
         return tuple(
             pod for index, pod in self.latest.items() if index not in settled and newest[index] == _failures(pod)
@@ -203,7 +212,7 @@ class JobPods:
         """
         policy = self.job.spec.pod_failure_policy
         there = [pod for pod in self.pods if not pod.metadata.deletion_timestamp]
-        failed = [pod for pod in there if pod.status.phase == "Failed" and verdict(policy, pod)[0] != IGNORE]
+        failed = [pod for pod in there if pod.status.phase == "Failed" and failure_action(policy, pod)[0] != IGNORE]
         last_success = max(_ends(pod for pod in there if pod.status.phase == "Succeeded"), default=None)
         since = [moment for moment in _ends(failed) if last_success is None or moment > last_success]
         return bool(since) and (now - max(since)).total_seconds() < backoff(len(since))

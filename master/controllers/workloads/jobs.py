@@ -37,23 +37,24 @@ from master.controllers.workloads.pod_control import (
     pod_from_template,
     ready_since,
 )
-from master.kinds import job_indexes, success_policy
-from master.kinds.job import (
+from master.resources import jobs as job_indexes
+from master.resources import jobs as success_policy
+from master.resources.jobs import (
     COMPLETE,
     CRITERIA_MET,
     FAILED,
+    FAILED_POLICY,
     FAILURE_TARGET,
-    ONLY_FAILED,
-    OUR_NAME,
+    JOB_CONTROLLER,
     SUSPENDED,
     Job,
     JobStatus,
-    has,
-    is_finished,
+    completion_index,
+    has_condition,
+    is_job_finished,
 )
-from master.kinds.job_indexes import INDEX, index_of
-from master.kinds.kind import parse_time, show_time
-from master.resources.metadata import controller_of
+from master.resources.jobs import COMPLETION_INDEX as INDEX
+from master.resources.metadata import controller_of, format_time, parse_time
 
 COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
 CONTROLLER = "job-controller"
@@ -64,12 +65,12 @@ def reconcile(
 ) -> Iterator[WriteAction]:
     """Everything that is to be written for these jobs. `refused`: by uid, why a job does not get its pods."""
     everything, known = tuple(pods), tuple(jobs)
-    kin = OwnerIndex(() if all(map(is_finished, known)) else everything)
+    kin = OwnerIndex(() if all(map(is_job_finished, known)) else everything)
     counting: set[str] = set()
     for job in known:
-        if job.spec.managed_by not in (None, OUR_NAME):
+        if job.spec.managed_by not in (None, JOB_CONTROLLER):
             counting.add(job.metadata.uid)  # Whoever acts for it counts its pods, too.
-        elif not is_finished(job):
+        elif not is_job_finished(job):
             counting.add(job.metadata.uid)
             yield from _sync(job, kin.near(job), now, job.metadata.uid in refused)
         elif _is_due(job, now):
@@ -136,7 +137,7 @@ def _target(tally: JobPods, now: datetime.datetime) -> Condition | None:
     if (failure := _failure(tally, now)) is not None:
         return _condition(FAILURE_TARGET, *failure, now)
     wanted = job.spec.completions
-    rule = success_policy.met(job.spec.success_policy, tally.done, wanted or 0)
+    rule = success_policy.matched_rule(job.spec.success_policy, tally.done, wanted or 0)
     if rule is not None:
         return _condition(CRITERIA_MET, "SuccessPolicy", f"Matched rules at index {rule}", now)
     enough = tally.succeeded >= wanted if wanted is not None else tally.succeeded > 0 and not tally.active
@@ -165,7 +166,7 @@ def _failure(tally: JobPods, now: datetime.datetime) -> tuple[str, str] | None:
 
 
 def _condition(name: str, reason: str, message: str, now: datetime.datetime, status: str = "True") -> Condition:
-    moment = show_time(now)
+    moment = format_time(now)
     return Condition(
         type=name,
         status=status,
@@ -213,7 +214,7 @@ def _surplus(tally: JobPods) -> tuple[Pod, ...]:
         settled = set(tally.done | tally.lost)
         needed = []
         for pod in sorted(tally.active, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
-            index = index_of(pod)
+            index = completion_index(pod)
             is_pending = index is not None and index < (tally.job.spec.completions or 0) and index not in settled
             (needed if is_pending else needless).append(pod)
             settled.add(-1 if index is None else index)
@@ -223,14 +224,14 @@ def _surplus(tally: JobPods) -> tuple[Pod, ...]:
 
 def _creates(tally: JobPods, now: datetime.datetime) -> list[Create]:
     job = tally.job
-    later = len(tally.terminating) if job.spec.pod_replacement_policy == ONLY_FAILED else 0
+    later = len(tally.terminating) if job.spec.pod_replacement_policy == FAILED_POLICY else 0
     missing = min(_desired_active(tally) - len(tally.active) - later, MAX_PODS_PER_PASS)
     per_index = job.spec.backoff_limit_per_index is not None
     if missing <= 0 or (not per_index and tally.waits(now)):
         return []
     if not tally.is_indexed:
         return [Create(pod_from_template(job.spec.template, job, finalizers=_finalizers(job)), CONTROLLER)] * missing
-    taken = {index_of(pod) for pod in (*tally.active, *(tally.terminating if later else ()))}
+    taken = {completion_index(pod) for pod in (*tally.active, *(tally.terminating if later else ()))}
     settled = tally.done | tally.lost | taken
     pending = (index for index in range(job.spec.completions or 0) if index not in settled)
     free = (index for index in pending if not tally.index_waits(index, now))
@@ -279,13 +280,13 @@ def _status(tally: JobPods, target: Condition | None, made: int, ended: list[Pod
     job = tally.job
     old, spec = job.status, job.spec
     rows = {row.type: row for row in old.conditions}
-    start: str | None = old.start_time or show_time(now)
+    start: str | None = old.start_time or format_time(now)
     if spec.suspend and target is None:
         start = None
-        if not has(job, SUSPENDED):
+        if not has_condition(job, SUSPENDED):
             rows[SUSPENDED] = _condition(SUSPENDED, "JobSuspended", "Job suspended", now)
-    elif has(job, SUSPENDED) and target is None:
-        start = show_time(now)
+    elif has_condition(job, SUSPENDED) and target is None:
+        start = format_time(now)
         rows[SUSPENDED] = _condition(SUSPENDED, "JobResumed", "Job resumed", now, status="False")
     finished = target is not None and not (tally.active or tally.terminating or tally.awaited)
     if target is not None:
@@ -298,14 +299,14 @@ def _status(tally: JobPods, target: Condition | None, made: int, ended: list[Pod
         old,
         conditions=tuple(rows.values()),
         start_time=start,
-        completion_time=show_time(now) if COMPLETE in rows else None,
+        completion_time=format_time(now) if COMPLETE in rows else None,
         active=len(tally.active) + made - len(ended),
         ready=sum(ready_since(pod) is not None for pod in tally.active),
         terminating=len(tally.terminating) + leaving,
         succeeded=tally.succeeded,
         failed=tally.told_failed,
-        completed_indexes=job_indexes.shown(tally.done) if tally.is_indexed else "",
-        failed_indexes=job_indexes.shown(tally.lost) if spec.backoff_limit_per_index is not None else None,
+        completed_indexes=job_indexes.format_indexes(tally.done) if tally.is_indexed else "",
+        failed_indexes=job_indexes.format_indexes(tally.lost) if spec.backoff_limit_per_index is not None else None,
     )
 
 

@@ -20,10 +20,9 @@ from api.core.pod import FINAL_PHASES, Pod
 from api.meta.selectors import Selector
 from api.meta.types import O, Object, ObjectMeta
 from master.controllers.actions import Update
-from master.kinds.kind import parse_time
-from master.kinds.workload import PodTemplateSpec
 from master.registry.decoding import NAME_LETTERS
-from master.resources.metadata import controller_of, controller_reference
+from master.resources.metadata import controller_of, controller_reference, parse_time
+from master.resources.pod_template import PodTemplateSpec
 
 HASH_LABEL = "pod-template-hash"
 HASH_LENGTH = 10

@@ -25,11 +25,9 @@ from master.controllers.workloads.pod_control import (
     pod_from_template,
     ready_since,
 )
-from master.kinds.kind import show_time
-from master.kinds.replica_set import ReplicaSet
-from master.kinds.replication_controller import ReplicationController
-from master.kinds.workload import REPLICA_FAILURE
-from master.resources.metadata import controller_of
+from master.resources.deployments import ReplicaSet, ReplicationController
+from master.resources.metadata import controller_of, format_time
+from master.resources.pod_template import REPLICA_FAILURE
 
 Owner = ReplicaSet | ReplicationController
 
@@ -105,7 +103,7 @@ def _conditions(owner: Owner, now: datetime.datetime, refused: str) -> Iterator[
     if refused and old is not None and old.message == refused:
         yield old
     elif refused:
-        since = old.last_transition_time if old is not None else show_time(now)
+        since = old.last_transition_time if old is not None else format_time(now)
         row = Condition(type=REPLICA_FAILURE, status="True", reason="FailedCreate", message=refused)
         yield replace(row, last_transition_time=since)
 

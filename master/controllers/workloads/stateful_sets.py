@@ -34,10 +34,17 @@ from master.controllers.workloads.pod_control import (
     ready_since,
     should_replace,
 )
-from master.kinds.controller_revision import ControllerRevision
-from master.kinds.stateful_set import DELETE, PARALLEL, ROLLING, StatefulSet, StatefulSetStatus, with_claims
-from master.kinds.workload import PodTemplateSpec
 from master.resources.metadata import controller_of
+from master.resources.pod_template import PodTemplateSpec
+from master.resources.stateful_sets import (
+    DELETE,
+    PARALLEL,
+    ROLLING_UPDATE,
+    ControllerRevision,
+    StatefulSet,
+    StatefulSetStatus,
+    with_claims,
+)
 
 CONTROLLER = "statefulset-controller"
 _ORDINAL = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -156,7 +163,7 @@ class _StatefulSetState:
                 yield from self._ended(pod)
             if self._in_order:
                 return
-        if self.owner.spec.update_strategy.type == ROLLING:
+        if self.owner.spec.update_strategy.type == ROLLING_UPDATE:
             yield from self._rolled()
 
     def _is_no_hindrance(self, number: int) -> bool:
@@ -213,7 +220,7 @@ class _StatefulSetState:
         return [*self._claimed(number), Create(self._pod(number), CONTROLLER)]
 
     def _pod(self, number: int) -> Pod:
-        rolls = self.owner.spec.update_strategy.type == ROLLING
+        rolls = self.owner.spec.update_strategy.type == ROLLING_UPDATE
         revision = self.current if rolls and number < self._partition else self.update
         template = self.owner.spec.template if revision is self.update else self._old_template
         name = self._name(number)
@@ -285,7 +292,7 @@ class _StatefulSetState:
         standing = [pod for pod in self.pods if not pod.metadata.deletion_timestamp]
         ready = sum(map(self._runs, self.pods))
         updated = sum(self._revision(pod) == self.update.metadata.name for pod in standing)
-        done = self.owner.spec.update_strategy.type == ROLLING and updated == len(self.pods) == ready
+        done = self.owner.spec.update_strategy.type == ROLLING_UPDATE and updated == len(self.pods) == ready
         current = self.update if done else self.current
         return replace(
             self.owner.status,

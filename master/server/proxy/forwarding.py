@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
 import logging
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
+from master import errors
 from master.server.proxy.kubelet_client import IDLE_SECONDS
-from master.wire import passing
-from master.wire.links import LARGEST_PAGE
 from streams.splice import splice
 from streams.takeover import Upgraded, taken
 
@@ -49,7 +51,7 @@ class Forwarder:
     async def upgrade(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
         """Join the client to another side that has answered 101, until one of them has gone."""
         try:
-            answer = Upgraded(passing.passed_back(_pairs(response), upgrade=True))
+            answer = Upgraded(response_headers(_pairs(response), upgrade=True))
             ours = await answer.take(http)
         except BaseException:
             response.close()
@@ -85,7 +87,7 @@ class Forwarder:
                         await answer.write(part)
                         continue
                     kept += part
-                    if len(kept) > LARGEST_PAGE:
+                    if len(kept) > MAX_PAGE_BYTES:
                         await answer.write(bytes(kept))
                         kept.clear()
                         change = None
@@ -150,3 +152,149 @@ def _discard_input(channel: web.WebSocketResponse) -> asyncio.Task[None]:
 
 def _pairs(response: aiohttp.ClientResponse) -> list[tuple[str, str]]:
     return list(response.headers.items())
+
+
+HOP_BY_HOP = frozenset(
+    ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer")
+) | {"transfer-encoding", "upgrade"}
+"""Headers that are between two neighbours (RFC 9110, 7.6.1)."""
+
+CREDENTIAL_HEADERS = (
+    "authorization",
+    "impersonate-",
+    *(f"x-remote-{what}" for what in ("user", "uid", "group", "extra-")),
+)
+"""Beginnings of headers that say who asks the master, and are nobody else's affair."""
+
+WEBSOCKET_PROTOCOL_HEADER, BEARER_PROTOCOL = "sec-websocket-protocol", "base64url.bearer.authorization.k8s.io."
+"""Browsers, which set no other header, say who they are in a protocol of this beginning."""
+
+CORS_HEADERS = frozenset(f"access-control-allow-{what}" for what in ("credentials", "headers", "methods", "origin"))
+"""Headers by which a pod would open the master's own address to pages of others."""
+
+
+def request_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
+    """Return the headers to send to the backend, with those of an upgrade if asked. Raises StatusError."""
+    if name := _invalid_header(headers):
+        raise errors.bad_request(f"the value of the header {name} is not UTF-8")
+    return list(_without_bearer_protocols(_without_headers(headers, CREDENTIAL_HEADERS, upgrade=upgrade)))
+
+
+def response_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
+    """Headers of an answer that the client gets, too. Raises StatusError."""
+    if name := _invalid_header(headers):
+        text = f"error trying to reach service: the value of the header {name} of its answer is not UTF-8"
+        raise errors.status_error(503, "ServiceUnavailable", text)
+    return [pair for pair in _without_headers(headers, (), upgrade=upgrade) if pair[0].lower() not in CORS_HEADERS]
+
+
+def _without_headers(
+    headers: list[tuple[str, str]], others: tuple[str, ...], *, upgrade: bool
+) -> list[tuple[str, str]]:
+    named = {token for key, value in headers if key.lower() == "connection" for token in _header_tokens(value)}
+    dropped = HOP_BY_HOP | named
+    kept = {"connection", "upgrade"} if upgrade else set()
+    return [
+        (key, value)
+        for key, value in headers
+        if (key.lower() in kept or key.lower() not in dropped) and not key.lower().startswith(others or ("\0",))
+    ]
+
+
+def _invalid_header(headers: list[tuple[str, str]]) -> str:
+    """The name of a header whose value would not arrive as it came: bytes that are no text stand as lone surrogates."""
+    return next((key for key, value in headers if any("\ud800" <= letter <= "\udfff" for letter in value)), "")
+
+
+def _without_bearer_protocols(headers: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for key, value in headers:
+        if key.lower() != WEBSOCKET_PROTOCOL_HEADER or BEARER_PROTOCOL not in value:
+            yield key, value
+            continue
+        kept = [one.strip() for one in value.split(",") if not one.strip().startswith(BEARER_PROTOCOL)]
+        if kept:
+            yield key, ", ".join(kept)
+
+
+def wants_upgrade(connection: list[str]) -> bool:
+    """Whether a client asks for another protocol, by its headers Connection."""
+    return any("upgrade" in value.lower() for value in connection)
+
+
+def _header_tokens(value: str) -> list[str]:
+    return [token.strip().lower() for token in value.split(",")]
+
+
+def rewrite_location(target: str, prefix: str, hosts: tuple[str, ...]) -> str:
+    """Where a redirect of a backend leads, seen from outside: below `prefix`, if it stays at one of the hosts."""
+    try:
+        parts = urlsplit(target)
+    except ValueError:
+        return target
+    if (parts.netloc and parts.netloc not in hosts) or not parts.path.startswith("/"):
+        return target
+    path = parts.path if parts.path.startswith(prefix) else prefix + parts.path
+    return urlunsplit(("", "", path, parts.query, parts.fragment))
+
+
+MAX_PAGE_BYTES = 512 << 10
+"""Bytes of a page whose links are changed; a larger one is passed on as it is."""
+
+_BY_ATTRIBUTE: Mapping[str, str] = {
+    "action": "form",
+    "background": "body",
+    "cite": "blockquote del ins q",
+    "classid": "object",
+    "codebase": "applet object",
+    "data": "object",
+    "formaction": "button input",
+    "href": "a area base link",
+    "icon": "command",
+    "longdesc": "frame iframe img",
+    "manifest": "html",
+    "poster": "video",
+    "profile": "head",
+    "src": "audio embed frame iframe img input script source video",
+    "usemap": "img input object",
+}
+"""Attribute → the tags in which it is a URL."""
+
+# Whatever is begun is taken to the end of the page if it is never ended: so the time grows as the page does.
+_TAG = re.compile(rb"""<([a-zA-Z][a-zA-Z0-9]*+)((?:[^<>"']|"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))*+)(>?)""")
+_ATTRIBUTE = re.compile(rb"""(\s)([a-zA-Z]+)(\s*=\s*)("[^"]*"|'[^']*')""")
+_VERBATIM = re.compile(
+    rb"<!--(?:.*?-->|.*\Z)|<(script|style)\b[^>]*+(?:>|\Z)(?:.*?</\1\s*>|.*\Z)", re.IGNORECASE | re.DOTALL
+)
+
+
+def rewrite_links(page: bytes, change: Callable[[str], str]) -> bytes:
+    """The page with every URL in its tags as `change` has it; what stands in comments, scripts and styles stays."""
+    parts, done = [], 0
+    for verbatim in _VERBATIM.finditer(page):
+        parts.append(_rewrite_tags(page[done : verbatim.start()], change))
+        text = verbatim[0]
+        opening = text.find(b">") + 1 if verbatim[1] else 0
+        parts += [_rewrite_tags(text[:opening], change), text[opening:]]
+        done = verbatim.end()
+    return b"".join([*parts, _rewrite_tags(page[done:], change)])
+
+
+def _rewrite_tags(text: bytes, change: Callable[[str], str]) -> bytes:
+    def attribute(tag: str, found: re.Match[bytes]) -> bytes:
+        name = found[2].decode("ascii").lower()
+        if tag not in _BY_ATTRIBUTE.get(name, "").split():
+            return found[0]
+        quote, value = found[4][:1], html.unescape(found[4][1:-1].decode("utf-8", "surrogateescape"))
+        changed = change(value)
+        if changed == value:
+            return found[0]
+        written = html.escape(changed).encode("utf-8", "surrogateescape")
+        return b"".join((found[1], found[2], found[3], quote, written, quote))
+
+    def whole(found: re.Match[bytes]) -> bytes:
+        if not found[3]:
+            return found[0]
+        tag = found[1].decode("ascii").lower()
+        return b"<" + found[1] + _ATTRIBUTE.sub(lambda one: attribute(tag, one), found[2]) + b">"
+
+    return _TAG.sub(whole, text)

@@ -28,12 +28,11 @@ from yarl import URL
 from api.core.node import Node
 from api.network.addresses import out_of_reach, plain
 from api.pki.pem import peer_subject
+from master import errors
 from master.auth import pki
 from master.auth.attributes import KUBELET_CLIENT_USER, NODE_PREFIX
-from master.kinds.node import NODE
-from master.store.records import Key
-from master.store.store import Store
-from master.wire import answers
+from master.resources.nodes import NODES
+from master.storage.interface import Key, Storage
 from reconcile import atomic_file
 from reconcile.errors import NotReady
 from streams.takeover import notice_death
@@ -137,17 +136,19 @@ class HostPort:
 
 
 def kubelet_address(node: Node) -> HostPort:
-    """Where the server of a node listens, as its status says. Raises Failure."""
+    """Where the server of a node listens, as its status says. Raises StatusError."""
     known = node.status.addresses
     for kind in ADDRESS_TYPES:
         found = next((one.address for one in known if one.type == kind and one.address), "")
         if found:
             if not HOST_PATTERN.fullmatch(found):
-                raise answers.bad_request("address not allowed")
+                raise errors.bad_request("address not allowed")
             endpoints = node.status.daemon_endpoints
             endpoint = None if endpoints is None else endpoints.kubelet_endpoint
             return HostPort(found, endpoint.port if endpoint is not None and endpoint.port > 0 else KUBELET_PORT)
-    raise answers.failure(500, "", f"no preferred addresses found; known addresses: {[one.address for one in known]}")
+    raise errors.status_error(
+        500, "", f"no preferred addresses found; known addresses: {[one.address for one in known]}"
+    )
 
 
 def client_files(ca: pki.Authority, directory: Path, now: datetime.datetime) -> Path:
@@ -196,7 +197,7 @@ def insecure_tls() -> ssl.SSLContext:
 class KubeletClient:
     """`open` gives an answer that is read as it comes, `get` a whole one; `close` in the end."""
 
-    def __init__(self, store: Store, trust: KubeletTLS, own: Callable[[], tuple[str, int]]) -> None:
+    def __init__(self, store: Storage, trust: KubeletTLS, own: Callable[[], tuple[str, int]]) -> None:
         """`own` is the address and port under which the master itself is known: no node is there."""
         self._store = store
         self._trust = trust
@@ -204,17 +205,17 @@ class KubeletClient:
         self._session: aiohttp.ClientSession | None = None
 
     def place(self, node: str) -> HostPort:
-        """Where the server of the node of that name listens. Raises Failure."""
+        """Where the server of the node of that name listens. Raises StatusError."""
         return kubelet_address(self._node(node))
 
     def has(self, node: str, address: str) -> bool:
-        """Whether the address is one of the node's. Raises Failure."""
+        """Whether the address is one of the node's. Raises StatusError."""
         return any(row.address == address for row in self._node(node).status.addresses)
 
     def _node(self, node: str) -> Node:
         record = self._store.latest(Key(Node.KIND, "", node))
         if record is None:
-            raise answers.not_found(NODE, node)
+            raise errors.not_found(NODES, node)
         return record.object  # type: ignore[no-any-return]
 
     def dialler(self) -> RestrictedConnector:
@@ -231,7 +232,7 @@ class KubeletClient:
         data: AsyncIterable[bytes] | None = None,
         verify: bool = True,
     ) -> aiohttp.ClientResponse:
-        """Ask a node; `path` is raw, with its query. Who asks closes the answer. Raises Failure and Unreachable.
+        """Ask a node; `path` is raw, with its query. Who asks closes the answer. Raises StatusError and Unreachable.
 
         An answer 101 is for `streams.takeover.taken`; redirects are not followed.
         """
@@ -254,7 +255,7 @@ class KubeletClient:
                     body = await response.read()
                 finally:
                     response.close()
-        except (answers.Failure, Unreachable, aiohttp.ClientError) as error:
+        except (errors.StatusError, Unreachable, aiohttp.ClientError) as error:
             raise NotReady(f"node {node}: {path}: {error}") from error
         except TimeoutError as error:
             raise NotReady(f"node {node}: {path}: no answer within {seconds:.0f} seconds") from error
@@ -298,7 +299,7 @@ async def ask(
         response = await session.request(method, url, headers=headers, data=data, ssl=trust, allow_redirects=False)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, AddressNotAllowed):
-            raise answers.bad_request(str(error.os_error)) from error
+            raise errors.bad_request(str(error.os_error)) from error
         raise Unreachable(dial_error(where, error)) from error
     held = response.connection
     if held is not None and held.transport is not None:

@@ -5,19 +5,27 @@ Data is passed on and not interpreted. Raises `StatusError`.
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote, urlencode
+
 import aiohttp
 from aiohttp import web
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
 
 from api.core.pod import Pod
-from master.kinds.pod import POD
+from api.meta.schema import FORBIDDEN, INVALID, NOT_SUPPORTED, FieldError
+from api.meta.types import StatusCause, StatusDetails
+from master import errors
+from master.resources.pods import PODS
+from master.server import request_info
+from master.server.proxy import forwarding, proxy
 from master.server.proxy.forwarding import Forwarder
 from master.server.proxy.kubelet_client import KubeletClient, Unreachable
 from master.server.proxy.proxy import ProxyHandler
-from master.store.records import Key
-from master.store.store import Store
-from master.wire import answers, passing, pod_options
-from master.wire.passing import Passage
+from master.server.request_info import ProxyTarget
+from master.storage.interface import Key, Storage
 
 MAX_ERROR_BYTES = 50_000
 """Bytes of a node's refusal that are read."""
@@ -26,7 +34,7 @@ MAX_ERROR_BYTES = 50_000
 class PodStreams:
     """`await serve(...)` for one request; `end_all` cuts off all that are under way."""
 
-    def __init__(self, store: Store, nodes: KubeletClient) -> None:
+    def __init__(self, store: Storage, nodes: KubeletClient) -> None:
         self._store = store
         self._nodes = nodes
         self._joints = Forwarder()
@@ -36,67 +44,67 @@ class PodStreams:
         """Cut off everything that goes through."""
         self._joints.end_all()
 
-    async def serve(self, http: web.Request, passage: Passage) -> web.StreamResponse:
+    async def serve(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
         """Answer a request, by whoever can."""
         part = passage.where.subresource
-        allowed = {passing.PROXY: passing.METHODS, "log": {"GET"}}.get(part, {"GET", "POST"})
+        allowed = {request_info.PROXY: proxy.PROXY_METHODS, "log": {"GET"}}.get(part, {"GET", "POST"})
         if http.method not in allowed:
-            raise answers.not_allowed()
+            raise errors.method_not_allowed()
         if part == "log":
             return await self._log(http, passage)
         if "dryRun" in http.query:
-            raise answers.bad_request("dryRun is not supported")
-        if part == passing.PROXY:
+            raise errors.bad_request("dryRun is not supported")
+        if part == request_info.PROXY:
             return await self._proxies.serve(http, passage)
         return await self._converse(http, passage)
 
-    def _pod(self, passage: Passage) -> Pod:
+    def _pod(self, passage: ProxyTarget) -> Pod:
         where = passage.where
         record = self._store.latest(Key(Pod.KIND, where.namespace, where.name))
         if record is None:
-            raise answers.not_found(POD, where.name)
+            raise errors.not_found(PODS, where.name)
         return record.object  # type: ignore[no-any-return]
 
-    async def _log(self, http: web.Request, passage: Passage) -> web.StreamResponse:
-        options = pod_options.log_options(http.query, passage.where.name)
+    async def _log(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
+        options = parse_log_options(http.query, passage.where.name)
         pod = self._pod(passage)
-        container = pod_options.container(pod, options.container)
+        container = container_name(pod, options.container)
         if not pod.spec.node_name:
             return web.Response(status=204)
-        path = pod_options.log_path(pod, container, options)
+        path = log_path(pod, container, options)
         where = self._nodes.place(pod.spec.node_name)
         try:
             response = await self._nodes.open(pod.spec.node_name, "GET", path, verify=not options.insecure)
         except Unreachable as error:
-            raise answers.failure(500, "", f'Get "https://{where}{path}": {error}') from error
+            raise errors.status_error(500, "", f'Get "https://{where}{path}": {error}') from error
         if not 200 <= response.status <= 206:
-            raise pod_options.refused_log(response.status, await refusal(response), passage.where.name)
+            raise log_error(response.status, await refusal(response), passage.where.name)
         if http.headers.get("Upgrade", "").lower() == "websocket":
             return await self._joints.messages(http, response)
         headers = CIMultiDict([("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")])
         return await self._joints.copy(http, response, headers)
 
-    async def _converse(self, http: web.Request, passage: Passage) -> web.StreamResponse:
+    async def _converse(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
         pod = self._pod(passage)
-        path = pod_options.stream_path(passage.where.subresource, pod, http.query)
-        node = pod_options.node_of(pod)
+        path = stream_path(passage.where.subresource, pod, http.query)
+        node = node_of(pod)
         self._nodes.place(node)
-        if not passing.wants_upgrade(http.headers.getall("Connection", [])):
-            raise answers.bad_request("Upgrade request required")
-        asked = passing.passed_on(list(http.headers.items()), upgrade=True)
+        if not forwarding.wants_upgrade(http.headers.getall("Connection", [])):
+            raise errors.bad_request("Upgrade request required")
+        asked = forwarding.request_headers(list(http.headers.items()), upgrade=True)
         headers = CIMultiDict([pair for pair in asked if pair[0].lower() != "host"])
         try:
             response = await self._nodes.open(node, http.method, path, headers)
         except Unreachable as error:
-            raise answers.failure(500, "", f"error dialing backend: {error}") from error
+            raise errors.status_error(500, "", f"error dialing backend: {error}") from error
         if response.status == 101:
             return await self._joints.upgrade(http, response)
         if response.status < 400:
             response.close()
-            raise answers.failure(500, "", f"invalid upgrade response: status code {response.status}")
+            raise errors.status_error(500, "", f"invalid upgrade response: status code {response.status}")
         try:
-            back = CIMultiDict(passing.passed_back(list(response.headers.items())))
-        except answers.Failure:
+            back = CIMultiDict(forwarding.response_headers(list(response.headers.items())))
+        except errors.StatusError:
             response.close()
             raise
         return await self._joints.copy(http, response, back)
@@ -107,7 +115,183 @@ async def refusal(response: aiohttp.ClientResponse) -> str:
     try:
         body = await response.content.read(MAX_ERROR_BYTES)
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise pod_options.internal(str(error)) from error
+        raise internal_error(str(error)) from error
     finally:
         response.close()
     return body.decode(errors="replace").rstrip("\n")
+
+
+INT64_BOUND = 1 << 63
+
+LOG_STREAMS = ("All", "Stderr", "Stdout")
+
+STREAM_FLAGS = (("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty"))
+"""(name for the master, name for a node)"""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """`wishes` are the parameters for the node."""
+
+    container: str
+    wishes: tuple[tuple[str, str], ...]
+    insecure: bool
+
+
+def parse_log_options(query: MultiMapping[str], pod: str) -> LogOptions:
+    """The options of GET pods/NAME/log."""
+    numbers = {name: _int_option(query, name) for name in ("sinceSeconds", "tailLines", "limitBytes")}
+    since = _time_option(query, "sinceTime")
+    problems = tuple(_log_option_problems(query, numbers, since))
+    if problems:
+        raise errors.invalid_as("", "PodLogOptions", pod, problems)
+    flags = [(name, "true") for name in ("follow", "previous", "timestamps") if bool_option(query, name)]
+    asked = [(name, str(found)) for name, found in numbers.items() if found is not None]
+    times = [("sinceTime", since)] if since else []
+    stream = query.get("stream", "")
+    streams = [("stream", stream)] if stream not in ("", "All") else []
+    insecure = bool_option(query, "insecureSkipTLSVerifyBackend")
+    return LogOptions(query.get("container", ""), (*flags, *asked, *times, *streams), insecure)
+
+
+def _log_option_problems(query: MultiMapping[str], numbers: dict[str, int | None], since: str) -> Iterator[FieldError]:
+    tail, most, seconds = numbers["tailLines"], numbers["limitBytes"], numbers["sinceSeconds"]
+    if tail is not None and tail < 0:
+        yield FieldError("tailLines", str(tail), "must be greater than or equal to 0", INVALID)
+    if most is not None and most < 1:
+        yield FieldError("limitBytes", str(most), "must be greater than 0", INVALID)
+    if seconds is not None and since:
+        yield FieldError("", "given", "at most one of `sinceTime` or `sinceSeconds` may be specified", FORBIDDEN)
+    elif seconds is not None and seconds < 1:
+        yield FieldError("sinceSeconds", str(seconds), "must be greater than 0", INVALID)
+    stream = query.get("stream", "")
+    if stream and stream not in LOG_STREAMS:
+        accepted = ", ".join(f'"{one}"' for one in LOG_STREAMS)
+        yield FieldError("stream", f'"{stream}"', f"supported values: {accepted}", NOT_SUPPORTED)
+    elif stream not in ("", "All") and tail is not None:
+        why = "`tailLines` and specific `stream` are mutually exclusive for now"
+        yield FieldError("", "given", why, FORBIDDEN)
+
+
+def bool_option(query: MultiMapping[str], name: str) -> bool:
+    """Whether something is asked for: by any value but 0 and false, also by none."""
+    return name in query and query[name].lower() not in ("0", "false")
+
+
+def _int_option(query: MultiMapping[str], name: str) -> int | None:
+    if name not in query:
+        return None
+    return _parse_int(query[name], INT64_BOUND)
+
+
+def _parse_int(text: str, bound: int) -> int:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdecimal()):
+        raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    if len(digits.lstrip("0")) > 19 or not -bound <= (found := int(text)) < bound:
+        raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": value out of range')
+    return found
+
+
+def _time_option(query: MultiMapping[str], name: str) -> str:
+    """In whole seconds, as the reference passes it on."""
+    text = query.get(name, "")
+    if not text:
+        return ""
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None or "T" not in text:
+        form = "2006-01-02T15:04:05Z07:00"
+        raise errors.bad_request(f'parsing time "{text}" as "{form}": cannot parse "{text}" as "2006"')
+    return moment.replace(microsecond=0).isoformat().replace("+00:00", "Z")
+
+
+# --- what a node is asked ---------------------------------------------------------------------------------------------
+
+
+def log_path(pod: Pod, container: str, options: LogOptions) -> str:
+    """Where a node has the log of a container."""
+    return _kubelet_path("containerLogs", pod, container, list(options.wishes))
+
+
+def stream_path(what: str, pod: Pod, query: MultiMapping[str]) -> str:
+    """Where a node lets somebody into a pod; `what` is exec, attach or portforward."""
+    if what == "portforward":
+        ports = [str(_parse_int(port, 1 << 31)) for text in query.getall("ports", []) for port in text.split(",")]
+        return _kubelet_path("portForward", pod, "", [("port", ",".join(ports))] if ports else [])
+    inside = container_name(pod, query.get("container", ""))
+    asked = [(theirs, "1") for ours, theirs in STREAM_FLAGS if bool_option(query, ours)]
+    command = [("command", word) for word in query.getall("command", [])] if what == "exec" else []
+    return _kubelet_path(what, pod, inside, asked + command)
+
+
+def _kubelet_path(what: str, pod: Pod, container: str, parameters: list[tuple[str, str]]) -> str:
+    parts = [what, pod.metadata.namespace, pod.metadata.name, *([container] if container else [])]
+    path = "/" + "/".join(quote(part, safe="") for part in parts)
+    return f"{path}?{urlencode(parameters)}" if parameters else path
+
+
+def container_name(pod: Pod, name: str) -> str:
+    """The container that is meant: the one that is named, or the only one."""
+    spec = pod.spec
+    known = [one.name for one in (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)]
+    if name:
+        if name not in known:
+            raise errors.bad_request(f"container {name} is not valid for pod {pod.metadata.name}")
+        return name
+    if len(spec.containers) != 1:
+        listed = " ".join(known)
+        message = f"a container name must be specified for pod {pod.metadata.name}, choose one of: [{listed}]"
+        raise errors.bad_request(message)
+    return spec.containers[0].name
+
+
+def node_of(pod: Pod) -> str:
+    """The node that has a pod."""
+    if not pod.spec.node_name:
+        raise errors.bad_request(f"pod {pod.metadata.name} does not have a host assigned")
+    return pod.spec.node_name
+
+
+# --- what a node answers ----------------------------------------------------------------------------------------------
+
+_STATUS_MESSAGES = {
+    401: ("Unauthorized", "the server has asked for the client to provide credentials"),
+    404: ("NotFound", "the server could not find the requested resource"),
+    405: ("MethodNotAllowed", "the server does not allow this method on the requested resource"),
+    409: ("Conflict", "the server reported a conflict"),
+    422: ("Invalid", "the server rejected our request due to an error in our request"),
+    429: ("TooManyRequests", "the server has received too many requests and has asked us to try again later"),
+    503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
+    504: (
+        "Timeout",
+        "the server was unable to return a response in the time allotted, but may still be processing the request",
+    ),
+}
+_REASONS_WITH_OWN_MESSAGE = {403: "Forbidden", 415: "UnsupportedMediaType", 406: "NotAcceptable"}
+
+
+def log_error(code: int, text: str, pod: str) -> errors.StatusError:
+    """What a node's refusal of a log is to the client."""
+    if code == 500:
+        return internal_error(text)
+    if code == 400:
+        return errors.bad_request(text)
+    reason, message = _STATUS_MESSAGES.get(code, ("", ""))
+    if code in _REASONS_WITH_OWN_MESSAGE:
+        reason, message = _REASONS_WITH_OWN_MESSAGE[code], text
+    elif not message and code > 500:
+        reason = "InternalError"
+        message = f'an error on the server ("{text}") has prevented the request from succeeding'
+    elif not message:
+        message = f"the server responded with the status code {code} but did not return more information"
+    details = StatusDetails(name=pod, kind="pods/log")
+    return errors.status_error(code, reason, f"{message} ( pods/log {pod})", details)
+
+
+def internal_error(text: str) -> errors.StatusError:
+    """500: something behind the master went wrong."""
+    details = StatusDetails(causes=(StatusCause(message=text),))
+    return errors.status_error(500, "InternalError", f"Internal error occurred: {text}", details)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -20,17 +21,17 @@ from api.core.endpoints import Endpoints, EndpointSubset
 from api.core.pod import Pod
 from api.core.services import Service
 from api.network.addresses import out_of_reach
-from master.kinds import BY_NAME
-from master.kinds.kind import AnyKind
-from master.kinds.pod import POD
-from master.kinds.service import SERVICE
+from master import errors
+from master.resources.pods import PODS
+from master.resources.resource import AnyResource
+from master.resources.scheme import BY_KIND
+from master.resources.services import SERVICES
+from master.server.proxy import forwarding
 from master.server.proxy.forwarding import Forwarder
 from master.server.proxy.kubelet_client import HostPort, KubeletClient, Unreachable, ask, client, insecure_tls
 from master.server.proxy.pod_dialer import PodDialer
-from master.store.records import Key
-from master.store.store import Store
-from master.wire import answers, links, passing
-from master.wire.passing import Backend, Passage
+from master.server.request_info import ProxyTarget
+from master.storage.interface import Key, Storage
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -41,17 +42,17 @@ Send = Callable[[str, str, CIMultiDict[str], Any], Awaitable[aiohttp.ClientRespo
 class ProxyHandler:
     """`await serve(...)` for one request."""
 
-    def __init__(self, store: Store, nodes: KubeletClient, joints: Forwarder) -> None:
+    def __init__(self, store: Storage, nodes: KubeletClient, joints: Forwarder) -> None:
         self._store = store
         self._nodes = nodes
         self._joints = joints
 
-    async def serve(self, http: web.Request, passage: Passage) -> web.StreamResponse:
+    async def serve(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
         """Pass a request on, and its answer back."""
         kind, name = passage.where.kind, passage.where.name
-        wanted = passing.backend(name)
+        wanted = parse_backend(name)
         if wanted is None:
-            raise answers.bad_request(f'invalid {kind.singular} request "{name}"')
+            raise errors.bad_request(f'invalid {kind.singular} request "{name}"')
         ways = {"Node": self._node, "Pod": self._pod, "Service": self._service}
         async with ways[kind.name](passage.where.namespace, wanted) as (where, send):
             return await self._forward(http, passage, where, send)
@@ -75,7 +76,7 @@ class ProxyHandler:
 
     @asynccontextmanager
     async def _pod(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
-        pod: Pod = self._object(POD, namespace, wanted.name)
+        pod: Pod = self._object(PODS, namespace, wanted.name)
         declared = next((one.ports[0].container_port for one in pod.spec.containers if one.ports), None)
         port = _port(wanted) if wanted.port or declared is None else declared
         async with self._inside(pod, wanted.scheme, HostPort(pod.status.pod_ip, port)) as found:
@@ -85,12 +86,12 @@ class ProxyHandler:
     async def _service(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
         port = wanted.port
         if port.isdecimal():
-            service: Service = self._object(SERVICE, namespace, wanted.name)
+            service: Service = self._object(SERVICES, namespace, wanted.name)
             named = next((one for one in service.spec.ports if one.port == int(port)), None)
             if named is None:
                 raise _service_unavailable(f'no service port {port} found for service "{wanted.name}"')
             port = named.name
-        endpoints: Endpoints = self._object(BY_NAME[Endpoints.KIND], namespace, wanted.name)
+        endpoints: Endpoints = self._object(BY_KIND[Endpoints.KIND], namespace, wanted.name)
         if not endpoints.subsets:
             raise _service_unavailable(f'no endpoints available for service "{wanted.name}"')
         for subset in random.sample(endpoints.subsets, len(endpoints.subsets)):
@@ -117,10 +118,10 @@ class ProxyHandler:
                 return record.object, HostPort(address.ip, number)
         return None
 
-    def _object(self, kind: AnyKind, namespace: str, name: str) -> Any:
+    def _object(self, kind: AnyResource, namespace: str, name: str) -> Any:
         record = self._store.latest(Key(kind.stored, namespace, name))
         if record is None:
-            raise answers.not_found(kind, name)
+            raise errors.not_found(kind, name)
         return record.object
 
     @asynccontextmanager
@@ -128,7 +129,7 @@ class ProxyHandler:
         """A way to a port of a pod. Pods in their node's network are reached at an address of the node."""
         its_nodes = not pod.spec.host_network or self._nodes.has(pod.spec.node_name, place.host)
         if out_of_reach(place.host) or not its_nodes:
-            raise answers.bad_request("address not allowed")
+            raise errors.bad_request("address not allowed")
         if pod.spec.host_network:
             async with self._direct(scheme, place) as send:
                 yield place, send
@@ -144,14 +145,16 @@ class ProxyHandler:
 
     # --- the request ---------------------------------------------------------------------------------------------
 
-    async def _forward(self, http: web.Request, passage: Passage, where: HostPort, send: Send) -> web.StreamResponse:
+    async def _forward(
+        self, http: web.Request, passage: ProxyTarget, where: HostPort, send: Send
+    ) -> web.StreamResponse:
         url = http.rel_url
-        upgrade = passing.wants_upgrade(http.headers.getall("Connection", []))
+        upgrade = forwarding.wants_upgrade(http.headers.getall("Connection", []))
         if not passage.path and not upgrade:
             query = f"?{url.raw_query_string}" if url.raw_query_string else ""
             return web.Response(status=301, headers={"Location": f"{url.raw_path}/{query}"})
         prefix = url.raw_path.removesuffix(passage.path)
-        headers = CIMultiDict(passing.passed_on(list(http.headers.items()), upgrade=upgrade))
+        headers = CIMultiDict(forwarding.request_headers(list(http.headers.items()), upgrade=upgrade))
         headers.pop("Expect", None)
         known = headers.popall("X-Forwarded-For", [])
         headers["X-Forwarded-For"] = ", ".join([*known, http.remote or "unknown"])
@@ -162,24 +165,26 @@ class ProxyHandler:
             response = await send(http.method, path, headers, http.content if http.body_exists else None)
         except Unreachable as error:
             if upgrade:
-                raise answers.failure(500, "", f"error dialing backend: {error}") from error
+                raise errors.status_error(500, "", f"error dialing backend: {error}") from error
             raise _service_unavailable(f"error trying to reach service: {error}") from error
         if response.status == 101 and upgrade:
             return await self._joints.upgrade(http, response)
         try:
-            back = CIMultiDict(passing.passed_back(list(response.headers.items())))
-        except answers.Failure:
+            back = CIMultiDict(forwarding.response_headers(list(response.headers.items())))
+        except errors.StatusError:
             response.close()
             raise
         hosts = (str(where), http.headers.get("Host", ""))
         if "Location" in back:
-            back["Location"] = passing.location(back["Location"], prefix, hosts)
+            back["Location"] = forwarding.rewrite_location(back["Location"], prefix, hosts)
         elif _is_plain_page(http, response):
             return await self._joints.copy(
                 http,
                 response,
                 back,
-                lambda text: links.relinked(text, lambda url: passing.location(url, prefix, hosts)),
+                lambda text: forwarding.rewrite_links(
+                    text, lambda url: forwarding.rewrite_location(url, prefix, hosts)
+                ),
             )
         return await self._joints.copy(http, response, back)
 
@@ -190,9 +195,9 @@ def _is_plain_page(http: web.Request, response: aiohttp.ClientResponse) -> bool:
     return has_body and response.content_type == "text/html" and "Content-Encoding" not in response.headers
 
 
-def _service_unavailable(text: str) -> answers.Failure:
+def _service_unavailable(text: str) -> errors.StatusError:
     """503, without a word of when to come again: clients would wait for what nobody promises."""
-    return answers.failure(503, "ServiceUnavailable", text)
+    return errors.status_error(503, "ServiceUnavailable", text)
 
 
 def _port(wanted: Backend) -> int:
@@ -211,3 +216,30 @@ def _sender(session: aiohttp.ClientSession, scheme: str, place: HostPort, told: 
             raise (Unreachable(told.refusal) if told is not None and told.refusal else error) from error
 
     return send
+
+
+PROXY_METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
+"""What a proxy passes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The name in the path of a proxy: NAME, NAME:PORT or SCHEME:NAME:PORT."""
+
+    scheme: str
+    name: str
+    port: str
+
+
+def parse_backend(name: str) -> Backend | None:
+    """What a name in the path of a proxy means; None if it means nothing."""
+    match name.split(":"):
+        case [plain]:
+            found = Backend("http", plain, "")
+        case [plain, port]:
+            found = Backend("http", plain, port)
+        case [scheme, plain, port] if scheme in ("", "http", "https"):
+            found = Backend(scheme or "http", plain, port)
+        case _:
+            return None
+    return found if found.name else None

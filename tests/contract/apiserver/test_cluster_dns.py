@@ -16,9 +16,9 @@ from api.meta.types import Object, ObjectMeta
 from api.network.types import HostSubnet, NetNamespace
 from master.config import MasterConfig
 from master.dns import DNSServer
-from master.kinds import TYPES
-from master.store.journaled_store import JournaledStore
-from master.store.records import Put, Remove
+from master.resources.scheme import TYPES
+from master.storage.interface import Delete, Put
+from master.storage.sqlite import SQLiteStorage
 from tests.testbed.ports import free_port
 from tests.unit.nameserver.made import endpoint, service, slice_of
 
@@ -29,7 +29,7 @@ WEB = "web.red.svc.cluster.local"
 class Running:
     """A store, and what is told of it at a port."""
 
-    def __init__(self, store: JournaledStore, port: int) -> None:
+    def __init__(self, store: SQLiteStorage, port: int) -> None:
         self.store = store
         self._port = port
 
@@ -57,7 +57,7 @@ async def listening(port: int) -> None:
 
 @asynccontextmanager
 async def running(root: Path, *items: Object, **settings: Any) -> AsyncIterator[Running]:
-    store = await JournaledStore.open(root / "store.db", TYPES)
+    store = await SQLiteStorage.open(root / "store.db", TYPES)
     tasks = [asyncio.create_task(store.run())]
     try:
         port = free_port()
@@ -105,7 +105,7 @@ async def test_what_is_written_is_told(tmp_path: Path) -> None:
         assert await here.told("db.red.svc.cluster.local") == ["10.128.0.3"]
         await here.put(NetNamespace(metadata=ObjectMeta(name="red"), netname="red", netid=0))
         assert await here.told(WEB, NODE) == ["172.30.0.5"]
-        await here.store.write(Remove(headless))
+        await here.store.write(Delete(headless))
         assert await here.told("db.red.svc.cluster.local") == ["NXDOMAIN"]
 
 

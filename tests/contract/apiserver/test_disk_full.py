@@ -16,8 +16,8 @@ from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from lab.process import run
-from master.store.journaled_store import JournaledStore, Keep
-from master.store.records import Put, Remove
+from master.storage.interface import Delete, Put
+from master.storage.sqlite import HistoryLimits, SQLiteStorage
 from reconcile.errors import NotReady
 from tests.testbed.apiserver.process import ApiServer
 
@@ -50,15 +50,15 @@ def _item(name: str, size: int = 0) -> Namespace:
     return Namespace(metadata=ObjectMeta(name=name, annotations={"filler": "x" * size}))
 
 
-async def _write_all(store: JournaledStore, acknowledged: list[str]) -> None:
+async def _write_all(store: SQLiteStorage, acknowledged: list[str]) -> None:
     for number in range(10_000):
         await store.write(Put(_item(f"a{number}", 2000), expect=0))
         acknowledged.append(f"a{number}")
 
 
 async def test_a_store_on_a_full_disk(disk: Path) -> None:
-    keep = Keep(events=20)
-    store = await JournaledStore.open(disk / "store.db", KINDS, keep)
+    keep = HistoryLimits(events=20)
+    store = await SQLiteStorage.open(disk / "store.db", KINDS, keep)
     acknowledged: list[str] = []
     ballast = _fill(disk)
     with pytest.raises(NotReady, match="nothing was changed"):
@@ -72,7 +72,7 @@ async def test_a_store_on_a_full_disk(disk: Path) -> None:
     assert store.revision == revision
     await store.close()
     ballast.unlink()
-    store = await JournaledStore.open(disk / "store.db", KINDS, keep)
+    store = await SQLiteStorage.open(disk / "store.db", KINDS, keep)
     assert [record.key.name for record in store.scan("Namespace")] == sorted(acknowledged)
     assert store.revision == revision
     await store.close()
@@ -80,7 +80,7 @@ async def test_a_store_on_a_full_disk(disk: Path) -> None:
 
 async def test_a_store_goes_on_when_there_is_room_again(disk: Path) -> None:
     """Full and not full, again and again, without being opened anew; forgetting makes room, too."""
-    store = await JournaledStore.open(disk / "store.db", KINDS, Keep(events=20))
+    store = await SQLiteStorage.open(disk / "store.db", KINDS, HistoryLimits(events=20))
     there: dict[str, int] = {}
     refused = 0
     for round_ in range(5):
@@ -97,7 +97,7 @@ async def test_a_store_goes_on_when_there_is_room_again(disk: Path) -> None:
         there["a0"] = int(kept.metadata.resource_version)
         assert {record.key.name: record.revision for record in store.scan("Namespace")} == there
     assert refused > 0
-    await store.write(*(Remove(record.object) for record in store.scan("Namespace")))
+    await store.write(*(Delete(record.object) for record in store.scan("Namespace")))
     await store.close()
 
 

@@ -18,7 +18,7 @@ import pytest
 from aiohttp import web
 
 from master.auth import pki
-from master.wire.links import LARGEST_PAGE
+from master.server.proxy.forwarding import MAX_PAGE_BYTES
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, Stage, authority, own_address, staged
@@ -227,7 +227,7 @@ async def test_where_redirects_lead(stage: Stage, to: str, seen: str) -> None:
             assert (answer.status, answer.headers["Location"]) == (302, seen.format(**names))
 
 
-@pytest.mark.parametrize(("filler", "moved"), [(0, True), (LARGEST_PAGE - 18, True), (LARGEST_PAGE, False)])
+@pytest.mark.parametrize(("filler", "moved"), [(0, True), (MAX_PAGE_BYTES - 18, True), (MAX_PAGE_BYTES, False)])
 async def test_where_links_of_pages_lead(stage: Stage, filler: int, *, moved: bool) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)

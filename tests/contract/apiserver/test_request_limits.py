@@ -19,12 +19,12 @@ import pytest
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from master.auth import pki, service_account_tokens
-from master.kinds import TYPES
+from master.resources.scheme import TYPES
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client_files
 from master.server.server import Server, ServerDependencies, tls_context
 from master.server.watch import MAX_QUEUED_BYTES
-from master.store.journaled_store import JournaledStore
+from master.storage.sqlite import SQLiteStorage
 from reconcile.listener import MAX_REQUEST_LINE_BYTES, Limits
 from tests.testbed.apiserver.process import ApiServer
 
@@ -103,7 +103,7 @@ async def own_server(
     """A server in this process, whose limits are its own."""
     now = datetime.datetime.now(datetime.UTC)
     authority, tokens = pki.authority(root / "pki", now), service_account_tokens.load_token_signer(root / "pki")
-    store = await JournaledStore.open(root / "store.db", TYPES)
+    store = await SQLiteStorage.open(root / "store.db", TYPES)
     trust = KubeletTLS.of(client_files(authority, root / "pki", now), root / "pki" / "ca.crt", verify=True)
     nodes = KubeletClient(store, trust, lambda: ("127.0.0.1", 0))
     server = Server(

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 from api.codec.kinds import KINDS
-from master.store.journal import Journal, Row
-from master.store.journaled_store import JournaledStore
-from master.store.records import Key
+from master.storage.interface import Key
+from master.storage.sqlite import LogRow, RevisionLog, SQLiteStorage
 from tests.testbed.apiserver.store_writer import GONE, KEEP
 
 KILLS = int(os.environ.get("PODLANE_SOAK_KILLS", "8"))
@@ -33,7 +32,7 @@ def _life(path: Path) -> dict[str, tuple[int, int]]:
     return told
 
 
-def _check_rows(rows: list[Row], compacted: int) -> None:
+def _check_rows(rows: list[LogRow], compacted: int) -> None:
     """Of what is forgotten, only what is still so is there; after it, everything."""
     old = [row for row in rows if row.revision <= compacted]
     assert len({row.name for row in old}) == len(old)
@@ -45,14 +44,14 @@ async def test_a_store_killed_while_it_forgets(tmp_path: Path) -> None:
     path, newest, forgotten = tmp_path / "store.db", 0, 0
     for _ in range(KILLS):
         told = _life(path)
-        journal = Journal(path)
+        journal = RevisionLog(path)
         rows, compacted = list(journal.rows()), journal.compacted()
         journal.close()
         _check_rows(rows, compacted)
         assert rows[-1].revision >= max(revision for revision, _ in told.values()) > newest
         assert compacted >= forgotten
         newest, forgotten = rows[-1].revision, compacted
-        store = await JournaledStore.open(path, KINDS, KEEP)
+        store = await SQLiteStorage.open(path, KINDS, KEEP)
         for name, (revision, step) in told.items():
             record = store.get(Key("Namespace", "", name))
             there = (record.revision, int(record.object.metadata.labels["step"])) if record else (0, GONE)

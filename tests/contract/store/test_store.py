@@ -15,17 +15,16 @@ from api.codec.kinds import KINDS
 from api.core.config import Secret
 from api.core.node import Namespace, Node
 from api.meta.types import ObjectMeta
-from master.store.journaled_store import JournaledStore
-from master.store.records import Event, Expired, Key, Mismatch, Put, Record, Remove
-from master.store.store import Store
+from master.storage.interface import Compacted, Conflict, Delete, Key, Put, Record, Storage, WatchEvent
+from master.storage.sqlite import SQLiteStorage
 from reconcile.errors import NotReady
 
-Opener = Callable[[Path], Awaitable[Store]]
+Opener = Callable[[Path], Awaitable[Storage]]
 """Opens the store that is kept in a directory, the first time or again."""
 
 
-async def _journaled(root: Path) -> Store:
-    return await JournaledStore.open(root / "store.db", KINDS)
+async def _journaled(root: Path) -> Storage:
+    return await SQLiteStorage.open(root / "store.db", KINDS)
 
 
 STORES: dict[str, Opener] = {"journaled": _journaled}
@@ -37,7 +36,7 @@ def opener(request: pytest.FixtureRequest) -> Opener:
 
 
 @pytest.fixture
-async def store(opener: Opener, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(opener: Opener, tmp_path: Path) -> AsyncIterator[Storage]:
     store = await opener(tmp_path)
     yield store
     await store.close()
@@ -55,11 +54,11 @@ def names(records: list[Record]) -> list[str]:
     return [record.key.name for record in records]
 
 
-def told(events: list[Event]) -> list[tuple[str, str, int]]:
+def told(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
     return [(event.type, event.record.key.name, event.record.revision) for event in events]
 
 
-async def test_a_write_gets_the_next_revision_and_is_read_back(store: Store) -> None:
+async def test_a_write_gets_the_next_revision_and_is_read_back(store: Storage) -> None:
     (one,) = await store.write(Put(ns("a", x="1")))
     (two,) = await store.write(Put(ns("b")))
     assert (one.metadata.resource_version, two.metadata.resource_version) == ("1", "2")
@@ -70,40 +69,40 @@ async def test_a_write_gets_the_next_revision_and_is_read_back(store: Store) -> 
     assert store.revision == 2
 
 
-async def test_a_list_is_sorted_and_knows_namespaces(store: Store) -> None:
+async def test_a_list_is_sorted_and_knows_namespaces(store: Storage) -> None:
     await store.write(*(Put(ns(name)) for name in "cab"))
     assert names(store.scan("Namespace")) == ["a", "b", "c"]
     assert names(store.scan("Node")) == []
 
 
-async def test_compare_and_swap(store: Store) -> None:
+async def test_compare_and_swap(store: Storage) -> None:
     await store.write(Put(ns("a"), expect=0))
-    with pytest.raises(Mismatch):
+    with pytest.raises(Conflict):
         await store.write(Put(ns("a"), expect=0))
-    with pytest.raises(Mismatch):
+    with pytest.raises(Conflict):
         await store.write(Put(ns("a", x="1"), expect=7))
     await store.write(Put(ns("a", x="1"), expect=1))
-    with pytest.raises(Mismatch):
-        await store.write(Remove(ns("a"), expect=1))
-    with pytest.raises(Mismatch):
+    with pytest.raises(Conflict):
+        await store.write(Delete(ns("a"), expect=1))
+    with pytest.raises(Conflict):
         await store.write(Put(ns("b"), expect=3))
-    await store.write(Remove(ns("a"), expect=2))
+    await store.write(Delete(ns("a"), expect=2))
     assert store.get(key("a")) is None
     assert store.revision == 3
 
 
-async def test_all_changes_of_a_write_or_none(store: Store) -> None:
-    with pytest.raises(Mismatch):
+async def test_all_changes_of_a_write_or_none(store: Storage) -> None:
+    with pytest.raises(Conflict):
         await store.write(Put(ns("a")), Put(ns("b"), expect=5))
     assert store.scan("Namespace") == []
     assert store.revision == 0
-    await store.write(Put(ns("a")), Remove(ns("a")), Put(ns("a", x="2"), expect=0))
+    await store.write(Put(ns("a")), Delete(ns("a")), Put(ns("a", x="2"), expect=0))
     assert store.revision == 3
-    with pytest.raises(Mismatch):
+    with pytest.raises(Conflict):
         await store.write(Put(ns("c")), Put(ns("c"), expect=0))
 
 
-async def test_readers_see_a_write_only_when_it_is_on_disk(store: Store) -> None:
+async def test_readers_see_a_write_only_when_it_is_on_disk(store: Storage) -> None:
     writing = asyncio.create_task(store.write(Put(ns("a"))))
     await asyncio.sleep(0)
     assert store.get(key("a")) is None
@@ -116,7 +115,7 @@ async def test_readers_see_a_write_only_when_it_is_on_disk(store: Store) -> None
     await writing
 
 
-async def test_writers_that_read_the_latest_never_conflict(store: Store) -> None:
+async def test_writers_that_read_the_latest_never_conflict(store: Storage) -> None:
     await store.write(Put(ns("a", n="0")))
 
     async def count() -> None:
@@ -131,12 +130,12 @@ async def test_writers_that_read_the_latest_never_conflict(store: Store) -> None
     assert record.object.metadata.labels["n"] == "50"
 
 
-async def test_watches_are_told_in_order_and_can_end(store: Store) -> None:
-    events: list[Event] = []
+async def test_watches_are_told_in_order_and_can_end(store: Storage) -> None:
+    events: list[WatchEvent] = []
     end = store.watch("Namespace", events.append)
     await store.write(Put(ns("a")))
     await store.write(Put(ns("a", x="1")), Put(Node(metadata=ObjectMeta(name="n"))))
-    await store.write(Remove(ns("a", x="1")))
+    await store.write(Delete(ns("a", x="1")))
     assert told(events) == [("ADDED", "a", 1), ("MODIFIED", "a", 2), ("DELETED", "a", 4)]
     assert events[1].previous is events[0].record
     assert events[2].record.object.metadata.resource_version == "4"
@@ -145,10 +144,10 @@ async def test_watches_are_told_in_order_and_can_end(store: Store) -> None:
     assert len(events) == 3
 
 
-async def test_history_and_the_state_at_a_revision(store: Store) -> None:
+async def test_history_and_the_state_at_a_revision(store: Storage) -> None:
     await store.write(Put(ns("a")), Put(ns("b")))
     await store.write(Put(ns("a", x="1")))
-    await store.write(Remove(ns("b")), Put(ns("c")))
+    await store.write(Delete(ns("b")), Put(ns("c")))
     assert told(store.since("Namespace", 2)) == [("MODIFIED", "a", 3), ("DELETED", "b", 4), ("ADDED", "c", 5)]
     assert names(store.scan_at("Namespace", "", 2)) == ["a", "b"]
     assert names(store.scan_at("Namespace", "", 4)) == ["a"]
@@ -157,15 +156,15 @@ async def test_history_and_the_state_at_a_revision(store: Store) -> None:
     assert store.scan_at("Namespace", "", 0) == []
 
 
-async def test_a_revision_that_was_not_given_yet_is_expired_too(store: Store) -> None:
-    with pytest.raises(Expired):
+async def test_a_revision_that_was_not_given_yet_is_expired_too(store: Storage) -> None:
+    with pytest.raises(Compacted):
         store.since("Namespace", 1)
 
 
 async def test_everything_is_there_after_opening_again(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
     await store.write(Put(ns("a")), Put(ns("b")))
-    await store.write(Put(ns("a", x="1")), Remove(ns("b")))
+    await store.write(Put(ns("a", x="1")), Delete(ns("b")))
     before = [(record.key, record.revision, record.data) for record in store.scan("Namespace")]
     history = told(store.since("Namespace", 1))
     await store.close()
@@ -194,17 +193,17 @@ async def test_a_closed_store_takes_nothing(opener: Opener, tmp_path: Path) -> N
 
 async def test_what_is_compacted_is_forgotten_for_good(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
-    await store.write(Put(ns("old")), Put(ns("gone")), Remove(ns("gone")))
+    await store.write(Put(ns("old")), Put(ns("gone")), Delete(ns("gone")))
     for number in range(5):
         await store.write(Put(ns("a", n=str(number))))
     await store.compact(6)
     for _ in range(2):
         assert told(store.since("Namespace", 6)) == [("MODIFIED", "a", 7), ("MODIFIED", "a", 8)]
         assert names(store.scan_at("Namespace", "", 6)) == ["a", "old"]
-        with pytest.raises(Expired) as expired:
+        with pytest.raises(Compacted) as expired:
             store.since("Namespace", 5)
         assert str(expired.value) == "too old resource version: 5 (6)"
-        with pytest.raises(Expired):
+        with pytest.raises(Compacted):
             store.scan_at("Namespace", "", 3)
         await store.close()
         store = await opener(tmp_path)
@@ -214,7 +213,7 @@ async def test_what_is_compacted_is_forgotten_for_good(opener: Opener, tmp_path:
 async def test_the_count_of_revisions_survives_compaction_of_everything(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
     await store.write(Put(ns("a")))
-    await store.write(Remove(ns("a")))
+    await store.write(Delete(ns("a")))
     await store.compact(2)
     await store.compact(100)
     await store.close()
@@ -280,17 +279,17 @@ class Model:
         self.events: list[tuple[str, str, int]] = []
         self.compacted = 0
 
-    def changes(self, writes: list[Write]) -> tuple[list[Put | Remove], bool]:
+    def changes(self, writes: list[Write]) -> tuple[list[Put | Delete], bool]:
         """What is asked of the store, and whether it must do it. Nothing is removed that is not there."""
         before = self.states[-1]
         asked = [write for write in writes if write.label or write.place in before]
         accepted = all(write.right for write in asked)
-        changes: list[Put | Remove] = []
+        changes: list[Put | Delete] = []
         for write in asked:
             namespace, name = write.place
             item = Secret(metadata=ObjectMeta(name=name, namespace=namespace, labels={"l": write.label}))
             expect = before.get(write.place, (0, ""))[0] + (0 if write.right else 1)
-            changes.append(Put(item, expect) if write.label else Remove(item, expect))
+            changes.append(Put(item, expect) if write.label else Delete(item, expect))
             if accepted:
                 self._take(write, write.place in before)
         return changes, accepted
@@ -310,14 +309,14 @@ class Model:
         self.compacted = max(self.compacted, min(revision, len(self.events) - 1), 0)
         return revision
 
-    def check(self, store: Store) -> None:
+    def check(self, store: Storage) -> None:
         """Every revision, from each side."""
         assert store.revision == len(self.events)
         for revision in range(len(self.events) + 2):
             if revision < self.compacted or revision > len(self.events):
-                with pytest.raises(Expired):
+                with pytest.raises(Compacted):
                     store.since("Secret", revision)
-                with pytest.raises(Expired):
+                with pytest.raises(Compacted):
                     store.scan_at("Secret", "", revision)
                 continue
             assert told(store.since("Secret", revision)) == self.events[revision:]
@@ -331,7 +330,7 @@ class Model:
 
 async def _compare(opener: Opener, root: Path, steps: list[list[Write] | Compact | Reopen]) -> None:
     store, model = await opener(root), Model()
-    watched: list[Event] = []
+    watched: list[WatchEvent] = []
     store.watch("Secret", watched.append)
     for step in steps:
         if isinstance(step, Compact):
@@ -344,7 +343,7 @@ async def _compare(opener: Opener, root: Path, steps: list[list[Write] | Compact
             changes, accepted = model.changes(step)
             try:
                 await store.write(*changes)
-            except Mismatch:
+            except Conflict:
                 assert not accepted
             else:
                 assert accepted

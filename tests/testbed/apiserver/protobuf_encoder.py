@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from master.wire import protobuf
-from master.wire.messages import Field, message_of, messages
+from master.serialization import protobuf
+from master.serialization.messages import Field, message_of, messages
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:

@@ -13,16 +13,16 @@ from pathlib import Path
 from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
-from master.store.journaled_store import JournaledStore, Keep
-from master.store.records import Key, Put, Remove
+from master.storage.interface import Delete, Key, Put
+from master.storage.sqlite import HistoryLimits, SQLiteStorage
 
 WRITERS = 4
-KEEP = Keep(events=12)
+KEEP = HistoryLimits(events=12)
 GONE = 3
 """The step at which an object is removed; those before it change it."""
 
 
-async def _write(store: JournaledStore, name: str) -> None:
+async def _write(store: SQLiteStorage, name: str) -> None:
     """Create, change, remove, and begin again."""
     while True:
         for step in range(GONE + 1):
@@ -32,12 +32,12 @@ async def _write(store: JournaledStore, name: str) -> None:
             if step < GONE:
                 (item,) = await store.write(Put(item, expect))
             elif record:
-                (item,) = await store.write(Remove(record.object, expect))
+                (item,) = await store.write(Delete(record.object, expect))
             os.write(1, f"{name} {item.metadata.resource_version} {step}\n".encode())
 
 
 async def _main(path: Path) -> None:
-    store = await JournaledStore.open(path, KINDS, KEEP)
+    store = await SQLiteStorage.open(path, KINDS, KEEP)
     await asyncio.gather(*(_write(store, f"w{number}") for number in range(WRITERS)))
 
 

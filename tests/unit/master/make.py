@@ -8,7 +8,7 @@ from api.core.node import Namespace, Node, NodeAddress, NodeSpec, NodeStatus
 from api.core.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements
 from api.meta.types import Condition, ObjectMeta
 from api.network.types import HostSubnet, NetNamespace
-from master.kinds.host_subnet import NODE_UID
+from master.resources.cluster_network import NODE_UID_ANNOTATION
 
 THEN = "2026-01-01T00:00:00Z"
 
@@ -68,5 +68,5 @@ def lane(name: str, netid: int) -> NetNamespace:
 
 
 def subnet(name: str, network: str, ip: str = "10.245.2.3", uid: str | None = None) -> HostSubnet:
-    annotations = {NODE_UID: f"uid-{name}" if uid is None else uid} if uid != "" else {}
+    annotations = {NODE_UID_ANNOTATION: f"uid-{name}" if uid is None else uid} if uid != "" else {}
     return HostSubnet(metadata=meta(name, annotations=annotations), host=name, host_ip=ip, subnet=network)

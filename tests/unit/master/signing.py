@@ -31,7 +31,7 @@ from master.auth.attributes import Attributes, User
 from master.auth.certificate_signing import ADDRESS_EXTRA, ReservedNames
 from master.controllers import certificates
 from master.controllers.actions import Update, Warn
-from master.kinds.kind import show_time
+from master.resources.metadata import format_time
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 HOUR, MINUTE = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
@@ -59,7 +59,7 @@ def request(
         groups=groups,
         extra={ADDRESS_EXTRA: (came_from,)} if came_from else {},
     )
-    return CertificateSigningRequest(metadata=ObjectMeta(name="x", creation_timestamp=show_time(NOW)), spec=spec)
+    return CertificateSigningRequest(metadata=ObjectMeta(name="x", creation_timestamp=format_time(NOW)), spec=spec)
 
 
 def node(name: str, *addresses: str, kind: str = "InternalIP", is_ready: str = "True") -> Node:
@@ -118,7 +118,7 @@ def request_in(change: Update) -> CertificateSigningRequest:
 
 def decided(item: CertificateSigningRequest, *kinds: str, at: datetime.datetime = NOW) -> CertificateSigningRequest:
     rows = tuple(
-        CertificateSigningRequestCondition(type=kind, status="True", last_update_time=show_time(at)) for kind in kinds
+        CertificateSigningRequestCondition(type=kind, status="True", last_update_time=format_time(at)) for kind in kinds
     )
     return replace(item, status=CertificateSigningRequestStatus(conditions=rows))
 

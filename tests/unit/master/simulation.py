@@ -16,9 +16,9 @@ from api.validation.registry import default
 from master.controllers import events, garbage_collector
 from master.controllers.actions import Create, Delete, ForceDelete, Update, Warn
 from master.controllers.workloads import cron_jobs, daemon_sets, deployments, jobs, replica_sets, stateful_sets
-from master.kinds import BY_NAME
-from master.kinds.kind import show_time
 from master.registry import request, strategy
+from master.resources.metadata import format_time
+from master.resources.scheme import BY_KIND
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -41,9 +41,9 @@ class Simulation:
         """As a user or a controller creates it."""
         number, meta = next(self._uids), item.metadata
         name = meta.name or f"{meta.generate_name}{number:05d}"
-        begun = {"generation": 1, "resource_version": "1", "creation_timestamp": show_time(self.now)}
+        begun = {"generation": 1, "resource_version": "1", "creation_timestamp": format_time(self.now)}
         meta = replace(meta, name=name, uid=f"uid-{number}", **begun)
-        kind = BY_NAME[item.KIND]
+        kind = BY_KIND[item.KIND]
         made = kind.on_create(replace(default(item, kind.rules), metadata=meta))
         assert (item.KIND, name) not in self.objects
         self.objects[(item.KIND, name)] = made
@@ -80,7 +80,7 @@ class Simulation:
         """As somebody deletes it: a pod that has a node is marked, and goes when the node lets it go."""
         node = Node() if item.KIND == "Pod" and item.spec.node_name else None
         options = request.DeleteOptions(grace_period_seconds=grace, propagation_policy=policy)
-        left = strategy.prepare_delete(BY_NAME[item.KIND], item, options, self.now, node)
+        left = strategy.prepare_delete(BY_KIND[item.KIND], item, options, self.now, node)
         if left is None:
             self.drop(item)
         else:
@@ -89,7 +89,7 @@ class Simulation:
     def _keep(self, item: Any) -> None:
         key = (item.KIND, item.metadata.name)
         self.objects[key] = item
-        if strategy.is_deletable(BY_NAME[item.KIND], item):
+        if strategy.is_deletable(BY_KIND[item.KIND], item):
             del self.objects[key]
 
     def step(self) -> bool:
@@ -108,7 +108,7 @@ class Simulation:
         busy |= self.carry_out(jobs.reconcile(self.all("Job"), self.pods(), self.now, {}))
         owned = garbage_collector.reconcile(
             list(self.objects.values()),
-            lambda row, _: row.kind in BY_NAME,
+            lambda row, _: row.kind in BY_KIND,
             lambda item, row: events.invalid_owner_namespace(item, row, self.now),
         )
         busy |= self.carry_out(owned)
@@ -122,6 +122,6 @@ class Simulation:
         raise AssertionError("the controllers never come to rest")
 
     def ready(self, pod: Pod, is_ready: bool = True) -> None:
-        row = Condition(type="Ready", status=str(is_ready), last_transition_time=show_time(self.now))
+        row = Condition(type="Ready", status=str(is_ready), last_transition_time=format_time(self.now))
         status = replace(pod.status, phase="Running", conditions=(row,))
         self.objects[("Pod", pod.metadata.name)] = replace(pod, status=status)

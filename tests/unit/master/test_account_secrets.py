@@ -13,8 +13,8 @@ from master.auth import service_account_tokens
 from master.auth.service_account_tokens import TokenSigner
 from master.controllers.actions import ForceDelete, Update
 from master.controllers.service_accounts import reconcile
-from master.kinds.kind import with_metadata
-from master.kinds.service_account import ServiceAccount
+from master.resources.configuration import ServiceAccount
+from master.resources.metadata import with_metadata
 from reconcile.errors import Refused
 from tests.unit.master.make import meta
 

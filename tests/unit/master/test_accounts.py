@@ -30,10 +30,10 @@ from master.auth.authorization import decide
 from master.auth.reviews import ReviewBackend, answer_review, review_problems
 from master.auth.service_account_tokens import TokenSigner
 from master.controllers.actions import Create, Update
-from master.kinds.rbac import PolicyRule
-from master.kinds.service_account import ServiceAccount
+from master.errors import StatusError
 from master.registry import creation
-from master.wire.answers import Failure
+from master.resources.configuration import ServiceAccount
+from master.resources.rbac import PolicyRule
 from reconcile.errors import Refused
 from tests.unit.master.make import meta, namespace, pod
 
@@ -96,7 +96,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("request_", "bound"), WRONG, ids=str)
 def test_a_request_that_cannot_be_met_is_refused(request_: TokenRequest, bound: Any) -> None:
-    with pytest.raises(Failure):
+    with pytest.raises(StatusError):
         service_account_tokens.token_claims(ROBOT, request_, bound, NOW)
 
 

@@ -9,7 +9,7 @@ import pytest
 from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork, HostSubnet
 from master.admission import cluster_network
-from master.wire.answers import Failure
+from master.errors import StatusError
 
 CLUSTER = ClusterNetwork(
     metadata=ObjectMeta(name="default"), network="10.128.0.0/14", hostsubnetlength=9, service_network="172.30.0.0/16"
@@ -43,6 +43,6 @@ def test_a_host_subnet_made_by_hand_is_admitted() -> None:
     ],
 )
 def test_one_that_would_take_what_is_anothers_is_refused(host_ip: str, subnet: str, words: str) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         cluster_network.check_host_subnet(by_hand(host_ip, subnet), [THERE], CLUSTER)
     assert re.search(words, refused.value.status.message), refused.value.status.message

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from api.core.config import ConfigMap
 from api.core.pod import Pod
-from master.kinds.shape import shape_of
 from master.registry.managed_fields import (
     APPLY,
     BEFORE_FIRST_APPLY,
@@ -24,8 +23,9 @@ from master.registry.managed_fields import (
     to_fields,
     track_update,
 )
+from master.resources.merge_schema import merge_schema_of
 
-CONFIG_MAP, POD = shape_of(ConfigMap), shape_of(Pod)
+CONFIG_MAP, POD = merge_schema_of(ConfigMap), merge_schema_of(Pod)
 
 
 def owner(manager: str, operation: str = APPLY, fields: Any = None) -> FieldManager:

@@ -30,8 +30,8 @@ from api.pki import keys
 from api.pki.pem import Subject
 from master.auth import authentication
 from master.controllers import certificates, expiration
-from master.kinds.certificate_signing_request import CERTIFICATE_SIGNING_REQUEST
-from master.kinds.kind import show_time
+from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS
+from master.resources.metadata import format_time
 from reconcile.errors import Refused
 from tests.unit.master.signing import (
     BOOTSTRAP,
@@ -166,9 +166,9 @@ def weak(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | dsa.DSAPrivateKey
 
 def refused(pem: bytes) -> str:
     item = request(Subject("dave"), CLIENT, CLIENT_USAGES, pem=pem)
-    assert CERTIFICATE_SIGNING_REQUEST.own_rules is not None
-    assert CERTIFICATE_SIGNING_REQUEST.own_rules.check is not None
-    return "; ".join(row.wanted for row in CERTIFICATE_SIGNING_REQUEST.own_rules.check(item))
+    assert CERTIFICATE_SIGNING_REQUESTS.own_rules is not None
+    assert CERTIFICATE_SIGNING_REQUESTS.own_rules.check is not None
+    return "; ".join(row.wanted for row in CERTIFICATE_SIGNING_REQUESTS.own_rules.check(item))
 
 
 def test_weak_keys_are_refused() -> None:
@@ -225,7 +225,7 @@ def secret(**changes: str) -> Secret:
         "token-id": "abcdef",
         "token-secret": "0123456789abcdef",
         "usage-bootstrap-authentication": "true",
-        "expiration": show_time(NOW + HOUR),
+        "expiration": format_time(NOW + HOUR),
         **{key.replace("_", "-"): value for key, value in changes.items()},
     }
     meta = ObjectMeta(name="bootstrap-token-abcdef", namespace="kube-system")
@@ -253,7 +253,7 @@ def test_who_presents_a_token_is_a_bootstrapper() -> None:
         secret(token_secret="0123456789abcdeX"),
         secret(token_secret=""),
         secret(token_id="abcdeg"),
-        secret(expiration=show_time(NOW)),
+        secret(expiration=format_time(NOW)),
         secret(expiration="soon"),
         secret(usage_bootstrap_authentication="false"),
         secret(auth_extra_groups="system:masters"),
@@ -266,8 +266,8 @@ def test_a_token_that_is_none_is_refused(found: Secret | None) -> None:
 
 def test_tokens_are_forgotten_when_they_are_over() -> None:
     lasting = replace(secret(), data={key: value for key, value in secret().data.items() if key != "expiration"})
-    other = replace(secret(expiration=show_time(NOW)), type="Opaque")
-    over = secret(expiration=show_time(NOW))
+    other = replace(secret(expiration=format_time(NOW)), type="Opaque")
+    over = secret(expiration=format_time(NOW))
     found = expiration.expired_bootstrap_tokens([secret(), lasting, other, over], NOW)
     assert [one.item for one in found] == [over]
 

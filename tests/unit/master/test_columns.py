@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from master.kinds import ALL
-from master.kinds.kind import Column
-from master.wire import tables
+from master.resources import BUILTIN
+from master.resources.resource import Column
+from master.serialization import tables
 
-KINDS = {f"{kind.plural}.{kind.group}".rstrip("."): kind for kind in ALL}
+KINDS = {f"{kind.plural}.{kind.group}".rstrip("."): kind for kind in BUILTIN}
 
 TYPES = {"": "string", "#": "integer", "?": "boolean", "@": "date"}
 """A sign behind a name → the type of the cells; `*` says that the column is wide, `!` that it is the name."""

@@ -8,8 +8,8 @@ from api.network.types import ClusterNetwork
 from master.controllers import bootstrap
 from master.controllers.actions import Update
 from master.controllers.nodes import lifecycle
-from master.kinds.namespace import LASTING
-from master.kinds.service_cidr import ServiceCIDR
+from master.resources.namespaces import SYSTEM_NAMESPACES
+from master.resources.services import ServiceCIDR
 from tests.unit.master.make import meta, namespace, node
 from tests.unit.master.wishes import FLAT, WALL, WISH, lines
 
@@ -19,13 +19,13 @@ from tests.unit.master.wishes import FLAT, WALL, WISH, lines
 def test_what_belongs_to_every_cluster() -> None:
     found = list(bootstrap.bootstrap_objects(WISH, [], None))
     *namespaces, network = lines(found)
-    assert namespaces == [f"+ Namespace {name}" for name in LASTING]
+    assert namespaces == [f"+ Namespace {name}" for name in SYSTEM_NAMESPACES]
     assert network == "+ ClusterNetwork default"
     made = found[-1].item
     assert isinstance(made, ClusterNetwork)
     assert made.plugin_name == "redhat/openshift-ovs-multitenant"
     there = replace(made, metadata=meta("default"))
-    always = [namespace(name) for name in LASTING]
+    always = [namespace(name) for name in SYSTEM_NAMESPACES]
     assert lines(bootstrap.bootstrap_objects(WISH, always, there)) == []
     assert lines(bootstrap.bootstrap_objects(FLAT, always, there)) == ["~ ClusterNetwork default"]
     assert lines(bootstrap.bootstrap_objects(WISH, always[:3], there)) == ["+ Namespace kube-system"]

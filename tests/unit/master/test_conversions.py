@@ -15,31 +15,39 @@ from api.core.pod import Container, EnvVar, Pod, PodSpec, PodStatus
 from api.meta.selectors import LabelSelector
 from api.meta.types import Condition, ObjectReference
 from api.validation.registry import decode
-from master.kinds import ALL, BY_NAME, STORED
-from master.kinds.conversions import seen, seen_event
-from master.kinds.cron_job import CronJob, CronJobSpec
-from master.kinds.cron_job_v1beta1 import CRON_JOB_V1BETA1
-from master.kinds.endpoint_slice_v1beta1 import ENDPOINT_SLICE_V1BETA1
-from master.kinds.event_v1 import EVENT_V1, NAMES
-from master.kinds.horizontal_pod_autoscaler import (
+from master.registry.registry import convert_event, convert_record
+from master.resources import BUILTIN
+from master.resources.autoscaling import HORIZONTAL_POD_AUTOSCALERS_V1 as V1
+from master.resources.autoscaling import METRICS_ANNOTATION as METRICS_NOTE
+from master.resources.autoscaling import (
     HorizontalPodAutoscaler,
     HorizontalPodAutoscalerBehavior,
     HorizontalPodAutoscalerSpec,
     HorizontalPodAutoscalerStatus,
+    MetricSpec,
+    MetricStatus,
+    MetricTarget,
+    PodsMetricSource,
+    ResourceMetricSource,
+    cpu_utilization_metric,
 )
-from master.kinds.horizontal_pod_autoscaler_v1 import HORIZONTAL_POD_AUTOSCALER_V1 as V1
-from master.kinds.horizontal_pod_autoscaler_v1 import METRICS as METRICS_NOTE
-from master.kinds.kind import AnyKind
-from master.kinds.metrics import MetricSpec, MetricStatus, MetricTarget, PodsMetricSource, ResourceMetricSource, of_cpu
-from master.kinds.pod_address import POD_ADDRESS
-from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetSpec
-from master.kinds.pod_disruption_budget_v1beta1 import ALL as ALL_PODS
-from master.kinds.pod_disruption_budget_v1beta1 import POD_DISRUPTION_BUDGET_V1BETA1
-from master.store.records import Event as Happened
-from master.store.records import Record, key_of, stamped
+from master.resources.cron_jobs import CRON_JOBS_V1BETA1, CronJob, CronJobSpec
+from master.resources.disruption_budgets import EVERY_POD as ALL_PODS
+from master.resources.disruption_budgets import (
+    POD_DISRUPTION_BUDGETS_V1BETA1,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+)
+from master.resources.events import CORE_FIELD_NAMES, EVENTS_V1
+from master.resources.pods import POD_ADDRESSS
+from master.resources.resource import AnyResource
+from master.resources.scheme import BY_KIND, STORED
+from master.resources.services import ENDPOINT_SLICES_V1BETA1
+from master.storage.interface import Record, key_of, with_revision
+from master.storage.interface import WatchEvent as Happened
 from tests.unit.master.make import meta
 
-OTHERS = [kind for kind in ALL if kind.conversion is not None]
+OTHERS = [kind for kind in BUILTIN if kind.conversion is not None]
 TEXT = st.text(max_size=3)
 TIMES = st.none() | st.just("2026-01-01T00:00:00.000000Z")
 ABOUT = st.builds(ObjectReference, kind=TEXT, name=TEXT, uid=TEXT)
@@ -60,13 +68,13 @@ EVENTS = st.builds(
 
 def test_every_field_of_an_event_has_its_place_in_the_other_form() -> None:
     base = {"api_version", "kind", "metadata"}
-    assert set(Event.__struct_fields__) - base == set(NAMES.values())
-    assert set(EVENT_V1.type.__struct_fields__) - base == set(NAMES)
+    assert set(Event.__struct_fields__) - base == set(CORE_FIELD_NAMES.values())
+    assert set(EVENTS_V1.type.__struct_fields__) - base == set(CORE_FIELD_NAMES)
 
 
 @given(EVENTS)
 def test_an_event_is_the_same_after_the_way_there_and_back(item: Event) -> None:
-    assert EVENT_V1.kept(EVENT_V1.seen(item)) == item
+    assert EVENTS_V1.kept(EVENTS_V1.seen(item)) == item
 
 
 ABOUT_NODE = {"involvedObject": {"kind": "Node", "name": "n"}}
@@ -98,7 +106,7 @@ TARGETS = st.builds(MetricTarget, type=TEXT, average_value=AMOUNT) | st.integers
     lambda percent: MetricTarget(type="Utilization", average_utilization=percent)
 )
 METRICS = st.one_of(
-    st.integers(1, 99).map(of_cpu),
+    st.integers(1, 99).map(cpu_utilization_metric),
     st.builds(
         MetricSpec, type=st.just("Resource"), resource=st.builds(ResourceMetricSource, name=TEXT, target=TARGETS)
     ),
@@ -129,11 +137,13 @@ def test_an_autoscaler_is_the_same_after_the_way_there_and_back(item: Horizontal
 
 
 def test_an_autoscaler_with_the_usual_metric_needs_no_annotations() -> None:
-    plain = V1.seen(HorizontalPodAutoscaler(spec=HorizontalPodAutoscalerSpec(max_replicas=3, metrics=(of_cpu(70),))))
+    plain = V1.seen(
+        HorizontalPodAutoscaler(spec=HorizontalPodAutoscalerSpec(max_replicas=3, metrics=(cpu_utilization_metric(70),)))
+    )
     assert plain.spec.target_cpu_utilization_percentage == 70
     assert plain.metadata.annotations == {}
     other = msgspec.structs.replace(plain.spec, target_cpu_utilization_percentage=80)
-    assert V1.kept(msgspec.structs.replace(plain, spec=other)).spec.metrics == (of_cpu(80),)
+    assert V1.kept(msgspec.structs.replace(plain, spec=other)).spec.metrics == (cpu_utilization_metric(80),)
 
 
 PLACES = st.none() | st.sampled_from(["n1", "n2"])
@@ -158,12 +168,12 @@ SLICES = st.builds(
 
 @given(SLICES)
 def test_a_slice_is_the_same_after_the_way_there_and_back(item: EndpointSlice) -> None:
-    assert ENDPOINT_SLICE_V1BETA1.kept(ENDPOINT_SLICE_V1BETA1.seen(item)) == item
+    assert ENDPOINT_SLICES_V1BETA1.kept(ENDPOINT_SLICES_V1BETA1.seen(item)) == item
 
 
 def test_where_an_endpoint_is_stands_in_its_topology_in_the_older_form() -> None:
     rows = (Endpoint(addresses=("10.1.0.2",), node_name="n1", zone="z"),)
-    older = ENDPOINT_SLICE_V1BETA1.seen(EndpointSlice(address_type="IPv4", endpoints=rows))
+    older = ENDPOINT_SLICES_V1BETA1.seen(EndpointSlice(address_type="IPv4", endpoints=rows))
     assert older.endpoints[0].topology == {"kubernetes.io/hostname": "n1", "topology.kubernetes.io/zone": "z"}
 
 
@@ -179,22 +189,22 @@ def test_what_a_budget_selects_is_the_same_in_both_forms(
     newer: LabelSelector | None, older: LabelSelector | None
 ) -> None:
     item = PodDisruptionBudget(metadata=meta("b"), spec=PodDisruptionBudgetSpec(selector=newer, min_available=1))
-    seen_as = POD_DISRUPTION_BUDGET_V1BETA1.seen(item)
+    seen_as = POD_DISRUPTION_BUDGETS_V1BETA1.seen(item)
     assert seen_as.spec.selector == older
-    assert POD_DISRUPTION_BUDGET_V1BETA1.kept(seen_as) == item
+    assert POD_DISRUPTION_BUDGETS_V1BETA1.kept(seen_as) == item
 
 
 def test_an_empty_selector_of_the_older_form_takes_no_pods() -> None:
     spec = PodDisruptionBudgetSpec(selector=LabelSelector())
-    empty = POD_DISRUPTION_BUDGET_V1BETA1.type(metadata=meta("b"), spec=spec)
-    assert POD_DISRUPTION_BUDGET_V1BETA1.kept(empty).spec.selector is None
+    empty = POD_DISRUPTION_BUDGETS_V1BETA1.type(metadata=meta("b"), spec=spec)
+    assert POD_DISRUPTION_BUDGETS_V1BETA1.kept(empty).spec.selector is None
 
 
 def test_cron_jobs_are_the_same_in_both_forms() -> None:
     item = CronJob(metadata=meta("c", namespace="red"), spec=CronJobSpec(schedule="* * * * *", suspend=True))
-    assert CRON_JOB_V1BETA1.kept(CRON_JOB_V1BETA1.seen(item)) == item
+    assert CRON_JOBS_V1BETA1.kept(CRON_JOBS_V1BETA1.seen(item)) == item
     document = {"metadata": {"name": "c", "namespace": "red"}, "spec": {"schedule": "every day"}}
-    _, problems, _ = decode(CRON_JOB_V1BETA1.type, document, CRON_JOB_V1BETA1.rules)
+    _, problems, _ = decode(CRON_JOBS_V1BETA1.type, document, CRON_JOBS_V1BETA1.rules)
     assert "spec.schedule" in {problem.path for problem in problems}
 
 
@@ -225,8 +235,8 @@ def test_the_status_of_an_autoscaler_is_not_written_by_its_annotations() -> None
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: f"{kind.plural}.{kind.group}")
-def test_another_form_is_of_a_kind_that_is_stored_and_in_the_same_place(kind: AnyKind) -> None:
-    stored = BY_NAME[kind.stored]
+def test_another_form_is_of_a_kind_that_is_stored_and_in_the_same_place(kind: AnyResource) -> None:
+    stored = BY_KIND[kind.stored]
     assert stored in STORED
     assert stored.namespaced == kind.namespaced
     assert kind.type.API_VERSION != stored.type.API_VERSION
@@ -240,13 +250,13 @@ def test_of_a_pod_nodes_see_whose_its_address_is_and_nothing_else() -> None:
         spec=PodSpec(containers=(secret,)),
         status=PodStatus(phase="Running", pod_ip="10.128.0.5", message="hidden"),
     )
-    told = msgspec.json.encode(POD_ADDRESS.seen(item))
+    told = msgspec.json.encode(POD_ADDRESSS.seen(item))
     assert b"10.128.0.5" in told
     assert b"hidden" not in told
 
 
 def record(item: Event, revision: int) -> Record:
-    kept = stamped(item, revision)
+    kept = with_revision(item, revision)
     return Record(key_of(kept), revision, msgspec.json.encode(kept), Event, kept)
 
 
@@ -254,7 +264,7 @@ def test_what_is_kept_is_seen_with_its_kind_its_name_and_its_revision() -> None:
     about = ObjectReference(name="web")
     item = Event(metadata=meta("e", namespace="red"), involved_object=about, message="hello", count=1)
     before, after = record(item, 3), record(msgspec.structs.replace(item, count=2), 4)
-    told = seen_event(EVENT_V1, Happened("MODIFIED", after, before))
+    told = convert_event(EVENTS_V1, Happened("MODIFIED", after, before))
     assert msgspec.json.decode(told.record.data) == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -267,4 +277,4 @@ def test_what_is_kept_is_seen_with_its_kind_its_name_and_its_revision() -> None:
     assert (told.type, told.record.revision, told.record.key) == ("MODIFIED", 4, after.key)
     assert told.previous is not None
     assert told.previous.object.deprecated_count == 1
-    assert seen(BY_NAME["Event"], after) is after
+    assert convert_record(BY_KIND["Event"], after) is after

@@ -12,10 +12,10 @@ from api.meta.types import Condition
 from api.validation.registry import decode
 from master.controllers.actions import Create
 from master.controllers.workloads import cron_jobs
-from master.kinds import schedules
-from master.kinds.cron_job import CRON_JOB, CronJob
-from master.kinds.job import Job, is_finished
-from master.kinds.kind import show_time
+from master.resources import cron_jobs as schedules
+from master.resources.cron_jobs import CRON_JOBS, CronJob
+from master.resources.jobs import Job, is_job_finished
+from master.resources.metadata import format_time
 from tests.unit.master.simulation import START, Simulation
 
 DONE = (Condition(type="Complete", status="True"),)
@@ -30,7 +30,7 @@ def cron_job(**spec: Any) -> CronJob:
         "metadata": {"name": "tidy", "namespace": "p"},
         "spec": {"schedule": "*/10 * * * *", "jobTemplate": TEMPLATE, **spec},
     }
-    item, problems, _ = decode(CronJob, document, CRON_JOB.rules)
+    item, problems, _ = decode(CronJob, document, CRON_JOBS.rules)
     assert not problems, problems
     assert item is not None
     return item
@@ -74,7 +74,7 @@ def test_a_job_is_made_when_it_is_time() -> None:
     world = Times()
     world.wait(9.9)
     assert not world.all("Job")
-    assert CRON_JOB.cells(world.cron, world.now)[1:6] == ("*/10 * * * *", "<none>", "False", 0, "<none>")
+    assert CRON_JOBS.cells(world.cron, world.now)[1:6] == ("*/10 * * * *", "<none>", "False", 0, "<none>")
     world.wait(0.2)
     (job,) = world.all("Job")
     assert world.minutes == [10]
@@ -84,10 +84,10 @@ def test_a_job_is_made_when_it_is_time() -> None:
     assert job.metadata.annotations == {"batch.kubernetes.io/cronjob-scheduled-timestamp": "2026-01-01T00:10:00+00:00"}
     assert world.active == [job.metadata.name]
     assert world.cron.status.last_schedule_time == "2026-01-01T00:10:00Z"
-    assert CRON_JOB.cells(world.cron, world.now)[4:6] == (1, "6s")
+    assert CRON_JOBS.cells(world.cron, world.now)[4:6] == (1, "6s")
     world.finish()
     assert not world.active
-    assert world.cron.status.last_successful_time == show_time(world.now)
+    assert world.cron.status.last_successful_time == format_time(world.now)
     world.wait(9.95)
     assert world.minutes == [10, 20]
 
@@ -121,7 +121,7 @@ def test_a_suspended_cron_job_begins_nothing() -> None:
     world = Times(suspend=True)
     world.wait(25)
     assert not world.minutes
-    assert CRON_JOB.cells(world.cron, world.now)[3] == "True"
+    assert CRON_JOBS.cells(world.cron, world.now)[3] == "True"
     world.change(replace(world.cron, spec=replace(world.cron.spec, suspend=False)))
     world.settle()
     assert world.minutes == [20]
@@ -175,7 +175,7 @@ def test_no_time_is_answered_twice_whatever_is_killed(policy: str, actions: list
             world.now += datetime.timedelta(minutes=4 * number)
         elif what == "finish":
             for job in world.all("Job"):
-                status = replace(job.status, completion_time=show_time(world.now), conditions=DONE)
+                status = replace(job.status, completion_time=format_time(world.now), conditions=DONE)
                 world.change(replace(job, status=status))
         else:
             found = list(cron_jobs.reconcile([world.cron], world.all("Job"), world.now))[:number]
@@ -183,7 +183,7 @@ def test_no_time_is_answered_twice_whatever_is_killed(policy: str, actions: list
                 write.item.metadata.name for write in found if isinstance(write, Create) and isinstance(write.item, Job)
             ]
             world.carry_out(found)
-            assert policy == "Allow" or sum(not is_finished(job) for job in world.all("Job")) <= 1
+            assert policy == "Allow" or sum(not is_job_finished(job) for job in world.all("Job")) <= 1
     assert len(set(made)) == len(made)
     world.wait(10)
     last = int((world.now - START).total_seconds() // 600) * 10
@@ -212,14 +212,14 @@ LATEST = [
 
 @pytest.mark.parametrize(("schedule", "zone", "now", "last"), LATEST, ids=str)
 def test_the_last_time_that_a_schedule_names(schedule: str, zone: str | None, now: str, last: str) -> None:
-    assert not schedules.problem(schedule)
-    assert schedules.latest(schedule, zone, moment(now)) == moment(last)
+    assert not schedules.schedule_problem(schedule)
+    assert schedules.latest_time(schedule, zone, moment(now)) == moment(last)
 
 
 @given(st.text("0123456789*/,-?@LMON# ", max_size=20), st.datetimes(moment("2000-01-01"), moment("2100-01-01")))
 def test_a_schedule_is_refused_or_names_times_that_have_come(schedule: str, now: datetime.datetime) -> None:
     now = now.replace(tzinfo=datetime.UTC)
-    last = schedules.latest(schedule, None, now)
+    last = schedules.latest_time(schedule, None, now)
     assert last is None or last <= now
 
 
@@ -246,7 +246,7 @@ WRONG = [
 @pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
 def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
     own = {"schedule": "* * * * *", "jobTemplate": TEMPLATE}
-    _, problems, _ = decode(CronJob, {"metadata": {"name": "tidy"}, "spec": {**own, **spec}}, CRON_JOB.rules)
+    _, problems, _ = decode(CronJob, {"metadata": {"name": "tidy"}, "spec": {**own, **spec}}, CRON_JOBS.rules)
     assert [row.path for row in problems if not row.path.endswith("restartPolicy")] == paths
 
 

@@ -13,8 +13,8 @@ import yaml
 from api.meta.types import Object
 from api.network.conflicts import CURSORS
 from api.validation.network import LAST_VNID, MTU_RANGE
-from master.kinds import BY_NAME
-from master.kinds.kind import Kind
+from master.resources.resource import Resource
+from master.resources.scheme import BY_KIND
 
 MANIFESTS = Path(__file__).resolve().parents[3] / "systemd" / "kubernetes"
 STANDARD = {"apiVersion", "kind", "metadata"}
@@ -41,11 +41,11 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["ClusterNetwork", "HostSubnet", "NetNamespace", "NodeQuery"])
-def kind(request: pytest.FixtureRequest) -> Kind[Any]:
-    return BY_NAME[request.param]
+def kind(request: pytest.FixtureRequest) -> Resource[Any]:
+    return BY_KIND[request.param]
 
 
-def test_they_are_where_our_master_has_them(kind: Kind[Any]) -> None:
+def test_they_are_where_our_master_has_them(kind: Resource[Any]) -> None:
     spec = definitions()[kind.name]["spec"]
     assert (spec["names"]["plural"], spec["names"]["singular"]) == (kind.plural, kind.singular)
     assert f"{spec['group']}/{version(kind.name)['name']}" == kind.type.API_VERSION
@@ -53,7 +53,7 @@ def test_they_are_where_our_master_has_them(kind: Kind[Any]) -> None:
     assert definitions()[kind.name]["metadata"]["name"] == f"{kind.plural}.{spec['group']}"
 
 
-def test_they_have_the_fields_of_our_types_and_no_others(kind: Kind[Any]) -> None:
+def test_they_have_the_fields_of_our_types_and_no_others(kind: Resource[Any]) -> None:
     assert set(schema(kind.name)["properties"]) == wire_names(kind.type) | STANDARD
 
 
@@ -65,7 +65,7 @@ def wire_names(of: type[Object]) -> set[str]:
 def test_their_tables_have_our_columns(name: str) -> None:
     """kube-apiserver puts the column of names before them."""
     columns = version(name)["additionalPrinterColumns"]
-    ours = [(one.name, one.type, one.description) for one in BY_NAME[name].columns][1:]
+    ours = [(one.name, one.type, one.description) for one in BY_KIND[name].columns][1:]
     assert [(one["name"], one["type"], one["description"]) for one in columns] == ours
 
 
@@ -78,7 +78,7 @@ def test_what_is_refused_by_us_is_refused_there_as_far_as_a_schema_goes() -> Non
     assert not any(re.search(pattern, bad) for bad in ("10.128.0.0", "x10.128.0.0/23", "10.128.0.0/23\nx", "::/64"))
 
 
-def test_nodes_only_read_and_tell_events(kind: Kind[Any]) -> None:
+def test_nodes_only_read_and_tell_events(kind: Resource[Any]) -> None:
     roles = {item["metadata"]["name"]: item for item in documents("network.yaml") if item["kind"] == "ClusterRole"}
     *reading, telling = roles["podlane:node"]["rules"]
     assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in reading)

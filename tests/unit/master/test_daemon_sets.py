@@ -15,9 +15,9 @@ from master.controllers.scheduling.algorithm import Scheduled, schedule
 from master.controllers.workloads import daemon_sets
 from master.controllers.workloads.daemon_sets import node_of
 from master.controllers.workloads.pod_control import ready_since
-from master.kinds.daemon_set import DAEMON_SET, DaemonSet
-from master.kinds.workload import share
 from master.registry import patch
+from master.resources.daemon_sets import DAEMON_SETS, DaemonSet
+from master.resources.pod_template import int_or_percent
 from tests.unit.master import make
 from tests.unit.master.simulation import Simulation
 
@@ -32,7 +32,7 @@ def daemon_set(**spec: Any) -> DaemonSet:
         "metadata": {"name": "log", "namespace": "p"},
         "spec": {"selector": {"matchLabels": {"app": "log"}}, "template": TEMPLATE, **spec},
     }
-    item, problems, _ = decode(DaemonSet, document, DAEMON_SET.rules)
+    item, problems, _ = decode(DaemonSet, document, DAEMON_SETS.rules)
     assert not problems, problems
     assert item is not None
     return item
@@ -107,7 +107,7 @@ def test_each_node_has_one_pod_and_the_scheduler_places_it() -> None:
     assert not any(pod.spec.node_name for pod in world.pods())
     world.start_all()
     assert sorted(pod.spec.node_name for pod in world.pods()) == ["n0", "n1", "n2"]
-    assert DAEMON_SET.cells(world.wish, world.now)[1:7] == (3, 3, 3, 3, 3, "<none>")
+    assert DAEMON_SETS.cells(world.wish, world.now)[1:7] == (3, 3, 3, 3, 3, "<none>")
     world.put(make.node("n3"))
     world.start_all()
     assert world.places == ["n0", "n1", "n2", "n3"]
@@ -125,7 +125,7 @@ def test_only_nodes_that_suit_have_one() -> None:
     world.change(replace(node, metadata=replace(node.metadata, labels={"disk": "fast"})))
     world.start_all()
     assert world.places == ["n1"]
-    assert DAEMON_SET.cells(world.wish, world.now)[6] == "disk=fast"
+    assert DAEMON_SETS.cells(world.wish, world.now)[6] == "disk=fast"
     world.change(replace(world.node("n1"), metadata=replace(node.metadata, labels={})))
     world.settle()
     assert world.wish.status.number_misscheduled == 1
@@ -198,7 +198,7 @@ def test_a_template_can_be_had_back_and_the_history_is_as_long_as_wished() -> No
     assert sorted(revisions) == [3, 4, 5]
     current = world.wish
     document = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "i:4"}]}}}}
-    undone = patch.strategic_merge_patch(document, revisions[3].data, DAEMON_SET.shape)
+    undone = patch.strategic_merge_patch(document, revisions[3].data, DAEMON_SETS.shape)
     assert undone["spec"]["template"]["spec"]["containers"][0]["image"] == "i:2"
     world.roll("i:2")
     world.start_all()
@@ -240,9 +240,9 @@ def test_a_rollout_stays_within_its_bounds_and_ends(
         one_pass(world, cut)
         live = [pod for pod in world.pods() if not pod.metadata.deletion_timestamp]
         serving = {node_of(pod) for pod in live if ready_since(pod) is not None}
-        assert len(serving) >= nodes - share(missing, nodes, up=True)
+        assert len(serving) >= nodes - int_or_percent(missing, nodes, up=True)
         twice = len(live) - len({node_of(pod) for pod in live})
-        assert twice <= share(surge, nodes, up=True)
+        assert twice <= int_or_percent(surge, nodes, up=True)
         if world.pods():
             world.run(world.pods()[number % len(world.pods())])
     world.start_all()
@@ -280,5 +280,5 @@ WRONG = [
 def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
     selector = {"matchLabels": {"app": "log"}}
     document = {"metadata": {"name": "log"}, "spec": {"selector": selector, "template": TEMPLATE, **spec}}
-    _, problems, _ = decode(DaemonSet, document, DAEMON_SET.rules)
+    _, problems, _ = decode(DaemonSet, document, DAEMON_SETS.rules)
     assert [row.path for row in problems] == paths

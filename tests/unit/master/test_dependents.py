@@ -18,8 +18,8 @@ from api.meta.types import Object, OwnerReference
 from master.controllers.actions import Create, Delete, Update
 from master.controllers.events import invalid_owner_namespace
 from master.controllers.garbage_collector import owner_is_resolvable, reconcile
-from master.kinds.kind import parse_time
 from master.registry.strategy import FOREGROUND, ORPHAN
+from master.resources.metadata import parse_time
 from tests.unit.master.make import THEN, meta
 
 MOST_PASSES = 50

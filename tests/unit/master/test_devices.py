@@ -9,8 +9,8 @@ import pytest
 
 from api.meta.schema import without_nulls
 from api.validation.registry import decode, default, immutable
-from master.wire import tables
-from master.wire.request import View
+from master.serialization import tables
+from master.serialization.negotiation import View
 from tests.unit.master.test_kept_kinds import KINDS, NOW, document, held_by, read
 
 GPU = {"deviceClassName": "gpu"}
@@ -115,7 +115,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 def test_what_is_accepted_keeps_all_its_fields_and_is_filled_in_once(plural: str, content: dict[str, Any]) -> None:
     kind, item = KINDS[plural], read(plural, content)
     assert default(item, kind.rules) == item
-    held_by(without_nulls(document(kind, content)), json.loads(tables.shown(kind, item, View.OBJECT, NOW)))
+    held_by(without_nulls(document(kind, content)), json.loads(tables.encode_object(kind, item, View.OBJECT, NOW)))
 
 
 @pytest.mark.parametrize(("plural", "content", "path"), BAD)
@@ -155,7 +155,7 @@ def test_how_they_are_shown() -> None:
         ("deviceclasses", {}, ["x", "2m21s"]),
     ]
     for plural, content, cells in rows:
-        found = json.loads(tables.shown(KINDS[plural], read(plural, content), View.TABLE, NOW))
+        found = json.loads(tables.encode_object(KINDS[plural], read(plural, content), View.TABLE, NOW))
         assert found["rows"][0]["cells"] == cells
 
 

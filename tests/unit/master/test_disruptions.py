@@ -12,11 +12,10 @@ from api.core.pod import Pod, PodSpec, PodStatus
 from api.meta.types import Condition, Object, OwnerReference
 from api.validation.registry import decode
 from master.controllers.workloads.disruption_budgets import reconcile
-from master.kinds.deployment import Deployment, DeploymentSpec
-from master.kinds.pod_disruption_budget import POD_DISRUPTION_BUDGET, PodDisruptionBudget, PodDisruptionBudgetStatus
-from master.kinds.replica_set import ReplicaSet, ReplicaSetSpec
+from master.errors import StatusError
 from master.registry.pods import budget_after_eviction, decode_eviction, with_eviction_condition
-from master.wire.answers import Failure
+from master.resources.deployments import Deployment, DeploymentSpec, ReplicaSet, ReplicaSetSpec
+from master.resources.disruption_budgets import POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetStatus
 from tests.unit.master.make import meta
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
@@ -26,7 +25,7 @@ NUMBERS = ("expected_pods", "current_healthy", "desired_healthy", "disruptions_a
 def budget(status: PodDisruptionBudgetStatus | None = None, **spec: Any) -> PodDisruptionBudget:
     selecting = {"selector": {"matchLabels": {"app": "web"}}, **spec}
     document = {"metadata": {"name": "b", "namespace": "red", "generation": 3}, "spec": selecting}
-    item, problems, _ = decode(PodDisruptionBudget, document, POD_DISRUPTION_BUDGET.rules)
+    item, problems, _ = decode(PodDisruptionBudget, document, POD_DISRUPTION_BUDGETS.rules)
     assert item is not None, problems
     return replace(item, status=status or PodDisruptionBudgetStatus())
 
@@ -120,7 +119,7 @@ def test_what_cannot_be_counted_allows_nothing_and_says_why(kind: str, why: str)
     status = status_of(budget(maxUnavailable=1, status=PodDisruptionBudgetStatus(disruptions_allowed=5)), [one])
     assert status.disruptions_allowed == 0
     assert [(row.reason, row.message) for row in status.conditions] == [("SyncFailed", why)]
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         budget_after_eviction(one, [replace(budget(maxUnavailable=1), status=status)], NOW)
     assert refused.value.status.details is not None
     assert f"because it failed sync: {why}" in refused.value.status.details.causes[0].message
@@ -157,7 +156,7 @@ WRONG = [
 @pytest.mark.parametrize(("spec", "why"), WRONG, ids=str)
 def test_wrong_budgets_are_refused(spec: dict[str, Any], why: str) -> None:
     document = {"metadata": {"name": "b", "namespace": "red"}, "spec": spec}
-    _, problems, _ = decode(PodDisruptionBudget, document, POD_DISRUPTION_BUDGET.rules)
+    _, problems, _ = decode(PodDisruptionBudget, document, POD_DISRUPTION_BUDGETS.rules)
     assert any(why in problem.wanted for problem in problems), problems
 
 
@@ -182,7 +181,7 @@ def test_a_budget_is_drawn_on_and_says_when_it_is_used_up() -> None:
     twice = budget_after_eviction(pod("b"), [once], NOW)
     assert twice is not None
     assert (twice.status.disruptions_allowed, twice.status.conditions[0].reason) == (0, "InsufficientPods")
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         budget_after_eviction(pod("c"), [twice], NOW)
     status = refused.value.status
     assert (status.code, status.reason) == (429, "TooManyRequests")
@@ -205,7 +204,7 @@ REFUSED = [
 def test_evictions_are_refused_in_the_words_of_the_reference(
     budgets: list[PodDisruptionBudget], code: int, why: str
 ) -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         budget_after_eviction(pod("a"), budgets, NOW)
     status = refused.value.status
     told = [status.message, *(cause.message for cause in (status.details.causes if status.details else ()))]
@@ -224,7 +223,7 @@ FREE = [
 @pytest.mark.parametrize("one", FREE)
 def test_pods_that_no_budget_guards_cost_nothing(one: Pod) -> None:
     assert budget_after_eviction(one, [budget(counted(0))], NOW) is None
-    with pytest.raises(Failure):
+    with pytest.raises(StatusError):
         budget_after_eviction(pod("a"), [budget(counted(0))], NOW)
 
 
@@ -237,7 +236,7 @@ def test_pods_that_are_not_healthy_go_by_the_policy(policy: str | None, healthy:
     if free:
         assert budget_after_eviction(pod("a", ready=False), [item], NOW) is None
     else:
-        with pytest.raises(Failure):
+        with pytest.raises(StatusError):
             budget_after_eviction(pod("a", ready=False), [item], NOW)
 
 
@@ -253,7 +252,7 @@ def test_no_evictions_leave_fewer_healthy_pods_than_wanted(ready: int, wanted: i
             continue
         try:
             item = budget_after_eviction(one, [item], NOW) or item
-        except Failure:
+        except StatusError:
             continue
         del pods[f"p{number}"]
         healthy = sum(row.status == "True" for left in pods.values() for row in left.status.conditions)
@@ -273,7 +272,7 @@ def test_bodies_of_evictions() -> None:
     assert (options.grace_period_seconds, options.dry_run) == (7, ("All",))
     wrongs: tuple[Any, ...] = ({}, {"metadata": {"name": "q"}}, {"kind": "Pod", "metadata": {"name": "p"}}, [], None)
     for wrong in wrongs:
-        with pytest.raises(Failure) as refused:
+        with pytest.raises(StatusError) as refused:
             decode_eviction("p", wrong)
         assert refused.value.status.code == 400
 

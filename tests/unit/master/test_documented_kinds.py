@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from master.kinds import SERVED
+from master.resources.scheme import ALL
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "kinds.md"
 ROWS = dict(re.findall(r"^\| (\w+ `[^`]+`) \| (.+) \|$", DOCUMENT.read_text(), flags=re.MULTILINE))
-KINDS = {f"{kind.name} `{kind.type.API_VERSION}`": kind for kind in SERVED}
+KINDS = {f"{kind.name} `{kind.type.API_VERSION}`": kind for kind in ALL}
 
 
 def test_every_kind_has_a_row_and_every_row_a_kind() -> None:

@@ -16,8 +16,8 @@ from api.validation.registry import decode, default
 from master.controllers.actions import Create, ForceDelete
 from master.controllers.network import endpoints
 from master.controllers.network.endpoints import ENDPOINT_KINDS, EndpointQueue
-from master.kinds import BY_NAME
-from master.store.records import Event, Key, Record, key_of, stamped
+from master.resources.scheme import BY_KIND
+from master.storage.interface import Key, Record, WatchEvent, key_of, with_revision
 from tests.unit.master.make import meta, pod
 from tests.unit.master.wishes import WALL
 
@@ -45,7 +45,7 @@ class Kept:
         if not item.metadata.name:
             name = f"{item.metadata.generate_name}{self._number:05d}"
             item = replace(item, metadata=replace(item.metadata, name=name))
-        item = stamped(default(item, BY_NAME[item.KIND].rules), self._number)
+        item = with_revision(default(item, BY_KIND[item.KIND].rules), self._number)
         self._tell("MODIFIED", item)
         self.objects[key_of(item)] = item
 
@@ -56,7 +56,7 @@ class Kept:
     def _tell(self, event: str, item: Object) -> None:
         if item.KIND in ENDPOINT_KINDS:
             key = key_of(item)
-            self.work.tell(Event(event, Record(key, self._number, b"", type(item), item), None))
+            self.work.tell(WatchEvent(event, Record(key, self._number, b"", type(item), item), None))
 
     def settle(self) -> None:
         for _ in range(5):

@@ -9,7 +9,7 @@ from api.core.events import Event, EventSeries, EventSource, event, reference
 from api.core.node import Namespace
 from api.validation.registry import check, immutable
 from master.controllers import events, expiration
-from master.kinds.event import EVENT
+from master.resources.events import EVENTS
 from tests.unit.master.make import meta, namespace, pod
 from tests.unit.master.wishes import WALL, lines
 
@@ -41,7 +41,7 @@ def test_events_of_what_is_in_no_namespace_are_in_default() -> None:
 
 def test_the_row_of_an_event() -> None:
     later = WALL + timedelta(seconds=141)
-    assert EVENT.cells(PULLED, later) == (
+    assert EVENTS.cells(PULLED, later) == (
         "2m21s", "Normal", "Pulled", "pod/web", "spec.containers{main}", "podlane-node-agent, n1", "there", "2m21s", 1,
         PULLED.metadata.name,
     )  # fmt: skip
@@ -49,15 +49,15 @@ def test_the_row_of_an_event() -> None:
     modern = replace(
         PULLED, first_timestamp=None, last_timestamp=None, event_time="2026-01-01T12:00:00.000000Z", series=series
     )
-    assert EVENT.cells(modern, later)[0] == "21s"
-    assert EVENT.cells(modern, later)[7:9] == ("2m21s", 7)
+    assert EVENTS.cells(modern, later)[0] == "21s"
+    assert EVENTS.cells(modern, later)[7:9] == ("2m21s", 7)
 
 
 def test_what_describe_asks_for_can_be_selected() -> None:
-    fields = EVENT.selectable(PULLED)
+    fields = EVENTS.selectable(PULLED)
     assert fields["involvedObject.uid"] == "uid-web"
     assert fields["source"] == "podlane-node-agent"
-    assert EVENT.selectors >= {f"involvedObject.{name}" for name in ("kind", "name", "namespace", "uid", "fieldPath")}
+    assert EVENTS.selectors >= {f"involvedObject.{name}" for name in ("kind", "name", "namespace", "uid", "fieldPath")}
 
 
 @pytest.mark.parametrize(

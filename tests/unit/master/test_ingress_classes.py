@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from master.admission.defaults import DEFAULT_CLASS_ANNOTATION, apply_default_class
-from master.kinds.ingress import CLASS_ANNOTATION, Ingress, IngressClass, IngressSpec
+from master.resources.ingresses import CLASS_ANNOTATION, Ingress, IngressClass, IngressSpec
 from tests.unit.master.make import meta
 
 

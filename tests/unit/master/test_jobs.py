@@ -15,12 +15,11 @@ from master.controllers.actions import Delete
 from master.controllers.workloads import jobs
 from master.controllers.workloads.job_tracking import TRACKING_FINALIZER, backoff, has_finalizer
 from master.controllers.workloads.pod_control import MAX_PODS_PER_PASS, is_active
-from master.kinds import job_indexes
-from master.kinds.job import JOB, Job, has, is_finished
-from master.kinds.job_indexes import index_of
-from master.kinds.kind import show_time
+from master.errors import StatusError
 from master.registry import strategy
-from master.wire.answers import Failure
+from master.resources import jobs as job_indexes
+from master.resources.jobs import JOBS, Job, completion_index, has_condition, is_job_finished
+from master.resources.metadata import format_time
 from tests.unit.master.simulation import START, Simulation
 
 TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}}
@@ -28,7 +27,7 @@ TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "
 
 def job(**spec: Any) -> Job:
     document = {"metadata": {"name": "work", "namespace": "p"}, "spec": {"template": TEMPLATE, **spec}}
-    item, problems, _ = decode(Job, document, JOB.rules)
+    item, problems, _ = decode(Job, document, JOBS.rules)
     assert not problems, problems
     assert item is not None
     return item
@@ -56,7 +55,7 @@ class Work(Simulation):
         self.ready(replace(pod, spec=replace(pod.spec, node_name="n")))
 
     def finish(self, pod: Pod, code: int = 0) -> None:
-        ended = ContainerStateTerminated(exit_code=code, finished_at=show_time(self.now))
+        ended = ContainerStateTerminated(exit_code=code, finished_at=format_time(self.now))
         row = ContainerStatus(name="main", state=ContainerState(terminated=ended))
         status = replace(pod.status, phase="Failed" if code else "Succeeded", container_statuses=(row,), conditions=())
         self.change(replace(pod, spec=replace(pod.spec, node_name="n"), status=status))
@@ -102,18 +101,18 @@ def test_a_job_runs_one_pod_to_its_end() -> None:
         "job-name": "work",
     }
     assert work.numbers == (1, 0, 0)
-    assert JOB.cells(work.job, work.now)[:5] == ("work", "Running", "0/1", "0s", "0s")
+    assert JOBS.cells(work.job, work.now)[:5] == ("work", "Running", "0/1", "0s", "0s")
     work.run(pod)
     work.settle()
     assert work.job.status.ready == 1
     work.now += datetime.timedelta(seconds=3)
     work.finish_all()
     assert work.numbers == (0, 1, 0)
-    assert work.began == show_time(START)
-    assert work.job.status.completion_time == show_time(work.now)
+    assert work.began == format_time(START)
+    assert work.job.status.completion_time == format_time(work.now)
     both = ("True", "CompletionsReached")
     assert work.conditions == {"SuccessCriteriaMet": both, "Complete": both}
-    assert JOB.cells(work.job, work.now + datetime.timedelta(60))[1:4] == ("Complete", "1/1", "3s")
+    assert JOBS.cells(work.job, work.now + datetime.timedelta(60))[1:4] == ("Complete", "1/1", "3s")
     assert [event.reason for event in work.all("Event")] == ["Completed"]
     (kept,) = work.pods()
     assert not has_finalizer(kept), "a pod that has been counted can be deleted"
@@ -123,7 +122,7 @@ def test_as_many_at_a_time_as_the_parallelism_and_as_many_as_are_left() -> None:
     work = Work(completions=5, parallelism=2)
     work.settle()
     seen = []
-    while not is_finished(work.job):
+    while not is_job_finished(work.job):
         seen.append(len(work.active()))
         work.finish_all()
     assert seen == [2, 2, 1]
@@ -137,12 +136,12 @@ def test_without_a_number_of_completions_the_first_that_ends_well_is_the_last_to
     work.finish(first)
     work.settle()
     assert len(work.active()) == 2
-    assert JOB.cells(work.job, work.now)[2] == "1/1 of 3"
-    assert not is_finished(work.job)
+    assert JOBS.cells(work.job, work.now)[2] == "1/1 of 3"
+    assert not is_job_finished(work.job)
     for pod in others:
         work.finish(pod)
     work.settle()
-    assert has(work.job, "Complete")
+    assert has_condition(work.job, "Complete")
 
 
 def test_failures_are_retried_later_each_time_until_the_limit() -> None:
@@ -152,14 +151,14 @@ def test_failures_are_retried_later_each_time_until_the_limit() -> None:
     for _ in range(3):
         work.finish_all(code=1)
         begun = work.now
-        while not work.active() and not is_finished(work.job):
+        while not work.active() and not is_job_finished(work.job):
             work.wait(1)
         made.append((work.now - begun).total_seconds())
     assert made == [10, 20, 0]
     assert work.numbers == (0, 0, 3)
     why = ("True", "BackoffLimitExceeded")
     assert work.conditions == {"FailureTarget": why, "Failed": why}
-    assert JOB.cells(work.job, work.now)[1] == "Failed"
+    assert JOBS.cells(work.job, work.now)[1] == "Failed"
     assert [backoff(count) for count in (0, 1, 2, 7, 100)] == [0, 10, 20, 600, 600]
 
 
@@ -184,12 +183,12 @@ def test_the_pods_of_a_job_that_fails_end_and_count_as_failed() -> None:
     work.finish(first, 1)
     work.settle()
     assert work.conditions == {"FailureTarget": ("True", "BackoffLimitExceeded")}
-    assert JOB.cells(work.job, work.now)[1] == "FailureTarget"
+    assert JOBS.cells(work.job, work.now)[1] == "FailureTarget"
     assert work.job.status.terminating == 1
     for pod in work.pods():
         work.let_go(pod)
     work.settle()
-    assert has(work.job, "Failed")
+    assert has_condition(work.job, "Failed")
     assert work.numbers == (0, 0, 3)
 
 
@@ -234,7 +233,7 @@ def test_a_suspended_job_has_no_pods_and_no_failures() -> None:
     assert work.conditions == {"Suspended": ("True", "JobSuspended")}
     assert not work.began
     assert (work.numbers, work.job.status.terminating) == ((0, 0, 0), 1)
-    assert JOB.cells(work.job, work.now)[1:4] == ("Suspended", "0/2", "")
+    assert JOBS.cells(work.job, work.now)[1:4] == ("Suspended", "0/2", "")
     for pod in work.pods():
         work.let_go(pod)
     work.wait(100)
@@ -242,7 +241,7 @@ def test_a_suspended_job_has_no_pods_and_no_failures() -> None:
     work.respec(suspend=False)
     work.settle()
     assert work.conditions == {"Suspended": ("False", "JobResumed")}
-    assert work.began == show_time(work.now)
+    assert work.began == format_time(work.now)
     assert len(work.active()) == 2
     work.finish_all()
     assert work.numbers == (0, 2, 0)
@@ -281,7 +280,7 @@ def test_each_index_has_a_pod_that_knows_it() -> None:
     work = Work(completions=4, parallelism=3, completionMode="Indexed")
     work.settle()
     assert sorted(pod.spec.hostname for pod in work.active()) == ["work-0", "work-1", "work-2"]
-    pod = next(pod for pod in work.active() if index_of(pod) == 1)
+    pod = next(pod for pod in work.active() if completion_index(pod) == 1)
     assert pod.metadata.name.startswith("work-1-")
     assert pod.metadata.labels["batch.kubernetes.io/job-completion-index"] == "1"
     (variable,) = pod.spec.containers[0].env
@@ -290,14 +289,14 @@ def test_each_index_has_a_pod_that_knows_it() -> None:
     assert variable.value_from.field_ref is not None
     assert variable.value_from.field_ref.field_path == "metadata.labels['batch.kubernetes.io/job-completion-index']"
     for pod in work.active():
-        if index_of(pod) != 1:
+        if completion_index(pod) != 1:
             work.finish(pod)
     work.settle()
     assert work.job.status.completed_indexes == "0,2"
-    assert sorted(map(str, map(index_of, work.active()))) == ["1", "3"]
+    assert sorted(map(str, map(completion_index, work.active()))) == ["1", "3"]
     work.finish_all()
     assert work.job.status.completed_indexes == "0-3"
-    assert has(work.job, "Complete")
+    assert has_condition(work.job, "Complete")
 
 
 def test_of_many_only_some_are_made_at_once() -> None:
@@ -314,21 +313,21 @@ def test_an_indexed_job_may_grow_and_shrink() -> None:
     assert len(work.active()) == 4
     work.respec(completions=1, parallelism=1)
     work.settle()
-    assert list(map(index_of, work.active())) == [0]
+    assert list(map(completion_index, work.active())) == [0]
 
 
 def test_an_index_is_given_up_alone() -> None:
     work = Work(completions=2, parallelism=2, completionMode="Indexed", backoffLimitPerIndex=1)
     work.settle()
     for attempt in range(2):
-        (pod,) = (pod for pod in work.active() if index_of(pod) == 0)
+        (pod,) = (pod for pod in work.active() if completion_index(pod) == 0)
         assert pod.metadata.annotations["batch.kubernetes.io/job-index-failure-count"] == str(attempt)
         work.finish(pod, 1)
         work.settle()
         assert len(work.active()) == 1, "the other index goes on"
         work.wait(10)
     assert work.job.status.failed_indexes == "0"
-    assert not is_finished(work.job)
+    assert not is_job_finished(work.job)
     work.finish_all()
     assert work.conditions["Failed"] == ("True", "FailedIndexes")
     assert work.numbers == (0, 1, 2)
@@ -360,7 +359,7 @@ def test_some_indexes_may_be_enough(rules: list[dict[str, Any]], order: list[int
     work.settle()
     for index in order:
         assert not work.conditions
-        (pod,) = (pod for pod in work.active() if index_of(pod) == index)
+        (pod,) = (pod for pod in work.active() if completion_index(pod) == index)
         work.finish(pod)
         work.settle()
     both = ("True", "SuccessPolicy")
@@ -383,25 +382,27 @@ INDEXES = [("", []), ("0", [0]), ("0,1", [0, 1]), ("0-2", [0, 1, 2]), ("0,2-4,7"
 
 @pytest.mark.parametrize(("text", "indexes"), INDEXES)
 def test_indexes_as_text(text: str, indexes: list[int]) -> None:
-    assert job_indexes.shown(indexes) == text
-    assert job_indexes.read(text, 100) == frozenset(indexes)
+    assert job_indexes.format_indexes(indexes) == text
+    assert job_indexes.parse_indexes(text, 100) == frozenset(indexes)
 
 
 @given(st.sets(st.integers(0, 40)))
 def test_indexes_are_read_as_they_were_shown(indexes: set[int]) -> None:
-    assert job_indexes.read(job_indexes.shown(indexes), 41) == indexes
-    assert job_indexes.read(job_indexes.shown(indexes), 7) == {index for index in indexes if index < 7}
+    assert job_indexes.parse_indexes(job_indexes.format_indexes(indexes), 41) == indexes
+    assert job_indexes.parse_indexes(job_indexes.format_indexes(indexes), 7) == {
+        index for index in indexes if index < 7
+    }
 
 
 @pytest.mark.parametrize("text", ["", "x", "1,", "2,1", "1,1", "0-2,2", "3-2", "9", "8-9", "-1"])
 def test_what_is_no_list_of_indexes(text: str) -> None:
-    assert not job_indexes.is_list(text, 9)
-    assert job_indexes.is_list("0,2-4,7-8", 9)
+    assert not job_indexes.is_index_list(text, 9)
+    assert job_indexes.is_index_list("0,2-4,7-8", 9)
 
 
 @given(st.text("0123456789,-x"))
 def test_what_is_no_index_is_left_out(text: str) -> None:
-    assert all(0 <= index < 5 for index in job_indexes.read(text, 5))
+    assert all(0 <= index < 5 for index in job_indexes.parse_indexes(text, 5))
 
 
 # --- what a failure means ---------------------------------------------------------------------------------------------
@@ -503,19 +504,21 @@ def test_every_pod_is_counted_once_whatever_happens(
             one_pass(work, False, withdrawn)
             seen |= {pod.metadata.name for pod in work.pods()}
             check_bounds(work)
-        if is_finished(work.job):
+        if is_job_finished(work.job):
             break
         work.now += datetime.timedelta(seconds=600)
     work.settle()
     status = work.job.status
-    assert is_finished(work.job)
+    assert is_job_finished(work.job)
     assert not any(map(has_finalizer, work.pods()))
     assert not work.active()
-    assert has(work.job, "Complete") == (status.succeeded == completions and (per_index or status.failed <= limit))
+    assert has_condition(work.job, "Complete") == (
+        status.succeeded == completions and (per_index or status.failed <= limit)
+    )
     numbers, counted = status.succeeded + status.failed, len(seen - set(withdrawn))
     assert numbers == counted or (mode != "NonIndexed" and numbers < counted), "two successes of an index are one"
     if per_index:
-        lost = job_indexes.read(status.failed_indexes, completions)
+        lost = job_indexes.parse_indexes(status.failed_indexes, completions)
         assert len(lost) + status.succeeded == completions
         assert status.failed >= len(lost) * (limit + 1)
 
@@ -587,12 +590,12 @@ WRONG = [
 @pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
 def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
     document = {"metadata": {"name": "work"}, "spec": {"template": TEMPLATE, **spec}}
-    _, problems, _ = decode(Job, document, JOB.rules)
+    _, problems, _ = decode(Job, document, JOBS.rules)
     assert [row.path for row in problems if not row.path.endswith(".action")] == paths
 
 
 def updated(old: Job, **spec: Any) -> Job:
-    found: Job = strategy.prepare_update(JOB, replace(old, spec=replace(old.spec, **spec)), old)
+    found: Job = strategy.prepare_update(JOBS, replace(old, spec=replace(old.spec, **spec)), old)
     return found
 
 
@@ -602,7 +605,7 @@ def test_what_a_job_runs_does_not_change() -> None:
     old = work.job
     assert updated(old, parallelism=4, backoff_limit=1, suspend=True, ttl_seconds_after_finished=1)
     for change in ({"completions": 3}, {"selector": None}, {"template": job(template=TEMPLATE).spec.template}):
-        with pytest.raises(Failure, match="field is immutable"):
+        with pytest.raises(StatusError, match="field is immutable"):
             updated(old, **change)
 
 
@@ -612,7 +615,7 @@ def test_where_the_pods_of_a_suspended_job_run_may_be_decided_before_it_begins()
     template = work.job.spec.template
     chosen = replace(template, spec=replace(template.spec, node_selector={"a": "b"}))
     assert updated(work.job, template=chosen)
-    with pytest.raises(Failure, match="field is immutable"):
+    with pytest.raises(StatusError, match="field is immutable"):
         updated(work.job, template=replace(template, spec=replace(template.spec, containers=())))
 
 

@@ -10,14 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from api.validation.registry import decode, default, immutable
-from master.kinds import ALL, BY_NAME, BY_RESOURCE, SERVED, STORED
-from master.kinds.kind import VERBS, AnyKind
 from master.registry.strategy import prepare_subresource_update
-from master.wire import tables
-from master.wire.request import View
+from master.resources import BUILTIN
+from master.resources.resource import VERBS, AnyResource
+from master.resources.scheme import ALL as SERVED
+from master.resources.scheme import BY_KIND, BY_PATH, STORED
+from master.serialization import tables
+from master.serialization.negotiation import View
 
 NOW = datetime.datetime(2026, 1, 1, 0, 2, 21, tzinfo=datetime.UTC)
-KINDS = {kind.plural: kind for kind in ALL} | {"horizontalpodautoscalers": BY_NAME["HorizontalPodAutoscaler"]}
+KINDS = {kind.plural: kind for kind in BUILTIN} | {"horizontalpodautoscalers": BY_KIND["HorizontalPodAutoscaler"]}
 
 SC = {"provisioner": "example.org/nfs"}
 VAC = {"driverName": "csi.example.org", "parameters": {"iops": "3"}}
@@ -302,7 +304,7 @@ ROWS: list[tuple[str, dict[str, Any], list[object]]] = [
 ]  # fmt: skip
 
 
-def document(kind: AnyKind, content: dict[str, Any]) -> dict[str, Any]:
+def document(kind: AnyResource, content: dict[str, Any]) -> dict[str, Any]:
     given = {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}
     if kind.namespaced:
         given["namespace"] = "red"
@@ -321,7 +323,7 @@ def test_what_is_accepted_keeps_all_its_fields_and_is_filled_in_once(plural: str
     kind, item = KINDS[plural], read(plural, content)
     assert default(item, kind.rules) == item
     assert not list(immutable(item, item, kind.rules))
-    kept = json.loads(tables.shown(kind, item, View.OBJECT, NOW))
+    kept = json.loads(tables.encode_object(kind, item, View.OBJECT, NOW))
     held_by(document(kind, content), kept)
 
 
@@ -352,7 +354,7 @@ def test_what_may_not_change(plural: str, before: dict[str, Any], after: dict[st
 
 @pytest.mark.parametrize(("plural", "content", "cells"), ROWS)
 def test_how_they_are_shown(plural: str, content: dict[str, Any], cells: list[object]) -> None:
-    found = json.loads(tables.shown(KINDS[plural], read(plural, content), View.TABLE, NOW))
+    found = json.loads(tables.encode_object(KINDS[plural], read(plural, content), View.TABLE, NOW))
     assert found["rows"][0]["cells"] == cells
     assert len(found["columnDefinitions"]) == len(cells)
 
@@ -368,16 +370,16 @@ def test_who_makes_what_nobody_acts_on_is_told() -> None:
 
 
 def test_no_kind_is_there_twice() -> None:
-    assert len(BY_RESOURCE) == len(SERVED)
-    assert len(BY_NAME) == len(STORED)
+    assert len(BY_PATH) == len(SERVED)
+    assert len(BY_KIND) == len(STORED)
 
 
 def test_what_nobody_can_make_says_why() -> None:
-    for kind in ALL:
+    for kind in BUILTIN:
         assert kind.refusal or "create" in kind.verbs, kind.plural
         assert not kind.refusal or kind.verbs != VERBS, kind.plural
         assert set(kind.verbs) <= set(VERBS)
-    assert [kind.plural for kind in ALL if kind.refusal and "update" in kind.verbs] == ["servicecidrs"]
+    assert [kind.plural for kind in BUILTIN if kind.refusal and "update" in kind.verbs] == ["servicecidrs"]
 
 
 def test_the_usual_behavior_of_an_autoscaler_is_filled_in_where_some_is_given() -> None:

@@ -8,9 +8,9 @@ from api.core.pod import Pod
 from api.core.storage import PersistentVolumeClaim
 from api.validation.registry import decode, default
 from master.admission import limit_ranger
-from master.kinds import BY_NAME
-from master.kinds.limit_range import LIMIT_RANGE, LimitRange
-from master.wire.answers import Failure
+from master.errors import StatusError
+from master.resources.quotas import LIMIT_RANGES, LimitRange
+from master.resources.scheme import BY_KIND
 from tests.unit.master.test_quotas import made, pod
 
 
@@ -20,8 +20,8 @@ def bounds(*rows: dict[str, Any]) -> LimitRange:
 
 
 def refusal(item: Any, *found: LimitRange) -> str:
-    with pytest.raises(Failure) as refused:
-        limit_ranger.check_limit_ranges(BY_NAME[item.KIND], item, found)
+    with pytest.raises(StatusError) as refused:
+        limit_ranger.check_limit_ranges(BY_KIND[item.KIND], item, found)
     assert refused.value.status.code == 403
     return refused.value.status.message.partition(" is forbidden: ")[2]
 
@@ -91,7 +91,7 @@ def test_refusals_are_in_the_words_of_the_reference(row: dict[str, Any], item: P
      {"type": "Pod", "max": {"cpu": "2"}}, {"type": "PersistentVolumeClaim", "max": {"storage": "1"}}],
 )  # fmt: skip
 def test_what_is_within_bounds_is_taken(row: dict[str, Any]) -> None:
-    limit_ranger.check_limit_ranges(BY_NAME["Pod"], pod(CPU), [bounds(row)])
+    limit_ranger.check_limit_ranges(BY_KIND["Pod"], pod(CPU), [bounds(row)])
 
 
 def test_claims_have_bounds_of_their_own() -> None:
@@ -125,13 +125,13 @@ WRONG = [
 @pytest.mark.parametrize(("row", "path", "why"), WRONG)
 def test_wrong_bounds_are_refused(row: dict[str, Any], path: str, why: str) -> None:
     document = {"metadata": {"name": "l", "namespace": "red"}, "spec": {"limits": [row]}}
-    _, problems, _ = decode(LimitRange, document, LIMIT_RANGE.rules)
+    _, problems, _ = decode(LimitRange, document, LIMIT_RANGES.rules)
     assert any(problem.path == f"spec.limits[0].{path}" and why in problem.wanted for problem in problems), problems
 
 
 def test_defaults_come_once() -> None:
     once = bounds({"type": "Container", "max": {"cpu": "2000m"}})
-    assert default(once, LIMIT_RANGE.rules) == once
+    assert default(once, LIMIT_RANGES.rules) == once
 
 
 def test_amounts_beyond_all_measure_are_no_reason_to_fail() -> None:
@@ -143,5 +143,5 @@ def test_amounts_beyond_all_measure_are_no_reason_to_fail() -> None:
     found = refusal(pod({"requests": {"cpu": "1"}, "limits": huge}), bounds(*rows))
     assert "cpu max limit to request ratio per Pod is 2, but provided ratio is 1" in found
     above = {"type": "Pod", "max": {"cpu": "2"}, "min": {"cpu": "1"}, "maxLimitRequestRatio": huge}
-    _, problems, _ = decode(LimitRange, {"metadata": {"name": "l"}, "spec": {"limits": [above]}}, LIMIT_RANGE.rules)
+    _, problems, _ = decode(LimitRange, {"metadata": {"name": "l"}, "spec": {"limits": [above]}}, LIMIT_RANGES.rules)
     assert "is greater than max/min = 2.000000" in problems[0].wanted

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.wire.links import LARGEST_PAGE, relinked
+from master.server.proxy.forwarding import MAX_PAGE_BYTES, rewrite_links
 
 
 def moved(url: str) -> str:
@@ -29,22 +29,22 @@ def moved(url: str) -> str:
     ],
 )
 def test_links(page: str, seen: str) -> None:
-    assert relinked(page.encode(), moved).decode() == seen
+    assert rewrite_links(page.encode(), moved).decode() == seen
 
 
 @pytest.mark.parametrize(
     "part", ["<!--", "<script", "<script>", "<a '", "<a \"'", "<a ", "<a href='/x", "</script ", '<a""\'']
 )
 def test_pages_that_would_take_for_ever(part: str) -> None:
-    page = part.encode() * (LARGEST_PAGE // len(part))
-    assert relinked(page, lambda url: url) == page
+    page = part.encode() * (MAX_PAGE_BYTES // len(part))
+    assert rewrite_links(page, lambda url: url) == page
 
 
 @given(st.binary(max_size=200))
 def test_what_has_no_links_stays_byte_for_byte(page: bytes) -> None:
-    assert relinked(page, lambda url: url) == page
+    assert rewrite_links(page, lambda url: url) == page
 
 
 @given(st.text(alphabet="<a href='/x\">!-script/", max_size=80))
 def test_no_page_is_too_strange(page: str) -> None:
-    assert relinked(page.encode(), lambda url: url).decode() == page
+    assert rewrite_links(page.encode(), lambda url: url).decode() == page

@@ -13,9 +13,9 @@ from api.validation.registry import default
 from master.controllers.actions import Create, ForceDelete, Update, Warn
 from master.controllers.context import ServerAddress
 from master.controllers.network.kubernetes_service import reconcile
-from master.kinds import BY_NAME
-from master.kinds.kind import with_metadata
-from master.store.records import stamped
+from master.resources.metadata import with_metadata
+from master.resources.scheme import BY_KIND
+from master.storage.interface import with_revision
 
 NETWORK = IPv4Network("172.30.0.0/16")
 PLACE = ServerAddress("10.245.2.2", 8443)
@@ -23,7 +23,7 @@ PLACE = ServerAddress("10.245.2.2", 8443)
 
 def kept(item: Object) -> Object:
     """As the store has it."""
-    return stamped(default(item, BY_NAME[item.KIND].rules), 7)
+    return with_revision(default(item, BY_KIND[item.KIND].rules), 7)
 
 
 def first() -> tuple[Service, Endpoints, EndpointSlice]:
@@ -44,7 +44,7 @@ def test_it_is_there_from_the_start_and_leads_to_the_master() -> None:
     assert (item.endpoints[0].addresses, item.ports[0].port) == (("10.245.2.2",), 8443)
     assert item.metadata.labels["kubernetes.io/service-name"] == "kubernetes"
     for one in (service, endpoints, item):
-        assert list(BY_NAME[one.KIND].rules.check(one)) == []
+        assert list(BY_KIND[one.KIND].rules.check(one)) == []
     assert list(reconcile(NETWORK, PLACE, (service,), endpoints, (item,))) == []
 
 

@@ -26,7 +26,7 @@ from api.meta.selectors import LabelSelector, LabelSelectorRequirement
 from api.meta.types import ObjectMeta, OwnerReference
 from api.validation.registry import immutable
 from master.controllers.scheduling.algorithm import Scheduled, schedule
-from master.kinds.pod import POD, state
+from master.resources.pods import PODS, pod_state
 from tests.unit.master.make import node, pod
 
 HOST, ZONE = "kubernetes.io/hostname", "zone"
@@ -228,8 +228,8 @@ def test_a_gated_pod_waits_until_its_gates_are_gone() -> None:
     gated = web("w", scheduling_gates=(PodSchedulingGate(name="me/later"),))
     assert answers(ZONES, [gated]) == {}
     assert answers(ZONES, [replace(gated, spec=replace(gated.spec, scheduling_gates=()))]) == {"w": "a1"}
-    begun = POD.on_create(gated)
-    assert state(begun) == "SchedulingGated"
-    problems = list(immutable(web("w"), gated, POD.rules))
+    begun = PODS.on_create(gated)
+    assert pod_state(begun) == "SchedulingGated"
+    problems = list(immutable(web("w"), gated, PODS.rules))
     assert [one.path for one in problems] == ["spec.schedulingGates"]
-    assert not list(immutable(gated, web("w"), POD.rules))
+    assert not list(immutable(gated, web("w"), PODS.rules))

@@ -12,7 +12,7 @@ from master.controllers.nodes import taint_eviction
 from master.controllers.nodes import taints as node_taints
 from master.controllers.nodes.lifecycle import was_suspended
 from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, schedule
-from master.kinds.default_tolerations import with_tolerations
+from master.resources.pods import apply_default_tolerations
 from tests.unit.master.make import meta, node, pod
 from tests.unit.master.wishes import WALL, lines
 
@@ -137,7 +137,7 @@ def bears(key: str = "", seconds: int | None = None) -> Toleration:
         ((DRAIN,), (bears(),), None),
         ((DRAIN, UNREACHABLE), (bears("drain", 7), bears(UNREACHABLE.key, 5)), 5),
         ((DRAIN, UNREACHABLE), (bears(UNREACHABLE.key, 5),), 0),
-        ((UNREACHABLE,), with_tolerations(on("p")).spec.tolerations, 300),
+        ((UNREACHABLE,), apply_default_tolerations(on("p")).spec.tolerations, 300),
     ],
 )
 def test_a_pod_leaves_when_it_bears_a_taint_no_longer(
@@ -207,13 +207,13 @@ def test_pods_of_a_silent_node_are_not_ready_any_more() -> None:
 
 def test_the_scheduler_heeds_what_a_node_is_about_to_be_tainted_with() -> None:
     tired = states(node("a"), MemoryPressure="True")
-    (answer,) = schedule([tired, node("b", ready="False")], [with_tolerations(pod("p"))])
+    (answer,) = schedule([tired, node("b", ready="False")], [apply_default_tolerations(pod("p"))])
     assert isinstance(answer, Unschedulable)
     assert answer.sentence == (
         "0/2 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/memory-pressure: }, "
         "1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }."
     )
-    (answer,) = schedule([tired], [with_tolerations(pod("p", requests={"cpu": "1m"}))])
+    (answer,) = schedule([tired], [apply_default_tolerations(pod("p", requests={"cpu": "1m"}))])
     assert isinstance(answer, Scheduled)
     everywhere = replace(pod("p"), spec=replace(pod("p").spec, tolerations=(Toleration(operator="Exists"),)))
     (answer,) = schedule([node("b", ready="False")], [everywhere])
@@ -232,7 +232,7 @@ def test_the_scheduler_heeds_what_a_node_is_about_to_be_tainted_with() -> None:
     ],
 )
 def test_tolerations_that_a_pod_is_given(one: Pod, added: list[str]) -> None:
-    made = with_tolerations(one)
+    made = apply_default_tolerations(one)
     assert made.spec.tolerations[: len(one.spec.tolerations)] == one.spec.tolerations
     assert [row.key.removeprefix(PREFIX) for row in made.spec.tolerations[len(one.spec.tolerations) :]] == added
-    assert with_tolerations(made) is made
+    assert apply_default_tolerations(made) is made

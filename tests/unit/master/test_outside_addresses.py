@@ -15,7 +15,7 @@ from master.admission.service_ips import check_external_ips
 from master.config import ExternalNetworks, MasterConfig, config_problems, network_config, parse_port_range
 from master.controllers.actions import Update, Warn
 from master.controllers.network import ingress_ips
-from master.wire.answers import Failure
+from master.errors import StatusError
 from tests.unit.master.make import meta
 from tests.unit.master.wishes import cursor, lines
 
@@ -51,13 +51,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("address", "words"), REFUSED)
 def test_what_was_not_set_free_is_refused(address: str, words: str) -> None:
-    with pytest.raises(Failure, match=words) as refused:
+    with pytest.raises(StatusError, match=words) as refused:
         check_external_ips(at(address), None, [at("203.0.113.2", name="b")], FREE, RESERVED)
     assert refused.value.status.code == 422
 
 
 def test_nothing_is_free_unless_it_is_said() -> None:
-    with pytest.raises(Failure, match="the setting externalIPNetworkCIDRs admits none"):
+    with pytest.raises(StatusError, match="the setting externalIPNetworkCIDRs admits none"):
         check_external_ips(at("203.0.113.1"), None, [], ExternalNetworks(), {})
 
 
@@ -65,14 +65,14 @@ def test_what_a_service_has_it_keeps() -> None:
     """The setting may have changed meanwhile."""
     old = at("198.51.100.1")
     check_external_ips(at("198.51.100.1", selector={"a": "b"}), old, [], FREE, RESERVED)
-    with pytest.raises(Failure, match=r"externalIPs\[1\]"):
+    with pytest.raises(StatusError, match=r"externalIPs\[1\]"):
         check_external_ips(at("198.51.100.1", "198.51.100.2"), old, [], FREE, RESERVED)
 
 
 def test_two_services_may_have_ports_of_one_address() -> None:
     other = at("203.0.113.1", name="b", ports=[{"port": 81}, {"port": 80, "protocol": "UDP", "name": "u"}][:1])
     check_external_ips(at("203.0.113.1"), None, [other], FREE, RESERVED)
-    with pytest.raises(Failure, match="has port 81/TCP of it"):
+    with pytest.raises(StatusError, match="has port 81/TCP of it"):
         check_external_ips(at("203.0.113.1", ports=[{"port": 81}]), at("203.0.113.1"), [other], FREE, RESERVED)
 
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.wire import passing
-from master.wire.answers import Failure
-from master.wire.passing import Backend
+from master.errors import StatusError
+from master.server import request_info
+from master.server.proxy import forwarding, proxy
+from master.server.proxy.proxy import Backend
 
 IN_PROJECT = "/api/v1/namespaces/red"
 
@@ -42,7 +43,7 @@ IN_PROJECT = "/api/v1/namespaces/red"
     ],
 )
 def test_what_leads_through(path: str, found: tuple[str, str, str, str, str] | None) -> None:
-    one = passing.passage(path)
+    one = request_info.resolve_proxy(path)
     told = None if one is None else (
         one.where.kind.name, one.where.namespace, one.where.name, one.where.subresource, one.path,
     )  # fmt: skip
@@ -51,14 +52,14 @@ def test_what_leads_through(path: str, found: tuple[str, str, str, str, str] | N
 
 @given(st.text(alphabet="/%ab1:.", max_size=30))
 def test_any_rest_of_a_proxys_path_stays_as_it_is(rest: str) -> None:
-    one = passing.passage(f"{IN_PROJECT}/pods/web/proxy/{rest}")
+    one = request_info.resolve_proxy(f"{IN_PROJECT}/pods/web/proxy/{rest}")
     assert one is not None
     assert one.path == f"/{rest}"
 
 
 @given(st.text(alphabet="/%ab1:.nodesp", max_size=60))
 def test_no_path_is_too_strange(path: str) -> None:
-    found = passing.passage(path)
+    found = request_info.resolve_proxy(path)
     assert found is None or found.where.name
 
 
@@ -76,7 +77,7 @@ def test_no_path_is_too_strange(path: str) -> None:
     ],
 )
 def test_who_is_to_answer(name: str, found: Backend | None) -> None:
-    assert passing.backend(name) == found
+    assert proxy.parse_backend(name) == found
 
 
 def test_headers_of_a_request() -> None:
@@ -86,9 +87,9 @@ def test_headers_of_a_request() -> None:
         ("Impersonate-User", "u"), ("Impersonate-Extra-a", "b"), ("Cookie", "c"), ("Accept", "a"), ("Accept", "b"),
     ]  # fmt: skip
     kept = [("Host", "h"), ("Cookie", "c"), ("Accept", "a"), ("Accept", "b")]
-    assert passing.passed_on(given_) == kept
+    assert forwarding.request_headers(given_) == kept
     asking = [kept[0], ("Connection", "keep-alive, X-Hop, Upgrade"), ("Upgrade", "websocket"), *kept[1:]]
-    assert passing.passed_on(given_, upgrade=True) == asking
+    assert forwarding.request_headers(given_, upgrade=True) == asking
 
 
 def test_what_says_who_asks_stays_here() -> None:
@@ -98,7 +99,7 @@ def test_what_says_who_asks_stays_here() -> None:
         ("X-Remote-Control", "1"), ("Sec-WebSocket-Protocol", f"chat, {token} ,v4.channel.k8s.io"),
         ("sec-websocket-protocol", token), ("Sec-WebSocket-Protocol", "a,b"),
     ]  # fmt: skip
-    assert passing.passed_on(given_) == [
+    assert forwarding.request_headers(given_) == [
         ("X-Remote-Control", "1"),
         ("Sec-WebSocket-Protocol", "chat, v4.channel.k8s.io"),
         ("Sec-WebSocket-Protocol", "a,b"),
@@ -107,15 +108,17 @@ def test_what_says_who_asks_stays_here() -> None:
 
 def test_headers_that_are_no_text_are_refused() -> None:
     said, lost = "gr\u00fc\u00df \U0001f600", b"gr\xfc\xdf".decode("utf-8", "surrogateescape")
-    assert passing.passed_on([("X-A", said)]) == passing.passed_back([("X-A", said)]) == [("X-A", said)]
-    with pytest.raises(Failure, match="the value of the header X-A is not UTF-8") as refused:
-        passing.passed_on([("X-A", lost)])
+    assert (
+        forwarding.request_headers([("X-A", said)]) == forwarding.response_headers([("X-A", said)]) == [("X-A", said)]
+    )
+    with pytest.raises(StatusError, match="the value of the header X-A is not UTF-8") as refused:
+        forwarding.request_headers([("X-A", lost)])
     assert refused.value.status.code == 400
-    with pytest.raises(Failure, match="the value of the header X-A of its answer is not UTF-8") as refused:
-        passing.passed_back([("X-A", lost)])
+    with pytest.raises(StatusError, match="the value of the header X-A of its answer is not UTF-8") as refused:
+        forwarding.response_headers([("X-A", lost)])
     assert refused.value.status.code == 503
 
 
 def test_headers_of_an_answer() -> None:
     given_ = [("Access-Control-Allow-Origin", "*"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("Connection", "close")]
-    assert passing.passed_back(given_) == [("Set-Cookie", "a"), ("Set-Cookie", "b")]
+    assert forwarding.response_headers(given_) == [("Set-Cookie", "a"), ("Set-Cookie", "b")]

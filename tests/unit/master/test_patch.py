@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.core.pod import Pod
-from master.kinds.shape import OPEN, Form, Shape, shape_of
 from master.registry.patch import InvalidPatch, json_patch, merge_patch
 from master.registry.patch import strategic_merge_patch as strategic_by_shape
+from master.resources.merge_schema import OPEN, MergeKind, MergeSchema, merge_schema_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"]),
@@ -103,7 +103,9 @@ def test_operations_that_do_not_fit_change_nothing(operations: Any) -> None:
     assert document == {"a": 1, "l": [1, 2], "m": {"x": 1}}
 
 
-SHAPE = Shape(Form.STRUCT, fields={**shape_of(Pod).fields, "finalizers": Shape(Form.SET, item=OPEN)})
+SHAPE = MergeSchema(
+    MergeKind.STRUCT, fields={**merge_schema_of(Pod).fields, "finalizers": MergeSchema(MergeKind.SET, item=OPEN)}
+)
 
 
 def strategic(document: Any, patch: Any) -> Any:

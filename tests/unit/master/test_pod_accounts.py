@@ -11,8 +11,8 @@ from api.core.volumes import EmptyDirVolumeSource, Volume, VolumeMount
 from api.meta.types import LocalObjectReference, ObjectMeta
 from api.validation.static_pods import CONFIG_MIRROR
 from master.admission.service_account import TOKEN_MOUNT_PATH, apply_service_account, set_service_account_name
-from master.kinds.service_account import ServiceAccount
-from master.wire.answers import Failure
+from master.errors import StatusError
+from master.resources.configuration import ServiceAccount
 
 ACCOUNT = ServiceAccount(metadata=ObjectMeta(name="default", namespace="red"))
 POD = Pod(
@@ -102,7 +102,7 @@ def test_the_old_name_of_the_field_counts() -> None:
 
 
 def test_an_account_that_is_not_there_is_named() -> None:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         admitted(replace(POD, spec=replace(POD.spec, service_account_name="robot")), None)
     assert refused.value.status.code == 403
     assert refused.value.status.message == (

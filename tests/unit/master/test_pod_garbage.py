@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from api.core.pod import Pod
 from master.controllers.actions import Update
 from master.controllers.nodes.pod_gc import missing_nodes, orphaned_pods, terminated_pods
-from master.kinds.kind import with_metadata
+from master.resources.metadata import with_metadata
 from tests.unit.master.make import node, pod
 from tests.unit.master.wishes import WALL, lines
 

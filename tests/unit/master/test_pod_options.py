@@ -12,8 +12,8 @@ from multidict import MultiDict
 
 from api.core.pod import Container, EphemeralContainer, Pod, PodSpec
 from api.meta.types import ObjectMeta
-from master.wire import pod_options
-from master.wire.answers import Failure
+from master.errors import StatusError
+from master.server.proxy import pod_streams
 
 
 def pod(*names: str, first: tuple[str, ...] = (), later: tuple[str, ...] = ()) -> Pod:
@@ -26,25 +26,25 @@ def pod(*names: str, first: tuple[str, ...] = (), later: tuple[str, ...] = ()) -
 
 
 def test_which_container_is_meant() -> None:
-    assert pod_options.container(pod("a"), "") == "a"
-    assert pod_options.container(pod("a", first=("i",), later=("e",)), "") == "a"
+    assert pod_streams.container_name(pod("a"), "") == "a"
+    assert pod_streams.container_name(pod("a", first=("i",), later=("e",)), "") == "a"
     whole = pod("a", "b", first=("i",), later=("e",))
-    assert [pod_options.container(whole, name) for name in "abie"] == ["a", "b", "i", "e"]
-    with pytest.raises(Failure, match=r"a container name must be specified for pod p, choose one of: \[i a b e\]"):
-        pod_options.container(whole, "")
+    assert [pod_streams.container_name(whole, name) for name in "abie"] == ["a", "b", "i", "e"]
+    with pytest.raises(StatusError, match=r"a container name must be specified for pod p, choose one of: \[i a b e\]"):
+        pod_streams.container_name(whole, "")
 
 
 @pytest.mark.parametrize("text", ["0", "+7", "-1", "9223372036854775807", "-9223372036854775808", "007"])
 def test_whole_numbers(text: str) -> None:
-    with contextlib.suppress(Failure):
-        found = pod_options.log_options(MultiDict(sinceSeconds=text), "p")
+    with contextlib.suppress(StatusError):
+        found = pod_streams.parse_log_options(MultiDict(sinceSeconds=text), "p")
         assert dict(found.wishes) == {"sinceSeconds": str(int(text))}
 
 
 @pytest.mark.parametrize("text", ["", "1.0", "0x10", " 1", "1_0", "٣", "+", "9" * 5000])
 def test_what_is_no_whole_number(text: str) -> None:
-    with pytest.raises(Failure) as refused:
-        pod_options.log_options(MultiDict(tailLines=text), "p")
+    with pytest.raises(StatusError) as refused:
+        pod_streams.parse_log_options(MultiDict(tailLines=text), "p")
     assert refused.value.status.code == 400
     assert refused.value.status.message.startswith(f'strconv.ParseInt: parsing "{text}": ')
 
@@ -52,7 +52,7 @@ def test_what_is_no_whole_number(text: str) -> None:
 @given(st.datetimes(min_value=datetime.datetime(1, 1, 2), timezones=st.just(datetime.UTC)))
 def test_times_are_passed_on_in_whole_seconds(moment: datetime.datetime) -> None:
     text = moment.isoformat().replace("+00:00", "Z")
-    found = dict(pod_options.log_options(MultiDict(sinceTime=text), "p").wishes)["sinceTime"]
+    found = dict(pod_streams.parse_log_options(MultiDict(sinceTime=text), "p").wishes)["sinceTime"]
     assert datetime.datetime.fromisoformat(found) == moment.replace(microsecond=0)
 
 
@@ -60,7 +60,7 @@ def test_times_are_passed_on_in_whole_seconds(moment: datetime.datetime) -> None
 def test_any_wish_is_passed_on_or_refused(wish: dict[str, str]) -> None:
     code = 200
     try:
-        pod_options.log_options(MultiDict(wish), "p")
-    except Failure as refused:
+        pod_streams.parse_log_options(MultiDict(wish), "p")
+    except StatusError as refused:
         code = refused.status.code
     assert code in (200, 400, 422)

@@ -14,7 +14,7 @@ from api.meta.types import ObjectMeta
 from master.controllers.actions import Action, Create, Delete, Update
 from master.controllers.scheduling import scheduler
 from master.controllers.scheduling.preemption import Preemption, cluster_view, preemption
-from master.kinds.pod_disruption_budget import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from master.resources.disruption_budgets import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from tests.unit.master.make import node, pod
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

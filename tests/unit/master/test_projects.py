@@ -8,29 +8,29 @@ from hypothesis import strategies as st
 
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
-from master.kinds import BY_NAME
-from master.kinds.kind import with_metadata
-from master.kinds.project import PROJECT, Project
+from master.errors import StatusError
 from master.registry.projects import admin_binding, decode_project_request, requested_project
-from master.wire import discovery
-from master.wire.answers import Failure
+from master.resources.metadata import with_metadata
+from master.resources.namespaces import PROJECTS, Project
+from master.resources.scheme import BY_KIND
+from master.server import discovery
 
 NAMES = st.sampled_from(["openshift.io/display-name", "openshift.io/description", "openshift.io/requester", "mine"])
 
 
 @given(st.dictionaries(NAMES, st.text(max_size=3)), st.sampled_from(["Active", "Terminating"]))
 def test_nothing_is_lost_on_the_way_there_and_back(annotations: dict[str, str], phase: str) -> None:
-    made = BY_NAME["Namespace"].on_create(Namespace(metadata=ObjectMeta(name="red", annotations=annotations)))
+    made = BY_KIND["Namespace"].on_create(Namespace(metadata=ObjectMeta(name="red", annotations=annotations)))
     namespace = Namespace(metadata=made.metadata, spec=made.spec, status=type(made.status)(phase=phase))
-    assert PROJECT.kept(PROJECT.seen(namespace)) == namespace
+    assert PROJECTS.kept(PROJECTS.seen(namespace)) == namespace
 
 
 def test_of_a_project_only_what_people_call_it_is_changed() -> None:
     old = Project(metadata=ObjectMeta(name="red", labels={"a": "b"}))
     names = {"openshift.io/display-name": "Red", "openshift.io/description": "It is red"}
-    assert list(PROJECT.rules.immutable(old, with_metadata(old, annotations=names))) == []
+    assert list(PROJECTS.rules.immutable(old, with_metadata(old, annotations=names))) == []
     wrong = with_metadata(old, annotations={"openshift.io/requester": "eve"}, labels={})
-    assert [problem.path for problem in PROJECT.rules.immutable(old, wrong)] == [
+    assert [problem.path for problem in PROJECTS.rules.immutable(old, wrong)] == [
         "metadata.annotations[openshift.io/requester]",
         "metadata.labels[a]",
     ]
@@ -44,13 +44,13 @@ def test_a_request_becomes_a_project_with_an_administrator() -> None:
         "openshift.io/requester": "bob",
     }
     binding = admin_binding("red", "bob")
-    assert list(BY_NAME["RoleBinding"].rules.check(binding)) == []
+    assert list(BY_KIND["RoleBinding"].rules.check(binding)) == []
     assert (binding.role_ref.name, binding.subjects[0].name) == ("admin", "bob")
 
 
 @pytest.mark.parametrize("document", [None, [], {"metadata": []}, {"displayName": 7}, {"metadata": {"name": "kube-x"}}])
 def test_what_is_no_request_is_refused(document: object) -> None:
-    with pytest.raises(Failure):
+    with pytest.raises(StatusError):
         decode_project_request(document)
 
 

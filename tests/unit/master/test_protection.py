@@ -11,8 +11,8 @@ from api.core.pod import Pod
 from api.core.storage import PersistentVolume, PersistentVolumeClaim
 from master.controllers.actions import ForceDelete, Update
 from master.controllers.persistent_volumes import release_protection
-from master.kinds import BY_NAME
-from master.kinds.kind import with_metadata
+from master.resources.metadata import with_metadata
+from master.resources.scheme import BY_KIND
 from tests.unit.master.test_claims import claim, disk
 from tests.unit.node_agent.make import pod
 
@@ -21,7 +21,7 @@ USER = pod(spec="  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}
 
 def leaving(item: Any, *others: str) -> Any:
     """As it began, and now being deleted."""
-    begun = BY_NAME[item.KIND].on_create(item)
+    begun = BY_KIND[item.KIND].on_create(item)
     finalizers = (*begun.metadata.finalizers, *others)
     return with_metadata(begun, deletion_timestamp="2026-01-01T00:00:00Z", finalizers=finalizers)
 

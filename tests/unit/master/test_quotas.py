@@ -17,9 +17,9 @@ from api.meta.types import Object
 from api.validation.registry import decode, default
 from master.admission import resource_quota
 from master.controllers import resource_quotas
-from master.kinds import BY_NAME
-from master.kinds.resource_quota import RESOURCE_QUOTA, ResourceQuota, ResourceQuotaStatus
-from master.wire.answers import Failure
+from master.errors import StatusError
+from master.resources.quotas import RESOURCE_QUOTAS, ResourceQuota, ResourceQuotaStatus
+from master.resources.scheme import BY_KIND
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
@@ -55,7 +55,7 @@ def test_a_sum_is_written_like_the_first_that_is_not_0() -> None:
 
 
 def made(kind: type[Any], **document: Any) -> Any:
-    rules = BY_NAME[kind.KIND].rules
+    rules = BY_KIND[kind.KIND].rules
     metadata = {"name": "x", "namespace": "red", **document.pop("metadata", {})}
     item, problems, _ = decode(kind, {"metadata": metadata, **document}, rules)
     assert item is not None, problems
@@ -78,7 +78,7 @@ def quota(hard: dict[str, Any], used: dict[str, Any] | None = None, name: str = 
 
 
 def shown(item: Object) -> dict[str, str]:
-    return {name: str(amount) for name, amount in resource_quota.usage(BY_NAME[item.KIND], item, NOW).items()}
+    return {name: str(amount) for name, amount in resource_quota.usage(BY_KIND[item.KIND], item, NOW).items()}
 
 
 PODS = [
@@ -179,11 +179,11 @@ def nothing(kind: str, namespace: str) -> list[Any]:
 
 
 def charge(item: Any, *found: ResourceQuota, old: Any = None, there: Any = nothing) -> list[ResourceQuota]:
-    return resource_quota.charge(BY_NAME[item.KIND], item, old, found, there, NOW)
+    return resource_quota.charge(BY_KIND[item.KIND], item, old, found, there, NOW)
 
 
 def refusal(item: Any, *found: ResourceQuota, there: Any = nothing) -> str:
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         charge(item, *found, there=there)
     assert refused.value.status.code == 403
     return refused.value.status.message
@@ -247,7 +247,7 @@ def test_an_update_is_charged_with_what_it_takes_more() -> None:
 def test_the_controller_counts_what_there_is() -> None:
     item = quota({"pods": "9", "count/pods": "9", "requests.cpu": "9", "secrets": "9", "count/jobs.batch": "2"}, {})
     ended = replace(ASKING, status=replace(ASKING.status, phase="Failed"))
-    rows = {"Pod": [ASKING, ASKING, ended, SILENT], "Secret": [BY_NAME["Secret"].type()]}
+    rows = {"Pod": [ASKING, ASKING, ended, SILENT], "Secret": [BY_KIND["Secret"].type()]}
 
     def there(kind: str, namespace: str) -> list[Any]:
         assert namespace == "red"
@@ -276,7 +276,7 @@ def test_no_history_exceeds_the_hard_limit(steps: list[tuple[str, int]]) -> None
             new = pod({"requests": {"cpu": f"{number}m"}})
             try:
                 (item,) = charge(new, item, there=there)
-            except Failure:
+            except StatusError:
                 assert len(pods) == 5 or taken() + number > 3000
             else:
                 pods.append(new)
@@ -310,12 +310,12 @@ WRONG = [
 @pytest.mark.parametrize(("spec", "path", "why"), WRONG)
 def test_wrong_quotas_are_refused(spec: dict[str, Any], path: str, why: str) -> None:
     document = {"metadata": {"name": "q", "namespace": "red"}, "spec": spec}
-    _, problems, _ = decode(ResourceQuota, document, RESOURCE_QUOTA.rules)
+    _, problems, _ = decode(ResourceQuota, document, RESOURCE_QUOTAS.rules)
     assert any(problem.path == path and why in problem.wanted for problem in problems), problems
 
 
 def test_scopes_stay_and_the_table_shows_what_is_used() -> None:
     old, new = quota({"pods": "1"}), quota({"pods": "1"}, scopes=["Terminating"])
-    assert [problem.path for problem in RESOURCE_QUOTA.rules.immutable(old, new)] == ["spec.scopes"]
+    assert [problem.path for problem in RESOURCE_QUOTAS.rules.immutable(old, new)] == ["spec.scopes"]
     item = quota({"pods": "5", "limits.cpu": "2", "cpu": "1000m"}, {"pods": "1", "limits.cpu": "500m", "cpu": "0"})
-    assert RESOURCE_QUOTA.cells(item, NOW)[1:3] == ("cpu: 0/1, pods: 1/5", "limits.cpu: 500m/2")
+    assert RESOURCE_QUOTAS.cells(item, NOW)[1:3] == ("cpu: 0/1, pods: 1/5", "limits.cpu: 500m/2")

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from api.meta.types import ObjectMeta
 from master.auth.attributes import Attributes, PathAttributes, User
 from master.auth.rbac import ALL_RULES, BindingIndex, BindingMatch, decide, format_rule, rules_not_covered
-from master.kinds.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject
-from master.store.journaled_store import JournaledStore
-from master.store.records import Put, Remove
+from master.resources.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject
+from master.storage.interface import Delete, Put
+from master.storage.sqlite import SQLiteStorage
 
 BINDING = ClusterRoleBinding(metadata=ObjectMeta(name="x"), role_ref=RoleRef(kind="ClusterRole", name="y"))
 LOCAL = RoleBinding(metadata=ObjectMeta(name="x", namespace="red"), role_ref=RoleRef(kind="Role", name="y"))
@@ -167,7 +167,7 @@ def held(grants: BindingIndex, user: User, namespace: str) -> list[str]:
 
 
 async def test_bindings_are_followed(tmp_path: Path) -> None:
-    store = await JournaledStore.open(tmp_path / "db", (Role, ClusterRole, RoleBinding, ClusterRoleBinding))
+    store = await SQLiteStorage.open(tmp_path / "db", (Role, ClusterRole, RoleBinding, ClusterRoleBinding))
     try:
         (first,) = await store.write(Put(bound("first", BOB)))
         grants = BindingIndex(store)
@@ -189,7 +189,7 @@ async def test_bindings_are_followed(tmp_path: Path) -> None:
         await store.write(Put(replace(first, subjects=(dev,))))
         assert held(grants, User("bob", frozenset()), "") == []
         assert held(grants, bob, "") == ["first:1"]
-        await store.write(Remove(first))
+        await store.write(Delete(first))
         assert held(grants, bob, "") == []
         assert held(BindingIndex(store), bob, "red") == held(grants, bob, "red") == ["devs:1", "devs:1"]
     finally:

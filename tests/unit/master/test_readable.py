@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from master.kinds import ALL
-from master.wire import schemas
-from master.wire.messages import message_of, messages
-from master.wire.readable import unreadable
+from master.resources import BUILTIN
+from master.serialization.messages import message_of, messages
+from master.serialization.readable import unreadable
+from master.server import openapi
 
 BIG, HUGE = 1 << 31, 1 << 63
 
@@ -57,18 +57,18 @@ def test_what_clients_with_fixed_types_could_not_read(
 
 def test_every_kind_of_kubernetes_has_its_message() -> None:
     ours = {"network.openshift.io", "podlane.io", "project.openshift.io", "metrics.k8s.io"}
-    known = {kind.name for kind in ALL if message_of(kind.type.API_VERSION, kind.name) in messages()}
-    left = {kind.name for kind in ALL if kind.group not in ours} - known
+    known = {kind.name for kind in BUILTIN if message_of(kind.type.API_VERSION, kind.name) in messages()}
+    left = {kind.name for kind in BUILTIN if kind.group not in ours} - known
     assert left <= UNMADE, left - UNMADE
 
 
-UNMADE = {kind.name for kind in ALL if "create" not in kind.verbs}
+UNMADE = {kind.name for kind in BUILTIN if "create" not in kind.verbs}
 
 
 def test_the_description_of_the_api_says_how_wide_a_number_is() -> None:
-    (deployment,) = (kind for kind in ALL if (kind.group, kind.name) == ("apps", "Deployment"))
-    (pod,) = (kind for kind in ALL if kind.name == "Pod")
-    found = schemas.components([deployment, pod], (Empty,))
+    (deployment,) = (kind for kind in BUILTIN if (kind.group, kind.name) == ("apps", "Deployment"))
+    (pod,) = (kind for kind in BUILTIN if kind.name == "Pod")
+    found = openapi.components([deployment, pod], (Empty,))
     assert found["DeploymentSpec"]["properties"]["replicas"]["format"] == "int32"
     assert found["PodSpec"]["properties"]["activeDeadlineSeconds"]["format"] == "int64"
 

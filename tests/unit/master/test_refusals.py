@@ -11,9 +11,9 @@ from api.meta.types import Object
 from master.admission.defaults import apply_priority
 from master.controllers.context import CreateBackoff
 from master.controllers.runtime import MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS, next_backoff, reset_after
-from master.kinds.limit_range import LimitRange
-from master.kinds.priority_class import PriorityClass
-from master.store.records import Event, Record, key_of
+from master.resources.priority_classes import PriorityClass
+from master.resources.quotas import LimitRange
+from master.storage.interface import Record, WatchEvent, key_of
 from tests.unit.master.make import meta, pod
 from tests.unit.master.test_quotas import quota
 
@@ -29,11 +29,11 @@ def test_pauses_double_up_to_a_minute() -> None:
     assert pauses[-2:] == [MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS]
 
 
-def event(kind: str, new: Object, old: Object | None = None) -> Event:
+def event(kind: str, new: Object, old: Object | None = None) -> WatchEvent:
     def record(item: Object) -> Record:
         return Record(key_of(item), 1, msgspec.json.encode(item), type(item), item)
 
-    return Event(kind, record(new), None if old is None else record(old))
+    return WatchEvent(kind, record(new), None if old is None else record(old))
 
 
 FULL = quota({"pods": "2"}, {"pods": "2"})
@@ -49,7 +49,7 @@ RELIEF = [
 
 
 @pytest.mark.parametrize(("news", "is_relief"), RELIEF)
-def test_who_waits_tries_again_where_there_is_more_room(news: Event, is_relief: bool) -> None:
+def test_who_waits_tries_again_where_there_is_more_room(news: WatchEvent, is_relief: bool) -> None:
     known = {"mine": CreateBackoff("red", "no", 8.0, 50.0), "theirs": CreateBackoff("blue", "no", 8.0, 50.0)}
     found = reset_after(known, news, 10.0)
     assert found["mine"].until == (10.0 if is_relief else 50.0)

@@ -4,13 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.wire import discovery, request
-from master.wire.answers import Failure
-from master.wire.request import Page, View
+from master.errors import StatusError
+from master.registry import request
+from master.registry.request import ContinueToken
+from master.serialization import negotiation
+from master.serialization.negotiation import View
+from master.server import discovery, request_info
 
 
 def read(path: str) -> tuple[str, str, str, str] | None:
-    found = request.target(path)
+    found = request_info.resolve_path(path)
     return None if found is None else (found.kind.name, found.namespace, found.name, found.subresource)
 
 
@@ -47,7 +50,7 @@ def test_what_a_path_names(path: str, found: tuple[str, str, str, str] | None) -
 
 @given(st.lists(st.sampled_from(["", "api", "apis", "v1", "namespaces", "pods", "x", "%", "network.openshift.io"])))
 def test_no_path_is_too_odd(parts: list[str]) -> None:
-    request.target("/".join(parts))
+    request_info.resolve_path("/".join(parts))
 
 
 @pytest.mark.parametrize(
@@ -59,33 +62,33 @@ def test_no_path_is_too_odd(parts: list[str]) -> None:
         ("application/vnd.kubernetes.protobuf,application/json", View.OBJECT),
         ("application/json;stream=watch", View.OBJECT),
         ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", View.TABLE),
-        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json", View.OLD_TABLE),
+        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json", View.TABLE_V1BETA1),
         ("application/json;as=Table;v=v2;g=meta.k8s.io, application/json", View.OBJECT),
         ("application/json;as=Table;v=v1;g=example.com, application/json", View.OBJECT),
-        ("application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io", View.OLD_METADATA),
+        ("application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io", View.METADATA_V1BETA1),
         ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", View.METADATA),
     ],
 )
 def test_the_form_of_the_answer(accept: str, view: View) -> None:
-    assert request.view(accept) is view
+    assert negotiation.negotiate(accept) is view
 
 
 @pytest.mark.parametrize("accept", ["application/x-foo", "application/json;as=Song;v=v1;g=meta.k8s.io", "text/html"])
 def test_a_form_that_there_is_not(accept: str) -> None:
-    with pytest.raises(Failure) as refused:
-        request.view(accept)
+    with pytest.raises(StatusError) as refused:
+        negotiation.negotiate(accept)
     assert refused.value.status.code == 406
 
 
 def test_pages_come_back_as_they_went() -> None:
-    page = Page(7, ("red", "p"))
-    assert request.read_page(request.write_page(page)) == page
+    page = ContinueToken(7, ("red", "p"))
+    assert request.decode_continue(request.encode_continue(page)) == page
 
 
 @given(st.text())
 def test_a_page_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(Failure) as refused:
-        request.read_page(text)
+    with pytest.raises(StatusError) as refused:
+        request.decode_continue(text)
     assert refused.value.status.code == 400
 
 

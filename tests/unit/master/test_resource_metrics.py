@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from api.core.node import Node
 from api.core.pod import Pod
 from master.auth.bootstrap_policy import ROLES
-from master.kinds.resource_metrics import NODE_METRICS, POD_METRICS
+from master.errors import StatusError
 from master.registry import metrics
 from master.registry.metrics import SUMMARY_PATH, MetricsReader
-from master.store.journaled_store import JournaledStore
-from master.store.records import Put
-from master.wire.answers import Failure
-from master.wire.ask import Ask
-from master.wire.discovery import group, resources
-from master.wire.request import Target, target
+from master.registry.request import Request, RequestInfo
+from master.resources.metrics import NODE_METRICS, POD_METRICS
+from master.server.discovery import group, resources
+from master.server.request_info import resolve_path
+from master.storage.interface import Put
+from master.storage.sqlite import SQLiteStorage
 from reconcile.errors import NotReady
 from tests.unit.master.make import node, pod
 
@@ -70,27 +70,27 @@ class Nodes:
 class Door:
     """Asks as a client does."""
 
-    def __init__(self, store: JournaledStore, nodes: Nodes) -> None:
+    def __init__(self, store: SQLiteStorage, nodes: Nodes) -> None:
         self.nodes = nodes
         self._metrics = MetricsReader(store, nodes, lambda: NOW)
 
     async def get(self, path: str, accept: str = "", **query: str) -> Any:
-        where = target(f"/apis/metrics.k8s.io/v1beta1/{path}")
+        where = resolve_path(f"/apis/metrics.k8s.io/v1beta1/{path}")
         assert where is not None
-        answer = await self._metrics.answer("get" if where.name else "list", Ask(where, query, accept))
+        answer = await self._metrics.answer("get" if where.name else "list", Request(where, query, accept))
         return json.loads(answer.body)
 
     async def refused(self, path: str, verb: str = "get") -> int:
-        where = target(f"/apis/metrics.k8s.io/v1beta1/{path}")
+        where = resolve_path(f"/apis/metrics.k8s.io/v1beta1/{path}")
         assert where is not None
-        with pytest.raises(Failure) as found:
-            await self._metrics.answer(verb, Ask(where, {}))
+        with pytest.raises(StatusError) as found:
+            await self._metrics.answer(verb, Request(where, {}))
         return found.value.status.code
 
 
 @pytest.fixture
 async def door(tmp_path: Path) -> AsyncIterator[Door]:
-    store = await JournaledStore.open(tmp_path / "store.db", (Node, Pod))
+    store = await SQLiteStorage.open(tmp_path / "store.db", (Node, Pod))
     labelled = replace(
         pod("web", "near"), metadata=replace(pod("web").metadata, namespace="red", labels={"app": "web"})
     )
@@ -185,7 +185,7 @@ def test_clients_are_told_of_the_group() -> None:
         ("nodes", "NodeMetrics", ["get", "list"]),
         ("pods", "PodMetrics", ["get", "list"]),
     ]
-    assert Target(NODE_METRICS) != Target(POD_METRICS)
+    assert RequestInfo(NODE_METRICS) != RequestInfo(POD_METRICS)
 
 
 def test_those_who_may_look_at_pods_may_look_at_what_they_use() -> None:

@@ -15,9 +15,9 @@ from master.auth.bootstrap_policy import AUTO_UPDATE, BINDINGS, ROLES
 from master.auth.rbac import ALL_RULES, rules_not_covered
 from master.controllers.actions import Create, ForceDelete, Update
 from master.controllers.cluster_roles import reconcile
-from master.kinds import BY_NAME, BY_RESOURCE
-from master.kinds.kind import with_metadata
-from master.kinds.rbac import (
+from master.errors import StatusError
+from master.resources.metadata import with_metadata
+from master.resources.rbac import (
     AggregationRule,
     ClusterRole,
     ClusterRoleBinding,
@@ -26,7 +26,7 @@ from master.kinds.rbac import (
     RoleRef,
     Subject,
 )
-from master.wire.answers import Failure
+from master.resources.scheme import BY_KIND, BY_PATH
 
 PODS = PolicyRule(verbs=("get",), api_groups=("",), resources=("pods",))
 SECRETS = PolicyRule(verbs=("get",), api_groups=("",), resources=("secrets",))
@@ -67,7 +67,7 @@ def test_a_new_cluster_has_them_all_and_each_part_in_its_whole() -> None:
 
 def test_they_are_accepted_as_users_would_write_them() -> None:
     for item in (*FIRST_ROLES.values(), *FIRST_BINDINGS.values()):
-        assert list(BY_NAME[item.KIND].rules.check(item)) == []
+        assert list(BY_KIND[item.KIND].rules.check(item)) == []
 
 
 def test_what_is_missing_comes_back_and_what_was_added_stays() -> None:
@@ -126,8 +126,8 @@ def test_roles_that_are_parts_of_each_other_come_to_rest() -> None:
 # --- giving away ------------------------------------------------------------------------------------------------------
 
 BOB = User("bob", frozenset(("system:authenticated", "dev")))
-ROLE = BY_RESOURCE["rbac.authorization.k8s.io", "v1", "clusterroles"]
-BINDING = BY_RESOURCE["rbac.authorization.k8s.io", "v1", "rolebindings"]
+ROLE = BY_PATH["rbac.authorization.k8s.io", "v1", "clusterroles"]
+BINDING = BY_PATH["rbac.authorization.k8s.io", "v1", "rolebindings"]
 
 
 def giver(*may: Attributes, held: tuple[PolicyRule, ...] = (PODS,), user: User = BOB) -> rbac.Requester:
@@ -147,7 +147,7 @@ def role(*rules: PolicyRule, gathers: bool = False) -> ClusterRole:
 
 def test_a_role_gives_what_its_writer_has() -> None:
     rbac.check_escalation(ROLE, role(PODS), None, giver())
-    with pytest.raises(Failure) as refused:
+    with pytest.raises(StatusError) as refused:
         rbac.check_escalation(ROLE, role(PODS, SECRETS), None, giver())
     assert refused.value.status.code == 403
     assert refused.value.status.message == (
@@ -160,13 +160,13 @@ def test_a_role_gives_what_its_writer_has() -> None:
     rbac.check_escalation(ROLE, role(SECRETS), None, giver(Attributes("escalate", group, "clusterroles")))
     changed = Attributes("escalate", group, "clusterroles", name="r")
     rbac.check_escalation(ROLE, role(SECRETS), role(), giver(changed))
-    with pytest.raises(Failure):
+    with pytest.raises(StatusError):
         rbac.check_escalation(ROLE, role(SECRETS), None, giver(changed))
 
 
 def test_a_role_that_gathers_others_is_for_administrators() -> None:
     for new, old in ((role(gathers=True), None), (role(), role(gathers=True))):
-        with pytest.raises(Failure, match="must have cluster-admin privileges to use the aggregationRule"):
+        with pytest.raises(StatusError, match="must have cluster-admin privileges to use the aggregationRule"):
             rbac.check_escalation(ROLE, new, old, giver())
         rbac.check_escalation(ROLE, new, old, giver(held=ALL_RULES))
 
@@ -177,15 +177,15 @@ def test_a_binding_gives_what_its_writer_has() -> None:
         return RoleBinding(metadata=ObjectMeta(name="b", namespace="red"), role_ref=reference)
 
     rbac.check_escalation(BINDING, bind("both"), None, giver(held=(PODS, SECRETS)))
-    with pytest.raises(Failure, match="not currently held"):
+    with pytest.raises(StatusError, match="not currently held"):
         rbac.check_escalation(BINDING, bind("both"), None, giver())
     allowed = Attributes("bind", "rbac.authorization.k8s.io", "clusterroles", namespace="red", name="both")
     rbac.check_escalation(BINDING, bind("both"), None, giver(allowed))
-    with pytest.raises(Failure, match='"gone" not found'):
+    with pytest.raises(StatusError, match='"gone" not found'):
         rbac.check_escalation(BINDING, bind("gone"), None, giver())
     ending = with_metadata(bind("both"), finalizers=("a",))
     rbac.check_escalation(BINDING, bind("both"), ending, giver())
-    with pytest.raises(Failure, match="not currently held"):
+    with pytest.raises(StatusError, match="not currently held"):
         rbac.check_escalation(BINDING, with_metadata(bind("both"), labels={"a": "b"}), ending, giver())
 
 
@@ -230,5 +230,5 @@ def test_a_request_as_a_service_account_or_as_nobody() -> None:
 
 
 def test_headers_without_a_user_are_refused() -> None:
-    with pytest.raises(Failure, match="without impersonating a user"):
+    with pytest.raises(StatusError, match="without impersonating a user"):
         impersonation.parse_impersonation([("Impersonate-Group", "system:masters")])

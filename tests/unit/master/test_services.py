@@ -18,9 +18,9 @@ from master.admission.service_ips import AllocatorCursors, allocate
 from master.config import DEFAULT_NODE_PORTS
 from master.controllers.actions import Create, ForceDelete, Update
 from master.controllers.network import endpoints
-from master.kinds.service import SERVICE
+from master.errors import StatusError
 from master.registry.patch import merge_patch
-from master.wire.answers import Failure
+from master.resources.services import SERVICES
 from tests.unit.master.make import meta, pod
 from tests.unit.master.wishes import WALL
 
@@ -61,7 +61,7 @@ def test_there_are_no_more_addresses_than_the_network_has() -> None:
         done, cursors = given(service(f"s{number}"), others, cursors)
         others = [*others, done]
     assert len({one.spec.cluster_ip for one in others}) == 6
-    with pytest.raises(Failure, match="no free address left"):
+    with pytest.raises(StatusError, match="no free address left"):
         given(service("more"), others, cursors)
 
 
@@ -80,7 +80,7 @@ def test_a_service_may_wish_for_an_address_or_for_none(spec: dict[str, Any], add
 @pytest.mark.parametrize("address", ["172.30.0.0", "172.30.0.7", "10.0.0.1", "172.30.0.1"])
 def test_an_address_that_cannot_be_had_is_refused(address: str) -> None:
     taken, _ = given(service("a"))
-    with pytest.raises(Failure, match="failed to allocate IP"):
+    with pytest.raises(StatusError, match="failed to allocate IP"):
         given(service(clusterIP=address), [taken])
 
 
@@ -91,7 +91,7 @@ def test_node_ports_are_given_asked_for_and_given_back() -> None:
     asked, cursors = given(wished, [first], cursors)
     assert asked.spec.ports[0].node_port == 30001
     for number in (30000, 29999):
-        with pytest.raises(Failure, match="provided port is"):
+        with pytest.raises(StatusError, match="provided port is"):
             given(service("c", type="NodePort", ports=[{"port": 1, "nodePort": number}]), [first, asked], cursors)
     closed = replace(first, spec=replace(first.spec, type="ClusterIP"))
     assert given(closed)[0].spec.ports[0].node_port == 0
@@ -114,17 +114,17 @@ def test_a_port_in_two_protocols_has_one_node_port(ports: list[Any], numbers: li
 
 def test_a_node_port_belongs_to_one_service_in_all_protocols() -> None:
     first, _ = given(service("a", type="NodePort"))
-    with pytest.raises(Failure, match="provided port is already allocated"):
+    with pytest.raises(StatusError, match="provided port is already allocated"):
         given(service("b", type="NodePort", ports=[UDP | {"nodePort": 30000}]), [first])
 
 
 def test_a_port_outside_of_the_range_stays_with_who_has_it() -> None:
     """The setting may have changed meanwhile."""
     old, _ = given(service(type="NodePort"))
-    new = SERVICE.on_update(service(type="NodePort", selector={"a": "b"}), old)
+    new = SERVICES.on_update(service(type="NodePort", selector={"a": "b"}), old)
     kept, _ = allocate(new, old, (), NETWORK, range(40000, 40010), AllocatorCursors())
     assert kept.spec.ports[0].node_port == 30000
-    with pytest.raises(Failure, match="valid ports is 40000-40009"):
+    with pytest.raises(StatusError, match="valid ports is 40000-40009"):
         allocate(new, None, (), NETWORK, range(40000, 40010), AllocatorCursors())
 
 
@@ -137,15 +137,15 @@ def test_a_balanced_service_that_keeps_sources_has_a_port_for_its_health() -> No
     wished, _ = given(service("b", **LOCAL, healthCheckNodePort=30009), [first], cursors)
     assert (wished.spec.ports[0].node_port, wished.spec.health_check_node_port) == (30002, 30009)
     for number in (30000, 30001, 29999):
-        with pytest.raises(Failure, match=r"spec\.healthCheckNodePort.*provided port is"):
+        with pytest.raises(StatusError, match=r"spec\.healthCheckNodePort.*provided port is"):
             given(service("c", **LOCAL, healthCheckNodePort=number), [first, wished], cursors)
-    with pytest.raises(Failure, match=r"spec\.healthCheckNodePort.*provided port is"):
+    with pytest.raises(StatusError, match=r"spec\.healthCheckNodePort.*provided port is"):
         given(service("c", **LOCAL, healthCheckNodePort=30050, ports=[{"port": 80, "nodePort": 30050}]))
 
 
 def test_an_update_keeps_what_was_given() -> None:
     old, _ = given(service(type="NodePort"))
-    new = SERVICE.on_update(service(type="NodePort", selector={"a": "b"}), old)
+    new = SERVICES.on_update(service(type="NodePort", selector={"a": "b"}), old)
     assert (new.spec.cluster_ip, new.spec.ports[0].node_port) == ("172.30.0.1", 30000)
     assert not list(immutable(old, new))
     other = replace(new, spec=replace(new.spec, cluster_ip="172.30.0.2"))
@@ -155,10 +155,10 @@ def test_an_update_keeps_what_was_given() -> None:
 def after(old: Service, changes: dict[str, Any]) -> Service | list[str]:
     """What a merge patch of its spec makes of a service, or why it does not."""
     document = merge_patch(msgspec.json.decode(msgspec.json.encode(old)), {"spec": changes})
-    item, problems, _ = decode(Service, SERVICE.settled(document, old))
+    item, problems, _ = decode(Service, SERVICES.settled(document, old))
     if item is None:
         return [problem.path for problem in problems]
-    new = SERVICE.on_update(default(item), old)
+    new = SERVICES.on_update(default(item), old)
     return [problem.path for problem in immutable(old, new)] or given(new, (), AllocatorCursors(0, 5), old)[0]
 
 

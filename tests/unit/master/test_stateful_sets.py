@@ -13,9 +13,9 @@ from api.validation.registry import decode
 from master.controllers.actions import Create, Delete, Warn
 from master.controllers.workloads import stateful_sets
 from master.controllers.workloads.pod_control import MAX_PODS_PER_PASS, ready_since
-from master.kinds.stateful_set import STATEFUL_SET, StatefulSet
+from master.errors import StatusError
 from master.registry import strategy as writes
-from master.wire.answers import Failure
+from master.resources.stateful_sets import STATEFUL_SETS, StatefulSet
 from tests.unit.master.simulation import Simulation
 
 CONTAINER = {"name": "main", "image": "i:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
@@ -35,7 +35,7 @@ def stateful_set(**spec: Any) -> StatefulSet:
             **spec,
         },
     }
-    item, problems, _ = decode(StatefulSet, document, STATEFUL_SET.rules)
+    item, problems, _ = decode(StatefulSet, document, STATEFUL_SETS.rules)
     assert not problems, problems
     assert item is not None
     return item
@@ -119,7 +119,7 @@ def test_pods_have_lasting_names_and_storage_and_come_one_after_the_other() -> N
         world.settle()
         assert world.names == names
     world.start_all()
-    assert STATEFUL_SET.cells(world.wish, world.now) == ("db", "3/3", "0s", "main", "i:1")
+    assert STATEFUL_SETS.cells(world.wish, world.now) == ("db", "3/3", "0s", "main", "i:1")
     status = world.wish.status
     assert (status.replicas, status.available_replicas, status.current_replicas, status.updated_replicas) == (3,) * 4
     assert status.current_revision == status.update_revision == revision.metadata.name
@@ -415,14 +415,14 @@ WRONG = [
 @pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
 def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
     own = {"selector": {"matchLabels": {"app": "db"}}, "template": TEMPLATE, "volumeClaimTemplates": [CLAIM]}
-    _, problems, _ = decode(StatefulSet, {"metadata": {"name": "db"}, "spec": {**own, **spec}}, STATEFUL_SET.rules)
+    _, problems, _ = decode(StatefulSet, {"metadata": {"name": "db"}, "spec": {**own, **spec}}, STATEFUL_SETS.rules)
     assert [row.path for row in problems] == paths
 
 
 @pytest.mark.parametrize("name", ["a.b", "a" * 53])
 def test_hosts_can_be_named_after_it(name: str) -> None:
     own = {"selector": {"matchLabels": {"app": "db"}}, "template": WITHOUT_CLAIM}
-    _, problems, _ = decode(StatefulSet, {"metadata": {"name": name}, "spec": own}, STATEFUL_SET.rules)
+    _, problems, _ = decode(StatefulSet, {"metadata": {"name": name}, "spec": own}, STATEFUL_SETS.rules)
     assert [row.path for row in problems] == ["metadata.name"]
 
 
@@ -430,12 +430,12 @@ def test_what_the_pods_are_does_not_change() -> None:
     world = Stateful(replicas=1)
     old = world.wish
     assert writes.prepare_update(
-        STATEFUL_SET, replace(old, spec=replace(old.spec, replicas=3, min_ready_seconds=1)), old
+        STATEFUL_SETS, replace(old, spec=replace(old.spec, replicas=3, min_ready_seconds=1)), old
     )
     for spec in (
         replace(old.spec, service_name="x"),
         replace(old.spec, volume_claim_templates=()),
         replace(old.spec, pod_management_policy="Parallel"),
     ):
-        with pytest.raises(Failure, match="updates to statefulset spec for fields other than 'replicas'"):
-            writes.prepare_update(STATEFUL_SET, replace(old, spec=spec), old)
+        with pytest.raises(StatusError, match="updates to statefulset spec for fields other than 'replicas'"):
+            writes.prepare_update(STATEFUL_SETS, replace(old, spec=spec), old)

@@ -9,9 +9,8 @@ import pytest
 from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
-from master.store.journal import Journal
-from master.store.journaled_store import JournaledStore, Keep
-from master.store.records import Event, Expired, Key, Put, Record, Remove
+from master.storage.interface import Compacted, Delete, Key, Put, Record, WatchEvent
+from master.storage.sqlite import HistoryLimits, RevisionLog, SQLiteStorage
 from reconcile.errors import NotReady, Refused
 
 
@@ -24,37 +23,37 @@ def key(name: str) -> Key:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[JournaledStore]:
-    store = await JournaledStore.open(tmp_path / "store.db", KINDS)
+async def store(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
+    store = await SQLiteStorage.open(tmp_path / "store.db", KINDS)
     yield store
     await store.close()
 
 
-async def reopened(path: Path, keep: Keep = Keep()) -> JournaledStore:  # noqa: B008
-    return await JournaledStore.open(path / "store.db", KINDS, keep)
+async def reopened(path: Path, keep: HistoryLimits = HistoryLimits()) -> SQLiteStorage:  # noqa: B008
+    return await SQLiteStorage.open(path / "store.db", KINDS, keep)
 
 
 def names(records: list[Record]) -> list[str]:
     return [record.key.name for record in records]
 
 
-def told(events: list[Event]) -> list[tuple[str, str, int]]:
+def told(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
     return [(event.type, event.record.key.name, event.record.revision) for event in events]
 
 
 async def test_old_history_is_forgotten_on_disk_too(tmp_path: Path) -> None:
-    keep = Keep(events=10)
+    keep = HistoryLimits(events=10)
     store = await reopened(tmp_path, keep)
-    await store.write(Put(ns("old")), Put(ns("gone")), Remove(ns("gone")))
+    await store.write(Put(ns("old")), Put(ns("gone")), Delete(ns("gone")))
     for number in range(30):
         await store.write(Put(ns("a", n=str(number))))
     await store.write()
-    with pytest.raises(Expired):
+    with pytest.raises(Compacted):
         store.since("Namespace", 5)
     assert len(store.since("Namespace", 23)) == 10
     await store.close()
 
-    journal = Journal(tmp_path / "store.db")
+    journal = RevisionLog(tmp_path / "store.db")
     rows = [(row.name, row.revision) for row in journal.rows()]
     assert journal.compacted() >= 22
     assert ("old", 1) in rows
@@ -65,25 +64,25 @@ async def test_old_history_is_forgotten_on_disk_too(tmp_path: Path) -> None:
     store = await reopened(tmp_path, keep)
     assert names(store.scan("Namespace")) == ["a", "old"]
     assert store.revision == 33
-    with pytest.raises(Expired) as expired:
+    with pytest.raises(Compacted) as expired:
         store.since("Namespace", 5)
     assert str(expired.value).startswith("too old resource version: 5 (")
     await store.close()
 
 
 async def test_the_revision_is_remembered_even_if_the_last_write_removed(tmp_path: Path) -> None:
-    store = await reopened(tmp_path, Keep(events=1))
+    store = await reopened(tmp_path, HistoryLimits(events=1))
     for _ in range(5):
         await store.write(Put(ns("a")))
-        await store.write(Remove(ns("a")))
+        await store.write(Delete(ns("a")))
     await store.close()
-    store = await reopened(tmp_path, Keep(events=1))
+    store = await reopened(tmp_path, HistoryLimits(events=1))
     assert store.revision == 10
     await store.close()
 
 
 async def test_a_disk_that_refuses_fails_what_was_on_its_way_and_nothing_else(
-    store: JournaledStore, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.write(Put(ns("a")))
 
@@ -91,7 +90,7 @@ async def test_a_disk_that_refuses_fails_what_was_on_its_way_and_nothing_else(
         raise NotReady("store: database or disk is full; nothing was changed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Journal, "append", refuse)
+        patched.setattr(RevisionLog, "append", refuse)
         first = asyncio.create_task(store.write(Put(ns("a", x="1"))))
         second = asyncio.create_task(store.write(Put(ns("b"))))
         answers = await asyncio.gather(first, second, return_exceptions=True)
@@ -108,7 +107,7 @@ async def test_another_format_is_refused_and_a_second_master_too(tmp_path: Path)
     store = await reopened(tmp_path)
     await store.write(Put(ns("a")))
     await store.close()
-    journal = Journal(tmp_path / "store.db")
+    journal = RevisionLog(tmp_path / "store.db")
     journal._db.execute("PRAGMA user_version=99")
     journal.close()
     with pytest.raises(Refused, match="has format 99; this master reads format 1"):

@@ -21,11 +21,11 @@ from api.core.pod import (
     PodStatus,
 )
 from api.meta.types import Condition
-from master.kinds import BY_NAME
-from master.kinds.kind import duration
-from master.kinds.pod import state
-from master.wire import tables
-from master.wire.request import View
+from master.resources.pods import pod_state
+from master.resources.printing import duration
+from master.resources.scheme import BY_KIND
+from master.serialization import tables
+from master.serialization.negotiation import View
 from tests.unit.master.make import lane, meta, namespace, node, pod, subnet
 
 NOW = datetime.datetime(2026, 1, 1, 0, 2, 21, tzinfo=datetime.UTC)
@@ -43,15 +43,15 @@ def test_ages_read_as_kubectl_writes_them(seconds: int, text: str) -> None:
 
 
 def table(kind: str, item: Any, view: View = View.TABLE) -> Any:
-    return json.loads(tables.shown(BY_NAME[kind], item, view, NOW))
+    return json.loads(tables.encode_object(BY_KIND[kind], item, view, NOW))
 
 
 def test_older_clients_get_tables_of_their_version() -> None:
     version = "meta.k8s.io/v1beta1"
-    found = table("Namespace", namespace("red"), View.OLD_TABLE)
+    found = table("Namespace", namespace("red"), View.TABLE_V1BETA1)
     assert (found["apiVersion"], found["rows"][0]["object"]["apiVersion"]) == (version, version)
     assert found["rows"][0]["cells"] == table("Namespace", namespace("red"))["rows"][0]["cells"]
-    assert table("Namespace", namespace("red"), View.OLD_METADATA)["apiVersion"] == version
+    assert table("Namespace", namespace("red"), View.METADATA_V1BETA1)["apiVersion"] == version
 
 
 def container(name: str = "c", ready: bool = False, restarts: int = 0, **state: Any) -> ContainerStatus:
@@ -93,7 +93,7 @@ STATES = [
 
 @pytest.mark.parametrize(("item", "word"), STATES, ids=[word for _, word in STATES])
 def test_a_pod_in_one_word(item: Pod, word: str) -> None:
-    assert state(item) == word
+    assert pod_state(item) == word
 
 
 def test_a_pod_in_a_row() -> None:
@@ -146,6 +146,6 @@ def test_configuration_in_rows() -> None:
 
 
 def test_what_of_the_object_goes_with_a_row() -> None:
-    kind = BY_NAME["Namespace"]
-    assert "object" not in tables.row(kind, namespace("red"), View.TABLE, NOW, "None")
-    assert tables.row(kind, namespace("red"), View.TABLE, NOW, "Object")["object"]["metadata"]["name"] == "red"  # type: ignore[index]
+    kind = BY_KIND["Namespace"]
+    assert "object" not in tables.table_row(kind, namespace("red"), View.TABLE, NOW, "None")
+    assert tables.table_row(kind, namespace("red"), View.TABLE, NOW, "Object")["object"]["metadata"]["name"] == "red"  # type: ignore[index]

@@ -10,13 +10,18 @@ from msgspec.structs import replace
 
 from api.validation.registry import decode, default
 from master.controllers.workloads.pod_control import is_active, ready_since, template_hash
-from master.kinds.deployment import DEPLOYMENT, Deployment
-from master.kinds.replica_set import REPLICA_SET, ReplicaSet
-from master.kinds.replication_controller import REPLICATION_CONTROLLER, ReplicationController
-from master.kinds.workload import share
+from master.resources.deployments import (
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    REPLICATION_CONTROLLERS,
+    Deployment,
+    ReplicaSet,
+    ReplicationController,
+)
+from master.resources.pod_template import int_or_percent
 from tests.unit.master.simulation import Simulation
 
-KINDS: dict[str, Any] = {kind.name: kind for kind in (DEPLOYMENT, REPLICA_SET, REPLICATION_CONTROLLER)}
+KINDS: dict[str, Any] = {kind.name: kind for kind in (DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS)}
 
 
 def template(image: str = "i:1", **labels: str) -> dict[str, Any]:
@@ -155,8 +160,8 @@ def test_a_rollout_stays_within_its_bounds_and_ends(replicas: int, surge: Any, m
     world.put(deployment(replicas=replicas, strategy={"rollingUpdate": rolling}))
     all_ready(world)
     roll(world, "i:2")
-    most = replicas + share(surge, replicas, up=True)
-    spare = share(missing, replicas, up=False) or (0 if share(surge, replicas, up=True) else 1)
+    most = replicas + int_or_percent(surge, replicas, up=True)
+    spare = int_or_percent(missing, replicas, up=False) or (0 if int_or_percent(surge, replicas, up=True) else 1)
     for number in order:
         world.settle()
         assert len([pod for pod in world.pods() if is_active(pod)]) <= most
@@ -269,7 +274,7 @@ def test_a_rollout_that_stands_still_says_so() -> None:
 
 
 def test_the_name_of_a_template_is_the_same_for_the_same_template() -> None:
-    one = default(deployment(), DEPLOYMENT.rules).spec.template
+    one = default(deployment(), DEPLOYMENTS.rules).spec.template
     assert template_hash(one, 0) == template_hash(one, 0)
     assert template_hash(one, 0) != template_hash(one, 1)
     assert template_hash(one, 0).isalnum()
@@ -309,9 +314,9 @@ def test_an_rc_takes_its_selector_from_its_template() -> None:
     item, problems, _ = decode(
         ReplicationController,
         {"metadata": {"name": "web"}, "spec": {"template": template()}},
-        REPLICATION_CONTROLLER.rules,
+        REPLICATION_CONTROLLERS.rules,
     )
     assert not problems
     assert item is not None
-    full = default(item, REPLICATION_CONTROLLER.rules)
+    full = default(item, REPLICATION_CONTROLLERS.rules)
     assert (full.spec.selector, full.spec.replicas, full.metadata.labels) == ({"app": "web"}, 1, {"app": "web"})

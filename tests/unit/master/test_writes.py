@@ -11,9 +11,7 @@ from msgspec.structs import replace
 from api.core.node import Node
 from api.core.pod import Container, EphemeralContainer, Pod, PodSpec
 from api.meta.types import ObjectMeta
-from master.kinds import BY_NAME
-from master.kinds.job import Job
-from master.kinds.pod import EPHEMERAL
+from master.errors import StatusError
 from master.registry.decoding import decode_object
 from master.registry.request import DeleteOptions
 from master.registry.strategy import (
@@ -24,8 +22,10 @@ from master.registry.strategy import (
     prepare_subresource_update,
     prepare_update,
 )
-from master.wire.answers import Failure
-from master.wire.request import target
+from master.resources.jobs import Job
+from master.resources.pods import EPHEMERAL_CONTAINERS
+from master.resources.scheme import BY_KIND
+from master.server.request_info import resolve_path
 from tests.unit.master.make import meta
 
 GOOD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
@@ -34,15 +34,15 @@ TWO_WRONG = {**TWO_UNKNOWN, "spec": {**TWO_UNKNOWN["spec"], "nodeName": 7, "volu
 
 
 def refusal(document: dict[str, Any], strictness: str) -> str:
-    where = target("/api/v1/namespaces/red/pods")
+    where = resolve_path("/api/v1/namespaces/red/pods")
     assert where is not None
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         decode_object(where, document, strictness)
     return str(caught.value.status.message)
 
 
 def warnings(document: dict[str, Any], strictness: str) -> tuple[str, ...]:
-    where = target("/api/v1/namespaces/red/pods")
+    where = resolve_path("/api/v1/namespaces/red/pods")
     assert where is not None
     return decode_object(where, document, strictness).warnings
 
@@ -80,24 +80,24 @@ def extended(*extras: EphemeralContainer, **other: Any) -> Pod:
 
 
 def test_a_pod_gets_ephemeral_containers_and_nothing_else_through_their_subresource() -> None:
-    where = target("/api/v1/namespaces/red/pods/web/ephemeralcontainers")
+    where = resolve_path("/api/v1/namespaces/red/pods/web/ephemeralcontainers")
     assert where is not None
-    new = prepare_subresource_update(where.kind, EPHEMERAL, extended(SHELL, host_network=True), POD)
+    new = prepare_subresource_update(where.kind, EPHEMERAL_CONTAINERS, extended(SHELL, host_network=True), POD)
     assert new.spec == extended(SHELL).spec
     assert new.metadata.generation == 2
     for changed in ((), (replace(SHELL, image="c"),)):
-        with pytest.raises(Failure) as caught:
-            prepare_subresource_update(where.kind, EPHEMERAL, extended(*changed), extended(SHELL))
+        with pytest.raises(StatusError) as caught:
+            prepare_subresource_update(where.kind, EPHEMERAL_CONTAINERS, extended(*changed), extended(SHELL))
         assert "may not be changed or removed" in str(caught.value.status.message)
 
 
 def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_update() -> None:
-    where = target("/api/v1/namespaces/red/pods")
+    where = resolve_path("/api/v1/namespaces/red/pods")
     assert where is not None
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         prepare_create(where.kind, extended(SHELL), "uid", datetime(2026, 1, 1, tzinfo=UTC))
     assert "spec.ephemeralContainers" in str(caught.value.status.message)
-    with pytest.raises(Failure):
+    with pytest.raises(StatusError):
         prepare_update(where.kind, extended(SHELL), POD)
 
 
@@ -117,8 +117,8 @@ def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_updat
     ],
 )
 def test_what_becomes_of_dependents(kind: str, options: dict[str, Any], finalizer: str | None) -> None:
-    item = BY_NAME[kind].type(metadata=meta("a"))
-    left = prepare_delete(BY_NAME[kind], item, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
+    item = BY_KIND[kind].type(metadata=meta("a"))
+    left = prepare_delete(BY_KIND[kind], item, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
     assert (None if left is None else left.metadata.finalizers) == (None if finalizer is None else (finalizer,))
 
 
@@ -128,14 +128,14 @@ def test_what_becomes_of_dependents(kind: str, options: dict[str, Any], finalize
 def test_less_than_no_grace_is_a_second(asked: int | None, own: int, seconds: int | None) -> None:
     pod = replace(POD, spec=replace(POD.spec, node_name="n1", termination_grace_period_seconds=own))
     options, now = DeleteOptions(grace_period_seconds=asked), datetime(2026, 1, 1, tzinfo=UTC)
-    left = prepare_delete(BY_NAME["Pod"], pod, options, now, Node(metadata=ObjectMeta(name="n1")))
+    left = prepare_delete(BY_KIND["Pod"], pod, options, now, Node(metadata=ObjectMeta(name="n1")))
     assert (None if left is None else left.metadata.deletion_grace_period_seconds) == seconds
 
 
 def test_a_policy_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         prepare_delete(
-            BY_NAME["Job"], Job(), DeleteOptions(propagation_policy="Gone"), datetime(2026, 1, 1, tzinfo=UTC)
+            BY_KIND["Job"], Job(), DeleteOptions(propagation_policy="Gone"), datetime(2026, 1, 1, tzinfo=UTC)
         )
     assert "Background, Foreground, Orphan are accepted" in str(caught.value.status.message)
 
@@ -143,9 +143,9 @@ def test_a_policy_that_nobody_knows_is_refused() -> None:
 @pytest.mark.parametrize(("kind", "changes"), [("Ingress", True), ("Service", True), ("Pod", False), ("Node", False)])
 def test_labels_may_change_with_the_status_unless_nodes_write_it(kind: str, changes: bool) -> None:
     """A node must not move its pods from one service to another."""
-    old = BY_NAME[kind].type(metadata=meta("a", labels={"app": "a"}))
+    old = BY_KIND[kind].type(metadata=meta("a", labels={"app": "a"}))
     new = replace(old, metadata=replace(old.metadata, labels={"app": "b"}, annotations={"c": "d"}, finalizers=("x/y",)))
-    found = prepare_subresource_update(BY_NAME[kind], "status", new, old).metadata
+    found = prepare_subresource_update(BY_KIND[kind], "status", new, old).metadata
     assert (found.labels, found.annotations) == (({"app": "b"}, {"c": "d"}) if changes else ({"app": "a"}, {}))
     assert found.finalizers == ()
 
@@ -153,11 +153,11 @@ def test_labels_may_change_with_the_status_unless_nodes_write_it(kind: str, chan
 @pytest.mark.parametrize(("version", "accepted"), [("", True), ("0", True), ("7", True), ("6", False), ("8", False)])
 def test_an_update_holds_for_the_revision_that_it_names(version: str, accepted: bool) -> None:
     """None and 0 are any."""
-    kind, old = BY_NAME["ConfigMap"], BY_NAME["ConfigMap"].type(metadata=meta("a", resource_version="7"))
+    kind, old = BY_KIND["ConfigMap"], BY_KIND["ConfigMap"].type(metadata=meta("a", resource_version="7"))
     new = replace(old, metadata=replace(old.metadata, resource_version=version, labels={"a": "b"}))
     if accepted:
         assert prepare_update(kind, new, old).metadata.resource_version == "7"
         return
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         prepare_update(kind, new, old)
     assert caught.value.status.reason == "Conflict"

@@ -1,0 +1,237 @@
+"""StatusError, and one constructor for each reason, with the messages and fields of Kubernetes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from api.meta import schema
+from api.meta.schema import FieldError
+from api.meta.types import ListMeta, Status, StatusCause, StatusDetails
+from master.auth.attributes import Attributes, PathAttributes
+from master.resources.resource import AnyResource
+
+
+class StatusError(Exception):
+    """Ends a request with this Status; the warnings go with it."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+        self.warnings: tuple[str, ...] = ()
+
+
+@contextmanager
+def with_warnings(warnings: tuple[str, ...]) -> Iterator[None]:
+    """What fails in here fails with these warnings."""
+    try:
+        yield
+    except StatusError as found:
+        found.warnings = warnings
+        raise
+
+
+def status_error(code: int, reason: str, message: str, details: StatusDetails | None = None) -> StatusError:
+    """A Status of failure, to be raised."""
+    return StatusError(Status(status="Failure", code=code, reason=reason, message=message, details=details))
+
+
+def success(details: StatusDetails | None = None, code: int = 0) -> Status:
+    """A Status of success; a code stands in it only where the reference has one."""
+    return Status(status="Success", details=details, code=code)
+
+
+def details_of(kind: AnyResource, name: str = "", uid: str = "", causes: Iterable[StatusCause] = ()) -> StatusDetails:
+    """The details of an answer about an object."""
+    return StatusDetails(name=name, group=kind.group, kind=kind.plural, uid=uid, causes=tuple(causes))
+
+
+def qualified_resource(kind: AnyResource) -> str:
+    """A resource as messages name it: pods, hostsubnets.network.openshift.io."""
+    return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+
+
+def bad_request(message: str) -> StatusError:
+    """400: the request makes no sense."""
+    return status_error(400, "BadRequest", message)
+
+
+def forbidden(kind: AnyResource, name: str, why: str, causes: Iterable[StatusCause] = ()) -> StatusError:
+    """403: the request is understood and not allowed."""
+    subject = f'{qualified_resource(kind)} "{name}"' if name else qualified_resource(kind)
+    return status_error(403, "Forbidden", f"{subject} is forbidden: {why}", details_of(kind, name, causes=causes))
+
+
+def forbidden_request(asked: Attributes | PathAttributes, why: str) -> StatusError:
+    """403: of what is no object that is kept."""
+    if isinstance(asked, PathAttributes):
+        return status_error(403, "Forbidden", f"forbidden: {why}", StatusDetails())
+    plural = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
+    subject = f'{plural} "{asked.name}"' if asked.name else plural
+    details = StatusDetails(name=asked.name, group=asked.group, kind=asked.resource)
+    return status_error(403, "Forbidden", f"{subject} is forbidden: {why}", details)
+
+
+def path_not_found() -> StatusError:
+    """404: there is nothing at this path."""
+    return status_error(404, "NotFound", "the server could not find the requested resource", StatusDetails())
+
+
+def not_found(kind: AnyResource, name: str) -> StatusError:
+    """404: there is no such object."""
+    return status_error(404, "NotFound", f'{qualified_resource(kind)} "{name}" not found', details_of(kind, name))
+
+
+def method_not_allowed(why: str = "") -> StatusError:
+    """405: the path exists, but not for this method."""
+    message = "the server does not allow this method on the requested resource" + (f": {why}" if why else "")
+    return status_error(405, "MethodNotAllowed", message, StatusDetails())
+
+
+def not_acceptable() -> StatusError:
+    """406: the client takes none of the forms that there are."""
+    message = "406: Not Acceptable\n\nAvailable representations: application/json"
+    return status_error(406, "NotAcceptable", message, StatusDetails())
+
+
+def already_exists(kind: AnyResource, name: str) -> StatusError:
+    """409: the name is taken."""
+    return status_error(
+        409, "AlreadyExists", f'{qualified_resource(kind)} "{name}" already exists', details_of(kind, name)
+    )
+
+
+def conflict(kind: AnyResource, name: str, why: str = "") -> StatusError:
+    """409: the object is not as the request takes it to be."""
+    modified = "the object has been modified; please apply your changes to the latest version and try again"
+    message = f'Operation cannot be fulfilled on {qualified_resource(kind)} "{name}": {why or modified}'
+    return status_error(409, "Conflict", message, details_of(kind, name))
+
+
+def uid_conflict(kind: AnyResource, name: str, wanted: str, found: str) -> StatusError:
+    """409: the object is another one than the body names; `found` is empty if there is none."""
+    return conflict(kind, name, f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}")
+
+
+def precondition_failed(kind: AnyResource, name: str, why: str) -> StatusError:
+    """409: the object is not the one that a delete is meant for. The answer names its kind, not its resource."""
+    message = f'Operation cannot be fulfilled on {kind.name} "{name}": {why}'
+    return status_error(409, "Conflict", message, StatusDetails(name=name, group=kind.group, kind=kind.name))
+
+
+def invalid_patch(why: str) -> StatusError:
+    """422: a patch that cannot be done to the object."""
+    message = "the server rejected our request due to an error in our request"
+    cause = StatusCause(reason=schema.INVALID, message=why, field="patch")
+    return status_error(422, "Invalid", message, StatusDetails(causes=(cause,)))
+
+
+def expired(message: str) -> StatusError:
+    """410: the history asked for is gone; list again."""
+    return status_error(410, "Expired", message)
+
+
+def continue_expired(token: str) -> StatusError:
+    """410: the list cannot be gone on with as it was; with this token it can be, as it is now."""
+    message = (
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+        "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
+        "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
+        "modified, or deleted between the time the first chunk was returned and now may show up in the list."
+    )
+    status = expired(message).status
+    return StatusError(msgspec.structs.replace(status, metadata=ListMeta(continue_=token)))
+
+
+def unsupported_media_type(message: str) -> StatusError:
+    """415: the body has a form that is not read."""
+    return status_error(415, "UnsupportedMediaType", message)
+
+
+def unsupported_patch() -> StatusError:
+    """415: a patch of a form that is not read."""
+    return status_error(415, "UnsupportedMediaType", "415: Unsupported Media Type", StatusDetails())
+
+
+def resource_version_too_large(asked: int, current: int) -> StatusError:
+    """504: a revision that has not been given yet."""
+    cause = StatusCause(reason="ResourceVersionTooLarge", message="Too large resource version")
+    details = StatusDetails(causes=(cause,), retry_after_seconds=1)
+    message = f"Timeout: Too large resource version: {asked}, current: {current}"
+    return status_error(504, "Timeout", message, details)
+
+
+def service_unavailable(message: str) -> StatusError:
+    """503: what the server depends on does not work; nothing was changed."""
+    return status_error(503, "ServiceUnavailable", message, StatusDetails(retry_after_seconds=1))
+
+
+# --- objects that are not accepted ------------------------------------------------------------------------------------
+
+
+def status_cause(problem: FieldError) -> StatusCause:
+    """One problem, as clients show it."""
+    return StatusCause(reason=problem.reason, message=_problem_message(problem), field=problem.path)
+
+
+def _problem_message(problem: FieldError) -> str:
+    match problem.reason:
+        case schema.MISSING:
+            return f"Required value: {problem.wanted}"
+        case schema.FORBIDDEN:
+            return f"Forbidden: {problem.wanted}"
+        case schema.DUPLICATE:
+            return f"Duplicate value: {problem.found}: {problem.wanted}"
+        case schema.NOT_SUPPORTED:
+            return f"Unsupported value: {problem.found}: {problem.wanted}"
+        case schema.UNKNOWN:
+            return f'unknown field "{problem.path}"{problem.wanted}'
+        case _:
+            return f"Invalid value: {problem.found}: {problem.wanted}"
+
+
+def invalid(kind: AnyResource, name: str, problems: Sequence[FieldError]) -> StatusError:
+    """422: every problem of the object, each with its path."""
+    return invalid_as(kind.group, kind.name, name, problems)
+
+
+def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError]) -> StatusError:
+    """The same for what is no object that is kept."""
+    causes = tuple(status_cause(problem) for problem in problems)
+    lines = [row.message if row.reason == schema.UNKNOWN else f"{row.field}: {row.message}" for row in causes]
+    listed = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
+    details = StatusDetails(name=name, group=group, kind=kind, causes=causes)
+    return status_error(422, "Invalid", f'{kind} "{name}" is invalid: {listed}', details)
+
+
+def invalid_review(kind: str, problems: Sequence[FieldError]) -> StatusError:
+    """422: a review that cannot be answered."""
+    causes = tuple(status_cause(problem) for problem in problems)
+    listed = ", ".join(f"{row.field}: {row.message}" for row in causes)
+    details = StatusDetails(kind=kind, causes=causes)
+    return status_error(422, "Invalid", f'{kind} "" is invalid: {listed}', details)
+
+
+def invalid_options(kind: str, problem: FieldError) -> StatusError:
+    """422: parameters of a request that do not go together."""
+    found, group = status_cause(problem), "meta.k8s.io"
+    details = StatusDetails(group=group, kind=kind, causes=(found,))
+    return status_error(422, "Invalid", f'{kind}.{group} "" is invalid: {found.field}: {found.message}', details)
+
+
+def unknown_fields(kind: AnyResource, fields: Iterable[str]) -> StatusError:
+    """400: a strict request named fields that the kind does not have."""
+    listed = ", ".join(f'unknown field "{path}"' for path in fields)
+    version = f"{kind.group}/{kind.version}" if kind.group else kind.version
+    return bad_request(
+        f'{kind.name} in version "{version}" cannot be handled as a {kind.name}: strict decoding error: {listed}'
+    )
+
+
+def encode_status(status: Status) -> bytes:
+    """The Status as JSON. Clients rely on `metadata` being there."""
+    document = msgspec.to_builtins(status)
+    head = {"kind": "Status", "apiVersion": "v1", "metadata": msgspec.to_builtins(ListMeta())}
+    return msgspec.json.encode(head | document)

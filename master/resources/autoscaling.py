@@ -1,0 +1,618 @@
+"""HorizontalPodAutoscaler (v2 and v1) and its metrics. Stored and served; no controller acts on it. Pure.
+
+autoscaling/v1 has one metric, the use of CPU. Annotations hold what it has no fields for, as in Kubernetes.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from api.meta import names
+from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
+from api.meta.selectors import LabelSelector, check_selector
+from api.meta.types import Condition, Object, ObjectMeta, Value, merge_keys
+from api.validation.registry import KindRules
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource, Version
+from master.resources.validation import exactly_one, minimum, quantity_at_least, required
+
+METRIC_SOURCES = ("Resource", "Pods", "Object", "External", "ContainerResource")
+UTILIZATION_TARGET, VALUE_TARGET, AVERAGE_VALUE_TARGET = "Utilization", "Value", "AverageValue"
+
+Amount = str | int | float | None
+
+
+class CrossVersionObjectReference(Value, frozen=True):
+    """An object of the same project."""
+
+    kind: str = ""
+    name: str = ""
+    api_version: str = ""
+
+
+class MetricIdentifier(Value, frozen=True):
+    """A metric, and which of its series."""
+
+    name: str = ""
+    selector: LabelSelector | None = None
+
+
+class MetricTarget(Value, frozen=True):
+    """`type` is Utilization, Value or AverageValue, and the field of that name is set."""
+
+    type: str = ""
+    value: Amount = None
+    average_value: Amount = None
+    average_utilization: int | None = None
+
+
+class ResourceMetricSource(Value, frozen=True):
+    """What pods use of a resource."""
+
+    name: str = ""
+    target: MetricTarget = MetricTarget()
+
+
+class ContainerResourceMetricSource(ResourceMetricSource, frozen=True):
+    """What one container of each pod uses of a resource."""
+
+    container: str = ""
+
+
+class PodsMetricSource(Value, frozen=True):
+    """What each pod says."""
+
+    metric: MetricIdentifier = MetricIdentifier()
+    target: MetricTarget = MetricTarget()
+
+
+class ObjectMetricSource(PodsMetricSource, frozen=True):
+    """What is said of one object."""
+
+    described_object: CrossVersionObjectReference = CrossVersionObjectReference()
+
+
+class ExternalMetricSource(PodsMetricSource, frozen=True):
+    """What somebody outside of the cluster says."""
+
+
+class MetricSpec(Value, frozen=True):
+    """`type` names the field that is set."""
+
+    type: str = ""
+    resource: ResourceMetricSource | None = None
+    pods: PodsMetricSource | None = None
+    object: ObjectMetricSource | None = None
+    external: ExternalMetricSource | None = None
+    container_resource: ContainerResourceMetricSource | None = None
+
+
+class MetricValueStatus(Value, frozen=True):
+    """What was found."""
+
+    value: Amount = None
+    average_value: Amount = None
+    average_utilization: int | None = None
+
+
+class ResourceMetricStatus(Value, frozen=True):
+    """What pods use of a resource."""
+
+    name: str = ""
+    current: MetricValueStatus = MetricValueStatus()
+
+
+class ContainerResourceMetricStatus(ResourceMetricStatus, frozen=True):
+    """What one container of each pod uses of a resource."""
+
+    container: str = ""
+
+
+class PodsMetricStatus(Value, frozen=True):
+    """What each pod said."""
+
+    metric: MetricIdentifier = MetricIdentifier()
+    current: MetricValueStatus = MetricValueStatus()
+
+
+class ObjectMetricStatus(PodsMetricStatus, frozen=True):
+    """What was said of one object."""
+
+    described_object: CrossVersionObjectReference = CrossVersionObjectReference()
+
+
+class ExternalMetricStatus(PodsMetricStatus, frozen=True):
+    """What somebody outside of the cluster said."""
+
+
+class MetricStatus(Value, frozen=True):
+    """`type` names the field that is set."""
+
+    type: str = ""
+    resource: ResourceMetricStatus | None = None
+    pods: PodsMetricStatus | None = None
+    object: ObjectMetricStatus | None = None
+    external: ExternalMetricStatus | None = None
+    container_resource: ContainerResourceMetricStatus | None = None
+
+
+def cpu_utilization_metric(percent: int) -> MetricSpec:
+    """So much of what the pods ask for of the processor."""
+    return MetricSpec(
+        type="Resource",
+        resource=ResourceMetricSource(
+            name="cpu", target=MetricTarget(type=UTILIZATION_TARGET, average_utilization=percent)
+        ),
+    )
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def _path_segment(text: str) -> str:
+    return 'may not contain "/" or "%"' if "/" in text or "%" in text or text in (".", "..") else ""
+
+
+def validate_reference(path: str, reference: CrossVersionObjectReference) -> Iterator[FieldError]:
+    """An object of the same project must be named."""
+    yield from required(f"{path}.kind", reference.kind, _path_segment)
+    yield from required(f"{path}.name", reference.name, _path_segment)
+
+
+def validate_metric(path: str, metric: MetricSpec) -> Iterator[FieldError]:
+    """Every problem of a metric that is wished for."""
+    held = asdict(metric)
+    held.pop("type")
+    sources = {("containerResource" if key == "container_resource" else key): row for key, row in held.items()}
+    found = list(exactly_one(path, sources))
+    field = metric.type[:1].lower() + metric.type[1:]
+    if metric.type not in METRIC_SOURCES:
+        yield FieldError(
+            f"{path}.type", quoted(metric.type), f"{', '.join(METRIC_SOURCES)} are accepted", NOT_SUPPORTED
+        )
+    elif found:
+        yield from found
+    elif sources[field] is None:
+        yield FieldError(f"{path}.{field}", "null", f"is required where the type is {metric.type}", MISSING)
+    else:
+        yield from _validate_source(f"{path}.{field}", sources[field])
+
+
+def _validate_source(path: str, source: ResourceMetricSource | PodsMetricSource) -> Iterator[FieldError]:
+    if isinstance(source, ResourceMetricSource):
+        yield from required(f"{path}.name", source.name, names.label_key)
+        accepted: tuple[str, ...] = (UTILIZATION_TARGET, AVERAGE_VALUE_TARGET)
+    else:
+        yield from required(f"{path}.metric.name", source.metric.name, _path_segment)
+        yield from check_selector(f"{path}.metric.selector", source.metric.selector or LabelSelector())
+        accepted = (
+            (VALUE_TARGET, AVERAGE_VALUE_TARGET)
+            if isinstance(source, ObjectMetricSource | ExternalMetricSource)
+            else (AVERAGE_VALUE_TARGET,)
+        )
+    if isinstance(source, ContainerResourceMetricSource):
+        yield from required(f"{path}.container", source.container, names.dns_label)
+    if isinstance(source, ObjectMetricSource):
+        yield from validate_reference(f"{path}.describedObject", source.described_object)
+    yield from _validate_target(f"{path}.target", source.target, accepted)
+
+
+def _validate_target(path: str, target: MetricTarget, accepted: tuple[str, ...]) -> Iterator[FieldError]:
+    if target.type not in accepted:
+        yield FieldError(f"{path}.type", quoted(target.type), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
+        return
+    fields = {
+        UTILIZATION_TARGET: ("averageUtilization", target.average_utilization),
+        VALUE_TARGET: ("value", target.value),
+        AVERAGE_VALUE_TARGET: ("averageValue", target.average_value),
+    }
+    name, _ = fields[target.type]
+    for field, value in fields.values():
+        if field == name and value is None:
+            yield FieldError(f"{path}.{field}", "null", f"is required where the type is {target.type}", MISSING)
+        elif field != name and value is not None:
+            yield FieldError(f"{path}.{field}", quoted(value), f"is not accepted where the type is {target.type}")
+    yield from minimum((f"{path}.averageUtilization", target.average_utilization, 1))
+    yield from quantity_at_least(f"{path}.value", target.value)
+    yield from quantity_at_least(f"{path}.averageValue", target.average_value)
+
+
+# --- how it is shown --------------------------------------------------------------------------------------------------
+
+
+def metric_text(metric: MetricSpec, status: MetricStatus | None) -> str:
+    """A metric as what there is and what there is to be."""
+    source = metric.resource or metric.container_resource
+    other = metric.pods or metric.object or metric.external
+    target = source.target if source else other.target if other else MetricTarget()
+    found = None
+    if status is not None:
+        seen = status.resource or status.container_resource or status.pods or status.object or status.external
+        found = seen.current if seen is not None else None
+    current: object = None
+    if found is not None:
+        current = {UTILIZATION_TARGET: found.average_utilization, VALUE_TARGET: found.value}.get(
+            target.type, found.average_value
+        )
+    wish = {UTILIZATION_TARGET: target.average_utilization, VALUE_TARGET: target.value}.get(
+        target.type, target.average_value
+    )
+    unit = "%" if target.type == UTILIZATION_TARGET else ""
+    averaged = " (avg)" if target.type == AVERAGE_VALUE_TARGET and not (metric.pods or source) else ""
+    text = f"{'<unknown>' if current is None else f'{current}{unit}'}/{wish}{unit}{averaged}"
+    return f"{source.name}: {text}" if source else text
+
+
+SELECT_POLICIES, POLICY_TYPES = ("Max", "Min", "Disabled"), ("Pods", "Percent")
+DEFAULT_UTILIZATION, MAX_PERIOD_SECONDS, MAX_WINDOW_SECONDS, MAX_METRICS_SHOWN = 80, 1800, 3600, 2
+AUTOSCALER_WARNING = "no controller of this master acts on a HorizontalPodAutoscaler: replicas stay as they are"
+
+
+class HPAScalingPolicy(Value, frozen=True):
+    """So many pods, or so much of them in percent, within so many seconds."""
+
+    type: str = ""
+    value: int = 0
+    period_seconds: int = 0
+
+
+class HPAScalingRules(Value, frozen=True):
+    """How fast it may go."""
+
+    stabilization_window_seconds: int | None = None
+    select_policy: str | None = None
+    policies: tuple[HPAScalingPolicy, ...] = ()
+    tolerance: Amount = None
+
+
+class HorizontalPodAutoscalerBehavior(Value, frozen=True):
+    """Up and down."""
+
+    scale_up: HPAScalingRules | None = None
+    scale_down: HPAScalingRules | None = None
+
+
+class HorizontalPodAutoscalerSpec(Value, frozen=True):
+    """`scaleTargetRef` gets between `minReplicas` and `maxReplicas` pods, as the metrics ask for."""
+
+    scale_target_ref: CrossVersionObjectReference = CrossVersionObjectReference()
+    min_replicas: int | None = None
+    max_replicas: int = 0
+    metrics: tuple[MetricSpec, ...] = ()
+    behavior: HorizontalPodAutoscalerBehavior | None = None
+
+
+class HorizontalPodAutoscalerStatus(Value, frozen=True, omit_defaults=False):
+    """Written by its controller."""
+
+    observed_generation: int | None = None
+    last_scale_time: str | None = None
+    current_replicas: int = 0
+    desired_replicas: int = 0
+    current_metrics: tuple[MetricStatus, ...] = ()
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
+
+
+class HorizontalPodAutoscaler(Object, frozen=True):
+    """How many pods there are to be follows what they do."""
+
+    API_VERSION = "autoscaling/v2"
+    KIND = "HorizontalPodAutoscaler"
+
+    spec: HorizontalPodAutoscalerSpec = HorizontalPodAutoscalerSpec()
+    status: HorizontalPodAutoscalerStatus = HorizontalPodAutoscalerStatus()
+
+
+_DEFAULT_SCALE_UP = HPAScalingRules(
+    stabilization_window_seconds=0,
+    select_policy="Max",
+    policies=(
+        HPAScalingPolicy(type="Pods", value=4, period_seconds=15),
+        HPAScalingPolicy(type="Percent", value=100, period_seconds=15),
+    ),
+)
+_DEFAULT_SCALE_DOWN = HPAScalingRules(
+    select_policy="Max", policies=(HPAScalingPolicy(type="Percent", value=100, period_seconds=15),)
+)
+
+
+def _default_autoscaler(item: HorizontalPodAutoscaler) -> HorizontalPodAutoscaler:
+    spec = item.spec
+    behavior = spec.behavior
+    if behavior is not None:
+        behavior = HorizontalPodAutoscalerBehavior(
+            scale_up=_default_scaling_rules(behavior.scale_up, _DEFAULT_SCALE_UP),
+            scale_down=_default_scaling_rules(behavior.scale_down, _DEFAULT_SCALE_DOWN),
+        )
+    spec = replace(
+        spec,
+        min_replicas=1 if spec.min_replicas is None else spec.min_replicas,
+        metrics=spec.metrics or (cpu_utilization_metric(DEFAULT_UTILIZATION),),
+        behavior=behavior,
+    )
+    return replace(item, spec=spec)
+
+
+def _default_scaling_rules(rules: HPAScalingRules | None, usual: HPAScalingRules) -> HPAScalingRules:
+    if rules is None:
+        return usual
+    window = rules.stabilization_window_seconds
+    return replace(
+        rules,
+        stabilization_window_seconds=usual.stabilization_window_seconds if window is None else window,
+        select_policy=rules.select_policy or usual.select_policy,
+        policies=rules.policies or usual.policies,
+    )
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def _validate_autoscaler(item: HorizontalPodAutoscaler) -> Iterator[FieldError]:
+    spec = item.spec
+    yield from validate_reference("spec.scaleTargetRef", spec.scale_target_ref)
+    yield from minimum(("spec.minReplicas", spec.min_replicas, 1), ("spec.maxReplicas", spec.max_replicas, 1))
+    if 1 <= spec.max_replicas < (spec.min_replicas or 1):
+        yield FieldError(
+            "spec.maxReplicas", quoted(spec.max_replicas), "must be greater than or equal to `minReplicas`"
+        )
+    for number, metric in enumerate(spec.metrics):
+        yield from validate_metric(f"spec.metrics[{number}]", metric)
+    if spec.behavior is not None:
+        yield from _validate_scaling_rules("spec.behavior.scaleUp", spec.behavior.scale_up)
+        yield from _validate_scaling_rules("spec.behavior.scaleDown", spec.behavior.scale_down)
+
+
+def _validate_scaling_rules(path: str, rules: HPAScalingRules | None) -> Iterator[FieldError]:
+    if rules is None:
+        return
+    yield from _validate_range(
+        f"{path}.stabilizationWindowSeconds", rules.stabilization_window_seconds, 0, MAX_WINDOW_SECONDS
+    )
+    yield from unsupported_values((f"{path}.selectPolicy", rules.select_policy or "", SELECT_POLICIES))
+    yield from quantity_at_least(f"{path}.tolerance", rules.tolerance)
+    for number, row in enumerate(rules.policies):
+        place = f"{path}.policies[{number}]"
+        if row.type not in POLICY_TYPES:
+            accepted = f"{', '.join(POLICY_TYPES)} are accepted"
+            yield FieldError(f"{place}.type", quoted(row.type), accepted, NOT_SUPPORTED)
+        yield from minimum((f"{place}.value", row.value, 1))
+        yield from _validate_range(f"{place}.periodSeconds", row.period_seconds, 1, MAX_PERIOD_SECONDS)
+
+
+def _validate_range(path: str, value: int | None, least: int, most: int) -> Iterator[FieldError]:
+    if value is not None and not least <= value <= most:
+        yield FieldError(path, quoted(value), f"must be between {least} and {most}")
+
+
+# --- how it is shown --------------------------------------------------------------------------------------------------
+
+
+def _metrics_text(item: HorizontalPodAutoscaler) -> str:
+    specs, found = item.spec.metrics, item.status.current_metrics
+    pairs = [(spec, found[number] if number < len(found) else None) for number, spec in enumerate(specs)]
+    more = f" + {len(specs) - MAX_METRICS_SHOWN} more..." if len(specs) > MAX_METRICS_SHOWN else ""
+    return ", ".join(metric_text(*pair) for pair in pairs[:MAX_METRICS_SHOWN]) + more if pairs else "<none>"
+
+
+def _autoscaler_cells(item: HorizontalPodAutoscaler, now: datetime.datetime) -> tuple[object, ...]:
+    reference = item.spec.scale_target_ref
+    return (
+        item.metadata.name,
+        f"{reference.kind}/{reference.name}",
+        _metrics_text(item),
+        "<unset>" if item.spec.min_replicas is None else str(item.spec.min_replicas),
+        item.spec.max_replicas,
+        item.status.current_replicas,
+        age(item.metadata.creation_timestamp, now),
+    )
+
+
+AUTOSCALER_COLUMNS = (
+    NAME,
+    Column("Reference", "Whose pods are counted."),
+    Column("Targets", "What there is, and what there is to be."),
+    Column("MinPods", "The least number of pods."),
+    Column("MaxPods", "The greatest number of pods."),
+    Column("Replicas", "How many there are."),
+    AGE,
+)
+
+HORIZONTAL_POD_AUTOSCALERS = Resource(
+    type=HorizontalPodAutoscaler,
+    plural="horizontalpodautoscalers",
+    singular="horizontalpodautoscaler",
+    namespaced=True,
+    short=("hpa",),
+    categories=("all",),
+    columns=AUTOSCALER_COLUMNS,
+    cells=_autoscaler_cells,
+    on_create=lambda item: replace(item, status=HorizontalPodAutoscalerStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=KindRules(_default_autoscaler, _validate_autoscaler, warnings=lambda item: iter((AUTOSCALER_WARNING,))),
+)
+
+_ANNOTATION_PREFIX = "autoscaling.alpha.kubernetes.io/"
+METRICS_ANNOTATION, BEHAVIOR_ANNOTATION = f"{_ANNOTATION_PREFIX}metrics", f"{_ANNOTATION_PREFIX}behavior"
+CURRENT_METRICS_ANNOTATION, CONDITIONS_ANNOTATION = (
+    f"{_ANNOTATION_PREFIX}current-metrics",
+    f"{_ANNOTATION_PREFIX}conditions",
+)
+_ANNOTATION_TYPES: dict[str, Any] = {
+    METRICS_ANNOTATION: tuple[MetricSpec, ...],
+    BEHAVIOR_ANNOTATION: HorizontalPodAutoscalerBehavior,
+    CURRENT_METRICS_ANNOTATION: tuple[MetricStatus, ...],
+    CONDITIONS_ANNOTATION: tuple[Condition, ...],
+}
+"""Annotation → what it is as JSON."""
+
+
+class HorizontalPodAutoscalerV1Spec(Value, frozen=True):
+    """`scaleTargetRef` gets as many pods as keep their use of the processor at this part of what they ask for."""
+
+    scale_target_ref: CrossVersionObjectReference = CrossVersionObjectReference()
+    min_replicas: int | None = None
+    max_replicas: int = 0
+    target_cpu_utilization_percentage: int | None = msgspec.field(default=None, name="targetCPUUtilizationPercentage")
+
+
+class HorizontalPodAutoscalerV1Status(Value, frozen=True, omit_defaults=False):
+    """Written by its controller."""
+
+    observed_generation: int | None = None
+    last_scale_time: str | None = None
+    current_replicas: int = 0
+    desired_replicas: int = 0
+    current_cpu_utilization_percentage: int | None = msgspec.field(default=None, name="currentCPUUtilizationPercentage")
+
+
+class HorizontalPodAutoscalerV1(Object, frozen=True):
+    """How many pods there are to be follows what they do with the processor."""
+
+    API_VERSION = "autoscaling/v1"
+    KIND = "HorizontalPodAutoscaler"
+
+    spec: HorizontalPodAutoscalerV1Spec = HorizontalPodAutoscalerV1Spec()
+    status: HorizontalPodAutoscalerV1Status = HorizontalPodAutoscalerV1Status()
+
+
+def _cpu_utilization(metric: MetricSpec) -> int | None:
+    """How much of the processor is asked for, if the metric is one that this form has a field for."""
+    asked = metric.resource.target.average_utilization if metric.resource is not None else None
+    return asked if asked is not None and metric == cpu_utilization_metric(asked) else None
+
+
+def _autoscaler_v1_from_stored(item: HorizontalPodAutoscaler) -> HorizontalPodAutoscalerV1:
+    spec, status = item.spec, item.status
+    percents = [_cpu_utilization(metric) for metric in spec.metrics]
+    used = [row.resource.current.average_utilization for row in status.current_metrics if row.resource is not None]
+    more: dict[str, object] = {
+        CONDITIONS_ANNOTATION: status.conditions,
+        BEHAVIOR_ANNOTATION: spec.behavior,
+        CURRENT_METRICS_ANNOTATION: status.current_metrics,
+    }
+    if len(percents) > 1 or None in percents:
+        more[METRICS_ANNOTATION] = spec.metrics
+    noted = {key: msgspec.json.encode(value).decode() for key, value in more.items() if value}
+    return HorizontalPodAutoscalerV1(
+        metadata=replace(item.metadata, annotations=item.metadata.annotations | noted),
+        spec=HorizontalPodAutoscalerV1Spec(
+            scale_target_ref=spec.scale_target_ref,
+            min_replicas=spec.min_replicas,
+            max_replicas=spec.max_replicas,
+            target_cpu_utilization_percentage=next((one for one in percents if one is not None), None),
+        ),
+        status=HorizontalPodAutoscalerV1Status(
+            observed_generation=status.observed_generation,
+            last_scale_time=status.last_scale_time,
+            current_replicas=status.current_replicas,
+            desired_replicas=status.desired_replicas,
+            current_cpu_utilization_percentage=next((one for one in used if one is not None), None),
+        ),
+    )
+
+
+def _decode_annotation(metadata: ObjectMeta, key: str, otherwise: Any) -> Any:
+    """What an annotation holds. Raises ValidationError."""
+    text = metadata.annotations.get(key)
+    return otherwise if text is None else msgspec.json.decode(text, type=_ANNOTATION_TYPES[key])
+
+
+def _autoscaler_v1_to_stored(item: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscaler:
+    spec, status, metadata = item.spec, item.status, item.metadata
+    metrics = list(_decode_annotation(metadata, METRICS_ANNOTATION, ()))
+    asked = spec.target_cpu_utilization_percentage
+    known = next(
+        (number for number, metric in enumerate(metrics) if _cpu_utilization(metric) is not None), len(metrics)
+    )
+    metrics[known : known + 1] = [] if asked is None else [cpu_utilization_metric(asked)]
+    others = {key: value for key, value in metadata.annotations.items() if key not in _ANNOTATION_TYPES}
+    return HorizontalPodAutoscaler(
+        metadata=replace(metadata, annotations=others),
+        spec=HorizontalPodAutoscalerSpec(
+            scale_target_ref=spec.scale_target_ref,
+            min_replicas=spec.min_replicas,
+            max_replicas=spec.max_replicas,
+            metrics=tuple(metrics),
+            behavior=_decode_annotation(metadata, BEHAVIOR_ANNOTATION, None),
+        ),
+        status=HorizontalPodAutoscalerStatus(
+            observed_generation=status.observed_generation,
+            last_scale_time=status.last_scale_time,
+            current_replicas=status.current_replicas,
+            desired_replicas=status.desired_replicas,
+            current_metrics=_decode_annotation(metadata, CURRENT_METRICS_ANNOTATION, ()),
+            conditions=_decode_annotation(metadata, CONDITIONS_ANNOTATION, ()),
+        ),
+    )
+
+
+def _validate_autoscaler_v1(item: HorizontalPodAutoscalerV1) -> Iterator[FieldError]:
+    """What annotations hold has to be what they say; what is wrong with the whole is told by this form's fields."""
+    bad = False
+    for key in _ANNOTATION_TYPES:
+        try:
+            _decode_annotation(item.metadata, key, None)
+        except msgspec.DecodeError as error:
+            bad = True
+            yield FieldError(f"metadata.annotations[{key}]", quoted(item.metadata.annotations[key]), str(error))
+    if bad:
+        return
+    for problem in HORIZONTAL_POD_AUTOSCALERS.rules.check(_autoscaler_v1_to_stored(item)):
+        path = problem.path
+        if path.startswith("spec.behavior"):
+            path = f"metadata.annotations[{BEHAVIOR_ANNOTATION}]"
+        elif path.startswith("spec.metrics"):
+            noted = METRICS_ANNOTATION in item.metadata.annotations
+            path = f"metadata.annotations[{METRICS_ANNOTATION}]" if noted else "spec.targetCPUUtilizationPercentage"
+        yield problem._replace(path=path)
+
+
+def _default_autoscaler_v1(item: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscalerV1:
+    return HORIZONTAL_POD_AUTOSCALERS_V1.seen(HORIZONTAL_POD_AUTOSCALERS.rules.default(_autoscaler_v1_to_stored(item)))
+
+
+def _with_old_status(new: HorizontalPodAutoscalerV1, old: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscalerV1:
+    """The new one with the status of the old, of which a part stands in annotations."""
+    notes = {
+        key: text
+        for key, text in new.metadata.annotations.items()
+        if key not in (CURRENT_METRICS_ANNOTATION, CONDITIONS_ANNOTATION)
+    }
+    notes |= {
+        key: text
+        for key, text in old.metadata.annotations.items()
+        if key in (CURRENT_METRICS_ANNOTATION, CONDITIONS_ANNOTATION)
+    }
+    return replace(new, metadata=replace(new.metadata, annotations=notes), status=old.status)
+
+
+def _autoscaler_v1_cells(item: HorizontalPodAutoscalerV1, now: datetime.datetime) -> tuple[object, ...]:
+    return HORIZONTAL_POD_AUTOSCALERS.cells(_autoscaler_v1_to_stored(item), now)
+
+
+HORIZONTAL_POD_AUTOSCALERS_V1 = Resource(
+    type=HorizontalPodAutoscalerV1,
+    plural="horizontalpodautoscalers",
+    singular="horizontalpodautoscaler",
+    namespaced=True,
+    short=("hpa",),
+    categories=("all",),
+    columns=AUTOSCALER_COLUMNS,
+    cells=_autoscaler_v1_cells,
+    on_create=lambda item: _with_old_status(item, HorizontalPodAutoscalerV1()),
+    on_update=_with_old_status,
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: _autoscaler_v1_to_stored(item).spec,
+    own_rules=KindRules(
+        _default_autoscaler_v1, _validate_autoscaler_v1, warnings=lambda item: iter((AUTOSCALER_WARNING,))
+    ),
+    conversion=Version(HORIZONTAL_POD_AUTOSCALERS, _autoscaler_v1_from_stored, _autoscaler_v1_to_stored),
+)

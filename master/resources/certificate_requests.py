@@ -1,0 +1,209 @@
+"""CertificateSigningRequest. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from api.core.certificates import (
+    APPROVED,
+    DENIED,
+    FAILED,
+    CertificateSigningRequest,
+    CertificateSigningRequestCondition,
+    CertificateSigningRequestStatus,
+    csr_condition,
+)
+from api.meta import names
+from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, duplicate_values, quoted
+from api.pki import keys
+from api.pki.pem import BadPem
+from api.validation.registry import KindRules
+from master.resources.metadata import with_metadata
+from master.resources.printing import AGE, NAME, age, duration
+from master.resources.resource import Column, Resource, Subresource
+from master.resources.validation import minimum
+
+MIN_EXPIRATION_SECONDS = 600
+"""Seconds for which a certificate may be asked for at least."""
+
+LEGACY_SIGNER = "kubernetes.io/legacy-unknown"
+DECISIONS = (APPROVED, DENIED)
+MAX_SIGNER_LENGTH = 571
+
+USAGES = frozenset(
+    (
+        *("signing", "digital signature", "content commitment", "key encipherment", "key agreement"),
+        *("data encipherment", "cert sign", "crl sign", "encipher only", "decipher only", "any", "server auth"),
+        *("client auth", "code signing", "email protection", "s/mime", "ipsec end system", "ipsec tunnel"),
+        *("ipsec user", "timestamping", "ocsp signing", "microsoft sgc", "netscape sgc"),
+    )
+)
+
+Conditions = tuple[CertificateSigningRequestCondition, ...]
+
+
+def _validate_csr(item: CertificateSigningRequest) -> Iterator[FieldError]:
+    spec = item.spec
+    try:
+        keys.check_request(spec.request)
+    except BadPem as error:
+        yield FieldError("spec.request", quoted(spec.request.decode(errors="replace")), str(error))
+    yield from _validate_signer(spec.signer_name)
+    yield from minimum(("spec.expirationSeconds", spec.expiration_seconds, MIN_EXPIRATION_SECONDS))
+    if not spec.usages:
+        yield FieldError("spec.usages", "[]", "usages must be provided", MISSING)
+    for number, usage in enumerate(spec.usages):
+        if usage not in USAGES:
+            accepted = ", ".join(sorted(USAGES))
+            yield FieldError(f"spec.usages[{number}]", quoted(usage), f"{accepted} are accepted", NOT_SUPPORTED)
+    yield from duplicate_values("spec.usages[{}]", list(spec.usages))
+
+
+def _validate_signer(name: str) -> Iterator[FieldError]:
+    path = "spec.signerName"
+    domain, slash, rest = name.partition("/")
+    if not name:
+        yield FieldError(path, '""', "signerName must be provided", MISSING)
+    elif name == LEGACY_SIGNER:
+        yield FieldError(path, quoted(name), "the legacy signerName is not allowed via this API version")
+    elif not slash or "/" in rest:
+        wanted = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
+        yield FieldError(path, quoted(name), wanted)
+    elif len(name) > MAX_SIGNER_LENGTH:
+        yield FieldError(path, quoted(name), f"must be no more than {MAX_SIGNER_LENGTH} characters")
+    else:
+        if wrong := names.dns_subdomain(domain):
+            yield FieldError(path, quoted(domain), wrong)
+        elif "." not in domain:
+            yield FieldError(path, quoted(domain), "should be a domain with at least two segments separated by dots")
+        if wrong := names.dns_subdomain(rest):
+            yield FieldError(path, quoted(rest), wrong)
+
+
+# --- what is decided --------------------------------------------------------------------------------------------------
+
+
+def _replace_approval(
+    new: CertificateSigningRequest, old: CertificateSigningRequest
+) -> tuple[CertificateSigningRequest, tuple[FieldError, ...]]:
+    """The conditions alone, and labels and annotations."""
+    after = new.status.conditions
+    problems = (*_validate_conditions(after), *_removed_conditions(after, old.status.conditions))
+    return _with_conditions(new, old, CertificateSigningRequestStatus(after, old.status.certificate)), problems
+
+
+def _replace_status(
+    new: CertificateSigningRequest, old: CertificateSigningRequest
+) -> tuple[CertificateSigningRequest, tuple[FieldError, ...]]:
+    """The certificate and other conditions; those that approve or deny stay as they are."""
+    decided = {row.type: row for row in old.status.conditions if row.type in DECISIONS}
+    after = tuple(decided.get(row.type, row) for row in new.status.conditions)
+    problems = (
+        *_validate_conditions(after),
+        *_removed_conditions(after, old.status.conditions),
+        *_added_conditions(after, decided.keys()),
+        *_validate_certificate(new.status.certificate, old.status.certificate),
+    )
+    return _with_conditions(new, old, CertificateSigningRequestStatus(after, new.status.certificate)), problems
+
+
+def _with_conditions(
+    new: CertificateSigningRequest, old: CertificateSigningRequest, status: CertificateSigningRequestStatus
+) -> CertificateSigningRequest:
+    meta = new.metadata
+    return with_metadata(replace(old, status=status), labels=meta.labels, annotations=meta.annotations)
+
+
+def _validate_conditions(rows: Conditions) -> Iterator[FieldError]:
+    seen: set[str] = set()
+    for number, row in enumerate(rows):
+        path = f"status.conditions[{number}]"
+        accepted = ("True",) if row.type in (*DECISIONS, FAILED) else ("False", "True", "Unknown")
+        if not row.type:
+            yield FieldError(f"{path}.type", '""', "a value is required", MISSING)
+        if not row.status:
+            yield FieldError(f"{path}.status", '""', "a value is required", MISSING)
+        elif row.status not in accepted:
+            yield FieldError(f"{path}.status", quoted(row.status), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
+        if row.type in DECISIONS and seen & (set(DECISIONS) - {row.type}):
+            wanted = "Approved and Denied conditions are mutually exclusive"
+            yield FieldError(f"{path}.type", quoted(row.type), wanted)
+        if row.type in seen:
+            yield FieldError(f"{path}.type", quoted(row.type), "must be unique", DUPLICATE)
+        seen.add(row.type)
+
+
+def _removed_conditions(after: Conditions, before: Conditions) -> Iterator[FieldError]:
+    lasting = {row.type for row in before if row.type in (*DECISIONS, FAILED)}
+    for kind in sorted(lasting - {row.type for row in after}):
+        wanted = f"updates may not remove a condition of type {quoted(kind)}"
+        yield FieldError("status.conditions", "[]", wanted, FORBIDDEN)
+
+
+def _added_conditions(after: Conditions, decided: object) -> Iterator[FieldError]:
+    for row in after:
+        if row.type in DECISIONS and row.type not in decided:  # type: ignore[operator]
+            wanted = f"updates may not add a condition of type {quoted(row.type)}"
+            yield FieldError("status.conditions", quoted(row.type), wanted, FORBIDDEN)
+
+
+def _validate_certificate(new: bytes, old: bytes) -> Iterator[FieldError]:
+    path = "status.certificate"
+    if new == old:
+        return
+    if old:
+        yield FieldError(path, "given", "updates may not modify existing certificate content", FORBIDDEN)
+    try:
+        keys.read(new)
+    except BadPem as error:
+        yield FieldError(path, "<certificate data>", str(error))
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def _csr_state(item: CertificateSigningRequest) -> str:
+    decided = next((kind for kind in (DENIED, APPROVED) if csr_condition(item, kind)), "Pending")
+    failed = FAILED if csr_condition(item, FAILED) else ""
+    return ",".join(word for word in (decided, failed, "Issued" if item.status.certificate else "") if word)
+
+
+def _csr_cells(item: CertificateSigningRequest, now: datetime.datetime) -> tuple[object, ...]:
+    spec = item.spec
+    wished = "<none>" if spec.expiration_seconds is None else duration(spec.expiration_seconds)
+    made = age(item.metadata.creation_timestamp, now)
+    return item.metadata.name, made, spec.signer_name, spec.username, wished, _csr_state(item)
+
+
+def _prepare_csr_for_update(
+    new: CertificateSigningRequest, old: CertificateSigningRequest
+) -> CertificateSigningRequest:
+    """Nothing but metadata: what was asked for stays."""
+    return replace(new, spec=old.spec, status=old.status)
+
+
+CERTIFICATE_SIGNING_REQUESTS = Resource(
+    type=CertificateSigningRequest,
+    plural="certificatesigningrequests",
+    singular="certificatesigningrequest",
+    namespaced=False,
+    short=("csr",),
+    columns=(
+        NAME,
+        AGE,
+        Column("SignerName", "Who is to sign."),
+        Column("Requestor", "Who asks."),
+        Column("RequestedDuration", "For how long it is to hold."),
+        Column("Condition", "Pending, Approved or Denied; Failed if the signer cannot sign; Issued when it is signed."),
+    ),
+    cells=_csr_cells,
+    fields=lambda item: {"spec.signerName": item.spec.signer_name},
+    on_create=lambda item: replace(item, status=CertificateSigningRequestStatus()),
+    on_update=_prepare_csr_for_update,
+    with_status=lambda new, old: replace(old, status=new.status),
+    own_rules=KindRules(check=_validate_csr, name=names.path_segment),
+    more=(Subresource("status", _replace_status), Subresource("approval", _replace_approval)),
+)

@@ -1,0 +1,261 @@
+"""CronJob (v1 and v1beta1) and cron schedules. Pure, but for the database of time zones.
+
+Components of Kubernetes before 1.21 use CronJob of batch/v1beta1.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+from msgspec.structs import replace
+
+from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import shown_selector
+from api.meta.types import Object, ObjectMeta, ObjectReference, Value
+from api.validation.registry import KindRules
+from master.resources.jobs import JobSpec, validate_job_spec
+from master.resources.pod_template import TEMPLATE_COLUMNS, default_template, template_cells
+from master.resources.printing import AGE, NAME, age, none_if_empty
+from master.resources.resource import Column, Resource, Version
+from master.resources.validation import minimum
+
+MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+CRON_FIELDS, MAX_SCHEDULE_LENGTH = 5, 1000
+MINUTE = datetime.timedelta(minutes=1)
+_SOME_DAY = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+
+
+@cache
+def _time_zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def is_time_zone(name: str) -> bool:
+    """Whether there is such a time zone."""
+    return name in _time_zones()
+
+
+def schedule_problem(schedule: str) -> str:
+    """What is wrong with a schedule; empty if nothing."""
+    if "TZ" in schedule:
+        return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+    if len(schedule) > MAX_SCHEDULE_LENGTH:
+        return f"must be no more than {MAX_SCHEDULE_LENGTH} characters"
+    plain = _five_fields(schedule)
+    accepted = f"five fields as in cron, or one of {', '.join(MACROS)}, are accepted"
+    if len(plain.split()) != CRON_FIELDS:
+        return accepted
+    try:
+        CronSim(plain, _SOME_DAY)
+    except CronSimError as error:
+        return f"{str(error)[:1].lower()}{str(error)[1:]}; {accepted}"
+    return ""
+
+
+def _five_fields(schedule: str) -> str:
+    """In the five fields of cron, in which "?" is another way to write "*"."""
+    words = MACROS.get(schedule.strip(), schedule).split()
+    return " ".join(f"*{word[1:]}" if word.startswith("?") else word for word in words)
+
+
+def latest_time(schedule: str, zone: str | None, now: datetime.datetime) -> datetime.datetime | None:
+    """The last time that the schedule names, `now` included; None for one that names none."""
+    minute = now.astimezone(datetime.UTC).replace(second=0, microsecond=0)
+    return _latest_time_at(schedule, zone or "UTC", minute)
+
+
+@lru_cache(maxsize=4096)
+def _latest_time_at(schedule: str, zone: str, minute: datetime.datetime) -> datetime.datetime | None:
+    """Times are named to the minute, so in each minute one look is enough."""
+    try:
+        past = CronSim(_five_fields(schedule), (minute + MINUTE).astimezone(ZoneInfo(zone)), reverse=True)
+        return next(past, None)
+    except CronSimError:
+        return None
+
+
+ALLOW_CONCURRENT, FORBID_CONCURRENT, REPLACE_CONCURRENT = "Allow", "Forbid", "Replace"
+DEFAULT_SUCCESSFUL_JOBS_HISTORY, DEFAULT_FAILED_JOBS_HISTORY = 3, 1
+MAX_CRON_JOB_NAME_LENGTH = 52
+"""Leaves room for the minute in the names of its jobs."""
+
+
+class JobTemplateSpec(Value, frozen=True):
+    """What a job is made from."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: JobSpec = JobSpec()
+
+
+class CronJobSpec(Value, frozen=True):
+    """`schedule` is in the form of cron, in the time of `time_zone`, or UTC.
+
+    `concurrency_policy` says what happens when the job before has not finished: Allow, Forbid or Replace. A job that
+    could not begin for `starting_deadline_seconds` is left out.
+    """
+
+    schedule: str = ""
+    time_zone: str | None = None
+    starting_deadline_seconds: int | None = None
+    concurrency_policy: str = ""
+    suspend: bool | None = None
+    job_template: JobTemplateSpec = JobTemplateSpec()
+    successful_jobs_history_limit: int | None = None
+    failed_jobs_history_limit: int | None = None
+
+
+class CronJobStatus(Value, frozen=True):
+    """`active` are the jobs that have not finished."""
+
+    active: tuple[ObjectReference, ...] = ()
+    last_schedule_time: str | None = None
+    last_successful_time: str | None = None
+
+
+class CronJob(Object, frozen=True):
+    """Makes a job whenever it is time."""
+
+    API_VERSION = "batch/v1"
+    KIND = "CronJob"
+
+    spec: CronJobSpec = CronJobSpec()
+    status: CronJobStatus = CronJobStatus()
+
+
+def _default_cron_job(item: CronJob) -> CronJob:
+    spec, job = item.spec, item.spec.job_template.spec
+    kept, failed = spec.successful_jobs_history_limit, spec.failed_jobs_history_limit
+    template = replace(spec.job_template, spec=replace(job, template=default_template(job.template)))
+    spec = replace(
+        spec,
+        concurrency_policy=spec.concurrency_policy or ALLOW_CONCURRENT,
+        suspend=bool(spec.suspend),
+        job_template=template,
+        successful_jobs_history_limit=DEFAULT_SUCCESSFUL_JOBS_HISTORY if kept is None else kept,
+        failed_jobs_history_limit=DEFAULT_FAILED_JOBS_HISTORY if failed is None else failed,
+    )
+    return replace(item, spec=spec)
+
+
+def _validate_cron_job(item: CronJob) -> Iterator[FieldError]:
+    spec = item.spec
+    if len(item.metadata.name) > MAX_CRON_JOB_NAME_LENGTH:
+        yield FieldError(
+            "metadata.name", quoted(item.metadata.name), f"must be no more than {MAX_CRON_JOB_NAME_LENGTH} characters"
+        )
+    if not spec.schedule:
+        yield FieldError("spec.schedule", '""', "a schedule is required", MISSING)
+    elif why := schedule_problem(spec.schedule):
+        yield FieldError("spec.schedule", quoted(spec.schedule), why)
+    if spec.time_zone is not None and not is_time_zone(spec.time_zone):
+        yield FieldError("spec.timeZone", quoted(spec.time_zone), f"unknown time zone {spec.time_zone}")
+    if spec.concurrency_policy not in ("", ALLOW_CONCURRENT, FORBID_CONCURRENT, REPLACE_CONCURRENT):
+        accepted = f"{ALLOW_CONCURRENT}, {FORBID_CONCURRENT} and {REPLACE_CONCURRENT} are accepted"
+        yield FieldError("spec.concurrencyPolicy", quoted(spec.concurrency_policy), accepted, NOT_SUPPORTED)
+    yield from minimum(
+        ("spec.startingDeadlineSeconds", spec.starting_deadline_seconds, 0),
+        ("spec.successfulJobsHistoryLimit", spec.successful_jobs_history_limit, 0),
+        ("spec.failedJobsHistoryLimit", spec.failed_jobs_history_limit, 0),
+    )
+    job = spec.job_template.spec
+    for row in validate_job_spec(job):
+        yield row._replace(path=f"spec.jobTemplate.{row.path}")
+    if job.manual_selector or job.selector is not None:
+        why = "the server makes the selector of each job; none is accepted here"
+        yield FieldError("spec.jobTemplate.spec.selector", quoted(shown_selector(job.selector)), why)
+
+
+def _cron_job_cells(item: CronJob, now: datetime.datetime) -> tuple[object, ...]:
+    spec, last = item.spec, item.status.last_schedule_time
+    job = spec.job_template.spec
+    return (
+        item.metadata.name,
+        spec.schedule,
+        none_if_empty(spec.time_zone or ""),
+        str(bool(spec.suspend)),
+        len(item.status.active),
+        age(last, now) if last else "<none>",
+        age(item.metadata.creation_timestamp, now),
+        *template_cells(job.template, shown_selector(job.selector)),
+    )
+
+
+CRON_JOBS = Resource(
+    type=CronJob,
+    plural="cronjobs",
+    singular="cronjob",
+    namespaced=True,
+    short=("cj",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Schedule", "When a job begins, in the form of cron."),
+        Column("Timezone", "In whose time that is."),
+        Column("Suspend", "Whether no more begin.", "boolean"),
+        Column("Active", "How many of its jobs have not finished.", "integer"),
+        Column("Last Schedule", "Time since the last one was due."),
+        AGE,
+        *TEMPLATE_COLUMNS,
+    ),
+    cells=_cron_job_cells,
+    on_create=lambda item: replace(item, status=CronJobStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=KindRules(default=_default_cron_job, check=_validate_cron_job),
+)
+
+
+class CronJobV1beta1(Object, frozen=True):
+    """Makes jobs at the times of its schedule."""
+
+    API_VERSION = "batch/v1beta1"
+    KIND = "CronJob"
+
+    spec: CronJobSpec = CronJobSpec()
+    status: CronJobStatus = CronJobStatus()
+
+
+def _cron_job_v1beta1_from_stored(item: CronJob) -> CronJobV1beta1:
+    return CronJobV1beta1(metadata=item.metadata, spec=item.spec, status=item.status)
+
+
+def _cron_job_v1beta1_to_stored(item: CronJobV1beta1) -> CronJob:
+    return CronJob(metadata=item.metadata, spec=item.spec, status=item.status)
+
+
+def _default_cron_job_v1beta1(item: CronJobV1beta1) -> CronJobV1beta1:
+    return replace(item, spec=CRON_JOBS.rules.default(_cron_job_v1beta1_to_stored(item)).spec)
+
+
+def _validate_cron_job_v1beta1(item: CronJobV1beta1) -> Iterator[FieldError]:
+    yield from CRON_JOBS.rules.check(_cron_job_v1beta1_to_stored(item))
+
+
+CRON_JOBS_V1BETA1 = Resource(
+    type=CronJobV1beta1,
+    plural=CRON_JOBS.plural,
+    singular=CRON_JOBS.singular,
+    namespaced=True,
+    short=CRON_JOBS.short,
+    columns=CRON_JOBS.columns,
+    cells=lambda item, now: CRON_JOBS.cells(_cron_job_v1beta1_to_stored(item), now),
+    on_create=lambda item: replace(item, status=CronJobStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=KindRules(default=_default_cron_job_v1beta1, check=_validate_cron_job_v1beta1),
+    conversion=Version(CRON_JOBS, _cron_job_v1beta1_from_stored, _cron_job_v1beta1_to_stored),
+)

@@ -1,0 +1,247 @@
+"""CSIDriver, CSINode and CSIStorageCapacity: drivers for storage and where they are. Kept and served. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import replace
+
+from api.meta import names
+from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, duplicate_values, quoted, unsupported_values
+from api.meta.selectors import LabelSelector, check_selector
+from api.meta.types import MERGED_SET, Object, Value, merge_keys
+from api.validation.registry import KindRules
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource
+from master.resources.validation import immutable, minimum, quantity_at_least, required
+from master.resources.volumes import driver_name_problem
+
+MODES = ("Persistent", "Ephemeral")
+GROUP_POLICIES = ("ReadWriteOnceWithFSType", "File", "None")
+MAX_NODE_ID_LENGTH = 256
+MIN_TOKEN_SECONDS, MIN_PERIOD_SECONDS = 600, 10
+
+
+class CSITokenRequest(Value, frozen=True):
+    """A token of the pod's service account, for the driver."""
+
+    audience: str = ""
+    expiration_seconds: int | None = None
+
+
+class CSIDriverSpec(Value, frozen=True):
+    """What the driver can do and needs."""
+
+    attach_required: bool | None = None
+    pod_info_on_mount: bool | None = None
+    volume_lifecycle_modes: Annotated[tuple[str, ...], MERGED_SET] = ()
+    storage_capacity: bool | None = None
+    fs_group_policy: str | None = None
+    token_requests: tuple[CSITokenRequest, ...] = ()
+    requires_republish: bool | None = None
+    se_linux_mount: bool | None = None
+    node_allocatable_update_period_seconds: int | None = None
+    service_account_token_in_secrets: bool | None = None
+
+
+class CSIDriver(Object, frozen=True):
+    """A driver for storage, by its name."""
+
+    API_VERSION = "storage.k8s.io/v1"
+    KIND = "CSIDriver"
+
+    spec: CSIDriverSpec = CSIDriverSpec()
+
+
+class VolumeNodeResources(Value, frozen=True):
+    """How many volumes of a driver a node can have."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(Value, frozen=True):
+    """A driver on a node, which it knows by `nodeID`."""
+
+    name: str = ""
+    node_id: str = msgspec.field(default="", name="nodeID")
+    topology_keys: tuple[str, ...] = ()
+    allocatable: VolumeNodeResources | None = None
+
+
+class CSINodeSpec(Value, frozen=True, omit_defaults=False):
+    """All drivers on a node."""
+
+    drivers: Annotated[tuple[CSINodeDriver, ...], merge_keys("name")] = ()
+
+
+class CSINode(Object, frozen=True):
+    """The drivers for storage on the node of this name; its kubelet writes it."""
+
+    API_VERSION = "storage.k8s.io/v1"
+    KIND = "CSINode"
+
+    spec: CSINodeSpec = CSINodeSpec()
+
+
+class CSIStorageCapacity(Object, frozen=True):
+    """How much storage of a class can still be had on some nodes; the driver writes it."""
+
+    API_VERSION = "storage.k8s.io/v1"
+    KIND = "CSIStorageCapacity"
+
+    node_topology: LabelSelector | None = None
+    storage_class_name: str = ""
+    capacity: str | int | float | None = None
+    maximum_volume_size: str | int | float | None = None
+
+
+def _default_driver(item: CSIDriver) -> CSIDriver:
+    spec = item.spec
+    return replace(
+        item,
+        spec=replace(
+            spec,
+            attach_required=True if spec.attach_required is None else spec.attach_required,
+            pod_info_on_mount=bool(spec.pod_info_on_mount),
+            volume_lifecycle_modes=spec.volume_lifecycle_modes or ("Persistent",),
+            storage_capacity=bool(spec.storage_capacity),
+            fs_group_policy=spec.fs_group_policy or GROUP_POLICIES[0],
+            requires_republish=bool(spec.requires_republish),
+            se_linux_mount=bool(spec.se_linux_mount),
+        ),
+    )
+
+
+def _check_driver(item: CSIDriver) -> Iterator[FieldError]:
+    spec = item.spec
+    if driver_name_problem(item.metadata.name):
+        yield FieldError("metadata.name", quoted(item.metadata.name), driver_name_problem(item.metadata.name))
+    modes = enumerate(spec.volume_lifecycle_modes)
+    yield from unsupported_values(
+        ("spec.fsGroupPolicy", spec.fs_group_policy or "", GROUP_POLICIES),
+        *((f"spec.volumeLifecycleModes[{number}]", mode, MODES) for number, mode in modes),
+    )
+    seen = set()
+    for number, row in enumerate(spec.token_requests):
+        path = f"spec.tokenRequests[{number}]"
+        if row.audience in seen:
+            yield FieldError(f"{path}.audience", quoted(row.audience), "must be unique", DUPLICATE)
+        seen.add(row.audience)
+        yield from minimum((f"{path}.expirationSeconds", row.expiration_seconds, MIN_TOKEN_SECONDS))
+    period = spec.node_allocatable_update_period_seconds
+    yield from minimum(("spec.nodeAllocatableUpdatePeriodSeconds", period, MIN_PERIOD_SECONDS))
+
+
+def _immutable_driver(old: CSIDriver, new: CSIDriver) -> Iterator[FieldError]:
+    yield from immutable(
+        ("spec.attachRequired", old.spec.attach_required, new.spec.attach_required),
+        ("spec.volumeLifecycleModes", old.spec.volume_lifecycle_modes, new.spec.volume_lifecycle_modes),
+    )
+
+
+def _check_node(item: CSINode) -> Iterator[FieldError]:
+    drivers = item.spec.drivers
+    for number, row in enumerate(drivers):
+        path = f"spec.drivers[{number}]"
+        yield from required(f"{path}.name", row.name, driver_name_problem)
+        yield from required(f"{path}.nodeID", row.node_id, _node_id)
+        for index, key in enumerate(row.topology_keys):
+            yield from required(f"{path}.topologyKeys[{index}]", key, names.label_key)
+        yield from duplicate_values(f"{path}.topologyKeys[{{}}]", list(row.topology_keys))
+        yield from minimum((f"{path}.allocatable.count", (row.allocatable or VolumeNodeResources()).count, 0))
+    yield from duplicate_values("spec.drivers[{}].name", [row.name for row in drivers])
+
+
+def _node_id(text: str) -> str:
+    return "" if len(text) <= MAX_NODE_ID_LENGTH else f"up to {MAX_NODE_ID_LENGTH} characters are accepted"
+
+
+def _immutable_node(old: CSINode, new: CSINode) -> Iterator[FieldError]:
+    """A driver comes and goes; while it is there, only how many volumes it takes may change."""
+    before = {row.name: (row.node_id, row.topology_keys) for row in old.spec.drivers}
+    for number, row in enumerate(new.spec.drivers):
+        if before.get(row.name, (row.node_id, row.topology_keys)) != (row.node_id, row.topology_keys):
+            yield FieldError(f"spec.drivers[{number}]", quoted(row.name), "field is immutable", FORBIDDEN)
+
+
+def _check_capacity(item: CSIStorageCapacity) -> Iterator[FieldError]:
+    yield from required("storageClassName", item.storage_class_name, names.dns_subdomain)
+    yield from check_selector("nodeTopology", item.node_topology or LabelSelector())
+    yield from quantity_at_least("capacity", item.capacity)
+    yield from quantity_at_least("maximumVolumeSize", item.maximum_volume_size)
+
+
+def _immutable_capacity(old: CSIStorageCapacity, new: CSIStorageCapacity) -> Iterator[FieldError]:
+    yield from immutable(
+        ("nodeTopology", old.node_topology, new.node_topology),
+        ("storageClassName", old.storage_class_name, new.storage_class_name),
+    )
+
+
+def _driver_cells(item: CSIDriver, now: datetime.datetime) -> tuple[object, ...]:
+    spec = item.spec
+    return (
+        item.metadata.name,
+        bool(spec.attach_required),
+        bool(spec.pod_info_on_mount),
+        bool(spec.storage_capacity),
+        ",".join(row.audience for row in spec.token_requests) if spec.token_requests else "<unset>",
+        bool(spec.requires_republish),
+        ",".join(spec.volume_lifecycle_modes) or "<none>",
+        age(item.metadata.creation_timestamp, now),
+    )
+
+
+def _node_cells(item: CSINode, now: datetime.datetime) -> tuple[object, ...]:
+    return item.metadata.name, len(item.spec.drivers), age(item.metadata.creation_timestamp, now)
+
+
+def _capacity_cells(item: CSIStorageCapacity, now: datetime.datetime) -> tuple[object, ...]:
+    held = "<unset>" if item.capacity is None else str(item.capacity)
+    return item.metadata.name, item.storage_class_name, held, age(item.metadata.creation_timestamp, now)
+
+
+CSI_DRIVERS = Resource(
+    type=CSIDriver,
+    plural="csidrivers",
+    singular="csidriver",
+    namespaced=False,
+    columns=(
+        NAME,
+        Column("AttachRequired", "Whether a volume is attached before it is mounted.", "boolean"),
+        Column("PodInfoOnMount", "Whether it is told of the pod.", "boolean"),
+        Column("StorageCapacity", "Whether it says how much can be had.", "boolean"),
+        Column("TokenRequests", "For whom it gets tokens of the pod."),
+        Column("RequiresRepublish", "Whether it mounts again and again.", "boolean"),
+        Column("Modes", "Persistent, Ephemeral or both."),
+        AGE,
+    ),
+    cells=_driver_cells,
+    own_rules=KindRules(_default_driver, _check_driver, _immutable_driver),
+)
+CSI_NODES = Resource(
+    type=CSINode,
+    plural="csinodes",
+    singular="csinode",
+    namespaced=False,
+    columns=(NAME, Column("Drivers", "How many drivers it has.", "integer"), AGE),
+    cells=_node_cells,
+    own_rules=KindRules(check=_check_node, immutable=_immutable_node),
+)
+CSI_STORAGE_CAPACITIES = Resource(
+    type=CSIStorageCapacity,
+    plural="csistoragecapacities",
+    singular="csistoragecapacity",
+    namespaced=True,
+    columns=(
+        NAME,
+        Column("StorageClassName", "The class of the storage."),
+        Column("Capacity", "How much can be had."),
+        AGE,
+    ),
+    cells=_capacity_cells,
+    own_rules=KindRules(check=_check_capacity, immutable=_immutable_capacity),
+)

@@ -1,0 +1,183 @@
+"""DaemonSet. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Condition, Object, Value, merge_keys
+from api.validation.registry import KindRules
+from master.resources.pod_template import (
+    TEMPLATE_COLUMNS,
+    PodTemplateSpec,
+    default_template,
+    is_zero_share,
+    template_cells,
+    validate_int_or_percent,
+    validate_required_selector,
+    validate_template,
+)
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource
+from master.resources.validation import immutable, minimum
+
+ROLLING_UPDATE, ON_DELETE = "RollingUpdate", "OnDelete"
+DEFAULT_HISTORY_LIMIT = 10
+
+
+class RollingUpdateDaemonSet(Value, frozen=True):
+    """On how many nodes the pod may be missing on the way, or be there twice; a number or a part in percent."""
+
+    max_unavailable: int | str | None = None
+    max_surge: int | str | None = None
+
+
+class DaemonSetUpdateStrategy(Value, frozen=True):
+    """`type` is RollingUpdate, or OnDelete: a pod is replaced by one of the new template when somebody deletes it."""
+
+    type: str = ""
+    rolling_update: RollingUpdateDaemonSet | None = None
+
+
+class DaemonSetSpec(Value, frozen=True):
+    """A pod counts as available when it has been ready for `min_ready_seconds`."""
+
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+    update_strategy: DaemonSetUpdateStrategy = DaemonSetUpdateStrategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
+
+
+class DaemonSetStatus(Value, frozen=True, omit_defaults=False):
+    """Numbers of nodes: that are to have a pod, have one, have one although they should not, and so on."""
+
+    current_number_scheduled: int = 0
+    number_misscheduled: int = 0
+    desired_number_scheduled: int = 0
+    number_ready: int = 0
+    observed_generation: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+    number_unavailable: int = 0
+    collision_count: int = 0
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
+
+
+class DaemonSet(Object, frozen=True):
+    """Keeps one pod made from `template` on each node that its node selector, affinity and tolerations allow."""
+
+    API_VERSION = "apps/v1"
+    KIND = "DaemonSet"
+
+    spec: DaemonSetSpec = DaemonSetSpec()
+    status: DaemonSetStatus = DaemonSetStatus()
+
+
+def _default_daemon_set(item: DaemonSet) -> DaemonSet:
+    spec = item.spec
+    strategy = replace(spec.update_strategy, type=spec.update_strategy.type or ROLLING_UPDATE)
+    if strategy.type == ROLLING_UPDATE:
+        rolling = strategy.rolling_update or RollingUpdateDaemonSet()
+        rolling = RollingUpdateDaemonSet(
+            max_unavailable=1 if rolling.max_unavailable is None else rolling.max_unavailable,
+            max_surge=0 if rolling.max_surge is None else rolling.max_surge,
+        )
+        strategy = replace(strategy, rolling_update=rolling)
+    spec = replace(
+        spec,
+        template=default_template(spec.template),
+        update_strategy=strategy,
+        revision_history_limit=DEFAULT_HISTORY_LIMIT
+        if spec.revision_history_limit is None
+        else spec.revision_history_limit,
+    )
+    return replace(item, spec=spec)
+
+
+def _validate_daemon_set(item: DaemonSet) -> Iterator[FieldError]:
+    spec = item.spec
+    yield from validate_required_selector(spec.selector)
+    bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
+    yield from bad
+    yield from validate_template(spec.template, None if bad else spec.selector)
+    yield from minimum(
+        ("spec.minReadySeconds", spec.min_ready_seconds, 0),
+        ("spec.revisionHistoryLimit", spec.revision_history_limit, 0),
+    )
+    yield from _validate_strategy(spec.update_strategy)
+
+
+def _validate_strategy(strategy: DaemonSetUpdateStrategy) -> Iterator[FieldError]:
+    if strategy.type not in ("", ROLLING_UPDATE, ON_DELETE):
+        accepted = f"{ROLLING_UPDATE} and {ON_DELETE} are accepted"
+        yield FieldError("spec.updateStrategy.type", quoted(strategy.type), accepted, NOT_SUPPORTED)
+    rolling = strategy.rolling_update
+    if strategy.type == ON_DELETE or rolling is None:
+        return
+    path = "spec.updateStrategy.rollingUpdate"
+    unavailable = 1 if rolling.max_unavailable is None else rolling.max_unavailable
+    bad = [
+        *validate_int_or_percent(f"{path}.maxUnavailable", unavailable),
+        *validate_int_or_percent(f"{path}.maxSurge", rolling.max_surge),
+    ]
+    yield from bad
+    surge = not is_zero_share(rolling.max_surge)
+    if not bad and surge and not is_zero_share(unavailable):
+        yield FieldError(
+            f"{path}.maxSurge", quoted(rolling.max_surge), "may not be set when maxUnavailable is non-zero"
+        )
+    elif not bad and not surge and is_zero_share(unavailable):
+        yield FieldError(f"{path}.maxUnavailable", quoted(unavailable), "cannot be 0 when maxSurge is 0", MISSING)
+
+
+def _daemon_set_cells(item: DaemonSet, now: datetime.datetime) -> tuple[object, ...]:
+    status, pods = item.status, item.spec.template.spec
+    chosen = LabelSelector(match_labels=pods.node_selector)
+    return (
+        item.metadata.name,
+        status.desired_number_scheduled,
+        status.current_number_scheduled,
+        status.number_ready,
+        status.updated_number_scheduled,
+        status.number_available,
+        shown_selector(chosen),
+        age(item.metadata.creation_timestamp, now),
+        *template_cells(item.spec.template, shown_selector(item.spec.selector)),
+    )
+
+
+DAEMON_SETS = Resource(
+    type=DaemonSet,
+    plural="daemonsets",
+    singular="daemonset",
+    namespaced=True,
+    short=("ds",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Desired", "On how many nodes there is to be a pod.", "integer"),
+        Column("Current", "On how many there is one.", "integer"),
+        Column("Ready", "On how many it is ready.", "integer"),
+        Column("Up-to-date", "On how many it is made from the newest template.", "integer"),
+        Column("Available", "On how many it has been ready for minReadySeconds.", "integer"),
+        Column("Node Selector", "Labels that a node must have."),
+        AGE,
+        *TEMPLATE_COLUMNS,
+    ),
+    cells=_daemon_set_cells,
+    on_create=lambda item: replace(item, status=DaemonSetStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=KindRules(
+        default=_default_daemon_set,
+        check=_validate_daemon_set,
+        immutable=lambda old, new: immutable(("spec.selector", old.spec.selector, new.spec.selector)),
+    ),
+)

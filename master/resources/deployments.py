@@ -1,0 +1,361 @@
+"""Deployment, ReplicaSet and ReplicationController. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import ATOMIC, Condition, Object, Value, merge_keys
+from api.validation.registry import KindRules
+from master.resources.pod_template import (
+    REPLICA_COLUMNS,
+    TEMPLATE_COLUMNS,
+    PodTemplateSpec,
+    ReplicasStatus,
+    default_template,
+    template_cells,
+    validate_int_or_percent,
+    validate_replicas,
+    validate_required_selector,
+    validate_template,
+)
+from master.resources.printing import AGE, NAME, age, none_if_empty
+from master.resources.resource import Column, Resource, Scale
+
+
+class ReplicaSetSpec(Value, frozen=True):
+    """A pod counts as available when it has been ready for `min_ready_seconds`."""
+
+    replicas: int | None = None
+    min_ready_seconds: int = 0
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class ReplicaSet(Object, frozen=True):
+    """Keeps `replicas` pods that are made from `template`."""
+
+    API_VERSION = "apps/v1"
+    KIND = "ReplicaSet"
+
+    spec: ReplicaSetSpec = ReplicaSetSpec()
+    status: ReplicasStatus = ReplicasStatus()
+
+
+def _default_replica_set(item: ReplicaSet) -> ReplicaSet:
+    spec = item.spec
+    replicas = 1 if spec.replicas is None else spec.replicas
+    return replace(item, spec=replace(spec, replicas=replicas, template=default_template(spec.template)))
+
+
+def _validate_replica_set(item: ReplicaSet) -> Iterator[FieldError]:
+    spec = item.spec
+    yield from validate_replicas(spec.replicas)
+    yield from validate_required_selector(spec.selector)
+    bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
+    yield from bad
+    yield from validate_template(spec.template, None if bad else spec.selector)
+
+
+def _validate_replica_set_update(old: ReplicaSet, new: ReplicaSet) -> Iterator[FieldError]:
+    if old.spec.selector != new.spec.selector:
+        yield FieldError("spec.selector", quoted(new.spec.selector), "field is immutable", FORBIDDEN)
+
+
+def _replica_set_cells(item: ReplicaSet, now: datetime.datetime) -> tuple[object, ...]:
+    return (
+        item.metadata.name,
+        item.spec.replicas or 0,
+        item.status.replicas,
+        item.status.ready_replicas,
+        age(item.metadata.creation_timestamp, now),
+        *template_cells(item.spec.template, shown_selector(item.spec.selector)),
+    )
+
+
+REPLICA_SETS = Resource(
+    type=ReplicaSet,
+    plural="replicasets",
+    singular="replicaset",
+    namespaced=True,
+    short=("rs",),
+    categories=("all",),
+    columns=(
+        NAME,
+        *REPLICA_COLUMNS,
+        AGE,
+        *TEMPLATE_COLUMNS,
+    ),
+    cells=_replica_set_cells,
+    fields=lambda item: {"status.replicas": str(item.status.replicas)},
+    on_create=lambda item: replace(item, status=ReplicasStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    scaling=Scale(
+        replicas=lambda item: item.spec.replicas or 0,
+        current=lambda item: item.status.replicas,
+        selector=lambda item: shown_selector(item.spec.selector),
+        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+    ),
+    own_rules=KindRules(
+        default=_default_replica_set, check=_validate_replica_set, immutable=_validate_replica_set_update
+    ),
+)
+
+ROLLING_UPDATE, RECREATE = "RollingUpdate", "Recreate"
+QUARTER = "25%"
+DEFAULT_HISTORY_LIMIT, DEFAULT_PROGRESS_DEADLINE_SECONDS = 10, 600
+
+
+class RollingUpdateDeployment(Value, frozen=True):
+    """How many pods may be missing, and how many too many, on the way; a number or a part in percent."""
+
+    max_unavailable: int | str | None = None
+    max_surge: int | str | None = None
+
+
+class DeploymentStrategy(Value, frozen=True):
+    """`type` is RollingUpdate or Recreate."""
+
+    type: str = ""
+    rolling_update: RollingUpdateDeployment | None = None
+
+
+class DeploymentSpec(Value, frozen=True):
+    """`paused` keeps a change of the template waiting."""
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+    strategy: DeploymentStrategy = DeploymentStrategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
+    paused: bool = False
+    progress_deadline_seconds: int | None = None
+
+
+class DeploymentCondition(Condition, frozen=True):
+    """`type` is Available, Progressing or ReplicaFailure."""
+
+    last_update_time: str | None = None
+
+
+class DeploymentStatus(Value, frozen=True):
+    """What its replica sets have together; `collision_count` keeps their names apart."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    unavailable_replicas: int = 0
+    conditions: Annotated[tuple[DeploymentCondition, ...], merge_keys("type")] = ()
+    collision_count: int | None = None
+
+
+class Deployment(Object, frozen=True):
+    """Keeps `replicas` pods; another `template` replaces them step by step, and can be undone."""
+
+    API_VERSION = "apps/v1"
+    KIND = "Deployment"
+
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+
+def _default_deployment(item: Deployment) -> Deployment:
+    spec = item.spec
+    strategy = replace(spec.strategy, type=spec.strategy.type or ROLLING_UPDATE)
+    if strategy.type == ROLLING_UPDATE:
+        rolling = strategy.rolling_update or RollingUpdateDeployment()
+        unavailable = QUARTER if rolling.max_unavailable is None else rolling.max_unavailable
+        surge = QUARTER if rolling.max_surge is None else rolling.max_surge
+        strategy = replace(
+            strategy, rolling_update=RollingUpdateDeployment(max_unavailable=unavailable, max_surge=surge)
+        )
+    deadline = spec.progress_deadline_seconds
+    spec = replace(
+        spec,
+        replicas=1 if spec.replicas is None else spec.replicas,
+        template=default_template(spec.template),
+        strategy=strategy,
+        revision_history_limit=DEFAULT_HISTORY_LIMIT
+        if spec.revision_history_limit is None
+        else spec.revision_history_limit,
+        progress_deadline_seconds=DEFAULT_PROGRESS_DEADLINE_SECONDS if deadline is None else deadline,
+    )
+    return replace(item, spec=spec)
+
+
+def _validate_deployment(item: Deployment) -> Iterator[FieldError]:
+    spec = item.spec
+    yield from validate_replicas(spec.replicas)
+    yield from validate_required_selector(spec.selector)
+    bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
+    yield from bad
+    yield from validate_template(spec.template, None if bad else spec.selector)
+    yield from _validate_strategy(spec.strategy)
+    rows = (("minReadySeconds", spec.min_ready_seconds), ("revisionHistoryLimit", spec.revision_history_limit))
+    for name, value in (*rows, ("progressDeadlineSeconds", spec.progress_deadline_seconds)):
+        if value is not None and value < 0:
+            yield FieldError(f"spec.{name}", quoted(value), "must be greater than or equal to 0")
+    if spec.progress_deadline_seconds is not None and spec.progress_deadline_seconds <= spec.min_ready_seconds:
+        found = quoted(spec.progress_deadline_seconds)
+        yield FieldError("spec.progressDeadlineSeconds", found, "must be greater than minReadySeconds")
+
+
+def _validate_strategy(strategy: DeploymentStrategy) -> Iterator[FieldError]:
+    if strategy.type not in ("", ROLLING_UPDATE, RECREATE):
+        accepted = f"{ROLLING_UPDATE} and {RECREATE} are accepted"
+        yield FieldError("spec.strategy.type", quoted(strategy.type), accepted, NOT_SUPPORTED)
+    rolling = strategy.rolling_update
+    if rolling is None:
+        return
+    if strategy.type == RECREATE:
+        why = f"may not be specified when strategy `type` is '{RECREATE}'"
+        yield FieldError("spec.strategy.rollingUpdate", "given", why, FORBIDDEN)
+    path = "spec.strategy.rollingUpdate"
+    yield from validate_int_or_percent(f"{path}.maxUnavailable", rolling.max_unavailable)
+    yield from validate_int_or_percent(f"{path}.maxSurge", rolling.max_surge)
+    if rolling.max_unavailable in (0, "0%") and rolling.max_surge in (0, "0%"):
+        why = "may not be 0 when `maxSurge` is 0"
+        yield FieldError(f"{path}.maxUnavailable", quoted(rolling.max_unavailable), why)
+
+
+def _validate_deployment_update(old: Deployment, new: Deployment) -> Iterator[FieldError]:
+    if old.spec.selector != new.spec.selector:
+        yield FieldError("spec.selector", quoted(new.spec.selector), "field is immutable", FORBIDDEN)
+
+
+def _deployment_cells(item: Deployment, now: datetime.datetime) -> tuple[object, ...]:
+    status = item.status
+    return (
+        item.metadata.name,
+        f"{status.ready_replicas}/{item.spec.replicas or 0}",
+        status.updated_replicas,
+        status.available_replicas,
+        age(item.metadata.creation_timestamp, now),
+        *template_cells(item.spec.template, shown_selector(item.spec.selector)),
+    )
+
+
+DEPLOYMENTS = Resource(
+    type=Deployment,
+    plural="deployments",
+    singular="deployment",
+    namespaced=True,
+    short=("deploy",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Ready", "How many pods are ready, of how many."),
+        Column("Up-to-date", "How many are made from the newest template."),
+        Column("Available", "How many have been ready for minReadySeconds."),
+        AGE,
+        *TEMPLATE_COLUMNS,
+    ),
+    cells=_deployment_cells,
+    on_create=lambda item: replace(item, status=DeploymentStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    scaling=Scale(
+        replicas=lambda item: item.spec.replicas or 0,
+        current=lambda item: item.status.replicas,
+        selector=lambda item: shown_selector(item.spec.selector),
+        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+    ),
+    own_rules=KindRules(default=_default_deployment, check=_validate_deployment, immutable=_validate_deployment_update),
+)
+
+
+class ReplicationControllerSpec(Value, frozen=True):
+    """A pod counts as available when it has been ready for `min_ready_seconds`."""
+
+    replicas: int | None = None
+    min_ready_seconds: int = 0
+    selector: Annotated[dict[str, str], ATOMIC] = {}
+    template: PodTemplateSpec | None = None
+
+
+class ReplicationController(Object, frozen=True):
+    """Keeps `replicas` pods that are made from `template`."""
+
+    API_VERSION = "v1"
+    KIND = "ReplicationController"
+
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+    status: ReplicasStatus = ReplicasStatus()
+
+
+def _default_replication_controller(item: ReplicationController) -> ReplicationController:
+    spec, template = item.spec, item.spec.template
+    labels = template.metadata.labels if template else {}
+    spec = replace(
+        spec,
+        replicas=1 if spec.replicas is None else spec.replicas,
+        selector=spec.selector or labels,
+        template=None if template is None else default_template(template),
+    )
+    return replace(item, metadata=replace(item.metadata, labels=item.metadata.labels or labels), spec=spec)
+
+
+def _validate_replication_controller(item: ReplicationController) -> Iterator[FieldError]:
+    spec = item.spec
+    yield from validate_replicas(spec.replicas)
+    if spec.template is None:
+        yield FieldError("spec.template", "null", "a template is required", MISSING)
+        return
+    wish = LabelSelector(match_labels=spec.selector or spec.template.metadata.labels)
+    if not wish.match_labels:
+        yield FieldError("spec.selector", "{}", "a selector, or labels of the template, are required", MISSING)
+    yield from check_selector("spec", wish)
+    yield from validate_template(spec.template, wish)
+
+
+def _replication_controller_cells(item: ReplicationController, now: datetime.datetime) -> tuple[object, ...]:
+    selector = ",".join(f"{key}={value}" for key, value in sorted(item.spec.selector.items()))
+    return (
+        item.metadata.name,
+        item.spec.replicas or 0,
+        item.status.replicas,
+        item.status.ready_replicas,
+        age(item.metadata.creation_timestamp, now),
+        *template_cells(item.spec.template or PodTemplateSpec(), none_if_empty(selector)),
+    )
+
+
+REPLICATION_CONTROLLERS = Resource(
+    type=ReplicationController,
+    plural="replicationcontrollers",
+    singular="replicationcontroller",
+    namespaced=True,
+    short=("rc",),
+    categories=("all",),
+    columns=(
+        NAME,
+        *REPLICA_COLUMNS,
+        AGE,
+        *TEMPLATE_COLUMNS,
+    ),
+    cells=_replication_controller_cells,
+    fields=lambda item: {"status.replicas": str(item.status.replicas)},
+    on_create=lambda item: replace(item, status=ReplicasStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    scaling=Scale(
+        replicas=lambda item: item.spec.replicas or 0,
+        current=lambda item: item.status.replicas,
+        selector=lambda item: ",".join(f"{key}={value}" for key, value in sorted(item.spec.selector.items())),
+        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+    ),
+    own_rules=KindRules(default=_default_replication_controller, check=_validate_replication_controller),
+    orphans=True,
+)

@@ -1,0 +1,217 @@
+"""Event of the core and Event of events.k8s.io: two forms of the same stored objects. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from api.core.events import NORMAL, WARNING, Event, EventSeries, EventSource
+from api.core.events import Event as CoreEvent
+from api.meta.schema import MISSING, FieldError, quoted
+from api.meta.types import Object, ObjectReference
+from api.validation.config import check_event as check_core
+from api.validation.config import immutable_event as immutable_in_core
+from api.validation.registry import KindRules
+from master.resources.metadata import parse_time
+from master.resources.printing import age
+from master.resources.resource import Column, Resource, Version
+
+
+def _first_seen(item: Event, now: datetime.datetime) -> str:
+    return age(item.first_timestamp or item.event_time, now)
+
+
+def _last_seen(item: Event, now: datetime.datetime) -> str:
+    latest = (item.series and item.series.last_observed_time) or item.last_timestamp
+    return age(latest, now) if latest else _first_seen(item, now)
+
+
+def _source(item: Event) -> str:
+    component = item.source.component or item.reporting_component
+    return ", ".join(part for part in (component, item.source.host or item.reporting_instance) if part)
+
+
+def event_cells(item: Event, now: datetime.datetime) -> tuple[object, ...]:
+    """The values for COLUMNS."""
+    about = item.involved_object
+    return (
+        _last_seen(item, now),
+        item.type,
+        item.reason,
+        f"{about.kind.lower()}/{about.name}",
+        about.field_path,
+        _source(item),
+        item.message.strip(),
+        _first_seen(item, now),
+        (item.series and item.series.count) or item.count or 1,
+        item.metadata.name,
+    )
+
+
+def _event_fields(item: Event) -> dict[str, str]:
+    about = item.involved_object
+    return {
+        "involvedObject.kind": about.kind,
+        "involvedObject.name": about.name,
+        "involvedObject.namespace": about.namespace,
+        "involvedObject.uid": about.uid,
+        "involvedObject.apiVersion": about.api_version,
+        "involvedObject.resourceVersion": about.resource_version,
+        "involvedObject.fieldPath": about.field_path,
+        "reason": item.reason,
+        "reportingComponent": item.reporting_component,
+        "source": item.source.component or item.reporting_component,
+        "type": item.type,
+    }
+
+
+EVENT_COLUMNS = (
+    Column("Last Seen", "Time since it happened last."),
+    Column("Type", "Normal, or Warning for what somebody should look at."),
+    Column("Reason", "What happened, in one word."),
+    Column("Object", "To what it happened."),
+    Column("Subobject", "To which part of the object.", wide=True),
+    Column("Source", "Who tells, and on which node.", wide=True),
+    Column("Message", "What happened, in a sentence."),
+    Column("First Seen", "Time since it happened first.", wide=True),
+    Column("Count", "How often it happened.", wide=True),
+    Column("Name", "Name of the event.", format="name", wide=True),
+)
+
+EVENTS = Resource(
+    type=Event,
+    plural="events",
+    singular="event",
+    namespaced=True,
+    short=("ev",),
+    columns=EVENT_COLUMNS,
+    cells=event_cells,
+    fields=_event_fields,
+    made_by_update=True,
+)
+
+CORE_FIELD_NAMES = {
+    "series": "series",
+    "action": "action",
+    "reason": "reason",
+    "related": "related",
+    "type": "type",
+    "event_time": "event_time",
+    "reporting_instance": "reporting_instance",
+    "reporting_controller": "reporting_component",
+    "regarding": "involved_object",
+    "note": "message",
+    "deprecated_source": "source",
+    "deprecated_first_timestamp": "first_timestamp",
+    "deprecated_last_timestamp": "last_timestamp",
+    "deprecated_count": "count",
+}
+"""Field here → field of the core."""
+
+
+class EventV1(Object, frozen=True):
+    """Something that happened to `regarding` at `eventTime`, told by `reportingController`; `series` if it goes on.
+
+    The fields `deprecated...` are those of events that were written in the form of the core.
+    """
+
+    API_VERSION = "events.k8s.io/v1"
+    KIND = "Event"
+
+    event_time: str | None = None
+    series: EventSeries | None = None
+    reporting_controller: str = ""
+    reporting_instance: str = ""
+    action: str = ""
+    reason: str = ""
+    regarding: ObjectReference = ObjectReference()
+    related: ObjectReference | None = None
+    note: str = ""
+    type: str = ""
+    deprecated_source: EventSource = EventSource()
+    deprecated_first_timestamp: str | None = None
+    deprecated_last_timestamp: str | None = None
+    deprecated_count: int = 0
+
+
+def _event_v1_from_stored(item: CoreEvent) -> EventV1:
+    return EventV1(metadata=item.metadata, **{here: getattr(item, there) for here, there in CORE_FIELD_NAMES.items()})
+
+
+def _event_v1_to_stored(item: EventV1) -> CoreEvent:
+    return CoreEvent(metadata=item.metadata, **{there: getattr(item, here) for here, there in CORE_FIELD_NAMES.items()})
+
+
+CORE_PATHS = {
+    "involvedObject": "regarding",
+    "reportingComponent": "reportingController",
+    "message": "note",
+    "source": "deprecatedSource",
+}
+"""Field of the core → field here, on the wire, where they differ in a path."""
+
+
+def _validate_event_v1(item: EventV1) -> Iterator[FieldError]:
+    """An event of the core may be shown here and written again as it is, so it has to be good as one of those only."""
+    for problem in check_core(_event_v1_to_stored(item)):
+        field, dot, rest = problem.path.partition(".")
+        yield problem._replace(path=f"{CORE_PATHS.get(field, field)}{dot}{rest}")
+    if item.event_time is None and item.deprecated_first_timestamp is not None:
+        return
+    if item.event_time is None:
+        yield FieldError("eventTime", "null", "a time is required", MISSING)
+    elif parse_time(item.event_time) is None:
+        yield FieldError("eventTime", quoted(item.event_time), "a time of RFC 3339 is accepted")
+    if not item.type:
+        yield FieldError("type", '""', f"{NORMAL} or {WARNING} is required", MISSING)
+    yield from _validate_series(item.series)
+
+
+def _validate_series(series: EventSeries | None) -> Iterator[FieldError]:
+    if series is None:
+        return
+    if series.count < 2:
+        yield FieldError("series.count", quoted(series.count), "should be at least 2")
+    if parse_time(series.last_observed_time) is None:
+        yield FieldError("series.lastObservedTime", quoted(series.last_observed_time), "a time is required", MISSING)
+
+
+def _validate_event_v1_update(old: EventV1, new: EventV1) -> Iterator[FieldError]:
+    """As in the core: what else an event says may be said better later, as clients of the reference do."""
+    for problem in immutable_in_core(_event_v1_to_stored(old), _event_v1_to_stored(new)):
+        yield problem._replace(path=CORE_PATHS.get(problem.path, problem.path))
+
+
+def _event_v1_cells(item: EventV1, now: datetime.datetime) -> tuple[object, ...]:
+    return event_cells(_event_v1_to_stored(item), now)
+
+
+def _event_v1_fields(item: EventV1) -> dict[str, str]:
+    about = item.regarding
+    return {
+        "regarding.kind": about.kind,
+        "regarding.name": about.name,
+        "regarding.namespace": about.namespace,
+        "regarding.uid": about.uid,
+        "regarding.apiVersion": about.api_version,
+        "regarding.resourceVersion": about.resource_version,
+        "regarding.fieldPath": about.field_path,
+        "reason": item.reason,
+        "reportingController": item.reporting_controller,
+        "type": item.type,
+    }
+
+
+EVENTS_V1 = Resource(
+    type=EventV1,
+    plural="events",
+    singular="event",
+    namespaced=True,
+    short=("ev",),
+    columns=EVENT_COLUMNS,
+    cells=_event_v1_cells,
+    fields=_event_v1_fields,
+    own_rules=KindRules(check=_validate_event_v1, immutable=_validate_event_v1_update),
+    conversion=Version(EVENTS, _event_v1_from_stored, _event_v1_to_stored),
+    made_by_update=True,
+)

@@ -1,0 +1,347 @@
+"""Ingress and IngressClass. Stored and served; no controller acts on them. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+from msgspec.structs import replace
+
+from api.core.services import LoadBalancerStatus
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
+from master.resources.printing import AGE, NAME, age, none_if_empty
+from master.resources.resource import Column, Resource
+from master.resources.validation import immutable, required
+
+CLASS_ANNOTATION = "kubernetes.io/ingress.class"
+EXACT_PATH, PREFIX_PATH, IMPLEMENTATION_SPECIFIC = PATH_TYPES = ("Exact", "Prefix", "ImplementationSpecific")
+CLUSTER_SCOPE, NAMESPACE_SCOPE = SCOPES = ("Cluster", "Namespace")
+MAX_HOSTS_SHOWN, MAX_CONTROLLER_LENGTH = 3, 250
+_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_FORBIDDEN_IN_PATH, _FORBIDDEN_AT_END = ("//", "/./", "/../", "%2f", "%2F"), ("/..", "/.")
+
+INGRESS_WARNING = "no controller of this master acts on an Ingress: one that runs in the cluster has to"
+
+
+class ServiceBackendPort(Value, frozen=True):
+    """A port of a service, by its name or its number."""
+
+    name: str = ""
+    number: int = 0
+
+
+class IngressServiceBackend(Value, frozen=True):
+    """A service of the same project."""
+
+    name: str = ""
+    port: ServiceBackendPort = ServiceBackendPort()
+
+
+class TypedLocalObjectReference(Value, frozen=True):
+    """An object of any kind, in the same project."""
+
+    api_group: str | None = None
+    kind: str = ""
+    name: str = ""
+
+
+class IngressBackend(Value, frozen=True):
+    """Exactly one of the two."""
+
+    service: IngressServiceBackend | None = None
+    resource: TypedLocalObjectReference | None = None
+
+
+class HTTPIngressPath(Value, frozen=True):
+    """`pathType` is Exact, Prefix or ImplementationSpecific."""
+
+    path: str = ""
+    path_type: str | None = None
+    backend: IngressBackend = IngressBackend()
+
+
+class HTTPIngressRuleValue(Value, frozen=True):
+    """What is behind which path."""
+
+    paths: tuple[HTTPIngressPath, ...] = ()
+
+
+class IngressRule(Value, frozen=True):
+    """Of one host, `*.` in front stands for any name below; without a host, of all others."""
+
+    host: str = ""
+    http: HTTPIngressRuleValue | None = None
+
+
+class IngressTLS(Value, frozen=True):
+    """The secret with the certificate for these hosts."""
+
+    hosts: tuple[str, ...] = ()
+    secret_name: str = ""
+
+
+class IngressSpec(Value, frozen=True):
+    """`defaultBackend` is for what no rule is about."""
+
+    ingress_class_name: str | None = None
+    default_backend: IngressBackend | None = None
+    tls: tuple[IngressTLS, ...] = ()
+    rules: tuple[IngressRule, ...] = ()
+
+
+class IngressStatus(Value, frozen=True, omit_defaults=False):
+    """Where the outside finds it."""
+
+    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
+
+
+class Ingress(Object, frozen=True):
+    """By which names and paths the outside reaches services of a project."""
+
+    API_VERSION = "networking.k8s.io/v1"
+    KIND = "Ingress"
+
+    spec: IngressSpec = IngressSpec()
+    status: IngressStatus = IngressStatus()
+
+
+class IngressClassParametersReference(Value, frozen=True):
+    """More for the controller; `scope` is Cluster or Namespace."""
+
+    api_group: str | None = None
+    kind: str = ""
+    name: str = ""
+    scope: str | None = None
+    namespace: str | None = None
+
+
+class IngressClassSpec(Value, frozen=True):
+    """`controller` is who acts on its ingresses."""
+
+    controller: str = ""
+    parameters: IngressClassParametersReference | None = None
+
+
+class IngressClass(Object, frozen=True):
+    """A sort of ingress, and who acts on it."""
+
+    API_VERSION = "networking.k8s.io/v1"
+    KIND = "IngressClass"
+
+    spec: IngressClassSpec = IngressClassSpec()
+
+
+# --- Ingress ----------------------------------------------------------------------------------------------------------
+
+
+def _validate_ingress(item: Ingress) -> Iterator[FieldError]:
+    spec = item.spec
+    if not spec.rules and spec.default_backend is None:
+        yield FieldError("spec", "{}", "either `defaultBackend` or `rules` must be specified")
+    if spec.default_backend is not None:
+        yield from _validate_backend("spec.defaultBackend", spec.default_backend)
+    if spec.ingress_class_name is not None:
+        yield from required("spec.ingressClassName", spec.ingress_class_name, names.dns_subdomain)
+    for number, tls in enumerate(spec.tls):
+        for index, host in enumerate(tls.hosts):
+            yield from _validate_host(f"spec.tls[{number}].hosts[{index}]", host)
+        if tls.secret_name and names.dns_subdomain(tls.secret_name):
+            yield FieldError(
+                f"spec.tls[{number}].secretName", quoted(tls.secret_name), names.dns_subdomain(tls.secret_name)
+            )
+    for number, rule in enumerate(spec.rules):
+        if rule.host:
+            yield from _validate_host(f"spec.rules[{number}].host", rule.host)
+        yield from _validate_paths(f"spec.rules[{number}].http.paths", rule.http)
+
+
+def _validate_host(path: str, host: str) -> Iterator[FieldError]:
+    try:
+        ip_address(host)
+    except ValueError:
+        wanted = names.dns_subdomain(host.removeprefix("*."))
+    else:
+        wanted = "must be a DNS name, not an IP address"
+    if wanted:
+        yield FieldError(path, quoted(host), wanted)
+
+
+def _validate_paths(place: str, rule: HTTPIngressRuleValue | None) -> Iterator[FieldError]:
+    if rule is None:
+        return
+    if not rule.paths:
+        yield FieldError(place, "[]", "at least one path is required", MISSING)
+    for number, row in enumerate(rule.paths):
+        path = f"{place}[{number}]"
+        if row.path_type is None:
+            yield FieldError(f"{path}.pathType", "null", "pathType must be specified", MISSING)
+        elif row.path_type not in PATH_TYPES:
+            accepted = f"{', '.join(PATH_TYPES)} are accepted"
+            yield FieldError(f"{path}.pathType", quoted(row.path_type), accepted, NOT_SUPPORTED)
+        yield from _validate_path(f"{path}.path", row.path, row.path_type)
+        yield from _validate_backend(f"{path}.backend", row.backend)
+
+
+def _validate_path(place: str, path: str, path_type: str | None) -> Iterator[FieldError]:
+    if path_type == IMPLEMENTATION_SPECIFIC and not path:
+        return
+    if not path.startswith("/"):
+        yield FieldError(place, quoted(path), "must be an absolute path")
+    elif path_type != IMPLEMENTATION_SPECIFIC:
+        bad = [part for part in _FORBIDDEN_IN_PATH if part in path] + [
+            part for part in _FORBIDDEN_AT_END if path.endswith(part)
+        ]
+        if bad:
+            yield FieldError(place, quoted(path), f"must not contain {bad[0]!r}")
+
+
+def _validate_backend(path: str, backend: IngressBackend) -> Iterator[FieldError]:
+    service, resource = backend.service, backend.resource
+    if service is not None and resource is not None:
+        yield FieldError(path, "given", "cannot set both resource and service backends")
+    elif resource is not None:
+        for field, text in (("kind", resource.kind), ("name", resource.name)):
+            if not text:
+                yield FieldError(f"{path}.resource.{field}", '""', f"{field} is required", MISSING)
+    elif service is None:
+        yield FieldError(path, "{}", "a service or a resource is required", MISSING)
+    else:
+        yield from required(f"{path}.service.name", service.name, _service_name_problem)
+        yield from _validate_port(f"{path}.service.port", service.port)
+
+
+def _service_name_problem(text: str) -> str:
+    wanted = 'lower case letters, digits and "-" are accepted, up to 63, a letter first'
+    return "" if _SERVICE_NAME.fullmatch(text) else wanted
+
+
+def _validate_port(path: str, port: ServiceBackendPort) -> Iterator[FieldError]:
+    if port.name and port.number:
+        yield FieldError(path, quoted(port.name), "cannot set both port name & port number")
+    elif port.name:
+        yield from required(f"{path}.name", port.name, names.port_name)
+    elif not port.number:
+        yield FieldError(path, "{}", "port name or number is required", MISSING)
+    elif not 1 <= port.number <= 65535:
+        yield FieldError(f"{path}.number", quoted(port.number), "must be between 1 and 65535, inclusive")
+
+
+def _validate_single_class(item: Ingress) -> Iterator[FieldError]:
+    if item.spec.ingress_class_name is not None and CLASS_ANNOTATION in item.metadata.annotations:
+        why = "can not be set when the class field is also set"
+        path = f"metadata.annotations[{CLASS_ANNOTATION}]"
+        yield FieldError(path, quoted(item.metadata.annotations[CLASS_ANNOTATION]), why)
+
+
+def _hosts_text(rules: tuple[IngressRule, ...]) -> str:
+    found = [rule.host for rule in rules[:MAX_HOSTS_SHOWN] if rule.host]
+    more = f" + {len(rules) - MAX_HOSTS_SHOWN} more..." if len(rules) > MAX_HOSTS_SHOWN else ""
+    return ",".join(found) + more if found else "*"
+
+
+def _ingress_cells(item: Ingress, now: datetime.datetime) -> tuple[object, ...]:
+    reached = sorted({row.ip or row.hostname for row in item.status.load_balancer.ingress} - {""})
+    return (
+        item.metadata.name,
+        none_if_empty(item.spec.ingress_class_name or ""),
+        _hosts_text(item.spec.rules),
+        ",".join(reached),
+        "80, 443" if item.spec.tls else "80",
+        age(item.metadata.creation_timestamp, now),
+    )
+
+
+def _validate_ingress_create(item: Ingress) -> Iterator[FieldError]:
+    yield from _validate_single_class(item)
+    yield from _validate_ingress(item)
+
+
+# --- IngressClass -----------------------------------------------------------------------------------------------------
+
+
+def _controller_problem(text: str) -> str:
+    domain, slash, rest = text.partition("/")
+    if len(text) > MAX_CONTROLLER_LENGTH or not slash or not rest or names.dns_subdomain(domain):
+        return (
+            'a domain and a path, such as "example.org/ingress", are accepted, '
+            f"up to {MAX_CONTROLLER_LENGTH} characters"
+        )
+    return ""
+
+
+def _default_ingress_class(item: IngressClass) -> IngressClass:
+    parameters = item.spec.parameters
+    if parameters is None:
+        return item
+    scoped = replace(parameters, scope=parameters.scope or CLUSTER_SCOPE)
+    return replace(item, spec=replace(item.spec, parameters=scoped))
+
+
+def _validate_ingress_class(item: IngressClass) -> Iterator[FieldError]:
+    yield from required("spec.controller", item.spec.controller, _controller_problem)
+    row, path = item.spec.parameters, "spec.parameters"
+    if row is None:
+        return
+    for field, text in (("kind", row.kind), ("name", row.name)):
+        if not text:
+            yield FieldError(f"{path}.{field}", '""', f"{field} is required", MISSING)
+    yield from unsupported_values((f"{path}.scope", row.scope or "", SCOPES))
+    if row.scope == NAMESPACE_SCOPE:
+        yield from required(f"{path}.namespace", row.namespace or "", names.dns_label)
+    elif row.namespace is not None:
+        why = "`parameters.scope` is set to 'Cluster'"
+        yield FieldError(f"{path}.namespace", quoted(row.namespace), why, FORBIDDEN)
+
+
+def _ingress_class_cells(item: IngressClass, now: datetime.datetime) -> tuple[object, ...]:
+    row, parameters = item.spec.parameters, "<none>"
+    if row is not None:
+        parameters = f"{row.kind}{'.' + row.api_group if row.api_group else ''}/{row.name}"
+    return item.metadata.name, item.spec.controller, parameters, age(item.metadata.creation_timestamp, now)
+
+
+INGRESSES = Resource(
+    type=Ingress,
+    plural="ingresses",
+    singular="ingress",
+    namespaced=True,
+    short=("ing",),
+    columns=(
+        NAME,
+        Column("Class", "Its class."),
+        Column("Hosts", "The names by which it is reached."),
+        Column("Address", "Where the outside finds it."),
+        Column("Ports", "The ports that are open."),
+        AGE,
+    ),
+    cells=_ingress_cells,
+    on_create=lambda item: replace(item, status=IngressStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=KindRules(check=_validate_ingress_create, warnings=lambda item: iter((INGRESS_WARNING,))),
+)
+INGRESS_CLASSES = Resource(
+    type=IngressClass,
+    plural="ingressclasses",
+    singular="ingressclass",
+    namespaced=False,
+    columns=(
+        NAME,
+        Column("Controller", "Who acts on its ingresses."),
+        Column("Parameters", "More for the controller."),
+        AGE,
+    ),
+    cells=_ingress_class_cells,
+    spec=lambda item: item.spec,
+    own_rules=KindRules(
+        _default_ingress_class,
+        _validate_ingress_class,
+        lambda old, new: immutable(("spec.controller", old.spec.controller, new.spec.controller)),
+    ),
+)

@@ -1,0 +1,613 @@
+"""Job: completion indexes, success policy, pod failure policy, defaults and validation. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from api.core.pod import ContainerStatus, Pod
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Condition, Object, Value, merge_keys
+from api.validation.registry import KindRules
+from master.resources.metadata import parse_time
+from master.resources.pod_template import (
+    TEMPLATE_COLUMNS,
+    PodTemplateSpec,
+    default_template,
+    template_cells,
+    validate_template,
+)
+from master.resources.printing import AGE, NAME, age, duration
+from master.resources.resource import Column, Resource
+from master.resources.validation import minimum
+
+_INDEX_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+"""Annotation and label of a pod with an index."""
+
+
+def completion_index(pod: Pod) -> int | None:
+    """Which index a pod is for; None if it has none."""
+    text = pod.metadata.annotations.get(COMPLETION_INDEX, "")
+    return int(text) if text.isdecimal() else None
+
+
+def parse_indexes(text: str | None, count: int) -> frozenset[int]:
+    """The indexes in a text that are below `count`; what is no index is left out."""
+    found: set[int] = set()
+    for part in filter(None, (text or "").split(",")):
+        first, dash, last = part.partition("-")
+        if first.isdecimal() and (not dash or last.isdecimal()):
+            found.update(range(int(first), min(int(last or first), count - 1) + 1))
+    return frozenset(found)
+
+
+def is_index_list(text: str, count: int) -> bool:
+    """Whether a text names nothing but indexes below `count`, in order."""
+    least = 0
+    for part in text.split(","):
+        found = _INDEX_RANGE.fullmatch(part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (-1, -1)
+        if not least <= first <= last < count:
+            return False
+        least = last + 1
+    return True
+
+
+def format_indexes(indexes: Iterable[int]) -> str:
+    """The text; from three in a row on, only the first and the last are named."""
+    return ",".join(part for first, last in _index_ranges(sorted(indexes)) for part in _format_range(first, last))
+
+
+def _index_ranges(ordered: list[int]) -> Iterator[tuple[int, int]]:
+    first = 0
+    for place, index in enumerate(ordered):
+        if place + 1 == len(ordered) or ordered[place + 1] != index + 1:
+            yield ordered[first], index
+            first = place + 1
+
+
+def _format_range(first: int, last: int) -> Iterator[str]:
+    if last == first:
+        yield str(first)
+    elif last == first + 1:
+        yield from (str(first), str(last))
+    else:
+        yield f"{first}-{last}"
+
+
+MAX_SUCCESS_RULES = 20
+
+
+class SuccessPolicyRule(Value, frozen=True):
+    """So many indexes have ended well, or all that are named, or so many of those that are named ("0,3-5")."""
+
+    succeeded_indexes: str | None = None
+    succeeded_count: int | None = None
+
+
+class SuccessPolicy(Value, frozen=True):
+    """One of the rules must be met."""
+
+    rules: tuple[SuccessPolicyRule, ...] = ()
+
+
+def matched_rule(policy: SuccessPolicy | None, done: frozenset[int], completions: int) -> int | None:
+    """The place of the first rule that is met; None if none is. `done` are the indexes that have ended well."""
+    for number, rule in enumerate(policy.rules if policy else ()):
+        named = rule.succeeded_indexes
+        wanted = frozenset(range(completions)) if named is None else parse_indexes(named, completions)
+        least = len(wanted) if rule.succeeded_count is None else rule.succeeded_count
+        if len(done & wanted) >= least:
+            return number
+    return None
+
+
+def validate_success_policy(policy: SuccessPolicy, completions: int) -> Iterator[FieldError]:
+    """Every problem, of a job with so many completions."""
+    path = "spec.successPolicy.rules"
+    if not policy.rules:
+        yield FieldError(
+            path, "[]", "at least one rules must be specified when the successPolicy is specified", MISSING
+        )
+    if len(policy.rules) > MAX_SUCCESS_RULES:
+        yield FieldError(path, str(len(policy.rules)), f"must have at most {MAX_SUCCESS_RULES} items")
+    for number, rule in enumerate(policy.rules):
+        place, named, count = f"{path}[{number}]", rule.succeeded_indexes, rule.succeeded_count
+        if named is None and count is None:
+            why = "at least one of succeededCount or succeededIndexes must be specified"
+            yield FieldError(place, "{}", why, MISSING)
+        yield from minimum((f"{place}.succeededCount", count, 0))
+        indexes = parse_indexes(named, completions)
+        if named is not None and not is_index_list(named, completions):
+            why = 'indexes below the completions are accepted, in order and joined as in "0,2-4"'
+            yield FieldError(f"{place}.succeededIndexes", quoted(named), why)
+        elif named is not None and count is not None and count > len(indexes):
+            why = f"must be less than or equal to {len(indexes)}, the number of the indexes"
+            yield FieldError(f"{place}.succeededCount", quoted(count), why)
+        if count is not None and count > completions:
+            why = f"must be less than or equal to {completions}, the number of completions"
+            yield FieldError(f"{place}.succeededCount", quoted(count), why)
+
+
+FAIL_JOB, FAIL_INDEX, IGNORE, COUNT = "FailJob", "FailIndex", "Ignore", "Count"
+FAILURE_ACTIONS = (FAIL_JOB, FAIL_INDEX, IGNORE, COUNT)
+IN_OPERATOR, NOT_IN_OPERATOR = "In", "NotIn"
+MAX_FAILURE_RULES, MAX_EXIT_CODES = 20, 255
+
+
+class PodFailurePolicyOnExitCodesRequirement(Value, frozen=True):
+    """One container that ended badly has an exit code that is, or is not, one of `values`."""
+
+    operator: str
+    values: tuple[int, ...]
+    container_name: str | None = None
+
+
+class PodFailurePolicyOnPodConditionsPattern(Value, frozen=True):
+    """The pod has this condition; `status` is True if nothing else is said."""
+
+    type: str
+    status: str = ""
+
+
+class PodFailurePolicyRule(Value, frozen=True):
+    """`action` is FailJob, FailIndex, Ignore or Count; exactly one of the two requirements is given."""
+
+    action: str
+    on_exit_codes: PodFailurePolicyOnExitCodesRequirement | None = None
+    on_pod_conditions: tuple[PodFailurePolicyOnPodConditionsPattern, ...] = ()
+
+
+class PodFailurePolicy(Value, frozen=True):
+    """The first rule that fits a failed pod counts; with none, the failure counts towards the limit."""
+
+    rules: tuple[PodFailurePolicyRule, ...] = ()
+
+
+def default_failure_policy(policy: PodFailurePolicy) -> PodFailurePolicy:
+    """With every status written out."""
+    return PodFailurePolicy(rules=tuple(_default_failure_rule(rule) for rule in policy.rules))
+
+
+def _default_failure_rule(rule: PodFailurePolicyRule) -> PodFailurePolicyRule:
+    rows = tuple(replace(row, status=row.status or "True") for row in rule.on_pod_conditions)
+    return replace(rule, on_pod_conditions=rows)
+
+
+# --- what fits --------------------------------------------------------------------------------------------------------
+
+
+def failure_action(policy: PodFailurePolicy | None, pod: Pod) -> tuple[str, str]:
+    """The action for a pod that failed, and the sentence for people where the action ends something."""
+    for number, rule in enumerate(policy.rules if policy else ()):
+        if rule.on_exit_codes is not None:
+            status = next(_matching_container(rule.on_exit_codes, _terminated_statuses(pod)), None)
+            if status is not None and status.state.terminated is not None:
+                code = status.state.terminated.exit_code
+                what = f"Container {status.name} for pod {_pod_text(pod)} failed with exit code {code}"
+                return rule.action, f"{what} matching {rule.action} rule at index {number}"
+        for row in pod.status.conditions:
+            if any((row.type, row.status) == (wish.type, wish.status) for wish in rule.on_pod_conditions):
+                what = f"Pod {_pod_text(pod)} has condition {row.type}"
+                return rule.action, f"{what} matching {rule.action} rule at index {number}"
+    return COUNT, ""
+
+
+def _pod_text(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def _terminated_statuses(pod: Pod) -> Iterator[ContainerStatus]:
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        if status.state.terminated is not None and status.state.terminated.exit_code != 0:
+            yield status
+
+
+def _matching_container(
+    wish: PodFailurePolicyOnExitCodesRequirement, statuses: Iterable[ContainerStatus]
+) -> Iterator[ContainerStatus]:
+    for status in statuses:
+        ended = status.state.terminated
+        if ended is None or wish.container_name not in (None, status.name):
+            continue
+        if (ended.exit_code in wish.values) == (wish.operator == IN_OPERATOR):
+            yield status
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def validate_failure_policy(
+    policy: PodFailurePolicy, containers: Iterable[str], per_index: bool
+) -> Iterator[FieldError]:
+    """Every problem; `containers` are the names of the template's, `per_index` says whether each index has a limit."""
+    path, names = "spec.podFailurePolicy.rules", frozenset(containers)
+    if len(policy.rules) > MAX_FAILURE_RULES:
+        yield FieldError(path, str(len(policy.rules)), f"must have at most {MAX_FAILURE_RULES} items")
+    for number, rule in enumerate(policy.rules):
+        place = f"{path}[{number}]"
+        if rule.action not in FAILURE_ACTIONS:
+            yield FieldError(
+                f"{place}.action", quoted(rule.action), f"{', '.join(FAILURE_ACTIONS)} are accepted", NOT_SUPPORTED
+            )
+        if rule.action == FAIL_INDEX and not per_index:
+            why = "requires the backoffLimitPerIndex to be set"
+            yield FieldError(f"{place}.action", quoted(rule.action), why)
+        if rule.on_exit_codes is not None and rule.on_pod_conditions:
+            yield FieldError(place, "both", "specifying both OnExitCodes and OnPodConditions is not supported")
+        elif rule.on_exit_codes is None and not rule.on_pod_conditions:
+            yield FieldError(place, "neither", "specifying one of OnExitCodes and OnPodConditions is required")
+        if rule.on_exit_codes is not None:
+            yield from _validate_exit_codes(f"{place}.onExitCodes", rule.on_exit_codes, names)
+        for index, row in enumerate(rule.on_pod_conditions):
+            if row.status not in ("", "True", "False", "Unknown"):
+                accepted = "False, True, Unknown are accepted"
+                yield FieldError(
+                    f"{place}.onPodConditions[{index}].status", quoted(row.status), accepted, NOT_SUPPORTED
+                )
+
+
+def _validate_exit_codes(
+    path: str, wish: PodFailurePolicyOnExitCodesRequirement, names: frozenset[str]
+) -> Iterator[FieldError]:
+    if wish.operator not in (IN_OPERATOR, NOT_IN_OPERATOR):
+        yield FieldError(
+            f"{path}.operator",
+            quoted(wish.operator),
+            f"{IN_OPERATOR} and {NOT_IN_OPERATOR} are accepted",
+            NOT_SUPPORTED,
+        )
+    if wish.container_name is not None and wish.container_name not in names:
+        why = "must be one of the container or initContainer names in the pod template"
+        yield FieldError(f"{path}.containerName", quoted(wish.container_name), why)
+    if not wish.values:
+        yield FieldError(f"{path}.values", "[]", "at least one value is required", MISSING)
+    if len(wish.values) > MAX_EXIT_CODES:
+        yield FieldError(
+            f"{path}.values", str(len(wish.values)), f"must have at most {MAX_EXIT_CODES} items", FORBIDDEN
+        )
+    if list(wish.values) != sorted(set(wish.values)):
+        yield FieldError(f"{path}.values", quoted(wish.values), "must be ordered and without duplicates")
+    if 0 in wish.values and wish.operator == IN_OPERATOR:
+        yield FieldError(f"{path}.values", quoted(wish.values), "must not be 0 for the In operator")
+
+
+INDEXED, NON_INDEXED = "Indexed", "NonIndexed"
+FAILED_POLICY, TERMINATING_OR_FAILED = "Failed", "TerminatingOrFailed"
+COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
+CRITERIA_MET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
+JOB_CONTROLLER = "kubernetes.io/job-controller"
+"""By which a job may say that this master is to act for it, which it does anyway."""
+
+DEFAULT_BACKOFF_LIMIT, UNLIMITED_BACKOFF = 6, (1 << 31) - 1
+MAX_INDEXES = 100_000
+MAX_JOB_NAME_LENGTH = 63
+"""A job's name is the value of a label of its pods."""
+
+
+UID_LABEL, NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+LEGACY_UID_LABEL, LEGACY_NAME_LABEL = "controller-uid", "job-name"
+JOB_RESTART_POLICIES = ("OnFailure", "Never")
+
+
+class JobSpec(Value, frozen=True):
+    """Up to `parallelism` pods run at a time until `completions` have ended well, or the job is given up.
+
+    `selector` and some labels of the template are made by the server unless `manual_selector` is set. A job that is
+    `managed_by` somebody else is left to them.
+    """
+
+    parallelism: int | None = None
+    completions: int | None = None
+    active_deadline_seconds: int | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
+    success_policy: SuccessPolicy | None = None
+    backoff_limit: int | None = None
+    backoff_limit_per_index: int | None = None
+    max_failed_indexes: int | None = None
+    selector: LabelSelector | None = None
+    manual_selector: bool = False
+    template: PodTemplateSpec = PodTemplateSpec()
+    ttl_seconds_after_finished: int | None = None
+    completion_mode: str = ""
+    suspend: bool | None = None
+    pod_replacement_policy: str = ""
+    managed_by: str | None = None
+
+
+class JobStatus(Value, frozen=True):
+    """`active`, `ready` and `terminating` are pods of now; `succeeded` and `failed` count all there have ever been.
+
+    The indexes are written as "0,3-5".
+    """
+
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
+    start_time: str | None = None
+    completion_time: str | None = None
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    terminating: int | None = None
+    completed_indexes: str = ""
+    failed_indexes: str | None = None
+    ready: int | None = None
+
+
+class Job(Object, frozen=True):
+    """Runs pods made from `template` until enough of them have ended well."""
+
+    API_VERSION = "batch/v1"
+    KIND = "Job"
+
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
+
+
+def has_condition(item: Job, condition: str) -> bool:
+    """Whether the job has a condition."""
+    return any(row.type == condition and row.status == "True" for row in item.status.conditions)
+
+
+def is_job_finished(item: Job) -> bool:
+    """Whether the job has ended, well or not."""
+    return has_condition(item, COMPLETE) or has_condition(item, FAILED)
+
+
+# --- what the server fills in -----------------------------------------------------------------------------------------
+
+
+def default_job_spec(spec: JobSpec) -> JobSpec:
+    """With every default written out."""
+    alone = spec.completions is None and spec.parallelism is None
+    policy = spec.pod_failure_policy
+    replacement = TERMINATING_OR_FAILED if policy is None else FAILED_POLICY
+    limit = DEFAULT_BACKOFF_LIMIT if spec.backoff_limit_per_index is None else UNLIMITED_BACKOFF
+    return replace(
+        spec,
+        completions=1 if alone else spec.completions,
+        parallelism=1 if spec.parallelism is None else spec.parallelism,
+        backoff_limit=limit if spec.backoff_limit is None else spec.backoff_limit,
+        completion_mode=spec.completion_mode or NON_INDEXED,
+        suspend=bool(spec.suspend),
+        pod_failure_policy=None if policy is None else default_failure_policy(policy),
+        pod_replacement_policy=spec.pod_replacement_policy or replacement,
+        template=default_template(spec.template),
+    )
+
+
+def _default_job(item: Job) -> Job:
+    labels = item.metadata.labels or item.spec.template.metadata.labels
+    return replace(item, metadata=replace(item.metadata, labels=labels), spec=default_job_spec(item.spec))
+
+
+def _prepare_job_for_create(item: Job) -> Job:
+    """A job as it begins: its pods are told apart by its uid, even if it was copied from another one.
+
+    A job without labels has those of its pods.
+    """
+    spec, meta = item.spec, item.metadata
+    if not spec.manual_selector:
+        template, uid, name = spec.template, meta.uid, meta.name
+        mine = {UID_LABEL: uid, LEGACY_UID_LABEL: uid, NAME_LABEL: name, LEGACY_NAME_LABEL: name}
+        labels = {**template.metadata.labels, **mine}
+        spec = replace(
+            spec,
+            selector=LabelSelector(match_labels={UID_LABEL: uid}),
+            template=replace(template, metadata=replace(template.metadata, labels=labels)),
+        )
+    meta = replace(meta, labels=meta.labels or spec.template.metadata.labels)
+    return replace(item, metadata=meta, spec=spec, status=JobStatus())
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def validate_job_spec(spec: JobSpec) -> Iterator[FieldError]:
+    """Every problem of a job's spec but for its selector."""
+    yield from minimum(
+        ("spec.parallelism", spec.parallelism, 0),
+        ("spec.completions", spec.completions, 0),
+        ("spec.activeDeadlineSeconds", spec.active_deadline_seconds, 0),
+        ("spec.backoffLimit", spec.backoff_limit, 0),
+        ("spec.ttlSecondsAfterFinished", spec.ttl_seconds_after_finished, 0),
+        ("spec.backoffLimitPerIndex", spec.backoff_limit_per_index, 0),
+        ("spec.maxFailedIndexes", spec.max_failed_indexes, 0),
+    )
+    yield from validate_template(spec.template, None, ("Always", *JOB_RESTART_POLICIES))
+    policy = spec.template.spec.restart_policy
+    if policy in ("", "Always"):
+        wanted = 'valid values: "OnFailure", "Never"'
+        yield FieldError("spec.template.spec.restartPolicy", quoted(policy), wanted, MISSING)
+    yield from _validate_modes(spec)
+    yield from _validate_indexes(spec)
+    yield from _validate_limits(spec)
+    if spec.pod_failure_policy is not None:
+        yield from _validate_policy(spec, spec.pod_failure_policy)
+
+
+def _validate_modes(spec: JobSpec) -> Iterator[FieldError]:
+    if spec.managed_by is not None and ("/" not in spec.managed_by or names.label_key(spec.managed_by)):
+        why = 'must be a domain-prefixed path (such as "acme.io/foo")'
+        yield FieldError("spec.managedBy", quoted(spec.managed_by), why)
+    for name, value, accepted in (
+        ("completionMode", spec.completion_mode, (INDEXED, NON_INDEXED)),
+        ("podReplacementPolicy", spec.pod_replacement_policy, (FAILED_POLICY, TERMINATING_OR_FAILED)),
+    ):
+        if value not in ("", *accepted):
+            yield FieldError(f"spec.{name}", quoted(value), f"{' and '.join(accepted)} are accepted", NOT_SUPPORTED)
+
+
+def _validate_indexes(spec: JobSpec) -> Iterator[FieldError]:
+    if spec.completion_mode == INDEXED:
+        if spec.completions is None:
+            yield FieldError("spec.completions", "null", f"when completion mode is {INDEXED}", MISSING)
+        for name, number in (("parallelism", spec.parallelism), ("completions", spec.completions)):
+            if number is not None and number > MAX_INDEXES:
+                why = f"must be less than or equal to {MAX_INDEXES} when completion mode is {INDEXED}"
+                yield FieldError(f"spec.{name}", quoted(number), why)
+        if spec.success_policy is not None:
+            yield from validate_success_policy(spec.success_policy, min(spec.completions or 0, MAX_INDEXES))
+        return
+    for name, value in (
+        ("backoffLimitPerIndex", spec.backoff_limit_per_index),
+        ("maxFailedIndexes", spec.max_failed_indexes),
+        ("successPolicy", spec.success_policy),
+    ):
+        if value is not None:
+            why = f"requires indexed completion mode (completionMode: {INDEXED})"
+            yield FieldError(f"spec.{name}", "given", why, FORBIDDEN)
+
+
+def _validate_limits(spec: JobSpec) -> Iterator[FieldError]:
+    if spec.max_failed_indexes is not None and spec.backoff_limit_per_index is None:
+        why = "when maxFailedIndexes is specified"
+        yield FieldError("spec.backoffLimitPerIndex", "null", why, MISSING)
+    if spec.backoff_limit_per_index is not None and spec.template.spec.restart_policy == "OnFailure":
+        why = "only Never is accepted when backoffLimitPerIndex is specified"
+        yield FieldError("spec.template.spec.restartPolicy", quoted("OnFailure"), why)
+
+
+def _validate_policy(spec: JobSpec, policy: PodFailurePolicy) -> Iterator[FieldError]:
+    pod = spec.template.spec
+    if pod.restart_policy == "OnFailure":
+        why = 'only "Never" is supported when podFailurePolicy is specified'
+        yield FieldError("spec.template.spec.restartPolicy", quoted(pod.restart_policy), why)
+    if spec.pod_replacement_policy == TERMINATING_OR_FAILED:
+        why = f"only {FAILED_POLICY} is accepted with a podFailurePolicy"
+        yield FieldError("spec.podReplacementPolicy", quoted(spec.pod_replacement_policy), why, NOT_SUPPORTED)
+    containers = (one.name for one in (*pod.init_containers, *pod.containers))
+    yield from validate_failure_policy(policy, containers, spec.backoff_limit_per_index is not None)
+
+
+def _validate_job(item: Job) -> Iterator[FieldError]:
+    spec, wish = item.spec, item.spec.selector
+    if len(item.metadata.name) > MAX_JOB_NAME_LENGTH:
+        yield FieldError(
+            "metadata.name", quoted(item.metadata.name), f"must be no more than {MAX_JOB_NAME_LENGTH} characters"
+        )
+    yield from validate_job_spec(spec)
+    yield from check_selector("spec.selector", wish or LabelSelector())
+    if spec.manual_selector:
+        if wish is None or not (wish.match_labels or wish.match_expressions):
+            yield FieldError("spec.selector", quoted(wish), "with manualSelector a selector is required", MISSING)
+        elif not list(check_selector("", wish)):
+            bad = validate_template(spec.template, wish, ("Always", *JOB_RESTART_POLICIES))
+            yield from (row for row in bad if row.path == "spec.template.metadata.labels")
+    elif wish is not None and not _is_generated_selector(item, wish):
+        yield FieldError("spec.selector", quoted(shown_selector(wish)), "`selector` not auto-generated")
+    if spec.completion_mode == INDEXED and spec.completions:
+        last = f"{item.metadata.name}-{spec.completions - 1}"
+        if item.metadata.name and names.dns_label(last):
+            why = f"the names of its pods' hosts, such as {last}, must be DNS labels: {names.dns_label(last)}"
+            yield FieldError("metadata.name", quoted(item.metadata.name), why)
+
+
+def _is_generated_selector(item: Job, wish: LabelSelector) -> bool:
+    keys = frozenset((UID_LABEL, LEGACY_UID_LABEL))
+    uid = item.metadata.uid
+    mine = all(key in keys and uid and value == uid for key, value in wish.match_labels.items())
+    return mine and not wish.match_expressions
+
+
+def _validate_job_update(old: Job, new: Job) -> Iterator[FieldError]:
+    before, after = old.spec, new.spec
+    template = (
+        (_immutable_template(old), _immutable_template(new)) if _never_ran(old) else (before.template, after.template)
+    )
+    for name, was, wish in (
+        ("selector", before.selector, after.selector),
+        ("completionMode", before.completion_mode, after.completion_mode),
+        ("podFailurePolicy", before.pod_failure_policy, after.pod_failure_policy),
+        ("successPolicy", before.success_policy, after.success_policy),
+        ("backoffLimitPerIndex", before.backoff_limit_per_index, after.backoff_limit_per_index),
+        ("managedBy", before.managed_by, after.managed_by),
+        ("template", *template),
+    ):
+        if was != wish:
+            yield FieldError(f"spec.{name}", "changed", "field is immutable")
+    if before.completions != after.completions:
+        grows = after.completion_mode == INDEXED and after.completions is not None
+        if not (grows and before.completions is not None and after.completions == after.parallelism):
+            yield FieldError("spec.completions", quoted(after.completions), "field is immutable")
+
+
+def _never_ran(item: Job) -> bool:
+    """Whether places and labels of its pods may still be chosen, as a queue for jobs does before it resumes them."""
+    return bool(item.spec.suspend) and item.status.start_time is None
+
+
+def _immutable_template(item: Job) -> PodTemplateSpec:
+    """The part of the template that never changes."""
+    template = item.spec.template
+    meta = replace(template.metadata, labels={}, annotations={})
+    free = replace(template.spec, node_selector={}, affinity=None, tolerations=(), scheduling_gates=None)
+    return replace(template, metadata=meta, spec=free)
+
+
+# --- how it is shown --------------------------------------------------------------------------------------------------
+
+
+def job_state(item: Job) -> str:
+    """One word for how the job is."""
+    if is_job_finished(item):
+        return COMPLETE if has_condition(item, COMPLETE) else FAILED
+    if item.metadata.deletion_timestamp:
+        return "Terminating"
+    return next((row for row in (SUSPENDED, FAILURE_TARGET, CRITERIA_MET) if has_condition(item, row)), "Running")
+
+
+def _completions_text(item: Job) -> str:
+    done, spec = item.status.succeeded, item.spec
+    if spec.completions is not None:
+        return f"{done}/{spec.completions}"
+    parallel = spec.parallelism or 0
+    return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
+
+
+def _duration_text(item: Job, now: datetime.datetime) -> str:
+    begun, ended = parse_time(item.status.start_time), parse_time(item.status.completion_time)
+    return "" if begun is None else duration(int(((ended or now) - begun).total_seconds()))
+
+
+def _job_cells(item: Job, now: datetime.datetime) -> tuple[object, ...]:
+    return (
+        item.metadata.name,
+        job_state(item),
+        _completions_text(item),
+        _duration_text(item, now),
+        age(item.metadata.creation_timestamp, now),
+        *template_cells(item.spec.template, shown_selector(item.spec.selector)),
+    )
+
+
+JOBS = Resource(
+    type=Job,
+    plural="jobs",
+    singular="job",
+    namespaced=True,
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Status", "Whether it runs, waits or has ended."),
+        Column("Completions", "How many pods have ended well, of how many."),
+        Column("Duration", "How long it has taken, or takes so far."),
+        AGE,
+        *TEMPLATE_COLUMNS,
+    ),
+    cells=_job_cells,
+    fields=lambda item: {"status.successful": str(item.status.succeeded)},
+    on_create=_prepare_job_for_create,
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=KindRules(default=_default_job, check=_validate_job, immutable=_validate_job_update),
+    orphans=True,
+)

@@ -1,0 +1,82 @@
+"""How patches and server-side apply merge the parts of a type: maps, list maps, sets, atomic values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+
+import msgspec
+from msgspec import inspect
+
+from api.meta.types import KEYS, SET
+
+
+class MergeKind(Enum):
+    """What a value is made of."""
+
+    OPEN = "open"
+    """Of no type: an object is a map of its fields, a list is one thing."""
+    STRUCT = "struct"
+    """An object with known fields."""
+    MAP = "map"
+    """An object with keys of the user's, all values alike."""
+    LIST_MAP = "list map"
+    """A list of objects that are told apart by their `keys`."""
+    SET = "set"
+    """A list of plain values of which each stands for itself."""
+    ATOMIC = "atomic"
+    """One thing: a plain value, or an object or a list that is always written as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSchema:
+    """`fields` are those of a struct, by their names on the wire; `item` is that of each value of a map or list."""
+
+    form: MergeKind
+    keys: tuple[str, ...] = ()
+    fields: Mapping[str, MergeSchema] = field(default_factory=dict)
+    item: MergeSchema | None = None
+
+    def at(self, name: str) -> MergeSchema:
+        """The shape of one field of an object; a field that is not known has none."""
+        if self.form is MergeKind.STRUCT:
+            return self.fields.get(name, OPEN)
+        return self.item or OPEN
+
+
+OPEN = MergeSchema(MergeKind.OPEN)
+PLAIN = MergeSchema(MergeKind.ATOMIC)
+
+
+@cache
+def merge_schema_of(kind: type[msgspec.Struct]) -> MergeSchema:
+    """The shape of an object of that type."""
+    return _schema(inspect.type_info(kind), None)
+
+
+def _schema(info: inspect.Type, mark: Mapping[str, object] | None) -> MergeSchema:
+    if isinstance(info, inspect.Metadata):
+        return _schema(info.type, info.extra or mark)
+    if isinstance(info, inspect.UnionType):
+        options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
+        return _schema(options[0], mark) if len(options) == 1 else PLAIN
+    if isinstance(info, inspect.StructType):
+        return MergeSchema(MergeKind.STRUCT, fields={row.encode_name: _schema(row.type, None) for row in info.fields})
+    if isinstance(info, inspect.DictType):
+        form = MergeKind.ATOMIC if mark else MergeKind.MAP
+        return MergeSchema(form, item=_schema(info.value_type, None))
+    if isinstance(info, inspect.AnyType | inspect.VarTupleType):
+        return _list_schema(info, mark)
+    return PLAIN
+
+
+def _list_schema(info: inspect.AnyType | inspect.VarTupleType, mark: Mapping[str, object] | None) -> MergeSchema:
+    item = _schema(info.item_type, None) if isinstance(info, inspect.VarTupleType) else OPEN
+    keys = (mark or {}).get(KEYS, ())
+    if isinstance(keys, tuple) and keys:
+        return MergeSchema(MergeKind.LIST_MAP, keys=keys, item=item)
+    if (mark or {}).get(SET):
+        return MergeSchema(MergeKind.SET, item=item)
+    return OPEN if isinstance(info, inspect.AnyType) else MergeSchema(MergeKind.ATOMIC, item=item)

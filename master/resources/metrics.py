@@ -1,0 +1,183 @@
+"""NodeMetrics and PodMetrics: what nodes and pods use now. Never kept: made of what nodes tell when asked. Pure.
+
+Source: k8s.io/metrics/pkg/apis/metrics/v1beta1, with the words and columns of metrics-server; what a node tells is a
+part of k8s.io/kubelet/pkg/apis/stats/v1alpha1.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+from api.core.node import Node
+from api.core.pod import Pod
+from api.meta.types import Object, ObjectMeta, Value
+from master.resources.metadata import format_time
+from master.resources.printing import NAME
+from master.resources.resource import Column, Resource
+
+METRICS_GROUP = "metrics.k8s.io"
+METRICS_VERBS = ("get", "list")
+WINDOW = "10s"
+"""Over about which time a kubelet takes the use of the processor."""
+
+
+class Usage(Value, frozen=True):
+    """Quantities."""
+
+    cpu: str = "0"
+    memory: str = "0"
+
+
+class ContainerMetrics(Value, frozen=True):
+    """What a container uses."""
+
+    name: str = ""
+    usage: Usage = Usage()
+
+
+class NodeMetrics(Object, frozen=True):
+    """What a node uses, as of `timestamp`, over `window`."""
+
+    API_VERSION = f"{METRICS_GROUP}/v1beta1"
+    KIND = "NodeMetrics"
+
+    timestamp: str = ""
+    window: str = ""
+    usage: Usage = Usage()
+
+
+class PodMetrics(Object, frozen=True):
+    """What the containers of a pod use, as of `timestamp`, over `window`."""
+
+    API_VERSION = f"{METRICS_GROUP}/v1beta1"
+    KIND = "PodMetrics"
+
+    timestamp: str = ""
+    window: str = ""
+    containers: tuple[ContainerMetrics, ...] = ()
+
+
+# --- what a node tells ------------------------------------------------------------------------------------------------
+
+
+class CpuStats(Value, frozen=True):
+    """`usage_nano_cores`: billionths of a core."""
+
+    time: str = ""
+    usage_nano_cores: int | None = None
+
+
+class MemoryStats(Value, frozen=True):
+    """What cannot be had back without somebody missing it."""
+
+    working_set_bytes: int | None = None
+
+
+class ContainerStats(Value, frozen=True):
+    """A container."""
+
+    name: str = ""
+    cpu: CpuStats | None = None
+    memory: MemoryStats | None = None
+
+
+class PodReference(Value, frozen=True):
+    """A pod."""
+
+    name: str = ""
+    namespace: str = ""
+
+
+class PodStats(Value, frozen=True):
+    """A pod's containers."""
+
+    pod_ref: PodReference = PodReference()
+    containers: tuple[ContainerStats, ...] = ()
+
+
+class NodeStats(Value, frozen=True):
+    """The machine."""
+
+    cpu: CpuStats | None = None
+    memory: MemoryStats | None = None
+
+
+class Summary(Value, frozen=True):
+    """What we take of the answer to /stats/summary."""
+
+    node: NodeStats = NodeStats()
+    pods: tuple[PodStats, ...] = ()
+
+
+# --- what becomes of it -----------------------------------------------------------------------------------------------
+
+
+def node_metrics(node: Node, told: Summary, now: datetime.datetime) -> NodeMetrics | None:
+    """None where the node does not know yet."""
+    usage = _usage(told.node.cpu, told.node.memory)
+    if usage is None or told.node.cpu is None:
+        return None
+    metadata = _metadata(node.metadata, now)
+    return NodeMetrics(
+        NodeMetrics.API_VERSION, NodeMetrics.KIND, metadata, told.node.cpu.time or format_time(now), WINDOW, usage
+    )
+
+
+def pod_metrics(pod: Pod, told: PodStats, now: datetime.datetime) -> PodMetrics | None:
+    """None while the node does not know of every container: nobody is to take a part for the whole."""
+    rows = [(one.name, _usage(one.cpu, one.memory)) for one in told.containers]
+    containers = tuple(ContainerMetrics(name, usage) for name, usage in sorted(rows) if usage is not None)
+    if not containers or len(containers) < len(rows):
+        return None
+    times = [one.cpu.time for one in told.containers if one.cpu is not None and one.cpu.time]
+    timestamp = min(times, default=format_time(now))
+    metadata = _metadata(pod.metadata, now)
+    return PodMetrics(PodMetrics.API_VERSION, PodMetrics.KIND, metadata, timestamp, WINDOW, containers)
+
+
+def _metadata(known: ObjectMeta, now: datetime.datetime) -> ObjectMeta:
+    return ObjectMeta(
+        name=known.name, namespace=known.namespace, labels=known.labels, creation_timestamp=format_time(now)
+    )
+
+
+def _usage(cpu: CpuStats | None, memory: MemoryStats | None) -> Usage | None:
+    if cpu is None or memory is None or cpu.usage_nano_cores is None or memory.working_set_bytes is None:
+        return None
+    return Usage(f"{cpu.usage_nano_cores}n", f"{memory.working_set_bytes // 1024}Ki")
+
+
+# --- kinds ------------------------------------------------------------------------------------------------------------
+
+
+def _total(item: PodMetrics) -> Usage:
+    cpu = sum(int(one.usage.cpu.removesuffix("n")) for one in item.containers)
+    memory = sum(int(one.usage.memory.removesuffix("Ki")) for one in item.containers)
+    return Usage(f"{cpu}n", f"{memory}Ki")
+
+
+METRICS_COLUMNS = (
+    NAME,
+    Column("CPU", "What is used of the processor."),
+    Column("Memory", "What is used of memory."),
+    Column("Window", "Over which time the processor was watched."),
+)
+
+NODE_METRICS = Resource(
+    type=NodeMetrics,
+    plural="nodes",
+    singular="",
+    namespaced=False,
+    columns=METRICS_COLUMNS,
+    cells=lambda item, now: (item.metadata.name, item.usage.cpu, item.usage.memory, item.window),
+    verbs=METRICS_VERBS,
+)
+POD_METRICS = Resource(
+    type=PodMetrics,
+    plural="pods",
+    singular="",
+    namespaced=True,
+    columns=METRICS_COLUMNS,
+    cells=lambda item, now: (item.metadata.name, _total(item).cpu, _total(item).memory, item.window),
+    verbs=METRICS_VERBS,
+)

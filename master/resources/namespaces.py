@@ -1,0 +1,156 @@
+"""Namespace, and Project and ProjectRequest of OpenShift's project.openshift.io. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from api.core.node import NODE_LEASES, Namespace, NamespaceSpec, NamespaceStatus
+from api.meta import names
+from api.meta.schema import FieldError, quoted
+from api.meta.types import Object
+from api.validation.registry import KindRules, default
+from master.resources.metadata import with_metadata
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import VERBS, Column, Resource, Subresource, Version
+
+KUBERNETES_FINALIZER = "kubernetes"
+"""Stands in `spec.finalizers` until everything in the namespace is gone."""
+
+NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
+
+SYSTEM_NAMESPACES = ("default", NODE_LEASES, "kube-public", "kube-system")
+"""Namespaces that are always there. They belong to the cluster: their lane is the one that reaches all."""
+
+
+def _namespace_cells(item: Namespace, now: datetime.datetime) -> tuple[object, ...]:
+    return item.metadata.name, item.status.phase or "Active", age(item.metadata.creation_timestamp, now)
+
+
+def _with_name_label(item: Namespace) -> Namespace:
+    return with_metadata(item, labels={**item.metadata.labels, NAMESPACE_NAME_LABEL: item.metadata.name})
+
+
+def _prepare_namespace_for_create(item: Namespace) -> Namespace:
+    finalizers = tuple(dict.fromkeys((*item.spec.finalizers, KUBERNETES_FINALIZER)))
+    spec, status = NamespaceSpec(finalizers=finalizers), NamespaceStatus(phase="Active")
+    return msgspec.structs.replace(_with_name_label(item), spec=spec, status=status)
+
+
+def _prepare_namespace_for_update(new: Namespace, old: Namespace) -> Namespace:
+    return msgspec.structs.replace(_with_name_label(new), spec=old.spec, status=old.status)
+
+
+def _namespace_with_status(new: Namespace, old: Namespace) -> Namespace:
+    phase = old.status.phase  # Whether a namespace is on its way out is decided by its deletion alone.
+    return msgspec.structs.replace(old, status=msgspec.structs.replace(new.status, phase=phase))
+
+
+def _replace_finalizers(new: Namespace, old: Namespace) -> tuple[Namespace, tuple[FieldError, ...]]:
+    return msgspec.structs.replace(old, spec=new.spec), ()
+
+
+NAMESPACES = Resource(
+    type=Namespace,
+    plural="namespaces",
+    singular="namespace",
+    namespaced=False,
+    short=("ns",),
+    columns=(NAME, Column("Status", "Active, or Terminating while its contents go away."), AGE),
+    cells=_namespace_cells,
+    fields=lambda item: {"status.phase": item.status.phase, "name": item.metadata.name},
+    on_create=_prepare_namespace_for_create,
+    on_update=_prepare_namespace_for_update,
+    with_status=_namespace_with_status,
+    held=lambda item: bool(item.spec.finalizers),
+    more=(Subresource("finalize", part=_replace_finalizers, verbs=("update",)),),
+    verbs=tuple(verb for verb in VERBS if verb != "deletecollection"),
+)
+
+PROJECT_GROUP = "project.openshift.io"
+PROJECT_REQUESTS = "projectrequests"
+DISPLAY_NAME_ANNOTATION, DESCRIPTION_ANNOTATION = "openshift.io/display-name", "openshift.io/description"
+REQUESTER_ANNOTATION = "openshift.io/requester"
+"""Annotations of a namespace: what people call it, what it is for, who asked for it."""
+
+MUTABLE_ANNOTATIONS = (DISPLAY_NAME_ANNOTATION, DESCRIPTION_ANNOTATION)
+
+
+class Project(Object, frozen=True):
+    """A namespace. Whoever lists projects is shown those that he may read."""
+
+    API_VERSION = f"{PROJECT_GROUP}/v1"
+    KIND = "Project"
+
+    spec: NamespaceSpec = NamespaceSpec()
+    status: NamespaceStatus = NamespaceStatus()
+
+
+class ProjectRequest(Object, frozen=True):
+    """Asks for a project of its name; `display_name` is what people call it. It is answered, and not kept."""
+
+    API_VERSION = f"{PROJECT_GROUP}/v1"
+    KIND = "ProjectRequest"
+
+    display_name: str = ""
+    description: str = ""
+
+
+def _project_from_stored(item: Namespace) -> Project:
+    return Project(
+        api_version=Project.API_VERSION, kind=Project.KIND, metadata=item.metadata, spec=item.spec, status=item.status
+    )
+
+
+def _project_to_stored(item: Project) -> Namespace:
+    return Namespace(metadata=item.metadata, spec=item.spec, status=item.status)
+
+
+def _as_namespace(act: Callable[[Namespace], Namespace]) -> Callable[[Project], Project]:
+    return lambda item: _project_from_stored(act(_project_to_stored(item)))
+
+
+def _validate_project_update(old: Project, new: Project) -> Iterator[FieldError]:
+    """Of a project only what people call it is changed; the rest is the namespace's."""
+    why = "field is immutable, try updating the namespace"
+    before, after = old.metadata, new.metadata
+    for key in sorted(before.annotations.keys() | after.annotations.keys()):
+        if key not in MUTABLE_ANNOTATIONS and before.annotations.get(key) != after.annotations.get(key):
+            yield FieldError(f"metadata.annotations[{key}]", quoted(after.annotations.get(key)), why)
+    for key in sorted(before.labels.keys() | after.labels.keys()):
+        if before.labels.get(key) != after.labels.get(key):
+            yield FieldError(f"metadata.labels[{key}]", quoted(after.labels.get(key)), why)
+
+
+def _project_cells(item: Project, now: datetime.datetime) -> tuple[object, ...]:
+    del now
+    return item.metadata.name, item.metadata.annotations.get(DISPLAY_NAME_ANNOTATION, ""), item.status.phase or "Active"
+
+
+PROJECTS = Resource(
+    type=Project,
+    plural="projects",
+    singular="project",
+    namespaced=False,
+    columns=(
+        NAME,
+        Column("Display Name", "What people call it."),
+        Column("Status", "Active, or Terminating while its contents go away."),
+    ),
+    cells=_project_cells,
+    fields=lambda item: NAMESPACES.fields(_project_to_stored(item)),
+    on_create=_as_namespace(NAMESPACES.on_create),
+    on_update=lambda new, old: _project_from_stored(
+        NAMESPACES.on_update(_project_to_stored(new), _project_to_stored(old))
+    ),
+    own_rules=KindRules(
+        default=_as_namespace(lambda item: default(item, NAMESPACES.rules)),
+        immutable=_validate_project_update,
+        name=names.dns_label,
+    ),
+    conversion=Version(NAMESPACES, _project_from_stored, _project_to_stored),
+    personal=True,
+    verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
+)

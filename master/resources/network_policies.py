@@ -1,0 +1,268 @@
+"""NetworkPolicy and EgressNetworkPolicy. Stored and served; nothing acts on them yet. Pure.
+
+EgressNetworkPolicy follows network.openshift.io of OpenShift.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from ipaddress import ip_network
+
+import msgspec
+from msgspec.structs import replace
+
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource
+from master.resources.validation import exactly_one, max_items
+
+_PREFIX_LENGTH = re.compile(r"/[0-9]{1,3}$", re.ASCII)
+PROTOCOLS, POLICY_TYPES = ("TCP", "UDP", "SCTP"), ("Ingress", "Egress")
+
+
+class NetworkPolicyPort(Value, frozen=True):
+    """A port by its number or the name that pods give it, or all up to `endPort`; without one, every port."""
+
+    protocol: str | None = None
+    port: int | str | None = None
+    end_port: int | None = None
+
+
+class IPBlock(Value, frozen=True):
+    """The addresses of a network, without those of others."""
+
+    cidr: str = ""
+    except_: tuple[str, ...] = msgspec.field(default=(), name="except")
+
+
+class NetworkPolicyPeer(Value, frozen=True):
+    """Pods, of this project or of projects that are selected; or addresses."""
+
+    pod_selector: LabelSelector | None = None
+    namespace_selector: LabelSelector | None = None
+    ip_block: IPBlock | None = None
+
+
+class NetworkPolicyIngressRule(Value, frozen=True):
+    """From where to which ports; what is left out means all."""
+
+    ports: tuple[NetworkPolicyPort, ...] = ()
+    from_: tuple[NetworkPolicyPeer, ...] = msgspec.field(default=(), name="from")
+
+
+class NetworkPolicyEgressRule(Value, frozen=True):
+    """To where, to which ports; what is left out means all."""
+
+    ports: tuple[NetworkPolicyPort, ...] = ()
+    to: tuple[NetworkPolicyPeer, ...] = ()
+
+
+class NetworkPolicySpec(Value, frozen=True):
+    """`policyTypes` says which direction is limited to what its rules allow."""
+
+    pod_selector: LabelSelector = LabelSelector()
+    ingress: tuple[NetworkPolicyIngressRule, ...] = ()
+    egress: tuple[NetworkPolicyEgressRule, ...] = ()
+    policy_types: tuple[str, ...] = ()
+
+
+class NetworkPolicy(Object, frozen=True):
+    """Who may talk to the pods that it selects, and to whom they may."""
+
+    API_VERSION = "networking.k8s.io/v1"
+    KIND = "NetworkPolicy"
+
+    spec: NetworkPolicySpec = NetworkPolicySpec()
+
+
+NETWORK_POLICY_WARNING = (
+    "nothing acts on this NetworkPolicy: it keeps no packet out; the lanes of projects alone do (netnamespaces)"
+)
+
+
+def _default_network_policy(item: NetworkPolicy) -> NetworkPolicy:
+    spec = item.spec
+    types = spec.policy_types or (POLICY_TYPES if spec.egress else POLICY_TYPES[:1])
+    ingress = tuple(replace(rule, ports=_default_ports(rule.ports)) for rule in spec.ingress)
+    egress = tuple(replace(rule, ports=_default_ports(rule.ports)) for rule in spec.egress)
+    return replace(item, spec=replace(spec, ingress=ingress, egress=egress, policy_types=types))
+
+
+def _default_ports(ports: tuple[NetworkPolicyPort, ...]) -> tuple[NetworkPolicyPort, ...]:
+    return tuple(replace(port, protocol=port.protocol or "TCP") for port in ports)
+
+
+def _validate_network_policy(item: NetworkPolicy) -> Iterator[FieldError]:
+    spec = item.spec
+    yield from check_selector("spec.podSelector", spec.pod_selector)
+    for number, ingress in enumerate(spec.ingress):
+        yield from _validate_rule(f"spec.ingress[{number}]", "from", ingress.ports, ingress.from_)
+    for number, egress in enumerate(spec.egress):
+        yield from _validate_rule(f"spec.egress[{number}]", "to", egress.ports, egress.to)
+    if len(spec.policy_types) > len(POLICY_TYPES):
+        yield FieldError("spec.policyTypes", quoted(spec.policy_types), "may not specify more than two policyTypes")
+    for number, name in enumerate(spec.policy_types):
+        if name not in POLICY_TYPES:
+            accepted = f"{', '.join(POLICY_TYPES)} are accepted"
+            yield FieldError(f"spec.policyTypes[{number}]", quoted(name), accepted, NOT_SUPPORTED)
+
+
+def _validate_rule(
+    path: str, peers_field: str, ports: tuple[NetworkPolicyPort, ...], peers: tuple[NetworkPolicyPeer, ...]
+) -> Iterator[FieldError]:
+    for number, port in enumerate(ports):
+        yield from _validate_port(f"{path}.ports[{number}]", port)
+    for number, peer in enumerate(peers):
+        yield from _validate_peer(f"{path}.{peers_field}[{number}]", peer)
+
+
+def _validate_port(path: str, port: NetworkPolicyPort) -> Iterator[FieldError]:
+    yield from unsupported_values((f"{path}.protocol", port.protocol or "", PROTOCOLS))
+    if isinstance(port.port, int):
+        if not 1 <= port.port <= 65535:
+            yield FieldError(f"{path}.port", quoted(port.port), "must be between 1 and 65535, inclusive")
+    elif port.port is not None and names.port_name(port.port):
+        yield FieldError(f"{path}.port", quoted(port.port), names.port_name(port.port))
+    if port.end_port is None:
+        return
+    if not isinstance(port.port, int):
+        why = "may not be specified when `port` is not numeric"
+        yield FieldError(f"{path}.endPort", quoted(port.end_port), why)
+    elif not port.port <= port.end_port <= 65535:
+        why = "must be greater than or equal to `port`, and at most 65535"
+        yield FieldError(f"{path}.endPort", quoted(port.end_port), why)
+
+
+def _validate_peer(path: str, peer: NetworkPolicyPeer) -> Iterator[FieldError]:
+    selectors = (("podSelector", peer.pod_selector), ("namespaceSelector", peer.namespace_selector))
+    for field, wish in selectors:
+        if wish is not None:
+            yield from check_selector(f"{path}.{field}", wish)
+    selects = any(wish is not None for _, wish in selectors)
+    if peer.ip_block is None:
+        if not selects:
+            yield FieldError(path, "{}", "must specify a peer", MISSING)
+        return
+    if selects:
+        yield FieldError(path, "given", "may not specify both ipBlock and another peer", FORBIDDEN)
+    yield from _validate_ip_block(f"{path}.ipBlock", peer.ip_block)
+
+
+def _validate_ip_block(path: str, block: IPBlock) -> Iterator[FieldError]:
+    if not block.cidr:
+        yield FieldError(f"{path}.cidr", '""', "a network is required", MISSING)
+        return
+    yield from validate_network(f"{path}.cidr", block.cidr)
+    for number, inner in enumerate(block.except_):
+        place = f"{path}.except[{number}]"
+        problems = [*validate_network(place, inner), *validate_network(place, block.cidr)]
+        yield from problems[:1]
+        if not problems and not _is_subnet_of(inner, block.cidr):
+            yield FieldError(place, quoted(inner), f"must be a strict subset of `cidr`, {block.cidr}")
+
+
+def validate_network(path: str, text: str) -> Iterator[FieldError]:
+    """A network such as 10.0.0.0/8."""
+    try:
+        ip_network(text, strict=False)
+        good = _PREFIX_LENGTH.search(text) is not None and "%" not in text
+    except ValueError:
+        good = False
+    if not good:
+        yield FieldError(path, quoted(text), "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)")
+
+
+def _is_subnet_of(inner: str, outer: str) -> bool:
+    small, large = ip_network(inner, strict=False), ip_network(outer, strict=False)
+    if small.version != large.version or small.prefixlen <= large.prefixlen:
+        return False
+    return small.network_address in large
+
+
+def _network_policy_cells(item: NetworkPolicy, now: datetime.datetime) -> tuple[object, ...]:
+    return item.metadata.name, shown_selector(item.spec.pod_selector), age(item.metadata.creation_timestamp, now)
+
+
+NETWORK_POLICIES = Resource(
+    type=NetworkPolicy,
+    plural="networkpolicies",
+    singular="networkpolicy",
+    namespaced=True,
+    short=("netpol",),
+    columns=(NAME, Column("Pod-Selector", "The pods that it is about."), AGE),
+    cells=_network_policy_cells,
+    spec=lambda item: item.spec,
+    own_rules=KindRules(
+        _default_network_policy, _validate_network_policy, warnings=lambda item: iter((NETWORK_POLICY_WARNING,))
+    ),
+)
+
+MAX_EGRESS_RULES = 1000
+EGRESS_RULE_TYPES = ("Allow", "Deny")
+EGRESS_NETWORK_POLICY_WARNING = "nothing acts on this EgressNetworkPolicy: pods reach whatever their node reaches"
+
+
+class EgressNetworkPolicyPeer(Value, frozen=True):
+    """A network, or a name; exactly one of the two."""
+
+    cidr_selector: str | None = None
+    dns_name: str | None = None
+
+
+class EgressNetworkPolicyRule(Value, frozen=True):
+    """`type` is Allow or Deny."""
+
+    type: str = ""
+    to: EgressNetworkPolicyPeer = EgressNetworkPolicyPeer()
+
+
+class EgressNetworkPolicySpec(Value, frozen=True, omit_defaults=False):
+    """The first rule that is about an address holds."""
+
+    egress: tuple[EgressNetworkPolicyRule, ...] = ()
+
+
+class EgressNetworkPolicy(Object, frozen=True):
+    """What outside of the cluster the pods of a project may reach."""
+
+    API_VERSION = "network.openshift.io/v1"
+    KIND = "EgressNetworkPolicy"
+
+    spec: EgressNetworkPolicySpec = EgressNetworkPolicySpec()
+
+
+def _validate_egress_network_policy(item: EgressNetworkPolicy) -> Iterator[FieldError]:
+    yield from max_items("spec.egress", item.spec.egress, MAX_EGRESS_RULES)
+    for number, rule in enumerate(item.spec.egress):
+        path, to = f"spec.egress[{number}]", rule.to
+        if rule.type not in EGRESS_RULE_TYPES:
+            accepted = f"{', '.join(EGRESS_RULE_TYPES)} are accepted"
+            yield FieldError(f"{path}.type", quoted(rule.type), accepted, NOT_SUPPORTED)
+        yield from exactly_one(f"{path}.to", {"cidrSelector": to.cidr_selector, "dnsName": to.dns_name})
+        if to.cidr_selector is not None:
+            yield from validate_network(f"{path}.to.cidrSelector", to.cidr_selector)
+        if to.dns_name is not None and names.dns_subdomain(to.dns_name):
+            yield FieldError(f"{path}.to.dnsName", quoted(to.dns_name), names.dns_subdomain(to.dns_name))
+
+
+def _egress_network_policy_cells(item: EgressNetworkPolicy, now: datetime.datetime) -> tuple[object, ...]:
+    return item.metadata.name, age(item.metadata.creation_timestamp, now)
+
+
+EGRESS_NETWORK_POLICIES = Resource(
+    type=EgressNetworkPolicy,
+    plural="egressnetworkpolicies",
+    singular="egressnetworkpolicy",
+    namespaced=True,
+    columns=(NAME, AGE),
+    cells=_egress_network_policy_cells,
+    own_rules=KindRules(
+        check=_validate_egress_network_policy, warnings=lambda item: iter((EGRESS_NETWORK_POLICY_WARNING,))
+    ),
+)

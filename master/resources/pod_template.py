@@ -1,0 +1,163 @@
+"""PodTemplate, and the pod template that all workloads share: its defaults, validation and columns. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from api.core.pod import Pod, PodSpec
+from api.meta.schema import MISSING, FieldError, quoted
+from api.meta.selectors import LabelSelector, selector
+from api.meta.types import Condition, Object, ObjectMeta, Value, merge_keys
+from api.validation import pod
+from api.validation.defaults import spec_defaults
+from api.validation.registry import KindRules
+from master.resources.printing import NAME
+from master.resources.resource import Column, Resource
+
+_PERCENT = re.compile(r"(\d{1,9})%", re.ASCII)
+
+REPLICA_FAILURE = "ReplicaFailure"
+"""The condition of an owner that does not get its pods."""
+
+
+class PodTemplateSpec(Value, frozen=True):
+    """What a pod is made from."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+class ReplicasStatus(Value, frozen=True, omit_defaults=False):
+    """How many pods there are, have all labels of the template, are ready, and available."""
+
+    replicas: int = 0
+    fully_labeled_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    observed_generation: int = 0
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
+
+
+REPLICA_COLUMNS = (
+    Column("Desired", "How many pods there are to be.", "integer"),
+    Column("Current", "How many there are.", "integer"),
+    Column("Ready", "How many of them are ready.", "integer"),
+)
+
+TEMPLATE_COLUMNS = (
+    Column("Containers", "The names of the template's containers.", wide=True),
+    Column("Images", "The images of the template's containers.", wide=True),
+    Column("Selector", "Which pods belong to it.", wide=True),
+)
+
+
+def template_cells(template: PodTemplateSpec, shown_selector: str) -> tuple[str, str, str]:
+    """The values for WIDE."""
+    containers = template.spec.containers
+    return ",".join(one.name for one in containers), ",".join(one.image for one in containers), shown_selector
+
+
+def default_template(template: PodTemplateSpec) -> PodTemplateSpec:
+    """The template with every default of its pods written out."""
+    return replace(template, spec=spec_defaults(template.spec))
+
+
+def validate_template(
+    template: PodTemplateSpec, wish: LabelSelector | None, policies: tuple[str, ...] = ("Always",)
+) -> Iterator[FieldError]:
+    """Every problem of `spec.template`, which must have the labels that `wish` selects; `policies` may restart."""
+    for problem in pod.check_pod(Pod(metadata=template.metadata, spec=template.spec)):
+        yield problem._replace(path=f"spec.template.{problem.path}")
+    policy = template.spec.restart_policy
+    if policy and policy not in policies:
+        accepted = f"{' or '.join(policies)} is accepted"
+        yield FieldError("spec.template.spec.restartPolicy", quoted(policy), accepted)
+    if wish is not None and not selector(wish).matches(template.metadata.labels):
+        found = quoted(template.metadata.labels)
+        yield FieldError("spec.template.metadata.labels", found, "`selector` does not match template `labels`")
+
+
+def int_or_percent(value: int | str | None, of: int, up: bool) -> int:
+    """A number of pods, of which a part in percent is rounded up or down."""
+    found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if found is not None:
+        part = int(found[1]) * of
+        return -(-part // 100) if up else part // 100
+    return value if isinstance(value, int) else 0
+
+
+def is_zero_share(value: int | str | None) -> bool:
+    """Whether it is a number of no pods, whatever the whole is."""
+    return int_or_percent(value, 100, up=True) == 0
+
+
+def validate_int_or_percent(path: str, value: int | str | None) -> Iterator[FieldError]:
+    """A number from 0 on, or a part in percent."""
+    good = value >= 0 if isinstance(value, int) else value is None or _PERCENT.fullmatch(value) is not None
+    if not good:
+        yield FieldError(path, quoted(value), 'a number from 0 on, or a part such as "25%", is accepted')
+
+
+def validate_replicas(replicas: int | None) -> Iterator[FieldError]:
+    """A number of pods."""
+    if replicas is not None and replicas < 0:
+        yield FieldError("spec.replicas", quoted(replicas), "must be greater than or equal to 0")
+
+
+def validate_required_selector(wish: LabelSelector | None) -> Iterator[FieldError]:
+    """A selector that selects something."""
+    if wish is None:
+        yield FieldError("spec.selector", "null", "a selector is required", MISSING)
+    elif not wish.match_labels and not wish.match_expressions:
+        yield FieldError("spec.selector", "{}", "empty selector is invalid: it would select every pod")
+
+
+class PodTemplate(Object, frozen=True):
+    """What pods can be made from. Nobody makes pods of it by itself."""
+
+    API_VERSION = "v1"
+    KIND = "PodTemplate"
+
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+def _validate_pod_template(item: PodTemplate) -> Iterator[FieldError]:
+    for problem in pod.check_pod(Pod(metadata=item.template.metadata, spec=item.template.spec)):
+        yield problem._replace(path=f"template.{problem.path}")
+
+
+def _pod_template_cells(item: PodTemplate, now: datetime.datetime) -> tuple[object, ...]:
+    del now
+    containers = item.template.spec.containers
+    labels = ",".join(f"{key}={value}" for key, value in sorted(item.template.metadata.labels.items()))
+    return (
+        item.metadata.name,
+        ",".join(one.name for one in containers),
+        ",".join(one.image for one in containers),
+        labels or "<none>",
+    )
+
+
+POD_TEMPLATES = Resource(
+    type=PodTemplate,
+    plural="podtemplates",
+    singular="podtemplate",
+    namespaced=True,
+    columns=(
+        NAME,
+        Column("Containers", "The names of its containers."),
+        Column("Images", "The images of its containers."),
+        Column("Pod Labels", "The labels that the pods would have."),
+    ),
+    cells=_pod_template_cells,
+    spec=lambda item: item.template,
+    own_rules=KindRules(
+        default=lambda item: replace(item, template=default_template(item.template)),
+        check=_validate_pod_template,
+    ),
+)

@@ -1,0 +1,289 @@
+"""Pod, and PodAddress, its read-only form for the network. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from api.core.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, Toleration
+from api.core.pod import FINAL_PHASES, ContainerStatus, Pod, PodSpec, PodStatus
+from api.core.resources import is_sidecar, qos_class
+from api.meta.types import Condition, ObjectMeta
+from api.network.types import PodAddress
+from api.validation import pod
+from api.validation.registry import KindRules
+from master.resources.printing import AGE, NAME, age, none_if_empty
+from master.resources.resource import (
+    READ_VERBS,
+    Column,
+    Resource,
+    Subresource,
+    Version,
+    proxy_subresource,
+    stream_subresource,
+)
+
+DEFAULT_TOLERATION_SECONDS = 300
+
+
+def apply_default_tolerations(pod: Pod) -> Pod:
+    """A pod stays for five minutes on a node that is unwell; one that requests something may come to one that is short
+    of memory. What the pod itself says of such a taint counts instead.
+    """
+    found = (*pod.spec.tolerations, *_missing_tolerations(pod))
+    return pod if found == pod.spec.tolerations else replace(pod, spec=replace(pod.spec, tolerations=found))
+
+
+def _missing_tolerations(pod: Pod) -> Iterator[Toleration]:
+    for key in (NOT_READY, UNREACHABLE):
+        if not _tolerates(pod, key, "NoExecute"):
+            yield Toleration(
+                key=key, operator="Exists", effect="NoExecute", toleration_seconds=DEFAULT_TOLERATION_SECONDS
+            )
+    asks = qos_class((*pod.spec.init_containers, *pod.spec.containers)) != "BestEffort"
+    if asks and not _tolerates(pod, MEMORY_PRESSURE, "NoSchedule"):
+        yield Toleration(key=MEMORY_PRESSURE, operator="Exists", effect="NoSchedule")
+
+
+def _tolerates(pod: Pod, key: str, effect: str) -> bool:
+    return any(row.key in ("", key) and row.effect in ("", effect) for row in pod.spec.tolerations)
+
+
+EPHEMERAL_CONTAINERS = "ephemeralcontainers"
+"""The subresource through which a pod that runs gets more containers."""
+
+SCHEDULING_GATED = Condition(
+    type="PodScheduled",
+    status="False",
+    reason="SchedulingGated",
+    message="Scheduling is blocked due to non-empty scheduling gates",
+)
+
+
+def _prepare_pod_for_create(item: Pod) -> Pod:
+    conditions = (SCHEDULING_GATED,) if item.spec.scheduling_gates else ()
+    status = PodStatus(phase="Pending", qos_class=item.status.qos_class, conditions=conditions)
+    return apply_default_tolerations(msgspec.structs.replace(item, status=status))
+
+
+def _prepare_pod_for_update(new: Pod, old: Pod) -> Pod:
+    """What admission has filled in stays where a client leaves it out."""
+    priority = old.spec.priority if new.spec.priority is None else new.spec.priority
+    policy = new.spec.preemption_policy or old.spec.preemption_policy
+    spec = msgspec.structs.replace(new.spec, priority=priority, preemption_policy=policy)
+    return apply_default_tolerations(msgspec.structs.replace(new, spec=spec, status=old.status))
+
+
+# --- how a pod looks in a table ---------------------------------------------------------------------------------------
+
+
+def _termination_reason(status: ContainerStatus) -> str:
+    state = status.state.terminated
+    if state is None:
+        return ""
+    return state.reason or (f"Signal:{state.signal}" if state.signal else f"ExitCode:{state.exit_code}")
+
+
+def is_pod_ready(item: Pod) -> bool:
+    """Whether a pod says that it can serve."""
+    return any(row.type == "Ready" and row.status == "True" for row in item.status.conditions)
+
+
+def _container_reason(item: Pod, reason: str) -> str:
+    """What the containers say: the last one in order that has a reason wins, as with kubectl's reference."""
+    running = False
+    for status in reversed(item.status.container_statuses):
+        waiting = status.state.waiting
+        if waiting is not None and waiting.reason:
+            reason = waiting.reason
+        elif status.state.terminated is not None:
+            reason = _termination_reason(status)
+        elif status.ready and status.state.running is not None:
+            running = True
+    if reason == "Completed" and running:
+        return "Running" if is_pod_ready(item) else "NotReady"
+    return reason
+
+
+def _sidecar_names(item: Pod) -> frozenset[str]:
+    return frozenset(one.name for one in item.spec.init_containers if is_sidecar(one))
+
+
+def _running_statuses(item: Pod) -> list[ContainerStatus]:
+    """Of the containers that are to keep running: the pod's own, and sidecars."""
+    sidecars = _sidecar_names(item)
+    beside = [row for row in item.status.init_container_statuses if row.name in sidecars]
+    return [*beside, *item.status.container_statuses]
+
+
+def _init_reason(item: Pod) -> str:
+    """What holds up the start, while init containers have not all ended well."""
+    total = len(item.spec.init_containers)
+    sidecars = _sidecar_names(item)
+    for index, status in enumerate(item.status.init_container_statuses):
+        ended, waiting = status.state.terminated, status.state.waiting
+        if status.name in sidecars and status.started:
+            continue
+        if ended is not None and ended.exit_code == 0:
+            continue
+        if ended is not None:
+            return f"Init:{_termination_reason(status)}"
+        if waiting is not None and waiting.reason not in ("", "PodInitializing"):
+            return f"Init:{waiting.reason}"
+        return f"Init:{index}/{total}"
+    return ""
+
+
+def pod_state(item: Pod) -> str:
+    """One word for how the pod is, as `kubectl get pods` shows it."""
+    if item.metadata.deletion_timestamp and item.status.phase not in FINAL_PHASES:
+        return "Unknown" if item.status.reason == "NodeLost" else "Terminating"
+    reason = (
+        SCHEDULING_GATED.reason
+        if SCHEDULING_GATED in item.status.conditions
+        else item.status.reason or item.status.phase
+    )
+    return _init_reason(item) or _container_reason(item, reason)
+
+
+def _restarts(item: Pod, now: datetime.datetime) -> str:
+    rows = _running_statuses(item)
+    total = sum(status.restart_count for status in rows)
+    ends = [row.last_state.terminated.finished_at for row in rows if row.last_state.terminated]
+    last = max((end for end in ends if end), default=None)
+    return f"{total} ({age(last, now)} ago)" if total and last else str(total)
+
+
+def _readiness_gates(item: Pod) -> str:
+    gates = [gate.condition_type for gate in item.spec.readiness_gates]
+    if not gates:
+        return "<none>"
+    passed = {row.type for row in item.status.conditions if row.status == "True"}
+    return f"{sum(gate in passed for gate in gates)}/{len(gates)}"
+
+
+def _pod_cells(item: Pod, now: datetime.datetime) -> tuple[object, ...]:
+    ready = sum(row.ready and row.state.running is not None for row in _running_statuses(item))
+    return (
+        item.metadata.name,
+        f"{ready}/{len(item.spec.containers) + len(_sidecar_names(item))}",
+        pod_state(item),
+        _restarts(item, now),
+        age(item.metadata.creation_timestamp, now),
+        none_if_empty(item.status.pod_ip),
+        none_if_empty(item.spec.node_name),
+        none_if_empty(item.status.nominated_node_name),
+        _readiness_gates(item),
+    )
+
+
+def _pod_fields(item: Pod) -> dict[str, str]:
+    return {
+        "spec.nodeName": item.spec.node_name,
+        "spec.restartPolicy": item.spec.restart_policy,
+        "spec.schedulerName": item.spec.scheduler_name,
+        "spec.serviceAccountName": item.spec.service_account_name,
+        "spec.hostNetwork": "true" if item.spec.host_network else "false",
+        "status.phase": item.status.phase,
+        "status.podIP": item.status.pod_ip,
+        "status.podIPs": ",".join(row.ip for row in item.status.pod_ips),
+        "status.nominatedNodeName": item.status.nominated_node_name,
+    }
+
+
+def _pod_spec(item: Pod) -> Any:
+    return item.spec
+
+
+PODS: Resource[Pod] = Resource(
+    type=Pod,
+    plural="pods",
+    singular="pod",
+    namespaced=True,
+    short=("po",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Ready", "How many of its containers are ready to serve."),
+        Column("Status", "Its phase, or what holds it up."),
+        Column("Restarts", "How often its containers were started again, and when last."),
+        AGE,
+        Column("IP", "Its address.", wide=True),
+        Column("Node", "The node it runs on.", wide=True),
+        Column("Nominated Node", "The node that is being cleared for it.", wide=True),
+        Column("Readiness Gates", "How many of its further conditions are met.", wide=True),
+    ),
+    cells=_pod_cells,
+    fields=_pod_fields,
+    on_create=_prepare_pod_for_create,
+    on_update=_prepare_pod_for_update,
+    with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
+    reported=True,
+    spec=_pod_spec,
+    held=lambda item: bool(item.metadata.deletion_grace_period_seconds),
+    more=(
+        stream_subresource("attach", "PodAttachOptions"),
+        Subresource("binding", body=("", "v1", "Binding"), verbs=("create",)),
+        Subresource("eviction", body=("policy", "v1", "Eviction"), verbs=("create",)),
+        Subresource(EPHEMERAL_CONTAINERS, part=lambda new, old: pod.added(old, new)),
+        stream_subresource("exec", "PodExecOptions"),
+        Subresource("log", verbs=("get",), through=True),
+        stream_subresource("portforward", "PodPortForwardOptions"),
+        proxy_subresource("PodProxyOptions"),
+    ),
+)
+
+
+def _pod_address_from_stored(pod: Pod) -> PodAddress:
+    meta = pod.metadata
+    return PodAddress(
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            creation_timestamp=meta.creation_timestamp,
+            deletion_timestamp=meta.deletion_timestamp,
+        ),
+        phase=pod.status.phase,
+        ip=pod.status.pod_ip,
+        host_network=pod.spec.host_network,
+    )
+
+
+def _pod_address_to_stored(item: PodAddress) -> Pod:
+    """As much of it as is seen. Nothing is written in this form."""
+    return Pod(
+        metadata=item.metadata,
+        spec=PodSpec(host_network=item.host_network),
+        status=PodStatus(phase=item.phase, pod_ip=item.ip),
+    )
+
+
+def _pod_address_cells(item: PodAddress, now: datetime.datetime) -> tuple[object, ...]:
+    created = item.metadata.creation_timestamp
+    return item.metadata.name, none_if_empty(item.ip), item.phase, item.host_network, age(created, now)
+
+
+POD_ADDRESSS = Resource(
+    type=PodAddress,
+    plural="podaddresses",
+    singular="podaddress",
+    namespaced=True,
+    columns=(
+        NAME,
+        Column("IP", "The pod's address."),
+        Column("Phase", "Pending, Running, Succeeded, Failed or Unknown."),
+        Column("Host network", "Whether the address is that of its node.", type="boolean"),
+        AGE,
+    ),
+    cells=_pod_address_cells,
+    own_rules=KindRules(),
+    conversion=Version(PODS, _pod_address_from_stored, _pod_address_to_stored),
+    verbs=READ_VERBS,
+    refusal="it is another form of a pod, to be read: write the pod",
+)

@@ -1,0 +1,44 @@
+"""Columns and cells that the tables of many resources share: name, age, durations. Pure."""
+
+from __future__ import annotations
+
+import datetime
+
+from master.resources.metadata import parse_time
+from master.resources.resource import Column
+
+NAME = Column("Name", "Name, unique among objects of this kind in a namespace.", format="name")
+AGE = Column("Age", "Time since the object was created.")
+
+
+def age(text: str | None, now: datetime.datetime) -> str:
+    """How long ago that was, for people."""
+    then = parse_time(text)
+    return "<unknown>" if then is None else duration(int((now - then).total_seconds()))
+
+
+def duration(seconds: int) -> str:
+    """Seconds for people, two units at most: 45s, 5m10s, 3h20m, 2d4h, 1y12d."""
+    if seconds < -1:
+        return "<invalid>"
+    if seconds < 120:
+        return f"{max(seconds, 0)}s"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    years, rest = divmod(days, 365)
+    rows = (
+        (minutes < 10, minutes, "m", seconds % 60, "s"),
+        (hours < 3, minutes, "m", 0, ""),
+        (hours < 8, hours, "h", minutes % 60, "m"),
+        (hours < 48, hours, "h", 0, ""),
+        (days < 8, days, "d", hours % 24, "h"),
+        (years < 2, days, "d", 0, ""),
+        (years < 8, years, "y", rest, "d"),
+        (True, years, "y", 0, ""),
+    )
+    _, whole, unit, part, small = next(row for row in rows if row[0])
+    return f"{whole}{unit}{part}{small}" if part else f"{whole}{unit}"
+
+
+def none_if_empty(text: str) -> str:
+    """The text, or how tables show that there is none."""
+    return text or "<none>"

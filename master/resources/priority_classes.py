@@ -1,0 +1,99 @@
+"""PriorityClass. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from api.meta.schema import FORBIDDEN, FieldError, quoted, unsupported_values
+from api.meta.types import Object, ObjectMeta
+from api.validation.registry import KindRules
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource
+
+PREEMPT_LOWER_PRIORITY, PREEMPT_NEVER = "PreemptLowerPriority", "Never"
+SYSTEM_PREFIX = "system-"
+MAX_USER_PRIORITY = 1_000_000_000
+MIN_PRIORITY = -(1 << 31)
+
+
+class PriorityClass(Object, frozen=True):
+    """Pods that name it have `value` as their priority; with `globalDefault` also those that name none.
+
+    `preemptionPolicy` is PreemptLowerPriority or Never.
+    """
+
+    API_VERSION = "scheduling.k8s.io/v1"
+    KIND = "PriorityClass"
+
+    value: int = 0
+    global_default: bool = False
+    description: str = ""
+    preemption_policy: str | None = None
+
+
+def _system_class(name: str, value: int, description: str) -> PriorityClass:
+    return PriorityClass(
+        metadata=ObjectMeta(name=name), value=value, description=description, preemption_policy=PREEMPT_LOWER_PRIORITY
+    )
+
+
+SYSTEM_CLASSES = (
+    _system_class("system-cluster-critical", 2_000_000_000, "For pods that the cluster needs; they may move."),
+    _system_class("system-node-critical", 2_000_001_000, "For pods that their node needs; they stay."),
+)
+"""The classes that are always there."""
+
+
+def _default_priority_class(item: PriorityClass) -> PriorityClass:
+    return replace(item, preemption_policy=item.preemption_policy or PREEMPT_LOWER_PRIORITY)
+
+
+def _validate_priority_class(item: PriorityClass) -> Iterator[FieldError]:
+    name = item.metadata.name
+    if name.startswith(SYSTEM_PREFIX):
+        known = {row.metadata.name: row.value for row in SYSTEM_CLASSES}
+        if known.get(name) != item.value or item.global_default:
+            why = "priority class names with 'system-' prefix are reserved for system use only"
+            yield FieldError("metadata.name", quoted(name), why, FORBIDDEN)
+    elif item.value > MAX_USER_PRIORITY:
+        why = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
+        yield FieldError("value", quoted(item.value), why, FORBIDDEN)
+    if item.value < MIN_PRIORITY:
+        yield FieldError("value", quoted(item.value), f"must be greater than or equal to {MIN_PRIORITY}")
+    yield from unsupported_values(
+        ("preemptionPolicy", item.preemption_policy or "", (PREEMPT_LOWER_PRIORITY, PREEMPT_NEVER))
+    )
+
+
+def _validate_priority_class_update(old: PriorityClass, new: PriorityClass) -> Iterator[FieldError]:
+    if old.value != new.value:
+        yield FieldError("value", quoted(new.value), "may not be changed in an update.", FORBIDDEN)
+    if old.preemption_policy != new.preemption_policy:
+        yield FieldError("preemptionPolicy", quoted(new.preemption_policy), "field is immutable")
+
+
+def _priority_class_cells(item: PriorityClass, now: datetime.datetime) -> tuple[object, ...]:
+    age_now = age(item.metadata.creation_timestamp, now)
+    return item.metadata.name, item.value, item.global_default, age_now, item.preemption_policy
+
+
+PRIORITY_CLASSES = Resource(
+    type=PriorityClass,
+    plural="priorityclasses",
+    singular="priorityclass",
+    namespaced=False,
+    short=("pc",),
+    columns=(
+        NAME,
+        Column("Value", "The priority of its pods.", "integer"),
+        Column("Global-Default", "Whether pods that name no class are of this one.", "boolean"),
+        AGE,
+        Column("PreemptionPolicy", "Whether its pods may push others aside."),
+    ),
+    cells=_priority_class_cells,
+    spec=lambda item: item.value,
+    own_rules=KindRules(_default_priority_class, _validate_priority_class, _validate_priority_class_update),
+)

@@ -1,0 +1,56 @@
+"""Resource quantities of containers and pods: requests and limits, parsed and summed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from api.core.pod import Container, PodSpec
+from api.core.resources import pod_request
+from api.meta import quantity
+from api.meta.quantity import Quantity
+
+Quantities = Mapping[str, Quantity]
+RawQuantities = Mapping[str, str | int | float]
+ContainerPart = Callable[[Container], RawQuantities]
+
+
+def parse_all(given: RawQuantities) -> dict[str, Quantity]:
+    """The amounts that an object names."""
+    return {name: quantity.read(text) for name, text in given.items()}
+
+
+def format_all(amounts: Quantities) -> dict[str, str | int | float]:
+    """The amounts as an object names them, each in its shortest form."""
+    return {name: str(amount) for name, amount in sorted(amounts.items())}
+
+
+def canonical(given: RawQuantities) -> dict[str, str | int | float]:
+    """The same amounts in their shortest form."""
+    return format_all(parse_all(given))
+
+
+def requests(container: Container) -> RawQuantities:
+    """What a container asks for."""
+    return container.resources.requests
+
+
+def limits(container: Container) -> RawQuantities:
+    """What a container may have at most."""
+    return container.resources.limits
+
+
+def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Quantity]:
+    """What the pod needs together, where init containers run before the others; a container that is silent counts 0."""
+    containers = (*spec.containers, *spec.init_containers)
+    found: dict[str, Quantity] = {}
+    for name in dict.fromkeys(name for one in containers for name in part(one)):
+        rows = [quantity.read(part(one)[name]) for one in containers if name in part(one)]
+        binary = next((row.binary for row in rows if row.milli), False)
+        total = pod_request(spec, lambda one, name=name: quantity.to_milli(part(one).get(name, 0)))  # type: ignore[misc]
+        found[name] = Quantity(total, binary)
+    return found
+
+
+def plus(one: Quantities, other: Quantities) -> dict[str, Quantity]:
+    """The sums of all that is in either."""
+    return {name: one.get(name, Quantity()).plus(other.get(name, Quantity())) for name in (*one, *other)}

@@ -1,0 +1,360 @@
+"""ResourceQuota and LimitRange. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from api.meta import names
+from api.meta.quantity import Quantity
+from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, FieldError, quoted
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
+from master.resources.printing import AGE, NAME, age
+from master.resources.quantities import Quantities, RawQuantities, canonical, parse_all
+from master.resources.resource import Column, Resource
+from master.resources.validation import quantities_at_least_zero
+
+TERMINATING_SCOPE, NOT_TERMINATING_SCOPE = "Terminating", "NotTerminating"
+BEST_EFFORT_SCOPE, NOT_BEST_EFFORT_SCOPE = "BestEffort", "NotBestEffort"
+PRIORITY_CLASS_SCOPE, AFFINITY_SCOPE = "PriorityClass", "CrossNamespacePodAffinity"
+QUOTA_SCOPES = (
+    TERMINATING_SCOPE,
+    NOT_TERMINATING_SCOPE,
+    BEST_EFFORT_SCOPE,
+    NOT_BEST_EFFORT_SCOPE,
+    PRIORITY_CLASS_SCOPE,
+    AFFINITY_SCOPE,
+)
+CONFLICTING_SCOPES = ({BEST_EFFORT_SCOPE, NOT_BEST_EFFORT_SCOPE}, {TERMINATING_SCOPE, NOT_TERMINATING_SCOPE})
+EXISTS_ONLY_SCOPES = (
+    BEST_EFFORT_SCOPE,
+    NOT_BEST_EFFORT_SCOPE,
+    TERMINATING_SCOPE,
+    NOT_TERMINATING_SCOPE,
+    AFFINITY_SCOPE,
+)
+
+INTEGER_RESOURCES = (
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+    "services.loadbalancers",
+)
+"""Resources of which there are whole ones only."""
+
+POD_RESOURCES = (
+    "pods",
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    *(f"{part}.{name}" for part in ("requests", "limits") for name in ("cpu", "memory", "ephemeral-storage")),
+)
+"""Resources that only pods take, so that a quota of them may be for some pods only."""
+
+STANDARD_QUOTA_RESOURCES = frozenset((*INTEGER_RESOURCES, *POD_RESOURCES, "requests.storage"))
+
+
+class ScopedResourceSelectorRequirement(Value, frozen=True):
+    """`operator` is In, NotIn, Exists or DoesNotExist."""
+
+    scope_name: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class ScopeSelector(Value, frozen=True):
+    """All of it must hold."""
+
+    match_expressions: tuple[ScopedResourceSelectorRequirement, ...] = ()
+
+
+class ResourceQuotaSpec(Value, frozen=True):
+    """`hard`: the most of each resource; with scopes only pods count that are in all of them."""
+
+    hard: dict[str, str | int | float] = {}
+    scopes: tuple[str, ...] = ()
+    scope_selector: ScopeSelector | None = None
+
+
+class ResourceQuotaStatus(Value, frozen=True):
+    """`hard` is what holds, `used` what there is of it."""
+
+    hard: dict[str, str | int | float] = {}
+    used: dict[str, str | int | float] = {}
+
+
+class ResourceQuota(Object, frozen=True):
+    """What would take more than this is not made."""
+
+    API_VERSION = "v1"
+    KIND = "ResourceQuota"
+
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+def scope_requirements(spec: ResourceQuotaSpec) -> tuple[ScopedResourceSelectorRequirement, ...]:
+    """Every scope of a quota, as what must hold of a pod."""
+    plain = tuple(ScopedResourceSelectorRequirement(scope_name=name, operator="Exists") for name in spec.scopes)
+    return (*plain, *(spec.scope_selector.match_expressions if spec.scope_selector else ()))
+
+
+def _default_quota(item: ResourceQuota) -> ResourceQuota:
+    return replace(item, spec=replace(item.spec, hard=canonical(item.spec.hard)))
+
+
+def _validate_quota(item: ResourceQuota) -> Iterator[FieldError]:
+    for part, given in (
+        ("spec.hard", item.spec.hard), ("status.hard", item.status.hard), ("status.used", item.status.used)
+    ):  # fmt: skip
+        yield from _validate_hard(part, given)
+    yield from _validate_scopes("spec.scopes", item.spec.scopes, item.spec)
+    if item.spec.scope_selector is not None:
+        rows = item.spec.scope_selector.match_expressions
+        yield from _validate_scopes("spec.scopeSelector.matchExpressions", [row.scope_name for row in rows], item.spec)
+        for row in rows:
+            yield from _validate_scope_selector("spec.scopeSelector.matchExpressions", row)
+
+
+def _validate_hard(path: str, hard: RawQuantities) -> Iterator[FieldError]:
+    for name in hard:
+        if names.label_key(name):
+            yield FieldError(f"{path}[{name}]", quoted(name), names.label_key(name))
+        elif (
+            "/" not in name
+            and name not in STANDARD_QUOTA_RESOURCES
+            and not name.startswith(("hugepages-", "requests.hugepages-"))
+        ):
+            yield FieldError(f"{path}[{name}]", quoted(name), "must be a standard resource for quota")
+    bad = list(quantities_at_least_zero(path, hard))
+    yield from bad
+    if not bad:
+        for name, text in canonical(hard).items():
+            if (name in INTEGER_RESOURCES or name.startswith("count/")) and str(text).endswith("m"):
+                yield FieldError(f"{path}[{name}]", quoted(text), "must be an integer")
+
+
+def _validate_scopes(path: str, found: Iterable[str], spec: ResourceQuotaSpec) -> Iterator[FieldError]:
+    found = tuple(found)
+    for scope in found:
+        if scope not in QUOTA_SCOPES:
+            yield FieldError(path, quoted(found), "unsupported scope")
+        elif any("/" not in name and not _scope_allows(scope, name) for name in spec.hard):
+            yield FieldError(path, quoted(found), "unsupported scope applied to resource")
+    if any(pair <= set(found) for pair in CONFLICTING_SCOPES):
+        yield FieldError(path, quoted(found), "conflicting scopes")
+
+
+def _scope_allows(scope: str, resource: str) -> bool:
+    if scope == BEST_EFFORT_SCOPE:
+        return resource == "pods"
+    return resource in POD_RESOURCES or resource.startswith(("hugepages-", "requests.hugepages-"))
+
+
+def _validate_scope_selector(path: str, row: ScopedResourceSelectorRequirement) -> Iterator[FieldError]:
+    if row.scope_name in EXISTS_ONLY_SCOPES and row.operator != "Exists":
+        why = f"must be 'Exist' only operator when scope is any of {', '.join(EXISTS_ONLY_SCOPES)}"
+        yield FieldError(f"{path}.operator", quoted(row.operator), why)
+    if row.operator in ("In", "NotIn"):
+        if not row.values:
+            why = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+            yield FieldError(f"{path}.values", "[]", why, MISSING)
+    elif row.operator in ("Exists", "DoesNotExist"):
+        if row.values:
+            why = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+            yield FieldError(f"{path}.values", quoted(row.values), why)
+    else:
+        yield FieldError(f"{path}.operator", quoted(row.operator), "not a valid selector operator")
+
+
+def _validate_quota_update(old: ResourceQuota, new: ResourceQuota) -> Iterator[FieldError]:
+    if set(old.spec.scopes) != set(new.spec.scopes):
+        yield FieldError("spec.scopes", quoted(new.spec.scopes), "field is immutable")
+
+
+def _usage_text(item: ResourceQuota, of_limits: bool) -> str:
+    used = item.status.used
+    rows = ((name, hard) for name, hard in sorted(item.status.hard.items()) if name.startswith("limits.") == of_limits)
+    return ", ".join(f"{name}: {used.get(name, 0)}/{hard}" for name, hard in rows)
+
+
+def _quota_cells(item: ResourceQuota, now: datetime.datetime) -> tuple[object, ...]:
+    made = age(item.metadata.creation_timestamp, now)
+    return item.metadata.name, _usage_text(item, of_limits=False), _usage_text(item, of_limits=True), made
+
+
+RESOURCE_QUOTAS = Resource(
+    type=ResourceQuota,
+    plural="resourcequotas",
+    singular="resourcequota",
+    namespaced=True,
+    short=("quota",),
+    columns=(
+        NAME,
+        Column("Request", "What is taken of what may be taken, without limits."),
+        Column("Limit", "What is taken of what the limits may be together."),
+        AGE,
+    ),
+    cells=_quota_cells,
+    on_create=lambda item: replace(item, status=ResourceQuotaStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    own_rules=KindRules(_default_quota, _validate_quota, _validate_quota_update),
+)
+
+CONTAINER_LIMIT, POD_LIMIT, CLAIM_LIMIT = "Container", "Pod", "PersistentVolumeClaim"
+LIMIT_TYPES = (POD_LIMIT, CONTAINER_LIMIT, CLAIM_LIMIT)
+ONE = Quantity(1000)
+
+
+class LimitRangeItem(Value, frozen=True):
+    """`type` is Container, Pod or PersistentVolumeClaim; all others are amounts by the name of the resource.
+
+    `default` are limits and `defaultRequest` requests of containers that name none; `maxLimitRequestRatio` is how
+    many times the request a limit may be.
+    """
+
+    type: str = ""
+    max: dict[str, str | int | float] = {}
+    min: dict[str, str | int | float] = {}
+    default: dict[str, str | int | float] = {}
+    default_request: dict[str, str | int | float] = {}
+    max_limit_request_ratio: dict[str, str | int | float] = {}
+
+
+class LimitRangeSpec(Value, frozen=True):
+    """At most one item of each type."""
+
+    limits: tuple[LimitRangeItem, ...] = ()
+
+
+class LimitRange(Object, frozen=True):
+    """Bounds and defaults for what pods and claims of a project ask for."""
+
+    API_VERSION = "v1"
+    KIND = "LimitRange"
+
+    spec: LimitRangeSpec = LimitRangeSpec()
+
+
+def _default_limit_range(item: LimitRange) -> LimitRange:
+    return replace(item, spec=LimitRangeSpec(limits=tuple(_default_limit(row) for row in item.spec.limits)))
+
+
+def _default_limit(row: LimitRangeItem) -> LimitRangeItem:
+    if row.type == CONTAINER_LIMIT:
+        default = {**row.max, **row.default}
+        row = replace(row, default=default, default_request={**row.min, **default, **row.default_request})
+    return replace(row, **{field: canonical(given) for field, given in _limit_fields(row).items()})
+
+
+def _limit_fields(row: LimitRangeItem) -> dict[str, RawQuantities]:
+    return {
+        "max": row.max,
+        "min": row.min,
+        "default": row.default,
+        "default_request": row.default_request,
+        "max_limit_request_ratio": row.max_limit_request_ratio,
+    }
+
+
+_JSON_NAMES = {"default_request": "defaultRequest", "max_limit_request_ratio": "maxLimitRequestRatio"}
+
+
+def _validate_limit_range(item: LimitRange) -> Iterator[FieldError]:
+    seen: set[str] = set()
+    for number, row in enumerate(item.spec.limits):
+        path = f"spec.limits[{number}]"
+        if row.type not in LIMIT_TYPES and ("/" not in row.type or names.label_key(row.type)):
+            yield FieldError(f"{path}.type", quoted(row.type), "must be a standard limit type or fully qualified")
+        if row.type in seen:
+            yield FieldError(f"{path}.type", quoted(row.type), "must be unique", DUPLICATE)
+        seen.add(row.type)
+        yield from _validate_limit(path, row)
+
+
+def _validate_limit(path: str, row: LimitRangeItem) -> Iterator[FieldError]:
+    bad = False
+    for field, given in _limit_fields(row).items():
+        place = f"{path}.{_JSON_NAMES.get(field, field)}"
+        for problem in (*_validate_resource_names(place, given, row.type), *quantities_at_least_zero(place, given)):
+            bad = True
+            yield problem
+    if row.type == POD_LIMIT:
+        for name, given in (("default", row.default), ("defaultRequest", row.default_request)):
+            if given:
+                yield FieldError(f"{path}.{name}", "given", "may not be specified when `type` is 'Pod'", FORBIDDEN)
+    if row.type == CLAIM_LIMIT and not {"storage"} & {*row.min, *row.max}:
+        why = "either minimum or maximum storage value is required, but neither was provided"
+        yield FieldError(f"{path}.limits", "{}", why, MISSING)
+    if not bad:
+        yield from _validate_limit_order(path, _default_limit(row))
+
+
+def _validate_resource_names(path: str, given: RawQuantities, kind: str) -> Iterator[FieldError]:
+    for name in given:
+        place = f"{path}[{name}]"
+        if names.label_key(name):
+            yield FieldError(place, quoted(name), names.label_key(name))
+        elif kind in (POD_LIMIT, CONTAINER_LIMIT) and "/" not in name and not _is_standard_resource(name):
+            yield FieldError(place, quoted(name), "must be a standard resource for containers")
+
+
+def _is_standard_resource(name: str) -> bool:
+    return name in ("cpu", "memory", "ephemeral-storage") or name.startswith("hugepages-")
+
+
+def _validate_limit_order(path: str, row: LimitRangeItem) -> Iterator[FieldError]:
+    fields = {field: parse_all(given) for field, given in _limit_fields(row).items()}
+    rows = (
+        ("min", "min", "min value", "max", "max value"),
+        ("default_request", "min", "min value", "default_request", "default request value"),
+        ("default_request", "default_request", "default request value", "max", "max value"),
+        ("default_request", "default_request", "default request value", "default", "default limit value"),
+        ("default", "min", "min value", "default", "default value"),
+        ("default", "default", "default value", "max", "max value"),
+    )
+    for name in sorted({name for given in fields.values() for name in given}):
+        for at, low, low_words, high, high_words in rows:
+            less, more = fields[low].get(name), fields[high].get(name)
+            if less is not None and more is not None and less.milli > more.milli:
+                found = quoted(str(fields[at].get(name, less)))
+                why = f"{low_words} {less} is greater than {high_words} {more}"
+                yield FieldError(f"{path}.{_JSON_NAMES.get(at, at)}[{name}]", found, why)
+        yield from _validate_ratio(f"{path}.maxLimitRequestRatio[{name}]", name, fields)
+
+
+def _validate_ratio(path: str, name: str, fields: Mapping[str, Quantities]) -> Iterator[FieldError]:
+    ratio = fields["max_limit_request_ratio"].get(name)
+    if ratio is None:
+        return
+    if ratio.milli < ONE.milli:
+        yield FieldError(path, quoted(str(ratio)), f"ratio {ratio} is less than 1")
+    least, most = fields["min"].get(name), fields["max"].get(name)
+    if least is not None and most is not None and least.milli and ratio.milli * least.milli > most.milli * ONE.milli:
+        yield FieldError(path, quoted(str(ratio)), f"ratio {ratio} is greater than max/min = {most.over(least):.6f}")
+
+
+def _limit_range_cells(item: LimitRange, now: datetime.datetime) -> tuple[object, ...]:
+    del now
+    return item.metadata.name, item.metadata.creation_timestamp
+
+
+LIMIT_RANGES = Resource(
+    type=LimitRange,
+    plural="limitranges",
+    singular="limitrange",
+    namespaced=True,
+    short=("limits",),
+    columns=(NAME, Column("Created At", "When it was made.", "date")),
+    cells=_limit_range_cells,
+    own_rules=KindRules(_default_limit_range, _validate_limit_range),
+)

@@ -1,0 +1,218 @@
+"""Role, ClusterRole, RoleBinding and ClusterRoleBinding. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.selectors import LabelSelector
+from api.meta.types import ATOMIC, Object, Value
+from api.validation.registry import KindRules
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource
+
+RBAC_GROUP = "rbac.authorization.k8s.io"
+
+
+class PolicyRule(Value, frozen=True):
+    """Verbs on resources, or on paths; `*` stands for all."""
+
+    verbs: tuple[str, ...] = ()
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    resource_names: tuple[str, ...] = ()
+    non_resource_urls: tuple[str, ...] = msgspec.field(default=(), name="nonResourceURLs")
+
+
+class Subject(Value, frozen=True):
+    """A User, a Group or a ServiceAccount."""
+
+    kind: str = ""
+    api_group: str = ""
+    name: str = ""
+    namespace: str = ""
+
+
+class RoleRef(Value, frozen=True):
+    """The role that is bound."""
+
+    api_group: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class AggregationRule(Value, frozen=True):
+    """The role is made of others, by their labels."""
+
+    cluster_role_selectors: tuple[LabelSelector, ...] = ()
+
+
+class Role(Object, frozen=True):
+    """What may be done in one project."""
+
+    API_VERSION = f"{RBAC_GROUP}/v1"
+    KIND = "Role"
+
+    rules: tuple[PolicyRule, ...] = ()
+
+
+class ClusterRole(Object, frozen=True):
+    """What may be done in the whole cluster, or in each project where it is bound."""
+
+    API_VERSION = f"{RBAC_GROUP}/v1"
+    KIND = "ClusterRole"
+
+    rules: tuple[PolicyRule, ...] = ()
+    aggregation_rule: AggregationRule | None = None
+
+
+class RoleBinding(Object, frozen=True):
+    """Who has a role in one project."""
+
+    API_VERSION = f"{RBAC_GROUP}/v1"
+    KIND = "RoleBinding"
+
+    subjects: tuple[Subject, ...] = ()
+    role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
+
+
+class ClusterRoleBinding(Object, frozen=True):
+    """Who has a role in the whole cluster."""
+
+    API_VERSION = f"{RBAC_GROUP}/v1"
+    KIND = "ClusterRoleBinding"
+
+    subjects: tuple[Subject, ...] = ()
+    role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
+
+
+def _validate_role(item: Role | ClusterRole) -> Iterator[FieldError]:
+    for number, rule in enumerate(item.rules):
+        path = f"rules[{number}]"
+        if not rule.verbs:
+            yield FieldError(f"{path}.verbs", "[]", "verbs must contain at least one value", MISSING)
+        if rule.non_resource_urls and (rule.resources or rule.api_groups):
+            why = "rules cannot apply to both regular resources and non-resource URLs"
+            yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), why)
+        elif rule.non_resource_urls and isinstance(item, Role):
+            why = "namespaced rules cannot apply to non-resource URLs"
+            yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), why)
+        elif not rule.non_resource_urls:
+            if not rule.api_groups:
+                why = "resource rules must supply at least one api group"
+                yield FieldError(f"{path}.apiGroups", "[]", why, MISSING)
+            if not rule.resources:
+                why = "resource rules must supply at least one resource"
+                yield FieldError(f"{path}.resources", "[]", why, MISSING)
+
+
+def _validate_binding(item: RoleBinding | ClusterRoleBinding) -> Iterator[FieldError]:
+    kinds = ("Role", "ClusterRole") if isinstance(item, RoleBinding) else ("ClusterRole",)
+    reference = item.role_ref
+    if reference.api_group not in ("", RBAC_GROUP):
+        yield FieldError("roleRef.apiGroup", quoted(reference.api_group), f"{RBAC_GROUP} is accepted", NOT_SUPPORTED)
+    if reference.kind not in kinds:
+        yield FieldError("roleRef.kind", quoted(reference.kind), f"{', '.join(kinds)} are accepted", NOT_SUPPORTED)
+    if not reference.name:
+        yield FieldError("roleRef.name", '""', "a name is required", MISSING)
+    for number, subject in enumerate(item.subjects):
+        path = f"subjects[{number}]"
+        if not subject.name:
+            yield FieldError(f"{path}.name", '""', "a name is required", MISSING)
+        if subject.kind not in ("User", "Group", "ServiceAccount"):
+            accepted = "User, Group, ServiceAccount are accepted"
+            yield FieldError(f"{path}.kind", quoted(subject.kind), accepted, NOT_SUPPORTED)
+        if subject.kind == "ServiceAccount" and not subject.namespace and isinstance(item, ClusterRoleBinding):
+            yield FieldError(f"{path}.namespace", '""', "a namespace is required", MISSING)
+
+
+def _default_binding(item: Any) -> Any:
+    subjects = (
+        replace(one, api_group=one.api_group or ("" if one.kind == "ServiceAccount" else RBAC_GROUP))
+        for one in item.subjects
+    )
+    reference = replace(item.role_ref, api_group=item.role_ref.api_group or RBAC_GROUP)
+    return replace(item, subjects=tuple(subjects), role_ref=reference)
+
+
+def _validate_binding_update(old: Any, new: Any) -> Iterator[FieldError]:
+    if old.role_ref != new.role_ref:
+        yield FieldError("roleRef", quoted(new.role_ref), "cannot change roleRef", FORBIDDEN)
+
+
+def _role_cells(item: Role | ClusterRole, now: datetime.datetime) -> tuple[object, ...]:
+    return item.metadata.name, item.metadata.creation_timestamp or age(None, now)
+
+
+def _subjects_text(item: RoleBinding | ClusterRoleBinding, kind: str) -> str:
+    rows = (one for one in item.subjects if one.kind == kind)
+    return ", ".join(f"{one.namespace}/{one.name}" if kind == "ServiceAccount" else one.name for one in rows)
+
+
+def _binding_cells(item: RoleBinding | ClusterRoleBinding, now: datetime.datetime) -> tuple[object, ...]:
+    return (
+        item.metadata.name,
+        f"{item.role_ref.kind}/{item.role_ref.name}",
+        age(item.metadata.creation_timestamp, now),
+        _subjects_text(item, "User"),
+        _subjects_text(item, "Group"),
+        _subjects_text(item, "ServiceAccount"),
+    )
+
+
+_ROLE_COLUMNS = (NAME, Column("Created At", "When it was made.", "date"))
+_BINDING_COLUMNS = (
+    NAME,
+    Column("Role", "The role that is bound."),
+    AGE,
+    Column("Users", "Users who have it.", wide=True),
+    Column("Groups", "Groups that have it.", wide=True),
+    Column("ServiceAccounts", "Service accounts that have it.", wide=True),
+)
+_ROLE_STRATEGY: KindRules[Any] = KindRules(check=_validate_role, name=names.path_segment)
+_BINDING_STRATEGY: KindRules[Any] = KindRules(
+    _default_binding, _validate_binding, _validate_binding_update, name=names.path_segment
+)
+
+ROLES = Resource(
+    type=Role,
+    plural="roles",
+    singular="role",
+    namespaced=True,
+    columns=_ROLE_COLUMNS,
+    cells=_role_cells,
+    own_rules=_ROLE_STRATEGY,
+)
+CLUSTER_ROLES = Resource(
+    type=ClusterRole,
+    plural="clusterroles",
+    singular="clusterrole",
+    namespaced=False,
+    columns=_ROLE_COLUMNS,
+    cells=_role_cells,
+    own_rules=_ROLE_STRATEGY,
+)
+ROLE_BINDINGS = Resource(
+    type=RoleBinding,
+    plural="rolebindings",
+    singular="rolebinding",
+    namespaced=True,
+    columns=_BINDING_COLUMNS,
+    cells=_binding_cells,
+    own_rules=_BINDING_STRATEGY,
+)
+CLUSTER_ROLE_BINDINGS = Resource(
+    type=ClusterRoleBinding,
+    plural="clusterrolebindings",
+    singular="clusterrolebinding",
+    namespaced=False,
+    columns=_BINDING_COLUMNS,
+    cells=_binding_cells,
+    own_rules=_BINDING_STRATEGY,
+)

@@ -1,0 +1,23 @@
+"""The scheme: every resource that the server knows, by path and by kind. Pure."""
+
+from __future__ import annotations
+
+from master.resources import BUILTIN
+from master.resources.metrics import NODE_METRICS, POD_METRICS
+from master.resources.resource import AnyResource
+
+STORED: tuple[AnyResource, ...] = tuple(kind for kind in BUILTIN if kind.conversion is None)
+"""Without those that are another form of one of these."""
+
+COMPUTED: tuple[AnyResource, ...] = (NODE_METRICS, POD_METRICS)
+"""Never kept: made when somebody asks."""
+
+ALL = (*BUILTIN, *COMPUTED)
+BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
+TYPES = tuple(kind.type for kind in STORED)
+BY_KIND = {kind.name: kind for kind in STORED}
+
+
+def find_resource(group: str, plural: str) -> AnyResource | None:
+    """The kind of a resource, whatever its version."""
+    return next((kind for kind in BY_PATH.values() if (kind.group, kind.plural) == (group, plural)), None)

@@ -1,0 +1,377 @@
+"""Service, Endpoints, EndpointSlice (v1 and v1beta1) and ServiceCIDR. Pure.
+
+Components of Kubernetes before 1.21 use EndpointSlice of discovery.k8s.io/v1beta1.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from api.core import endpoints as newer
+from api.core.endpoints import EndpointConditions, Endpoints, EndpointSlice, SlicePort
+from api.core.services import (
+    CLUSTER_IP,
+    EXTERNAL_NAME,
+    LOAD_BALANCER,
+    LOCAL,
+    NODE_PORT,
+    LoadBalancerStatus,
+    Service,
+    ServicePort,
+    ServiceStatus,
+    has_health_port,
+    has_node_ports,
+    is_open,
+)
+from api.meta.schema import MISSING, FieldError
+from api.meta.types import Object, ObjectReference, StatusCondition, Value, merge_keys
+from api.validation.registry import KindRules
+from api.validation.services import check_slice, immutable_slice
+from master.resources.network_policies import validate_network
+from master.resources.printing import AGE, NAME, age, none_if_empty
+from master.resources.resource import VERBS, Column, Resource, Version, proxy_subresource
+from master.resources.validation import immutable
+
+
+def _external_addresses(item: Service) -> str:
+    spec = item.spec
+    given = [row.ip or row.hostname for row in item.status.load_balancer.ingress]
+    if spec.type == EXTERNAL_NAME:
+        return spec.external_name
+    found = ",".join([*given, *spec.external_ips])
+    return found or ("<pending>" if spec.type == LOAD_BALANCER else "<none>")
+
+
+def _port_text(port: ServicePort) -> str:
+    return f"{port.port}:{port.node_port}/{port.protocol}" if port.node_port else f"{port.port}/{port.protocol}"
+
+
+def _service_cells(item: Service, now: datetime.datetime) -> tuple[object, ...]:
+    spec = item.spec
+    return (
+        item.metadata.name,
+        spec.type,
+        none_if_empty(spec.cluster_ip),
+        _external_addresses(item),
+        none_if_empty(",".join(map(_port_text, spec.ports))),
+        age(item.metadata.creation_timestamp, now),
+        none_if_empty(",".join(f"{key}={value}" for key, value in sorted(spec.selector.items()))),
+    )
+
+
+def _prepare_service_for_update(new: Service, old: Service) -> Service:
+    """What the master has given stays, where the new object leaves it out and may still have it."""
+    spec = new.spec
+    if not spec.cluster_ip and EXTERNAL_NAME not in (spec.type, old.spec.type):
+        kept = old.spec.cluster_ip
+        spec = replace(spec, cluster_ip=kept, cluster_ips=(kept,) if kept else ())
+    if has_node_ports(old) and has_node_ports(new):
+        spec = replace(spec, ports=_keep_node_ports(spec.ports, old.spec.ports))
+    if has_health_port(old.spec) and has_health_port(spec):
+        spec = replace(spec, health_check_node_port=spec.health_check_node_port or old.spec.health_check_node_port)
+    status = old.status
+    if spec.type != LOAD_BALANCER:
+        status = replace(status, load_balancer=LoadBalancerStatus())
+    return replace(new, spec=spec, status=status)
+
+
+def _keep_node_ports(ports: tuple[ServicePort, ...], old: tuple[ServicePort, ...]) -> tuple[ServicePort, ...]:
+    """A port that says no node port keeps that which the port of its name had, unless another one has it now."""
+    had = {port.name: port.node_port for port in old}
+    taken = {(port.node_port, port.protocol) for port in ports}
+    found = []
+    for port in ports:
+        kept = (had.get(port.name, 0), port.protocol)
+        if not port.node_port and kept not in taken:
+            taken.add(kept)
+            port = replace(port, node_port=kept[0])  # noqa: PLW2901 the same port with its number
+        found.append(port)
+    return tuple(found)
+
+
+_WITH_CLUSTER_IP = (CLUSTER_IP, NODE_PORT, LOAD_BALANCER)
+_TYPES_WITH_FIELD = {
+    "clusterIP": _WITH_CLUSTER_IP,
+    "clusterIPs": _WITH_CLUSTER_IP,
+    "ipFamilies": _WITH_CLUSTER_IP,
+    "ipFamilyPolicy": _WITH_CLUSTER_IP,
+    "allocateLoadBalancerNodePorts": (LOAD_BALANCER,),
+    "loadBalancerClass": (LOAD_BALANCER,),
+}
+"""Which types of services have a field that the master fills in."""
+
+_EXTERNAL_TRAFFIC_POLICY, _HEALTH_CHECK_NODE_PORT = "externalTrafficPolicy", "healthCheckNodePort"
+
+
+def _normalize_service_update(document: Any, old: Service) -> Any:
+    """The document without what only another type has, where the client left that as it was."""
+    spec = document.get("spec") if isinstance(document, dict) else None
+    if not isinstance(spec, dict):
+        return document
+    spec, was = dict(spec), msgspec.json.decode(msgspec.json.encode(old.spec))
+    if spec.get("clusterIPs") == was.get("clusterIPs") and spec.get("clusterIP") != was.get("clusterIP"):
+        spec["clusterIPs"] = [spec["clusterIP"]] if spec.get("clusterIP") else []
+    kind = spec.get("type") or CLUSTER_IP
+    for name, types in _TYPES_WITH_FIELD.items():
+        if old.spec.type in types and kind not in types and spec.get(name) == was.get(name):
+            spec.pop(name, None)
+    is_outside = kind in (NODE_PORT, LOAD_BALANCER) or (kind == CLUSTER_IP and spec.get("externalIPs"))
+    if is_open(old.spec) and not is_outside and spec.get(_EXTERNAL_TRAFFIC_POLICY) == was.get(_EXTERNAL_TRAFFIC_POLICY):
+        spec.pop(_EXTERNAL_TRAFFIC_POLICY, None)
+    has_health = kind == LOAD_BALANCER and spec.get(_EXTERNAL_TRAFFIC_POLICY) == LOCAL
+    if (
+        has_health_port(old.spec)
+        and not has_health
+        and spec.get(_HEALTH_CHECK_NODE_PORT) == was.get(_HEALTH_CHECK_NODE_PORT)
+    ):
+        spec.pop(_HEALTH_CHECK_NODE_PORT, None)
+    opens = kind == NODE_PORT or (kind == LOAD_BALANCER and spec.get("allocateLoadBalancerNodePorts") is not False)
+    if has_node_ports(old) and not opens and _node_ports(spec) == _node_ports(was):
+        spec["ports"] = [
+            {key: value for key, value in port.items() if key != "nodePort"} if isinstance(port, dict) else port
+            for port in spec["ports"]
+        ]
+    return {**document, "spec": spec}
+
+
+def _node_ports(spec: Mapping[str, Any]) -> list[Any]:
+    ports = spec.get("ports")
+    found = [port.get("nodePort") for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
+    return [number for number in found if number]
+
+
+SERVICES: Resource[Service] = Resource(
+    type=Service,
+    plural="services",
+    singular="service",
+    namespaced=True,
+    short=("svc",),
+    categories=("all",),
+    columns=(
+        NAME,
+        Column("Type", "ClusterIP, NodePort, LoadBalancer or ExternalName."),
+        Column("Cluster-IP", "Its address inside the cluster."),
+        Column("External-IP", "Its addresses outside."),
+        Column("Port(s)", "Its ports; behind a colon those of the nodes."),
+        AGE,
+        Column("Selector", "Which pods it leads to.", wide=True),
+    ),
+    cells=_service_cells,
+    fields=lambda item: {"spec.clusterIP": item.spec.cluster_ip, "spec.type": item.spec.type},
+    on_create=lambda item: replace(item, status=ServiceStatus()),
+    on_update=_prepare_service_for_update,
+    settled=_normalize_service_update,
+    with_status=lambda new, old: replace(old, status=new.status),
+    more=(proxy_subresource("ServiceProxyOptions"),),
+)
+
+MAX_SUBSETS_SHOWN = 3
+
+
+def _endpoints_cells(item: Endpoints, now: datetime.datetime) -> tuple[object, ...]:
+    found = [
+        f"{address.ip}:{port.port}" if port is not None else address.ip
+        for subset in item.subsets
+        for port in (subset.ports or (None,))
+        for address in subset.addresses
+    ]
+    more = f" + {len(found) - MAX_SUBSETS_SHOWN} more..." if len(found) > MAX_SUBSETS_SHOWN else ""
+    shown = none_if_empty(",".join(found[:MAX_SUBSETS_SHOWN])) + more
+    return item.metadata.name, shown, age(item.metadata.creation_timestamp, now)
+
+
+ENDPOINTS = Resource(
+    type=Endpoints,
+    plural="endpoints",
+    singular="endpoints",
+    namespaced=True,
+    short=("ep",),
+    columns=(NAME, Column("Endpoints", "The first addresses, with their ports."), AGE),
+    cells=_endpoints_cells,
+)
+
+MAX_ENDPOINTS_SHOWN = 3
+
+
+def _shortened_list(found: list[str]) -> str:
+    more = f" + {len(found) - MAX_ENDPOINTS_SHOWN} more..." if len(found) > MAX_ENDPOINTS_SHOWN else ""
+    return (",".join(found[:MAX_ENDPOINTS_SHOWN]) or "<unset>") + more
+
+
+def _endpoint_slice_cells(item: EndpointSlice, now: datetime.datetime) -> tuple[object, ...]:
+    return (
+        item.metadata.name,
+        item.address_type,
+        _shortened_list([str(port.port or "*") for port in item.ports]),
+        _shortened_list([address for row in item.endpoints for address in row.addresses]),
+        age(item.metadata.creation_timestamp, now),
+    )
+
+
+ENDPOINT_SLICES = Resource(
+    type=EndpointSlice,
+    plural="endpointslices",
+    singular="endpointslice",
+    namespaced=True,
+    columns=(
+        NAME,
+        Column("AddressType", "IPv4, IPv6 or FQDN."),
+        Column("Ports", "The ports that are open at every address."),
+        Column("Endpoints", "The first addresses."),
+        AGE,
+    ),
+    cells=_endpoint_slice_cells,
+    spec=lambda item: (item.endpoints, item.ports),
+)
+
+HOSTNAME_LABEL, ZONE_LABEL = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+"""Keys of `topology` for what later forms have fields for."""
+
+
+class EndpointV1beta1(Value, frozen=True):
+    """One of the addresses; `topology` says where it is, by labels of its node."""
+
+    addresses: tuple[str, ...] = ()
+    conditions: EndpointConditions = EndpointConditions()
+    hostname: str | None = None
+    target_ref: ObjectReference | None = None
+    topology: dict[str, str] = {}
+    node_name: str | None = None
+
+
+class EndpointSliceV1beta1(Object, frozen=True):
+    """Some of the endpoints of the service that its label names."""
+
+    API_VERSION = "discovery.k8s.io/v1beta1"
+    KIND = "EndpointSlice"
+
+    address_type: str = ""
+    endpoints: tuple[EndpointV1beta1, ...] = ()
+    ports: tuple[SlicePort, ...] = ()
+
+
+def _endpoint_to_v1beta1(row: newer.Endpoint) -> EndpointV1beta1:
+    places = {HOSTNAME_LABEL: row.node_name, ZONE_LABEL: row.zone}
+    return EndpointV1beta1(
+        addresses=row.addresses,
+        conditions=row.conditions,
+        hostname=row.hostname,
+        target_ref=row.target_ref,
+        topology=row.deprecated_topology | {key: value for key, value in places.items() if value is not None},
+        node_name=row.node_name,
+    )
+
+
+def _endpoint_from_v1beta1(row: EndpointV1beta1) -> newer.Endpoint:
+    host = row.topology.get(HOSTNAME_LABEL)
+    return newer.Endpoint(
+        addresses=row.addresses,
+        conditions=row.conditions,
+        hostname=row.hostname,
+        node_name=host if row.node_name is None else row.node_name,
+        zone=row.topology.get(ZONE_LABEL),
+        target_ref=row.target_ref,
+        deprecated_topology={
+            key: value for key, value in row.topology.items() if key not in (HOSTNAME_LABEL, ZONE_LABEL)
+        },
+    )
+
+
+def _endpoint_slice_v1beta1_from_stored(item: newer.EndpointSlice) -> EndpointSliceV1beta1:
+    rows = tuple(_endpoint_to_v1beta1(row) for row in item.endpoints)
+    return EndpointSliceV1beta1(
+        metadata=item.metadata, address_type=item.address_type, endpoints=rows, ports=item.ports
+    )
+
+
+def _endpoint_slice_v1beta1_to_stored(item: EndpointSliceV1beta1) -> newer.EndpointSlice:
+    rows = tuple(_endpoint_from_v1beta1(row) for row in item.endpoints)
+    return newer.EndpointSlice(metadata=item.metadata, address_type=item.address_type, endpoints=rows, ports=item.ports)
+
+
+def _validate_endpoint_slice_v1beta1(item: EndpointSliceV1beta1) -> Iterator[FieldError]:
+    yield from check_slice(_endpoint_slice_v1beta1_to_stored(item))
+
+
+def _validate_endpoint_slice_v1beta1_update(
+    old: EndpointSliceV1beta1, new: EndpointSliceV1beta1
+) -> Iterator[FieldError]:
+    yield from immutable_slice(_endpoint_slice_v1beta1_to_stored(old), _endpoint_slice_v1beta1_to_stored(new))
+
+
+def _default_endpoint_slice_v1beta1(item: EndpointSliceV1beta1) -> EndpointSliceV1beta1:
+    return replace(item, ports=ENDPOINT_SLICES.rules.default(_endpoint_slice_v1beta1_to_stored(item)).ports)
+
+
+ENDPOINT_SLICES_V1BETA1 = Resource(
+    type=EndpointSliceV1beta1,
+    plural=ENDPOINT_SLICES.plural,
+    singular=ENDPOINT_SLICES.singular,
+    namespaced=True,
+    columns=ENDPOINT_SLICES.columns,
+    cells=lambda item, now: ENDPOINT_SLICES.cells(_endpoint_slice_v1beta1_to_stored(item), now),
+    spec=lambda item: (item.endpoints, item.ports),
+    own_rules=KindRules(
+        default=_default_endpoint_slice_v1beta1,
+        check=_validate_endpoint_slice_v1beta1,
+        immutable=_validate_endpoint_slice_v1beta1_update,
+    ),
+    conversion=Version(ENDPOINT_SLICES, _endpoint_slice_v1beta1_from_stored, _endpoint_slice_v1beta1_to_stored),
+)
+
+
+class ServiceCIDRSpec(Value, frozen=True):
+    """The networks."""
+
+    cidrs: tuple[str, ...] = ()
+
+
+class ServiceCIDRStatus(Value, frozen=True):
+    """Written by a controller."""
+
+    conditions: Annotated[tuple[StatusCondition, ...], merge_keys("type")] = ()
+
+
+class ServiceCIDR(Object, frozen=True):
+    """The network of the addresses of services. The master makes the one there is, from its settings."""
+
+    API_VERSION = "networking.k8s.io/v1"
+    KIND = "ServiceCIDR"
+
+    spec: ServiceCIDRSpec = ServiceCIDRSpec()
+    status: ServiceCIDRStatus = ServiceCIDRStatus()
+
+
+def _validate_service_cidr(item: ServiceCIDR) -> Iterator[FieldError]:
+    if not item.spec.cidrs:
+        yield FieldError("spec.cidrs", "[]", "a network is required", MISSING)
+    for number, text in enumerate(item.spec.cidrs):
+        yield from validate_network(f"spec.cidrs[{number}]", text)
+
+
+def _service_cidr_cells(item: ServiceCIDR, now: datetime.datetime) -> tuple[object, ...]:
+    return item.metadata.name, ",".join(item.spec.cidrs), age(item.metadata.creation_timestamp, now)
+
+
+SERVICE_CIDRS = Resource(
+    type=ServiceCIDR,
+    plural="servicecidrs",
+    singular="servicecidr",
+    namespaced=False,
+    columns=(NAME, Column("CIDRs", "The networks."), AGE),
+    cells=_service_cidr_cells,
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    own_rules=KindRules(
+        check=_validate_service_cidr,
+        immutable=lambda old, new: immutable(("spec.cidrs", old.spec.cidrs, new.spec.cidrs)),
+    ),
+    verbs=tuple(verb for verb in VERBS if verb != "create"),
+    refusal="the addresses of services come from one network, the master's setting serviceNetwork",
+)

@@ -1,0 +1,315 @@
+"""StatefulSet and ControllerRevision. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+
+from api.core.pod import PodSpec
+from api.core.storage import PENDING, PersistentVolumeClaim, defaulted_claim
+from api.core.volumes import PersistentVolumeClaimVolumeSource, Volume
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, without_nulls
+from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.types import Condition, Json, Object, Value, merge_keys
+from api.validation.registry import KindRules
+from master.resources.pod_template import (
+    TEMPLATE_COLUMNS,
+    PodTemplateSpec,
+    default_template,
+    template_cells,
+    validate_replicas,
+    validate_required_selector,
+    validate_template,
+)
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource, Scale
+from master.resources.validation import immutable, minimum
+
+ROLLING_UPDATE, ON_DELETE = "RollingUpdate", "OnDelete"
+ORDERED, PARALLEL = "OrderedReady", "Parallel"
+RETAIN, DELETE = "Retain", "Delete"
+DEFAULT_HISTORY_LIMIT = 10
+MAX_SET_NAME_LENGTH, MAX_ORDINAL = 52, (1 << 31) - 1
+MUTABLE_FIELDS = (
+    "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', "
+    "'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"
+)
+
+
+class RollingUpdateStatefulSetStrategy(Value, frozen=True):
+    """Pods with a number below `partition` keep the old template."""
+
+    partition: int | None = None
+
+
+class StatefulSetUpdateStrategy(Value, frozen=True):
+    """`type` is RollingUpdate, or OnDelete: a pod is replaced by one of the new template when somebody deletes it."""
+
+    type: str = ""
+    rolling_update: RollingUpdateStatefulSetStrategy | None = None
+
+
+class StatefulSetPersistentVolumeClaimRetentionPolicy(Value, frozen=True):
+    """What becomes of claims whose set is deleted, or whose pod is no longer wished for: Retain or Delete."""
+
+    when_deleted: str = ""
+    when_scaled: str = ""
+
+
+class StatefulSetOrdinals(Value, frozen=True):
+    """The number of the first pod."""
+
+    start: int = 0
+
+
+class StatefulSetSpec(Value, frozen=True):
+    """Pods are named after the set and a number; of each of `volume_claim_templates` every one has a claim of its own.
+
+    `pod_management_policy` is OrderedReady, one after the other, or Parallel. `service_name` is the headless service by
+    which the pods have names.
+    """
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+    volume_claim_templates: tuple[PersistentVolumeClaim, ...] = ()
+    service_name: str = ""
+    pod_management_policy: str = ""
+    update_strategy: StatefulSetUpdateStrategy = StatefulSetUpdateStrategy()
+    revision_history_limit: int | None = None
+    min_ready_seconds: int = 0
+    persistent_volume_claim_retention_policy: StatefulSetPersistentVolumeClaimRetentionPolicy = (
+        StatefulSetPersistentVolumeClaimRetentionPolicy()
+    )
+    ordinals: StatefulSetOrdinals | None = None
+
+
+class StatefulSetStatus(Value, frozen=True, omit_defaults=False):
+    """How many pods there are, are ready, available, and of the template before and after a change."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    ready_replicas: int = 0
+    current_replicas: int = 0
+    updated_replicas: int = 0
+    current_revision: str = ""
+    update_revision: str = ""
+    collision_count: int = 0
+    conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
+    available_replicas: int = 0
+
+
+class StatefulSet(Object, frozen=True):
+    """Keeps `replicas` pods, each with a number that is its own for good."""
+
+    API_VERSION = "apps/v1"
+    KIND = "StatefulSet"
+
+    spec: StatefulSetSpec = StatefulSetSpec()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+
+def with_claims(spec: PodSpec, claims: Iterable[tuple[str, str]]) -> PodSpec:
+    """With a volume for each (name of a template, name of its claim), in place of a volume of that name."""
+    own = dict(claims)
+    volumes = (
+        Volume(name=name, persistent_volume_claim=PersistentVolumeClaimVolumeSource(claim_name=claim))
+        for name, claim in own.items()
+    )
+    return replace(spec, volumes=(*volumes, *(volume for volume in spec.volumes if volume.name not in own)))
+
+
+# --- what the server fills in -----------------------------------------------------------------------------------------
+
+
+def _default_stateful_set(item: StatefulSet) -> StatefulSet:
+    spec = item.spec
+    strategy = replace(spec.update_strategy, type=spec.update_strategy.type or ROLLING_UPDATE)
+    if strategy.type == ROLLING_UPDATE:
+        rolling = strategy.rolling_update or RollingUpdateStatefulSetStrategy()
+        strategy = replace(strategy, rolling_update=replace(rolling, partition=rolling.partition or 0))
+    retention = spec.persistent_volume_claim_retention_policy
+    spec = replace(
+        spec,
+        replicas=1 if spec.replicas is None else spec.replicas,
+        template=default_template(spec.template),
+        volume_claim_templates=tuple(map(_default_claim_template, spec.volume_claim_templates)),
+        pod_management_policy=spec.pod_management_policy or ORDERED,
+        update_strategy=strategy,
+        revision_history_limit=DEFAULT_HISTORY_LIMIT
+        if spec.revision_history_limit is None
+        else spec.revision_history_limit,
+        persistent_volume_claim_retention_policy=StatefulSetPersistentVolumeClaimRetentionPolicy(
+            when_deleted=retention.when_deleted or RETAIN, when_scaled=retention.when_scaled or RETAIN
+        ),
+    )
+    return replace(item, spec=spec)
+
+
+def _default_claim_template(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    full = defaulted_claim(claim)
+    status = replace(full.status, phase=full.status.phase or PENDING)
+    return replace(full, api_version=full.API_VERSION, kind=full.KIND, status=status)
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def _validate_stateful_set(item: StatefulSet) -> Iterator[FieldError]:
+    spec = item.spec
+    yield from validate_replicas(spec.replicas)
+    yield from validate_required_selector(spec.selector)
+    bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
+    yield from bad
+    claims = [(claim.metadata.name, "claim") for claim in spec.volume_claim_templates]
+    template = replace(spec.template, spec=with_claims(spec.template.spec, claims))
+    yield from validate_template(template, None if bad else spec.selector)
+    for number, (name, _) in enumerate(claims):
+        if names.dns_label(name):
+            yield FieldError(f"spec.volumeClaimTemplates[{number}].metadata.name", quoted(name), names.dns_label(name))
+    yield from _validate_name_length(item)
+    start = spec.ordinals.start if spec.ordinals is not None else None
+    partition = spec.update_strategy.rolling_update.partition if spec.update_strategy.rolling_update else None
+    yield from minimum(
+        ("spec.minReadySeconds", spec.min_ready_seconds, 0),
+        ("spec.revisionHistoryLimit", spec.revision_history_limit, 0),
+        ("spec.ordinals.start", start, 0),
+        ("spec.updateStrategy.rollingUpdate.partition", partition, 0),
+    )
+    yield from _validate_choices(spec)
+
+
+def _validate_name_length(item: StatefulSet) -> Iterator[FieldError]:
+    """Its pods and their hosts are named after it, and their revision is the value of a label."""
+    name, spec = item.metadata.name, item.spec
+    start = spec.ordinals.start if spec.ordinals is not None else 0
+    if start > MAX_ORDINAL or (spec.replicas or 0) > MAX_ORDINAL - start:
+        yield FieldError("spec.replicas", quoted(spec.replicas), f"the numbers of pods end at {MAX_ORDINAL}")
+    elif name and (len(name) > MAX_SET_NAME_LENGTH or names.dns_label(name)):
+        accepted = f"a DNS label of no more than {MAX_SET_NAME_LENGTH} characters is accepted: hosts are named after it"
+        yield FieldError("metadata.name", quoted(name), accepted)
+
+
+def _validate_choices(spec: StatefulSetSpec) -> Iterator[FieldError]:
+    retention = spec.persistent_volume_claim_retention_policy
+    path = "spec.persistentVolumeClaimRetentionPolicy"
+    for place, value, accepted in (
+        ("spec.podManagementPolicy", spec.pod_management_policy, (ORDERED, PARALLEL)),
+        ("spec.updateStrategy.type", spec.update_strategy.type, (ROLLING_UPDATE, ON_DELETE)),
+        (f"{path}.whenDeleted", retention.when_deleted, (RETAIN, DELETE)),
+        (f"{path}.whenScaled", retention.when_scaled, (RETAIN, DELETE)),
+    ):
+        if value not in ("", *accepted):
+            yield FieldError(place, quoted(value), f"{' and '.join(accepted)} are accepted", NOT_SUPPORTED)
+    if spec.update_strategy.type == ON_DELETE and spec.update_strategy.rolling_update is not None:
+        why = f"only allowed for updateStrategy '{ROLLING_UPDATE}'"
+        yield FieldError("spec.updateStrategy.rollingUpdate", "given", why)
+
+
+def _validate_stateful_set_update(old: StatefulSet, new: StatefulSet) -> Iterator[FieldError]:
+    if _immutable_part(old.spec) != _immutable_part(new.spec):
+        yield FieldError("spec", "changed", MUTABLE_FIELDS, FORBIDDEN)
+
+
+def _immutable_part(spec: StatefulSetSpec) -> StatefulSetSpec:
+    """The part that never changes."""
+    return StatefulSetSpec(
+        selector=spec.selector,
+        volume_claim_templates=spec.volume_claim_templates,
+        service_name=spec.service_name,
+        pod_management_policy=spec.pod_management_policy,
+    )
+
+
+# --- how it is shown --------------------------------------------------------------------------------------------------
+
+
+def _stateful_set_cells(item: StatefulSet, now: datetime.datetime) -> tuple[object, ...]:
+    containers, images, _ = template_cells(item.spec.template, "")
+    return (
+        item.metadata.name,
+        f"{item.status.ready_replicas}/{item.spec.replicas or 0}",
+        age(item.metadata.creation_timestamp, now),
+        containers,
+        images,
+    )
+
+
+STATEFUL_SETS = Resource(
+    type=StatefulSet,
+    plural="statefulsets",
+    singular="statefulset",
+    namespaced=True,
+    short=("sts",),
+    categories=("all",),
+    columns=(NAME, Column("Ready", "How many pods are ready, of how many."), AGE, *TEMPLATE_COLUMNS[:2]),
+    cells=_stateful_set_cells,
+    on_create=lambda item: replace(item, status=StatefulSetStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    spec=lambda item: item.spec,
+    scaling=Scale(
+        replicas=lambda item: item.spec.replicas or 0,
+        current=lambda item: item.status.replicas,
+        selector=lambda item: shown_selector(item.spec.selector),
+        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+    ),
+    own_rules=KindRules(
+        default=_default_stateful_set, check=_validate_stateful_set, immutable=_validate_stateful_set_update
+    ),
+)
+
+
+class ControllerRevision(Object, frozen=True):
+    """`data` is the state, in a form that its controller knows; a later one has a higher `revision`."""
+
+    API_VERSION = "apps/v1"
+    KIND = "ControllerRevision"
+
+    data: Json = None
+    revision: int = 0
+
+
+def _validate_controller_revision(item: ControllerRevision) -> Iterator[FieldError]:
+    if item.data is None:
+        yield FieldError("data", "null", "data is mandatory", MISSING)
+    elif not isinstance(item.data, dict):
+        yield FieldError("data", "given", "an object is accepted")
+    yield from minimum(("revision", item.revision, 0))
+
+
+def _prepare_controller_revision_for_update(new: ControllerRevision, old: ControllerRevision) -> ControllerRevision:
+    """Clients send no nulls, of which its data may have some."""
+    return replace(new, data=old.data) if without_nulls(new.data) == without_nulls(old.data) else new
+
+
+def _controller_revision_cells(item: ControllerRevision, now: datetime.datetime) -> tuple[object, ...]:
+    owner = next((row for row in item.metadata.owner_references if row.controller), None)
+    name = "<none>"
+    if owner is not None:
+        group = owner.api_version.rpartition("/")[0]
+        name = f"{owner.kind}{'.' if group else ''}{group}".lower() + f"/{owner.name}"
+    return item.metadata.name, name, item.revision, age(item.metadata.creation_timestamp, now)
+
+
+CONTROLLER_REVISIONS = Resource(
+    type=ControllerRevision,
+    plural="controllerrevisions",
+    singular="controllerrevision",
+    namespaced=True,
+    columns=(
+        NAME,
+        Column("Controller", "Whose state it is."),
+        Column("Revision", "Its number among the states of its owner."),
+        AGE,
+    ),
+    cells=_controller_revision_cells,
+    on_update=_prepare_controller_revision_for_update,
+    own_rules=KindRules(
+        check=_validate_controller_revision, immutable=lambda old, new: immutable(("data", old.data, new.data))
+    ),
+)

@@ -1,0 +1,106 @@
+"""VolumeAttachment: a volume that is to be at a node. Kept and served. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from msgspec.structs import asdict, replace
+
+from api.core.storage import PersistentVolumeSpec
+from api.meta import names
+from api.meta.schema import FieldError
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource
+from master.resources.validation import exactly_one, immutable, required
+from master.resources.volumes import driver_name_problem
+
+
+class VolumeAttachmentSource(Value, frozen=True):
+    """Exactly one of the two is set."""
+
+    persistent_volume_name: str | None = None
+    inline_volume_spec: PersistentVolumeSpec | None = None
+
+
+class VolumeAttachmentSpec(Value, frozen=True):
+    """`attacher` is the driver."""
+
+    attacher: str = ""
+    source: VolumeAttachmentSource = VolumeAttachmentSource()
+    node_name: str = ""
+
+
+class VolumeError(Value, frozen=True):
+    """What went wrong, and when."""
+
+    time: str | None = None
+    message: str = ""
+    error_code: int | None = None
+
+
+class VolumeAttachmentStatus(Value, frozen=True, omit_defaults=False):
+    """Written by the driver."""
+
+    attached: bool = False
+    attachment_metadata: dict[str, str] = {}
+    attach_error: VolumeError | None = None
+    detach_error: VolumeError | None = None
+
+
+class VolumeAttachment(Object, frozen=True):
+    """A volume that is to be at a node, and whether it is."""
+
+    API_VERSION = "storage.k8s.io/v1"
+    KIND = "VolumeAttachment"
+
+    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
+    status: VolumeAttachmentStatus = VolumeAttachmentStatus()
+
+
+def _validate_volume_attachment(item: VolumeAttachment) -> Iterator[FieldError]:
+    spec = item.spec
+    yield from required("spec.attacher", spec.attacher, driver_name_problem)
+    yield from required("spec.nodeName", spec.node_name, names.dns_subdomain)
+    source = asdict(spec.source)
+    fields = {"persistentVolumeName": source["persistent_volume_name"]}
+    yield from exactly_one("spec.source", fields | {"inlineVolumeSpec": source["inline_volume_spec"]})
+    if spec.source.persistent_volume_name is not None:
+        name = spec.source.persistent_volume_name
+        yield from required("spec.source.persistentVolumeName", name, names.dns_subdomain)
+
+
+def _volume_attachment_cells(item: VolumeAttachment, now: datetime.datetime) -> tuple[object, ...]:
+    return (
+        item.metadata.name,
+        item.spec.attacher,
+        item.spec.source.persistent_volume_name or "",
+        item.spec.node_name,
+        item.status.attached,
+        age(item.metadata.creation_timestamp, now),
+    )
+
+
+VOLUME_ATTACHMENTS = Resource(
+    type=VolumeAttachment,
+    plural="volumeattachments",
+    singular="volumeattachment",
+    namespaced=False,
+    columns=(
+        NAME,
+        Column("Attacher", "The driver.", format="name"),
+        Column("PV", "The volume."),
+        Column("Node", "The node where it is to be."),
+        Column("Attached", "Whether it is there.", "boolean"),
+        AGE,
+    ),
+    cells=_volume_attachment_cells,
+    on_create=lambda item: replace(item, status=VolumeAttachmentStatus()),
+    on_update=lambda new, old: replace(new, status=old.status),
+    with_status=lambda new, old: replace(old, status=new.status),
+    own_rules=KindRules(
+        check=_validate_volume_attachment, immutable=lambda old, new: immutable(("spec", old.spec, new.spec))
+    ),
+)

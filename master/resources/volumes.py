@@ -1,0 +1,308 @@
+"""PersistentVolume, PersistentVolumeClaim, StorageClass and VolumeAttributesClass. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from api.core.storage import (
+    ACCESS_MODES,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimStatus,
+    PersistentVolumeStatus,
+)
+from api.meta import names
+from api.meta.schema import FORBIDDEN, MISSING, FieldError, duplicate_values, quoted, unsupported_values
+from api.meta.types import Object, Value
+from api.validation.registry import KindRules
+from master.resources.metadata import with_metadata
+from master.resources.printing import AGE, NAME, age
+from master.resources.resource import Column, Resource
+from master.resources.validation import immutable, max_items, required
+
+VOLUME_FINALIZER = "kubernetes.io/pv-protection"
+"""Keeps what is being deleted as long as it is in use."""
+
+
+def access_modes_text(names: tuple[str, ...]) -> str:
+    """Access modes in the short form of tables."""
+    return ",".join(ACCESS_MODES.get(name, name) for name in names)
+
+
+def unset_if_empty(text: str | None) -> str:
+    """The text, or how tables show that there is none."""
+    return text or "<unset>"
+
+
+def _volume_cells(item: PersistentVolume, now: datetime.datetime) -> tuple[object, ...]:
+    spec, status = item.spec, item.status
+    claim = f"{spec.claim_ref.namespace}/{spec.claim_ref.name}" if spec.claim_ref is not None else ""
+    return (
+        item.metadata.name,
+        str(spec.capacity.get("storage", "")),
+        access_modes_text(spec.access_modes),
+        spec.persistent_volume_reclaim_policy,
+        "Terminating" if item.metadata.deletion_timestamp else status.phase,
+        claim,
+        spec.storage_class_name,
+        unset_if_empty(spec.volume_attributes_class_name),
+        status.reason,
+        age(item.metadata.creation_timestamp, now),
+        spec.volume_mode or "<unset>",
+    )
+
+
+def _prepare_volume_for_create(item: PersistentVolume) -> PersistentVolume:
+    finalizers = tuple(dict.fromkeys((*item.metadata.finalizers, VOLUME_FINALIZER)))
+    return with_metadata(
+        msgspec.structs.replace(item, status=PersistentVolumeStatus(phase="Pending")), finalizers=finalizers
+    )
+
+
+PERSISTENT_VOLUMES = Resource(
+    type=PersistentVolume,
+    plural="persistentvolumes",
+    singular="persistentvolume",
+    namespaced=False,
+    short=("pv",),
+    columns=(
+        NAME,
+        Column("Capacity", "How much it holds."),
+        Column("Access Modes", "How many may use it, and how."),
+        Column("Reclaim Policy", "What becomes of it when its claim is gone."),
+        Column("Status", "Available, Bound or Released."),
+        Column("Claim", "The claim that has it."),
+        Column("StorageClass", "The class to which it belongs."),
+        Column("VolumeAttributesClass", "The attributes that it was given."),
+        Column("Reason", "Why it is as it is."),
+        AGE,
+        Column("VolumeMode", "Whether it is a filesystem.", wide=True),
+    ),
+    cells=_volume_cells,
+    on_create=_prepare_volume_for_create,
+    on_update=lambda new, old: msgspec.structs.replace(new, status=old.status),
+    with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
+)
+
+CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
+"""Keeps what is being deleted as long as it is in use."""
+
+
+def _claim_cells(item: PersistentVolumeClaim, now: datetime.datetime) -> tuple[object, ...]:
+    spec, status = item.spec, item.status
+    return (
+        item.metadata.name,
+        "Terminating" if item.metadata.deletion_timestamp else status.phase,
+        spec.volume_name,
+        str(status.capacity.get("storage", "")),
+        access_modes_text(status.access_modes),
+        spec.storage_class_name or "",
+        unset_if_empty(spec.volume_attributes_class_name),
+        age(item.metadata.creation_timestamp, now),
+        spec.volume_mode or "<unset>",
+    )
+
+
+def _prepare_claim_for_create(item: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    finalizers = tuple(dict.fromkeys((*item.metadata.finalizers, CLAIM_FINALIZER)))
+    return with_metadata(
+        msgspec.structs.replace(item, status=PersistentVolumeClaimStatus(phase="Pending")), finalizers=finalizers
+    )
+
+
+PERSISTENT_VOLUME_CLAIMS = Resource(
+    type=PersistentVolumeClaim,
+    plural="persistentvolumeclaims",
+    singular="persistentvolumeclaim",
+    namespaced=True,
+    short=("pvc",),
+    columns=(
+        NAME,
+        Column("Status", "Pending, Bound or Lost."),
+        Column("Volume", "The volume that it has, or asks for."),
+        Column("Capacity", "How much the volume holds."),
+        Column("Access Modes", "How many may use it, and how."),
+        Column("StorageClass", "The class that it asks for."),
+        Column("VolumeAttributesClass", "The attributes that it asks for."),
+        AGE,
+        Column("VolumeMode", "Whether it is a filesystem.", wide=True),
+    ),
+    cells=_claim_cells,
+    on_create=_prepare_claim_for_create,
+    on_update=lambda new, old: msgspec.structs.replace(new, status=old.status),
+    with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
+)
+
+DEFAULT_CLASS_ANNOTATIONS = (
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+)
+"""Annotations that mark the class of claims that name none."""
+MAX_PARAMETERS, MAX_PARAMETER_BYTES = 512, 256 << 10
+
+
+class TopologySelectorLabelRequirement(Value, frozen=True):
+    """The label `key` has one of these values."""
+
+    key: str
+    values: tuple[str, ...] = ()
+
+
+class TopologySelectorTerm(Value, frozen=True):
+    """All of it must hold."""
+
+    match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
+
+
+class StorageClass(Object, frozen=True):
+    """A sort of storage: who makes its volumes, how, and what becomes of them.
+
+    `reclaimPolicy` is Delete or Retain, `volumeBindingMode` Immediate or WaitForFirstConsumer.
+    """
+
+    API_VERSION = "storage.k8s.io/v1"
+    KIND = "StorageClass"
+
+    provisioner: str = ""
+    parameters: dict[str, str] = {}
+    reclaim_policy: str | None = None
+    mount_options: tuple[str, ...] = ()
+    allow_volume_expansion: bool | None = None
+    volume_binding_mode: str | None = None
+    allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+def default_class(classes: Iterable[StorageClass]) -> str:
+    """The name of the class of claims that name none; of several that say so the newest. Empty if there is none."""
+    marked = [
+        one for one in classes if any(one.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
+    ]
+    newest = max(marked, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name), default=None)
+    return "" if newest is None else newest.metadata.name
+
+
+class VolumeAttributesClass(Object, frozen=True):
+    """Attributes that a driver can give to a volume that there is."""
+
+    API_VERSION = "storage.k8s.io/v1"
+    KIND = "VolumeAttributesClass"
+
+    driver_name: str = ""
+    parameters: dict[str, str] = {}
+
+
+def qualified_name_problem(text: str) -> str:
+    """The syntax of a provisioner: a qualified name in lower case."""
+    return names.label_key(text.lower())
+
+
+def _default_storage_class(item: StorageClass) -> StorageClass:
+    return replace(
+        item,
+        reclaim_policy=item.reclaim_policy or "Delete",
+        volume_binding_mode=item.volume_binding_mode or "Immediate",
+    )
+
+
+def _validate_parameters(found: dict[str, str]) -> Iterator[FieldError]:
+    yield from max_items("parameters", found, MAX_PARAMETERS)
+    if "" in found:
+        yield FieldError("parameters", '""', "a key must not be empty")
+    if sum(len(key) + len(value) for key, value in found.items()) > MAX_PARAMETER_BYTES:
+        yield FieldError("parameters", "given", f"must have at most {MAX_PARAMETER_BYTES} bytes")
+
+
+def _validate_storage_class(item: StorageClass) -> Iterator[FieldError]:
+    yield from required("provisioner", item.provisioner, qualified_name_problem)
+    yield from _validate_parameters(item.parameters)
+    yield from unsupported_values(
+        ("reclaimPolicy", item.reclaim_policy or "", ("Delete", "Retain")),
+        ("volumeBindingMode", item.volume_binding_mode or "", ("Immediate", "WaitForFirstConsumer")),
+    )
+    for number, term in enumerate(item.allowed_topologies):
+        path = f"allowedTopologies[{number}].matchLabelExpressions"
+        for index, row in enumerate(term.match_label_expressions):
+            yield from required(f"{path}[{index}].key", row.key, names.label_key)
+            if not row.values:
+                yield FieldError(f"{path}[{index}].values", "[]", "at least one value is required", MISSING)
+            yield from duplicate_values(f"{path}[{index}].values[{{}}]", list(row.values))
+        yield from duplicate_values(f"{path}[{{}}].key", [row.key for row in term.match_label_expressions])
+
+
+def _validate_storage_class_update(old: StorageClass, new: StorageClass) -> Iterator[FieldError]:
+    rows = (
+        ("parameters", old.parameters, new.parameters),
+        ("provisioner", old.provisioner, new.provisioner),
+        ("reclaimPolicy", old.reclaim_policy, new.reclaim_policy),
+    )
+    for name, before, after in rows:
+        if before != after:
+            yield FieldError(name, quoted(after), f"updates to {name} are forbidden.", FORBIDDEN)
+    yield from immutable(("volumeBindingMode", old.volume_binding_mode, new.volume_binding_mode))
+
+
+def _storage_class_cells(item: StorageClass, now: datetime.datetime) -> tuple[object, ...]:
+    is_default = any(item.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
+    return (
+        item.metadata.name + (" (default)" if is_default else ""),
+        item.provisioner,
+        item.reclaim_policy,
+        item.volume_binding_mode,
+        bool(item.allow_volume_expansion),
+        age(item.metadata.creation_timestamp, now),
+    )
+
+
+def _validate_attributes_class(item: VolumeAttributesClass) -> Iterator[FieldError]:
+    yield from required("driverName", item.driver_name, driver_name_problem)
+    if not item.parameters:
+        yield FieldError("parameters", "{}", "must contain at least one key/value pair", MISSING)
+    yield from _validate_parameters(item.parameters)
+
+
+def driver_name_problem(text: str) -> str:
+    """The syntax of the name of a driver: a domain of up to 63 characters."""
+    return names.dns_subdomain(text.lower()) if len(text) <= 63 else "up to 63 characters are accepted"
+
+
+def _validate_attributes_class_update(old: VolumeAttributesClass, new: VolumeAttributesClass) -> Iterator[FieldError]:
+    yield from immutable(
+        ("driverName", old.driver_name, new.driver_name), ("parameters", old.parameters, new.parameters)
+    )
+
+
+def _attributes_class_cells(item: VolumeAttributesClass, now: datetime.datetime) -> tuple[object, ...]:
+    return item.metadata.name, item.driver_name, age(item.metadata.creation_timestamp, now)
+
+
+STORAGE_CLASSES = Resource(
+    type=StorageClass,
+    plural="storageclasses",
+    singular="storageclass",
+    namespaced=False,
+    short=("sc",),
+    columns=(
+        NAME,
+        Column("Provisioner", "Who makes its volumes."),
+        Column("ReclaimPolicy", "What becomes of a volume when its claim is gone."),
+        Column("VolumeBindingMode", "When a claim gets its volume."),
+        Column("AllowVolumeExpansion", "Whether a volume can grow."),
+        AGE,
+    ),
+    cells=_storage_class_cells,
+    own_rules=KindRules(_default_storage_class, _validate_storage_class, _validate_storage_class_update),
+)
+VOLUME_ATTRIBUTES_CLASSES = Resource(
+    type=VolumeAttributesClass,
+    plural="volumeattributesclasses",
+    singular="volumeattributesclass",
+    namespaced=False,
+    short=("vac",),
+    columns=(NAME, Column("DriverName", "The driver that gives the attributes."), AGE),
+    cells=_attributes_class_cells,
+    own_rules=KindRules(check=_validate_attributes_class, immutable=_validate_attributes_class_update),
+)

@@ -1,0 +1,158 @@
+"""Media types: the form of the response that a client accepts, and decoding of request bodies. Pure.
+
+Raises `errors.StatusError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from api.codec import yaml
+from master import errors
+
+META = "meta.k8s.io"
+"""The group of the forms that show an object in another way."""
+
+
+class View(Enum):
+    """The form in which objects are answered: what it is called, and its version in meta.k8s.io."""
+
+    _value_: tuple[str, str]
+
+    OBJECT = ("", "")
+    TABLE = ("Table", "v1")
+    TABLE_V1BETA1 = ("Table", "v1beta1")
+    METADATA = ("PartialObjectMetadata", "v1")
+    METADATA_V1BETA1 = ("PartialObjectMetadata", "v1beta1")
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it shows objects as rows."""
+        return self.value[0] == "Table"
+
+    @property
+    def is_metadata(self) -> bool:
+        """Whether it leaves out all but the metadata."""
+        return self.value[0] == "PartialObjectMetadata"
+
+    @property
+    def api_version(self) -> str:
+        """As the answer names it."""
+        return f"{META}/{self.value[1]}"
+
+
+# --- the form of the answer -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """One entry of an Accept header."""
+
+    type: str
+    parameters: Mapping[str, str]
+
+
+def parse_accept(header: str) -> list[Media]:
+    """The entries of an Accept header, in its order; qualities are not weighed, as clients list the best first."""
+    entries: list[Media] = []
+    for entry in header.split(","):
+        kind, *parameters = (part.strip() for part in entry.split(";"))
+        if kind:
+            pairs = (parameter.partition("=") for parameter in parameters)
+            entries.append(Media(kind.lower(), {key.strip(): value.strip() for key, _, value in pairs}))
+    return entries or [Media("*/*", {})]
+
+
+def negotiate(header: str) -> View:
+    """The first form of the Accept header that there is. Raises StatusError."""
+    for entry in parse_accept(header):
+        if entry.type not in ("application/json", "application/*", "*/*"):
+            continue
+        form, version = entry.parameters.get("as", ""), entry.parameters.get("v", "")
+        if form == "":
+            return View.OBJECT
+        wish = (form.removesuffix("List"), version)
+        found = next((one for one in View if one.value == wish), None)
+        if found is not None and entry.parameters.get("g") == META:
+            return found
+    raise errors.not_acceptable()
+
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+YAML = "application/yaml"
+
+MAX_YAML_BYTES = 256 << 10
+"""Bytes. The parser of YAML is a hundred times slower than that of JSON; JSON is YAML, too, and not limited by this."""
+
+
+def decode_body(patches: bool, content_type: str, body: bytes) -> Any:
+    """The document of a body; `patches` says that the request is a PATCH."""
+    readers = _PATCH_DECODERS if patches else _OBJECT_DECODERS
+    if content_type not in readers:
+        if patches:
+            raise errors.unsupported_patch()
+        raise errors.unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: "
+            + ", ".join(filter(None, _OBJECT_DECODERS))
+        )
+    return readers[content_type](body)
+
+
+def _decode_json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise errors.bad_request(f"the body is not JSON: {error}") from error
+
+
+def _decode_yaml(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # it may still be YAML
+    if len(body) > MAX_YAML_BYTES:
+        message = f"the body is YAML of {len(body)} bytes; {MAX_YAML_BYTES} are accepted, or JSON of any length"
+        raise errors.status_error(413, "RequestEntityTooLarge", message)
+    try:
+        found = yaml.parse(body.decode())
+    except UnicodeDecodeError as error:
+        raise errors.bad_request(f"the body is not UTF-8: {error}") from error
+    problems = [problem for document in found for problem in document.problems]
+    if problems:
+        raise errors.bad_request(f"the body is not YAML as objects are written in: {problems[0]}")
+    if len(found) != 1:
+        raise errors.bad_request(f"the body holds {len(found)} documents; one is accepted")
+    return found[0].value
+
+
+def _decode_protobuf(body: bytes) -> Any:
+    # The runtime takes 5 MB, which a master need not have before somebody sends such a body.
+    from master.serialization import protobuf  # noqa: PLC0415
+
+    try:
+        return protobuf.document(body)
+    except protobuf.Unreadable as error:
+        raise errors.unsupported_media_type(f"the protobuf body cannot be read: {error}") from error
+
+
+_Decoders = Mapping[str, Callable[[bytes], Any]]
+_OBJECT_DECODERS: _Decoders = {
+    "application/json": _decode_json,
+    "": _decode_json,
+    YAML: _decode_yaml,
+    "application/vnd.kubernetes.protobuf": _decode_protobuf,
+}
+_PATCH_DECODERS: _Decoders = {
+    JSON_PATCH: _decode_json,
+    MERGE_PATCH: _decode_json,
+    STRATEGIC_PATCH: _decode_json,
+    APPLY_PATCH: _decode_yaml,
+}

@@ -1,0 +1,171 @@
+"""Protobuf bodies, as kubectl 1.32 and newer and the components of Kubernetes send them → documents. Pure.
+
+kubectl's typed commands have no JSON form any more, and do not fall back. `messages.proto` tells the messages; they are
+read by the runtime of Protocol Buffers itself. A field that it does not know is refused, not lost. Answers are JSON:
+whoever sends protobuf accepts it.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
+from google.protobuf.message import DecodeError, Message
+
+from master.serialization.messages import Field, message_of, messages
+
+MAGIC = b"k8s\0"
+Proto = descriptor_pb2.FieldDescriptorProto
+
+_SCALARS = {
+    "string": Proto.TYPE_STRING,
+    "bytes": Proto.TYPE_BYTES,
+    "bool": Proto.TYPE_BOOL,
+    "int32": Proto.TYPE_INT32,
+    "int64": Proto.TYPE_INT64,
+    "double": Proto.TYPE_DOUBLE,
+}
+
+
+class Unreadable(ValueError):
+    """The bytes are no such message."""
+
+
+def document(body: bytes) -> dict[str, Any]:
+    """The JSON document of an object in a protobuf envelope. Raises Unreadable, also for kinds without a message."""
+    if not body.startswith(MAGIC):
+        raise Unreadable("the body does not begin with the protobuf envelope of Kubernetes")
+    envelope: Any = _parsed("Unknown", body[len(MAGIC) :])
+    kind, version = envelope.typeMeta.kind, envelope.typeMeta.apiVersion
+    name = message_of(version, kind)
+    if name not in messages() or name in ("Unknown", "TypeMeta"):
+        raise Unreadable(f"{kind or 'this kind'} is accepted as application/json only")
+    return {"apiVersion": version, "kind": kind, **_struct(_parsed(name, envelope.raw))}
+
+
+def _parsed(name: str, content: bytes) -> Message:
+    message = classes()[name]()
+    try:
+        message.ParseFromString(content)
+    except DecodeError as error:
+        raise Unreadable(f"it is not a {name}: {error}") from error
+    return message
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def classes() -> Mapping[str, type[Message]]:
+    """Message → its type."""
+    file = descriptor_pb2.FileDescriptorProto(name="podlane.proto", package="podlane", syntax="proto2")
+    for name, fields in messages().items():
+        message = file.message_type.add(name=name)
+        for field in fields:
+            _describe(message, field)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"podlane.{name}")) for name in messages()}
+
+
+def _describe(message: descriptor_pb2.DescriptorProto, field: Field) -> None:
+    label = Proto.LABEL_REPEATED if field.repeated or field.map else Proto.LABEL_OPTIONAL
+    described = message.field.add(name=field.name, number=field.number, label=label)
+    if field.map:
+        entry = message.nested_type.add(name=f"{field.name[0].upper()}{field.name[1:]}Entry")
+        entry.options.map_entry = True
+        entry.field.add(name="key", number=1, label=Proto.LABEL_OPTIONAL, type=Proto.TYPE_STRING)
+        _typed(entry.field.add(name="value", number=2, label=Proto.LABEL_OPTIONAL), field.type)
+        described.type, described.type_name = Proto.TYPE_MESSAGE, f".podlane.{message.name}.{entry.name}"
+    else:
+        _typed(described, field.type)
+
+
+def _typed(described: descriptor_pb2.FieldDescriptorProto, kind: str) -> None:
+    if kind in _SCALARS:
+        described.type = _SCALARS[kind]
+    else:
+        described.type, described.type_name = Proto.TYPE_MESSAGE, f".podlane.{kind}"
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _struct(message: Message) -> dict[str, Any]:
+    """The message as JSON has it: an empty text or time is one that is not there."""
+    name = message.DESCRIPTOR.name
+    unknown = unknown_fields.UnknownFieldSet(message)
+    if len(unknown):
+        raise Unreadable(f"field {unknown[0].field_number} of {name} is not known here; send application/json")
+    given = {descriptor.name: value for descriptor, value in message.ListFields()}
+    found: dict[str, Any] = {}
+    for field in messages()[name]:
+        shown = _field(field, given[field.name]) if field.name in given else None
+        if field.inline and shown is not None:
+            found |= shown
+        elif shown is not None and shown != "":
+            found[field.name] = shown
+    return found
+
+
+def _field(field: Field, value: Any) -> Any:
+    if field.map:
+        return {key: _value(value[key]) for key in value}
+    return [_value(item) for item in value] if field.repeated else _value(value)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Message):
+        form: Callable[[Any], Any] = _FORMS.get(str(value.DESCRIPTOR.name), _struct)
+        return form(value)
+    return value
+
+
+def _moment(message: Any) -> datetime.datetime | None:
+    if not message.HasField("seconds"):
+        return None
+    try:
+        return datetime.datetime.fromtimestamp(message.seconds, datetime.UTC)
+    except (OverflowError, ValueError, OSError) as error:
+        raise Unreadable(f"{message.seconds} s is no time: {error}") from error
+
+
+def _time(message: Any) -> str | None:
+    moment = _moment(message)
+    return None if moment is None else f"{_seconds(moment)}Z"
+
+
+def _micro_time(message: Any) -> str | None:
+    moment = _moment(message)
+    return None if moment is None else f"{_seconds(moment)}.{message.nanos // 1000 % 1000000:06d}Z"
+
+
+def _seconds(moment: datetime.datetime) -> str:
+    """Four digits for each year: %Y has fewer for the first ones."""
+    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}"
+
+
+def _raw(message: Any) -> Any:
+    """What is in no form of its own is sent as JSON inside of the protobuf."""
+    try:
+        return msgspec.json.decode(message.raw) if message.raw else None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Unreadable(f"a {message.DESCRIPTOR.name} is not JSON: {error}") from error
+
+
+_FORMS: Mapping[str, Callable[[Any], Any]] = {
+    "Time": _time,
+    "MicroTime": _micro_time,
+    "Quantity": lambda message: message.string,
+    "IntOrString": lambda message: message.strVal if message.type else message.intVal,
+    "ExtraValue": lambda message: list(message.items),
+    "RawExtension": _raw,
+    "FieldsV1": _raw,
+}

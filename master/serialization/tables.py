@@ -1,0 +1,58 @@
+"""Table and PartialObjectMetadata: forms of the response that omit most of each object. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+
+from master.resources.resource import AnyResource
+from master.serialization.negotiation import View
+
+
+def columns(kind: AnyResource) -> list[dict[str, object]]:
+    """The column definitions of a kind."""
+    return [
+        {
+            "name": column.name,
+            "type": column.type,
+            "format": column.format,
+            "description": column.description,
+            "priority": int(column.wide),
+        }
+        for column in kind.columns
+    ]
+
+
+def metadata_only(item: Any, version: str) -> dict[str, object]:
+    """The object's metadata, as a PartialObjectMetadata of that API version."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": msgspec.to_builtins(item.metadata)}
+
+
+def table_row(kind: AnyResource, item: Any, view: View, now: datetime.datetime, include: str) -> dict[str, object]:
+    """One row; `include` (None, Metadata or Object) says what of the object goes with it."""
+    cells: dict[str, object] = {"cells": kind.cells(item, now)}
+    if include == "None":
+        return cells
+    return cells | {
+        "object": msgspec.to_builtins(item) if include == "Object" else metadata_only(item, view.api_version)
+    }
+
+
+def encode_table(
+    view: View, rows: list[dict[str, object]], metadata: object, definitions: list[dict[str, object]] | None
+) -> bytes:
+    """A whole Table."""
+    head = {"kind": "Table", "apiVersion": view.api_version}
+    return msgspec.json.encode({**head, "metadata": metadata, "columnDefinitions": definitions, "rows": rows})
+
+
+def encode_object(kind: AnyResource, item: Any, view: View, now: datetime.datetime, include: str = "Metadata") -> bytes:
+    """One object in the form that was asked for."""
+    if view.is_table:
+        metadata = {"resourceVersion": item.metadata.resource_version}
+        return encode_table(view, [table_row(kind, item, view, now, include)], metadata, columns(kind))
+    if view.is_metadata:
+        return msgspec.json.encode(metadata_only(item, view.api_version))
+    return msgspec.json.encode(item)

@@ -1,0 +1,201 @@
+"""Discovery: API groups, versions and resources, in the old and in the aggregated form. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from master.resources.resource import AnyResource
+from master.resources.scheme import ALL
+from master.resources.virtual import VIRTUAL_RESOURCES, VirtualResource
+from master.serialization.negotiation import parse_accept
+
+VERSION = {
+    "major": "1",
+    "minor": "32",
+    "gitVersion": "v1.32.0+podlane",
+    "gitCommit": "0" * 40,
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "",
+    "platform": "linux/amd64",
+}
+"""The release of Kubernetes whose conventions are followed; clients compare it with their own."""
+
+PATHS = [
+    "/.well-known/openid-configuration",
+    "/api",
+    "/api/v1",
+    "/apis",
+    "/healthz",
+    "/livez",
+    "/metrics",
+    "/openapi/v3",
+    "/openid/v1/jwks",
+    "/readyz",
+    "/version",
+]
+
+Row = dict[str, Any]
+
+
+def _groups() -> dict[str, dict[str, list[AnyResource]]]:
+    """Group → version → kinds: the core first; in a group first the preferred version, that of its first kind."""
+    found: dict[str, dict[str, list[AnyResource]]] = {}
+    for kind in sorted(ALL, key=lambda kind: kind.group):
+        found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
+    return {
+        group: {version: sorted(kinds, key=lambda kind: kind.plural) for version, kinds in versions.items()}
+        for group, versions in found.items()
+    }
+
+
+def _names() -> tuple[str, ...]:
+    """Of all groups, those first of which something is kept."""
+    known = _groups()
+    return (*known, *(name for name in VIRTUAL_RESOURCES if name not in known))
+
+
+def _subresources(kind: AnyResource) -> list[tuple[str, Row, list[str]]]:
+    own = (kind.group, kind.version, kind.name)
+    found = ((one, dict(zip(("group", "version", "kind"), one.body or own, strict=True))) for one in kind.subresources)
+    return [(one.name, body, list(one.verbs)) for one, body in found]
+
+
+# --- the old form -----------------------------------------------------------------------------------------------------
+
+
+def versions() -> Row:
+    """GET /api."""
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def _group(name: str, versions: Iterable[str]) -> Row:
+    known = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": known, "preferredVersion": known[0]}
+
+
+def groups() -> Row:
+    """GET /apis."""
+    known = _groups()
+    listed = [_group(name, known.get(name, ("v1",))) for name in _names() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+
+
+def group(name: str) -> Row | None:
+    """GET /apis/GROUP."""
+    found = next((row for row in groups()["groups"] if row["name"] == name), None)
+    return None if found is None else {"kind": "APIGroup", "apiVersion": "v1", **found}
+
+
+def resources(group_name: str, version: str) -> Row | None:
+    """GET /api/v1 and /apis/GROUP/VERSION."""
+    kinds = _groups().get(group_name, {}).get(version, [])
+    asked = [_virtual_row(one) for one in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
+    rows = [*asked, *(row for kind in kinds for row in _resource_rows(kind))]
+    if not rows:
+        return None
+    full = f"{group_name}/{version}" if group_name else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": full, "resources": rows}
+
+
+def _resource_rows(kind: AnyResource) -> list[Row]:
+    row: Row = {
+        "name": kind.plural,
+        "singularName": kind.singular,
+        "namespaced": kind.namespaced,
+        "kind": kind.name,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short:
+        row["shortNames"] = list(kind.short)
+    if kind.categories:
+        row["categories"] = list(kind.categories)
+    rows = [row]
+    for name, answer, verbs in _subresources(kind):
+        rows.append(
+            {
+                "name": f"{kind.plural}/{name}",
+                "singularName": "",
+                "namespaced": kind.namespaced,
+                "kind": answer["kind"],
+                "verbs": verbs,
+                **({} if answer["group"] == kind.group else {"group": answer["group"], "version": answer["version"]}),
+            }
+        )
+    return rows
+
+
+def _virtual_row(asked: VirtualResource) -> Row:
+    return {
+        "name": asked.plural,
+        "singularName": asked.kind.lower(),
+        "namespaced": asked.namespaced,
+        "kind": asked.kind,
+        "verbs": list(asked.verbs),
+    }
+
+
+# --- the aggregated form ----------------------------------------------------------------------------------------------
+
+
+def aggregated_version(accept: str) -> str:
+    """Which aggregated form (v2, v2beta1) the client takes before the old one; empty if none."""
+    for entry in parse_accept(accept):
+        wish = entry.parameters
+        if entry.type != "application/json":
+            continue
+        if wish.get("as") != "APIGroupDiscoveryList":
+            return ""
+        if wish.get("g") == "apidiscovery.k8s.io" and wish.get("v") in ("v2", "v2beta1"):
+            return wish["v"]
+    return ""
+
+
+def aggregated(core: bool, form: str) -> Row:
+    """GET /api (core) and GET /apis with an Accept header for the aggregated form."""
+    items, known = [], _groups()
+    for name in _names():
+        if core == (name == ""):
+            kinds = known.get(name, {})
+            rows = {version: [_aggregated_row(kind) for kind in found] for version, found in kinds.items()}
+            if name in VIRTUAL_RESOURCES:
+                rows["v1"] = [*(_aggregated_virtual(name, one) for one in VIRTUAL_RESOURCES[name]), *rows.get("v1", [])]
+            items.append(_aggregated_group(name, rows))
+    head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{form}"}
+    return {**head, "metadata": {}, "items": items}
+
+
+def _aggregated_group(name: str, versions: Mapping[str, list[Row]]) -> Row:
+    metadata = {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None}
+    rows = [{"version": one, "resources": found, "freshness": "Current"} for one, found in versions.items()]
+    return {"metadata": metadata, "versions": rows}
+
+
+def _aggregated_row(kind: AnyResource) -> Row:
+    row: Row = {
+        "resource": kind.plural,
+        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.name},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": kind.singular,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short:
+        row["shortNames"] = list(kind.short)
+    if kind.categories:
+        row["categories"] = list(kind.categories)
+    subresources = [
+        {"subresource": name, "responseKind": answer, "verbs": verbs} for name, answer, verbs in _subresources(kind)
+    ]
+    return row | ({"subresources": subresources} if subresources else {})
+
+
+def _aggregated_virtual(group_name: str, asked: VirtualResource) -> Row:
+    return {
+        "resource": asked.plural,
+        "responseKind": {"group": group_name, "version": "v1", "kind": asked.kind},
+        "scope": "Namespaced" if asked.namespaced else "Cluster",
+        "singularResource": asked.kind.lower(),
+        "verbs": list(asked.verbs),
+    }

@@ -1,0 +1,373 @@
+"""OpenAPI v2 (empty) and v3: paths, parameters and schemas, derived from resources and their types. Pure.
+
+kubectl looks for the query parameter `fieldValidation` on the PATCH of a kind. If it is there, the server validates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect as python
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from api.meta.types import KEYS, SET, Status
+from master.registry import request
+from master.registry.request import DeleteOptions
+from master.registry.scale import Scale
+from master.resources.resource import AnyResource
+from master.resources.scheme import ALL
+from master.serialization import negotiation
+from master.serialization.messages import messages
+from master.server.discovery import VERSION
+
+Row = dict[str, Any]
+
+REFERENCE = "#/components/schemas/"
+
+_PLAIN: Mapping[type[inspect.Type], Row] = {
+    inspect.BoolType: {"type": "boolean"},
+    inspect.IntType: {"type": "integer", "format": "int64"},
+    inspect.FloatType: {"type": "number", "format": "double"},
+    inspect.StrType: {"type": "string"},
+    inspect.BytesType: {"type": "string", "format": "byte"},
+}
+
+
+_QUOTED = re.compile(r"`(\w+)`")
+_SENTENCE_END = re.compile(r"(?<=[.])\s+(?=[A-Z`])")
+
+INT_OR_STRING, QUANTITY = "IntOrString", "Quantity"
+
+_CHOICES: Mapping[frozenset[type[inspect.Type]], str] = {
+    frozenset((inspect.IntType, inspect.StrType)): INT_OR_STRING,
+    frozenset((inspect.StrType, inspect.IntType, inspect.FloatType)): QUANTITY,
+}
+_CHOSEN: Row = {
+    INT_OR_STRING: {
+        "description": "A number, or a text such as the name of a port or a part in percent.",
+        "format": "int-or-string",
+        "oneOf": [{"type": "integer"}, {"type": "string"}],
+    },
+    QUANTITY: {
+        "description": "An amount as a number or a text, with a suffix such as m, k, Mi or G: 100m, 64Mi, 2.",
+        "oneOf": [{"type": "string"}, {"type": "number"}],
+    },
+}
+
+
+def name_of(kind: AnyResource) -> str:
+    """The name of a kind's schema: the group's domain backwards, the version, the kind."""
+    domain = ".".join(reversed(kind.group.split("."))) if kind.group else "io.k8s.api.core"
+    return f"{domain}.{kind.version}.{kind.name}"
+
+
+def identity(kind: AnyResource) -> Row:
+    """By which a client knows that a schema or an operation is about this kind."""
+    return {"group": kind.group, "version": kind.version, "kind": kind.name}
+
+
+def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struct]]) -> Row:
+    """The schemas of these kinds, of their lists, of other types, and of everything that they are made of."""
+    schemas: Row = dict(_CHOSEN)
+    for other in others:
+        for info in (inspect.type_info(other), *parts(inspect.type_info(other))):
+            schemas[info.cls.__name__] = _struct(info)  # type: ignore[attr-defined]
+    for kind in kinds:
+        name = name_of(kind)
+        schemas[name] = _struct(inspect.type_info(kind.type)) | {"x-kubernetes-group-version-kind": [identity(kind)]}
+        schemas[f"{name}List"] = _list_of(kind)
+        for info in parts(inspect.type_info(kind.type)):
+            schemas.setdefault(info.cls.__name__, _struct(info))
+    return dict(sorted(schemas.items()))
+
+
+def _list_of(kind: AnyResource) -> Row:
+    identities = [identity(kind) | {"kind": f"{kind.name}List"}]
+    return {
+        "type": "object",
+        "description": f"Some objects of the kind {kind.name}.",
+        "required": ["items"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "items": {"type": "array", "items": {"$ref": REFERENCE + name_of(kind)}},
+        },
+        "x-kubernetes-group-version-kind": identities,
+    }
+
+
+def parts(info: inspect.Type) -> Iterator[inspect.StructType]:
+    """Every struct inside a type, without the type itself."""
+    for inner in _inside(info):
+        if isinstance(inner, inspect.StructType):
+            yield inner
+        yield from parts(inner)
+
+
+def _inside(info: inspect.Type) -> tuple[inspect.Type, ...]:
+    if isinstance(info, inspect.StructType):
+        return tuple(field.type for field in info.fields)
+    if isinstance(info, inspect.Metadata):
+        return (info.type,)
+    if isinstance(info, inspect.VarTupleType):
+        return (info.item_type,)
+    if isinstance(info, inspect.DictType):
+        return (info.value_type,)
+    return info.types if isinstance(info, inspect.UnionType) else ()
+
+
+def _struct(info: inspect.Type) -> Row:
+    assert isinstance(info, inspect.StructType)
+    row: Row = {
+        "type": "object",
+        "description": _description(info, info.cls),
+        "properties": {field.encode_name: _property(info, field) for field in info.fields},
+    }
+    required = [field.encode_name for field in info.fields if field.required]
+    return row | ({"required": required} if required else {})
+
+
+def _property(info: inspect.StructType, field: inspect.Field) -> Row:
+    """With the sentences of its type's description that name it."""
+    described = " ".join(_description(info, one) for one in info.cls.__mro__ if issubclass(one, msgspec.Struct))
+    sentences = _SENTENCE_END.split(" ".join(described.split()))
+    told = " ".join(one for one in sentences if f"`{field.encode_name}`" in one)
+    row = _schema(field.type) | ({"description": told} if told else {})
+    return row | {"format": "int32"} if field.encode_name in _narrow(info.cls.__name__) else row
+
+
+@cache
+def _narrow(name: str) -> frozenset[str]:
+    """The fields of a type of Kubernetes that are numbers of 32 bits."""
+    return frozenset(field.name for field in messages().get(name, ()) if field.type == "int32" and not field.map)
+
+
+def _description(info: inspect.StructType, cls: type) -> str:
+    """What a class says of itself, with its fields as documents name them."""
+    names = {field.name: field.encode_name for field in info.fields}
+    text = python.cleandoc(vars(cls).get("__doc__") or "")
+    return _QUOTED.sub(lambda found: f"`{names.get(found[1], found[1])}`", text)
+
+
+def _schema(info: inspect.Type) -> Row:
+    """null means the same as absent, wherever a value may be left out."""
+    if isinstance(info, inspect.Metadata):
+        return _schema(info.type) | _marks(info)
+    if isinstance(info, inspect.UnionType):
+        return _union(info)
+    if isinstance(info, inspect.StructType):
+        return {"allOf": [{"$ref": REFERENCE + info.cls.__name__}]}
+    if isinstance(info, inspect.DictType):
+        return {"type": "object", "additionalProperties": _schema(info.value_type)}
+    if isinstance(info, inspect.VarTupleType):
+        return {"type": "array", "items": _schema(info.item_type)}
+    return dict(_PLAIN.get(type(info), {}))
+
+
+def _union(info: inspect.UnionType) -> Row:
+    options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
+    chosen = _CHOICES.get(frozenset(map(type, options)))
+    if chosen is not None:
+        return {"allOf": [{"$ref": REFERENCE + chosen}]}
+    return _schema(options[0]) if len(options) == 1 else {"oneOf": [_schema(option) for option in options]}
+
+
+def _marks(info: inspect.Metadata) -> Row:
+    mark = info.extra or {}
+    row: Row = dict(info.extra_json_schema or {})
+    keys = mark.get(KEYS)
+    if keys:
+        row |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+        row |= {"x-kubernetes-patch-merge-key": keys[0], "x-kubernetes-patch-strategy": "merge"}
+    elif mark.get(SET):
+        row |= {"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"}
+    elif keys is not None:
+        row["x-kubernetes-map-type"] = "atomic"
+    return row
+
+
+INFO = {"title": "Podlane", "version": VERSION["gitVersion"].partition("+")[0]}
+
+V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+
+def v2() -> bytes:
+    """GET /openapi/v2, in protobuf (gnostic's Document: 1 swagger, 2 info {1 title, 2 version}), with no kinds in it.
+
+    kubectl 1.27 and 1.28 read it before they look at v3, and give up without it.
+    """
+    info = _text(1, INFO["title"]) + _text(2, INFO["version"])
+    return _text(1, "2.0") + b"\x12" + bytes([len(info)]) + info
+
+
+def _text(number: int, text: str) -> bytes:
+    return bytes([number << 3 | 2, len(text)]) + text.encode("ascii")
+
+
+@cache
+def index() -> Row:
+    """GET /openapi/v3: the hash in an address changes with what is found there, so that clients can keep it."""
+    paths = {}
+    for path in sorted({_root(kind) for kind in ALL}):
+        digest = hashlib.sha256(content(path) or b"").hexdigest()[:32].upper()
+        paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
+    return {"paths": paths}
+
+
+def _root(kind: AnyResource) -> str:
+    return f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
+
+
+@cache
+def content(path: str) -> bytes | None:
+    """GET /openapi/v3/PATH, as JSON: the kinds of one group and version; None if there are none."""
+    found = document(path)
+    return None if found is None else msgspec.json.encode(found)
+
+
+def document(path: str) -> Row | None:
+    """The same before it is JSON."""
+    kinds = [kind for kind in ALL if _root(kind) == path]
+    if not kinds:
+        return None
+    return {
+        "openapi": "3.0.0",
+        "info": INFO,
+        "paths": {f"/{path}/{place}": _named(place, row) for kind in kinds for place, row in _allowed_places(kind)},
+        "components": {"schemas": components(kinds, (DeleteOptions, Status, Scale))},
+    }
+
+
+# --- paths ------------------------------------------------------------------------------------------------------------
+
+_READING = (
+    ("labelSelector", "string"), ("fieldSelector", "string"), ("limit", "integer"), ("continue", "string"),
+    ("resourceVersion", "string"), ("resourceVersionMatch", "string"),
+)  # fmt: skip
+_WATCHING = (
+    ("watch", "boolean"), ("allowWatchBookmarks", "boolean"), ("sendInitialEvents", "boolean"),
+    ("timeoutSeconds", "integer"),
+)  # fmt: skip
+_WRITING = (("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string"))
+_DELETING = (("dryRun", "string"), ("gracePeriodSeconds", "integer"))
+
+_ENUMS = {
+    "dryRun": ["All"],
+    "fieldValidation": ["Strict", "Warn", "Ignore"],
+    "resourceVersionMatch": ["Exact", "NotOlderThan"],
+}
+
+Parameters = tuple[tuple[str, str], ...]
+
+
+_VERBS = {"post": "create", "put": "update"}
+
+
+def _allowed_places(kind: AnyResource) -> Iterator[tuple[str, Row]]:
+    """The same without what is not for clients."""
+    for place, row in _places(kind):
+        actions = {key: found.get("x-kubernetes-action", "") for key, found in row.items() if key != "parameters"}
+        refused = {key for key, action in actions.items() if _VERBS.get(action, action) not in kind.verbs}
+        yield place, {key: found for key, found in row.items() if key not in refused}
+
+
+def _places(kind: AnyResource) -> Iterator[tuple[str, Row]]:
+    """(path below the group's, its operations)"""
+    within = f"namespaces/{{namespace}}/{kind.plural}" if kind.namespaced else kind.plural
+    in_path = ("namespace",) if kind.namespaced else ()
+    whole = name_of(kind)
+    read, written = _operation(kind, "list", _READING + _WATCHING, f"{whole}List"), _writes(kind)
+    yield (
+        within,
+        {
+            "parameters": _in_path(*in_path),
+            "get": read,
+            "post": written["post"],
+            "delete": _operation(kind, "deletecollection", _READING[:2] + _DELETING, "Status", DeleteOptions.__name__),
+        },
+    )
+    if kind.namespaced:
+        yield kind.plural, {"get": read}
+    named = _in_path(*in_path, "name")
+    one = {"get": _operation(kind, "get", (), whole), "put": written["put"], "patch": written["patch"]}
+    erased = _operation(kind, "delete", _DELETING, "Status", DeleteOptions.__name__)
+    yield f"{within}/{{name}}", {"parameters": named, **one, "delete": erased}
+    if kind.scaling is not None:
+        yield f"{within}/{{name}}/scale", {"parameters": named, **_scale(kind)}
+    for subresource in kind.subresources:
+        if subresource.part is not None:
+            methods = {
+                method: row for method, row in one.items() if request.METHOD_VERBS[method.upper()] in subresource.verbs
+            }
+            yield f"{within}/{{name}}/{subresource.name}", {"parameters": named, **methods}
+
+
+def _scale(kind: AnyResource) -> Row:
+    whole = Scale.__name__
+    return {
+        "get": _operation(kind, "get", (), whole),
+        "put": _operation(kind, "put", _WRITING, whole, whole),
+        "patch": _patch(kind, whole),
+    }
+
+
+def _named(place: str, row: Row) -> Row:
+    """The operations of a path, each with an identity of its own."""
+    words = "".join(part.strip("{}").capitalize() for part in place.split("/"))
+    return {
+        key: found if key == "parameters" else {**found, "operationId": found["x-kubernetes-action"] + words}
+        for key, found in row.items()
+    }
+
+
+def _writes(kind: AnyResource) -> Row:
+    whole = name_of(kind)
+    return {
+        "post": _operation(kind, "post", _WRITING, whole, whole),
+        "put": _operation(kind, "put", _WRITING, whole, whole),
+        "patch": _patch(kind, whole),
+    }
+
+
+def _patch(kind: AnyResource, answer: str) -> Row:
+    types = (negotiation.JSON_PATCH, negotiation.MERGE_PATCH, negotiation.STRATEGIC_PATCH, negotiation.APPLY_PATCH)
+    body = {"required": True, "content": {one: {"schema": {}} for one in types}}
+    return _operation(kind, "patch", (*_WRITING, ("force", "boolean")), answer) | {"requestBody": body}
+
+
+def _operation(kind: AnyResource, action: str, parameters: Parameters, answer: str, body: str = "") -> Row:
+    content = {"application/json": {"schema": {"$ref": REFERENCE + answer}}}
+    refused = {"application/json": {"schema": {"$ref": REFERENCE + Status.__name__}}}
+    good = {code: {"description": "done", "content": content} for code in _CODES.get(action, ("200",))}
+    row: Row = {
+        "parameters": [_parameter(name, kind_of) for name, kind_of in parameters],
+        "responses": {**good, "default": {"description": "refused", "content": refused}},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": identity(kind),
+    }
+    if body:
+        content = {"application/json": {"schema": {"$ref": REFERENCE + body}}}
+        row["requestBody"] = {"required": body != DeleteOptions.__name__, "content": content}
+    return row
+
+
+_CODES = {"post": ("201",), "patch": ("200", "201")}
+
+
+def _parameter(name: str, kind_of: str) -> Row:
+    schema: Row = {"type": kind_of, "uniqueItems": True}
+    if name in _ENUMS:
+        schema["enum"] = _ENUMS[name]
+    if kind_of == "integer":
+        schema["minimum"] = 0
+    return {"name": name, "in": "query", "schema": schema}
+
+
+def _in_path(*names: str) -> list[Row]:
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]

@@ -1,0 +1,1 @@
+"""Objects, their revisions and the history for watches."""

@@ -1,1 +1,0 @@
-"""Every revision of every object: kept in a file, served from memory."""

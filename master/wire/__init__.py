@@ -1,1 +1,0 @@
-"""How objects are said: bodies and answers, tables, discovery, schemas."""
