@@ -61,7 +61,7 @@ def _declared(port: ServicePortInfo) -> str:
 
 
 def _rules(port: ServicePortInfo) -> str:
-    chain, name, left = _chain("SVC", _name(port)), _name(port), len(port.inside)
+    chain, name, left = _chain("SVC", _name(port)), _name(port), len(port.internal_endpoints)
     lines = [
         f'-A {chain} -m comment --comment "{name} cluster IP" -m udp -p udp -d {port.cluster_ip}/32 '
         f"--dport {port.port} ! -s 10.128.0.0/14 -j KUBE-MARK-MASQ"
@@ -79,7 +79,7 @@ def _rules(port: ServicePortInfo) -> str:
 
 
 def _endpoint_chains(port: ServicePortInfo) -> dict[str, EndpointInfo]:
-    return {_chain("SEP", f"{_name(port)}{one.address}:{one.port}"): one for one in port.inside}
+    return {_chain("SEP", f"{_name(port)}{one.address}:{one.port}"): one for one in port.internal_endpoints}
 
 
 def _chain(kind: str, name: str) -> str:

@@ -126,7 +126,7 @@ async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> t
             serving.cancel()
         return found, _first_packets(ports, namespace)
     finally:
-        await nft.apply(_GONE)
+        await nft.run(_GONE)
         services.close()
         nft.close()
 
@@ -137,7 +137,7 @@ async def _measured(
     """As the daemon does it."""
     loads, changes = [], []
     for _ in range(3):
-        await nft.apply(_GONE)
+        await nft.run(_GONE)
         await openflow.replace_services(FlowSet())
         served = {port.key: port for port in ports}
         begin = time.perf_counter()
@@ -150,7 +150,7 @@ async def _measured(
         begin = time.perf_counter()
         await asyncio.gather(*(outlet.edit(VANTAGE, change) for outlet in outlets))
         changes.append((time.perf_counter() - begin) * 1000)
-        ports[number] = change.come[0]
+        ports[number] = change.added[0]
     return tuple(loads), tuple(changes)
 
 
@@ -182,14 +182,19 @@ def _port(number: int) -> ServicePortInfo:
     backends = tuple(EndpointInfo(IPv4Address(first + each), PORT) for each in range(ENDPOINTS))
     address = SERVICES.network_address + 1 + number
     key = ServicePortName("bench", f"service-{number}", "", Protocol.UDP)
-    return ServicePortInfo(key, 10, address, 80, inside=backends, everywhere=backends, outside=backends)
+    return ServicePortInfo(
+        key, 10, address, 80, internal_endpoints=backends, cluster_endpoints=backends, external_endpoints=backends
+    )
 
 
 def _changed(port: ServicePortInfo) -> ServicePortInfo:
     """One endpoint goes, another comes."""
-    last = port.inside[-1].address
-    backends = (*port.inside[1:], EndpointInfo(last + 1 if last < PODS.broadcast_address - 1 else last - 1, PORT))
-    return replace(port, inside=backends, everywhere=backends, outside=backends)
+    last = port.internal_endpoints[-1].address
+    backends = (
+        *port.internal_endpoints[1:],
+        EndpointInfo(last + 1 if last < PODS.broadcast_address - 1 else last - 1, PORT),
+    )
+    return replace(port, internal_endpoints=backends, cluster_endpoints=backends, external_endpoints=backends)
 
 
 @contextlib.contextmanager

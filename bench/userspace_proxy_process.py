@@ -27,7 +27,7 @@ async def main(backend: EndpointInfo, front: IPv4Address, count: int) -> None:
             vnid=0,
             cluster_ip=front + number,
             port=80,
-            inside=(backend,),
+            internal_endpoints=(backend,),
         )
         for number in range(count)
     ]

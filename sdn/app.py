@@ -52,7 +52,7 @@ async def serve(settings: Settings) -> None:
         network.wake = loop.wake
         firewall = NftablesMonitor(network.nft, (TABLE, GUARD_TABLE), network.look_at_everything)
         queries = NodeQueryHandler(client, settings.node_name, network, OvsAppctl(Path(settings.ovs_rundir)), services)
-        server = CniServer(network, Path(settings.socket), tells_names=bool(settings.cluster_domain))
+        server = CniServer(network, Path(settings.socket), dns_enabled=bool(settings.cluster_domain))
         health = Health(settings.health_address, lambda: network.unready or services.unready or naming.unready)
         await server.start()
         await health.start()

@@ -105,7 +105,7 @@ class NetworkController:
 
     def look_at_everything(self) -> None:
         """Ask for a pass that trusts nothing it saw before."""
-        self._base.distrust()
+        self._base.invalidate()
         self.wake()
 
     @property
@@ -166,7 +166,7 @@ class NetworkController:
         """Why a sandbox of this project cannot be attached, as far as that is known."""
         if self.unready:
             return self.unready
-        lanes = self._ground.lanes if isinstance(self._ground, NetworkConfig) else {}
+        lanes = self._ground.vnids if isinstance(self._ground, NetworkConfig) else {}
         if lanes is not None and project not in lanes:
             return f"project {project} has no NetNamespace yet"
         return "the network takes longer than usual"
@@ -184,7 +184,7 @@ class NetworkController:
             flows=len(self._flows),
             drift=self._base.drift,
             pass_milliseconds=round(self._pass_milliseconds, 2),
-            trouble=self.unready or self._docker_bridge.trouble,
+            trouble=self.unready or self._docker_bridge.not_ready_reason,
         )
 
     def device_of_address(self, address: IPv4Address) -> str:
@@ -202,7 +202,7 @@ class NetworkController:
         device = (await self._netlink.links()).get(host_veth_name(wish.sandbox))
         if device is None or not device.up:
             raise Gone(f"sandbox {wish.sandbox} has lost its link {host_veth_name(wish.sandbox)}")
-        lost = await self._netlink.lost_inside(wish.netns, wish.ifname, address, view.node.gateway)
+        lost = await self._netlink.check_pod_interface(wish.netns, wish.ifname, address, view.node.gateway)
         if lost:
             raise Gone(f"sandbox {wish.sandbox}: {lost}")
 
@@ -210,11 +210,11 @@ class NetworkController:
         """Look at everything, close, move, open. Raises DriverError; the next pass begins anew."""
         begin = time.perf_counter()
         try:
-            seen = await _timed("look", self._see(is_due=self._base.is_due()))
+            seen = await _timed("look", self._see(is_due=self._base.resync_due()))
             if isinstance(seen, Unavailable):
                 self.unready = seen.reason
                 return
-            is_verified = await _timed("verify", self._base.verify(seen, self._links))
+            is_verified = await _timed("verify", self._base.reconcile(seen, self._links))
             await _timed("leave", self._leave())
             await self._restore(is_verified)
             await self._arrive(seen)
@@ -269,11 +269,11 @@ class NetworkController:
         self._ports = ports_by_sandbox(self._ovsdb.observe().bridge(BRIDGE))
 
     async def _restore_links(self, bridge: Bridge) -> None:
-        here = {port.name: port.marks for port in ports_by_sandbox(bridge).values()}
+        here = {port.name: port.ids for port in ports_by_sandbox(bridge).values()}
         for name, link in self._links.items():
             if name in here and not link.up:
                 marks = here[name]
-                await self._netlink.up(name, link_alias(marks[NAMESPACE], marks[POD], marks[UID]))
+                await self._netlink.set_up(name, link_alias(marks[NAMESPACE], marks[POD], marks[UID]))
                 self._base.note_drift("links", name)
 
     async def _leave(self) -> None:
@@ -289,10 +289,10 @@ class NetworkController:
                 await self._replace(closed)
             await self._ovsdb.apply(tuple(RemovePort(BRIDGE, port.name) for port in ports))
         devices = {host_veth_name(sandbox) for sandbox in leaving}
-        guarded = frozenset(devices) & await self.nft.chains("netdev", GUARD_TABLE)
+        guarded = frozenset(devices) & await self.nft.list_chains("netdev", GUARD_TABLE)
         if guarded:
-            await self.nft.apply(ingress_guard(frozenset(), guarded))
-        await self._netlink.remove(sorted(devices))
+            await self.nft.run(ingress_guard(frozenset(), guarded))
+        await self._netlink.delete_links(sorted(devices))
         log.info("pods detached", extra={"sandboxes": " ".join(sorted(name[:12] for name in leaving))})
         self._ports = {sandbox: port for sandbox, port in self._ports.items() if sandbox not in leaving}
         for sandbox in leaving & self._deletes.keys():
@@ -311,32 +311,32 @@ class NetworkController:
         if not wishes or bridge is None:
             return
         plan = plan_attach(bridge, view.node, wishes)
-        for sandbox, reason in plan.refused.items():
+        for sandbox, reason in plan.no_address.items():
             complete(self._adds.pop(sandbox)[1], NotReady(reason))
-        for sandbox, reason in plan.stranded.items():
+        for sandbox, reason in plan.wrong_subnet.items():
             complete(self._adds.pop(sandbox)[1], Gone(f"sandbox {sandbox}: {reason}; a new sandbox gets a new one"))
-        made = await _timed("links", self._make_links(view, plan.coming))
-        coming = tuple(arrival for arrival, good in zip(plan.coming, made, strict=True) if good)
+        made = await _timed("links", self._make_links(view, plan.to_attach))
+        coming = tuple(arrival for arrival, good in zip(plan.to_attach, made, strict=True) if good)
         if not coming:
             return
         if self._identity.datapath_type == NETDEV:
-            await self.nft.apply(ingress_guard(frozenset(arrival.device for arrival in coming), frozenset()))
+            await self.nft.run(ingress_guard(frozenset(arrival.device for arrival in coming), frozenset()))
         for arrival in coming:
-            wish = arrival.wish
-            await self._netlink.up(arrival.device, link_alias(wish.namespace, wish.name, wish.uid))
+            wish = arrival.config
+            await self._netlink.set_up(arrival.device, link_alias(wish.namespace, wish.name, wish.uid))
         await _timed("ports", self._ovsdb.apply((PutBridge(bridge_with_ports(bridge, coming)),)))
         for arrival in coming:
-            pod = f"{arrival.wish.namespace}/{arrival.wish.name}"
+            pod = f"{arrival.config.namespace}/{arrival.config.name}"
             log.info("pod attached", extra={"pod": pod, "ip": arrival.address, "device": arrival.device})
 
     async def _shape(self, is_due: bool) -> None:
         """Limit what pods receive. A switch that starts takes such limits away, so they are verified with all else."""
         wishes = ingress_rate_limits(self._ovsdb.observe().bridge(BRIDGE))
         if wishes and (is_due or wishes != self._shaped):
-            present = await self._netlink.limits()
+            present = await self._netlink.rate_limits()
             for device, bits in wishes.items():
                 if present.get(device) != bits:
-                    await self._netlink.limit(device, bits)
+                    await self._netlink.set_rate_limit(device, bits)
         self._shaped = wishes
 
     async def _make_links(self, view: NodeNetwork, coming: tuple[PlannedInterface, ...]) -> list[bool]:
@@ -345,20 +345,20 @@ class NetworkController:
     async def _make_link(self, view: NodeNetwork, arrival: PlannedInterface) -> bool:
         link = VethPair(
             device=arrival.device,
-            netns=arrival.wish.netns,
-            ifname=arrival.wish.ifname,
+            netns=arrival.config.netns,
+            ifname=arrival.config.ifname,
             mac=mac_text(mac_of(arrival.address)),
             address=IPv4Interface((arrival.address, view.node.subnet.prefixlen)),
             gateway=view.node.gateway,
             networks=view.cluster.networks,
             mtu=view.cluster.mtu,
-            checksums=self._identity.datapath_type != NETDEV,
-            egress_bandwidth=kernel_rate_limit(arrival.wish.egress_bandwidth),
+            tx_checksum_offload=self._identity.datapath_type != NETDEV,
+            egress_bandwidth=kernel_rate_limit(arrival.config.egress_bandwidth),
         )
         try:
-            await self._netlink.create(link)
+            await self._netlink.create_veth_pair(link)
         except DriverError as error:
-            complete(self._adds.pop(arrival.wish.sandbox)[1], error)
+            complete(self._adds.pop(arrival.config.sandbox)[1], error)
             return False
         return True
 
@@ -383,10 +383,12 @@ class NetworkController:
             complete(self._adds.pop(sandbox)[1])
 
     async def _count_drops(self) -> None:
-        rows = {row: count for row, count in (await self.openflow.counted(DROP_BIT)).items() if isinstance(row, Flow)}
+        rows = {
+            row: count for row, count in (await self.openflow.packet_counts(DROP_BIT)).items() if isinstance(row, Flow)
+        }
         bridge = self._ovsdb.observe().bridge(BRIDGE)
         metrics.DROPPED.clear()
-        for reason, owner, packets in drop_counters(rows, await self.openflow.misses(), bridge):
+        for reason, owner, packets in drop_counters(rows, await self.openflow.table_misses(), bridge):
             metrics.DROPPED.labels(reason, owner).set(packets)
 
     async def _replace(self, view: NodeNetwork) -> None:
@@ -439,7 +441,7 @@ class TopologyWatcher:
                     tuple(self.net_namespaces.items.values()),
                 )
             )
-            self._say(self._snapshot.doubts)
+            self._say(self._snapshot.ignored)
         return self._snapshot
 
     def _say(self, doubts: Mapping[str, str]) -> None:

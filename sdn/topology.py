@@ -145,7 +145,7 @@ class NodeNetwork:
     node: Node
     peers: frozenset[Peer]
     pods: frozenset[Pod]
-    laneless: tuple[AttachedPod, ...] = ()
+    pods_without_vnid: tuple[AttachedPod, ...] = ()
     multicast: frozenset[int] = frozenset()
     docker: DockerNetwork | None = None
 
@@ -157,7 +157,7 @@ class Snapshot:
     cluster_network: ClusterNetwork | None
     host_subnets: tuple[HostSubnet, ...]
     net_namespaces: tuple[NetNamespace, ...]
-    doubts: Mapping[str, str] = field(default_factory=dict)
+    ignored: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class NetworkConfig:
     cluster: Cluster
     node: Node
     peers: frozenset[Peer]
-    lanes: Mapping[str, int] | None
+    vnids: Mapping[str, int] | None
     multicast: frozenset[int]
     docker_project: str = ""
 
@@ -254,8 +254,8 @@ def network_config(
 ) -> NetworkConfig | Unavailable:
     """What the API says, put together for this node, or what is missing; with a project for Docker's own containers."""
     for about in ("clusternetwork default", f"hostsubnet {name}"):
-        if about in snapshot.doubts:
-            return Unavailable(f"{about} is not believed: {snapshot.doubts[about]}")
+        if about in snapshot.ignored:
+            return Unavailable(f"{about} is not believed: {snapshot.ignored[about]}")
     if snapshot.cluster_network is None:
         return Unavailable("no ClusterNetwork default yet; the master makes it at its first start")
     node = local_node(name, address, snapshot.host_subnets)
@@ -277,7 +277,7 @@ def docker_subnet(subnet: IPv4Network) -> IPv4Network:
 
 def node_network(ground: NetworkConfig, attached: Iterable[AttachedPod]) -> NodeNetwork:
     """Put what the API says and what is attached here into one view."""
-    node, lanes = ground.node, ground.lanes
+    node, lanes = ground.node, ground.vnids
     here = [one for one in attached if one.address in node.subnet and one.address != node.gateway]
     lane_of = {one: GLOBAL_VNID if lanes is None else lanes.get(one.namespace) for one in here}
     return NodeNetwork(
@@ -285,14 +285,14 @@ def node_network(ground: NetworkConfig, attached: Iterable[AttachedPod]) -> Node
         node=node,
         peers=ground.peers,
         pods=frozenset(Pod(one.ofport, one.address, vnid) for one, vnid in lane_of.items() if vnid is not None),
-        laneless=tuple(sorted(one for one, vnid in lane_of.items() if vnid is None)),
+        pods_without_vnid=tuple(sorted(one for one, vnid in lane_of.items() if vnid is None)),
         multicast=ground.multicast,
         docker=_docker_network(ground, here),
     )
 
 
 def _docker_network(ground: NetworkConfig, here: Iterable[AttachedPod]) -> DockerNetwork | None:
-    subnet, lanes = ground.node.docker_subnet, ground.lanes
+    subnet, lanes = ground.node.docker_subnet, ground.vnids
     vnid = GLOBAL_VNID if lanes is None else lanes.get(ground.docker_project)
     if subnet is None or vnid is None or any(one.address in subnet for one in here):
         return None

@@ -88,7 +88,7 @@ class ClusterDns:
             if self._shown is not ground:
                 networks = (*ground.cluster.networks, ground.cluster.service_network)
                 domain = ZoneConfig(self._origin, networks, str(ground.node.gateway))
-                self._show(ClusterZone(self._directory, domain, ground.lanes))
+                self._show(ClusterZone(self._directory, domain, ground.vnids))
                 self._shown = ground
         elif self._names is None:
             await self._recall()

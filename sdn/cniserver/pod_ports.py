@@ -50,7 +50,7 @@ class InterfaceConfig:
 class PlannedInterface:
     """A wish with the address and port number that it gets."""
 
-    wish: InterfaceConfig
+    config: InterfaceConfig
     device: str
     address: IPv4Address
     ofport: int
@@ -63,9 +63,9 @@ class AttachPlan:
     A sandbox is stranded that has an address of a subnet which is no longer this node's.
     """
 
-    coming: tuple[PlannedInterface, ...]
-    refused: Mapping[str, str]
-    stranded: Mapping[str, str]
+    to_attach: tuple[PlannedInterface, ...]
+    no_address: Mapping[str, str]
+    wrong_subnet: Mapping[str, str]
 
 
 def host_veth_name(sandbox: str) -> str:
@@ -97,17 +97,17 @@ def link_alias(namespace: str, name: str, uid: str) -> str:
 def pods_without_device(bridge: Bridge | None) -> frozenset[str]:
     """Sandboxes whose device the switch cannot find any more: their network namespace is gone."""
     ports = bridge.ports if bridge is not None else ()
-    return frozenset(port.marks[SANDBOX] for port in ports if SANDBOX in port.marks and port.ofport == -1)
+    return frozenset(port.ids[SANDBOX] for port in ports if SANDBOX in port.ids and port.ofport == -1)
 
 
 def plan_attach(bridge: Bridge, node: Node, wishes: Iterable[InterfaceConfig]) -> AttachPlan:
     """Give every wish that has no port yet an address and a port number that have rested longest."""
-    ports = [port for port in bridge.ports if SANDBOX in port.marks]
-    addresses = {IPv4Address(port.marks[ADDRESS]) for port in ports}
+    ports = [port for port in bridge.ports if SANDBOX in port.ids]
+    addresses = {IPv4Address(port.ids[ADDRESS]) for port in ports}
     ofports = {port.ofport_request for port in ports if port.ofport_request is not None}
-    last_address = IPv4Address(bridge.marks[LAST_ADDRESS]) if LAST_ADDRESS in bridge.marks else None
-    last_ofport = int(bridge.marks.get(LAST_OFPORT, "0"))
-    here = {port.marks[SANDBOX]: IPv4Address(port.marks[ADDRESS]) for port in ports}
+    last_address = IPv4Address(bridge.ids[LAST_ADDRESS]) if LAST_ADDRESS in bridge.ids else None
+    last_ofport = int(bridge.ids.get(LAST_OFPORT, "0"))
+    here = {port.ids[SANDBOX]: IPv4Address(port.ids[ADDRESS]) for port in ports}
     coming, refused, stranded = [], {}, {}
     for wish in wishes:
         if wish.sandbox in here:
@@ -128,19 +128,19 @@ def plan_attach(bridge: Bridge, node: Node, wishes: Iterable[InterfaceConfig]) -
 
 def ports_of_pods(bridge: Bridge, sandboxes: Collection[str]) -> tuple[Port, ...]:
     """The ports of these sandboxes, as far as they have one."""
-    return tuple(port for port in bridge.ports if port.marks.get(SANDBOX) in sandboxes)
+    return tuple(port for port in bridge.ports if port.ids.get(SANDBOX) in sandboxes)
 
 
 def ports_by_sandbox(bridge: Bridge | None) -> Mapping[str, Port]:
     """Every port of a pod."""
     ports = bridge.ports if bridge is not None else ()
-    return {port.marks[SANDBOX]: port for port in ports if SANDBOX in port.marks}
+    return {port.ids[SANDBOX]: port for port in ports if SANDBOX in port.ids}
 
 
 def sandboxes_of_runtime(bridge: Bridge | None, runtime: str) -> tuple[str, ...]:
     """The sandboxes that have a port on behalf of this runtime."""
     ports = bridge.ports if bridge is not None else ()
-    return tuple(sorted(port.marks[SANDBOX] for port in ports if port.marks.get(RUNTIME) == runtime))
+    return tuple(sorted(port.ids[SANDBOX] for port in ports if port.ids.get(RUNTIME) == runtime))
 
 
 def mismatch(port: Port, wish: InterfaceConfig) -> str:
@@ -148,17 +148,17 @@ def mismatch(port: Port, wish: InterfaceConfig) -> str:
     asked = {NAMESPACE: wish.namespace, NETNS: wish.netns_id, IFNAME: wish.ifname}
     words = {NAMESPACE: "project", NETNS: "network namespace", IFNAME: "device"}
     return "; ".join(
-        f"its {words[mark]} is {port.marks.get(mark)}, asked for is {value}"
+        f"its {words[mark]} is {port.ids.get(mark)}, asked for is {value}"
         for mark, value in asked.items()
-        if port.marks.get(mark) != value
+        if port.ids.get(mark) != value
     )
 
 
 def ingress_rate_limits(bridge: Bridge | None) -> Mapping[str, int]:
     """What the devices of pods may send into their pods, in bits a second, as far as they are limited."""
     ports = bridge.ports if bridge is not None else ()
-    limited = [port for port in ports if INGRESS in port.marks and (port.ofport or 0) > 0]
-    return {port.name: kernel_rate_limit(int(port.marks[INGRESS])) for port in limited}
+    limited = [port for port in ports if INGRESS in port.ids and (port.ofport or 0) > 0]
+    return {port.name: kernel_rate_limit(int(port.ids[INGRESS])) for port in limited}
 
 
 def kernel_rate_limit(bits: int) -> int:
@@ -180,16 +180,16 @@ def bridge_with_ports(bridge: Bridge, coming: tuple[PlannedInterface, ...]) -> B
             ofport_request=arrival.ofport,
             external_ids=string_map(
                 {
-                    SANDBOX: arrival.wish.sandbox,
-                    NAMESPACE: arrival.wish.namespace,
-                    POD: arrival.wish.name,
-                    UID: arrival.wish.uid,
+                    SANDBOX: arrival.config.sandbox,
+                    NAMESPACE: arrival.config.namespace,
+                    POD: arrival.config.name,
+                    UID: arrival.config.uid,
                     ADDRESS: str(arrival.address),
-                    RUNTIME: arrival.wish.runtime,
-                    NETNS: arrival.wish.netns_id,
-                    IFNAME: arrival.wish.ifname,
+                    RUNTIME: arrival.config.runtime,
+                    NETNS: arrival.config.netns_id,
+                    IFNAME: arrival.config.ifname,
                 }
-                | ({INGRESS: str(arrival.wish.ingress_bandwidth)} if arrival.wish.ingress_bandwidth else {})
+                | ({INGRESS: str(arrival.config.ingress_bandwidth)} if arrival.config.ingress_bandwidth else {})
             ),
         )
         for arrival in coming

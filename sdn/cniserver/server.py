@@ -58,9 +58,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class CniServer:
     """Serves one network on one unix socket that only root may open; `tells_names`: there are names at the gateway."""
 
-    def __init__(self, network: NetworkController, socket: Path, *, tells_names: bool) -> None:
+    def __init__(self, network: NetworkController, socket: Path, *, dns_enabled: bool) -> None:
         self._network = network
-        self._tells_names = tells_names
+        self._dns_enabled = dns_enabled
         self._socket = socket
         self._runner: web.AppRunner | None = None
 
@@ -117,7 +117,7 @@ class CniServer:
         )
 
     def _nameserver(self, view: NodeNetwork) -> str:
-        return str(view.node.gateway) if self._tells_names else ""
+        return str(view.node.gateway) if self._dns_enabled else ""
 
     async def _del(self, request: web.Request) -> web.Response:
         body = await _body(request, DetachRequest)

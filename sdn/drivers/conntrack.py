@@ -43,19 +43,21 @@ class Conntrack:
         """Let go of the socket."""
         self._socket.close()
 
-    async def to(self, address: IPv4Address, port: int) -> list[ConntrackEntry]:
+    async def entries_to(self, address: IPv4Address, port: int) -> list[ConntrackEntry]:
         """What somebody has begun with this address and port. Raises Refused."""
         target = _nested(_IP, _attribute(_TARGET, address.packed))
         proto = _nested(_PROTO, _UDP + _attribute(_TARGET_PORT, struct.pack("!H", port)))
         chosen = _BY_TARGET | _BY_NUMBER | _BY_TARGET_PORT
         found = await asyncio.to_thread(self._dump, target + proto, chosen)
-        return [one for one in found if (one.front, one.front_port) == (address, port)]
+        return [one for one in found if (one.frontend, one.frontend_port) == (address, port)]
 
-    async def all(self) -> list[ConntrackEntry]:
+    async def entries(self) -> list[ConntrackEntry]:
         """Every one. Raises Refused."""
         return await asyncio.to_thread(self._dump, _nested(_PROTO, _UDP), _BY_NUMBER)
 
-    def begun(self, client: IPv4Address, client_port: int, seen: IPv4Address, seen_port: int) -> ConntrackEntry | None:
+    def original_tuple(
+        self, client: IPv4Address, client_port: int, seen: IPv4Address, seen_port: int
+    ) -> ConntrackEntry | None:
         """What this client has begun that came here as to `seen`; None for what no rule has changed the target of.
 
         At once, in microseconds: as `SO_ORIGINAL_DST` for connections over TCP. Raises Refused.
@@ -65,30 +67,30 @@ class Conntrack:
         ports = _attribute(_SOURCE_PORT, struct.pack("!H", seen_port))
         ports += _attribute(_TARGET_PORT, struct.pack("!H", client_port))
         body = _nested(_BEGUN, _nested(_IP, addresses) + _nested(_PROTO, _UDP + ports))
-        found = [_connection(data) for data in self._asked(_GET, _ACKNOWLEDGE, body)]
+        found = [_connection(data) for data in self._request(_GET, _ACKNOWLEDGE, body)]
         return found[0] if found else None
 
-    async def forget(self, connections: Iterable[ConntrackEntry]) -> None:
+    async def delete(self, connections: Iterable[ConntrackEntry]) -> None:
         """The next packet of each begins a new one; one that is not there any more is no error. Raises Refused."""
         stale = tuple(connections)
         if stale:
-            await asyncio.to_thread(self._forget, stale)
+            await asyncio.to_thread(self._delete, stale)
 
     def _dump(self, wanted: bytes, flags: int) -> list[ConntrackEntry]:
         """What the kernel has of those that were begun so; a kernel before 5.8 tells all."""
         body = _nested(_BEGUN, wanted) + _nested(_FILTER, _attribute(1, struct.pack("=I", flags)))
-        found = (_connection(data) for data in self._asked(_GET, _DUMP, body))
+        found = (_connection(data) for data in self._request(_GET, _DUMP, body))
         return [one for one in found if one is not None]
 
-    def _forget(self, connections: Iterable[ConntrackEntry]) -> None:
+    def _delete(self, connections: Iterable[ConntrackEntry]) -> None:
         for one in connections:
-            addresses = _attribute(_SOURCE, one.client.packed) + _attribute(_TARGET, one.front.packed)
+            addresses = _attribute(_SOURCE, one.client.packed) + _attribute(_TARGET, one.frontend.packed)
             ports = _attribute(_SOURCE_PORT, struct.pack("!H", one.client_port))
-            ports += _attribute(_TARGET_PORT, struct.pack("!H", one.front_port))
+            ports += _attribute(_TARGET_PORT, struct.pack("!H", one.frontend_port))
             begun = _nested(_BEGUN, _nested(_IP, addresses) + _nested(_PROTO, _UDP + ports))
-            list(self._asked(_DELETE, _ACKNOWLEDGE, begun))
+            list(self._request(_DELETE, _ACKNOWLEDGE, begun))
 
-    def _asked(self, kind: int, flags: int, body: bytes) -> Iterator[bytes]:
+    def _request(self, kind: int, flags: int, body: bytes) -> Iterator[bytes]:
         """The attributes of each message of the answer."""
         with self._lock:
             length = _HEADER.size + len(_FAMILY) + len(body)

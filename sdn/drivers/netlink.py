@@ -65,7 +65,7 @@ class Netlink:
         """Every link of this namespace by name, with its IPv4 addresses."""
         return await _links(self._here)
 
-    async def create(self, pod: VethPair) -> None:
+    async def create_veth_pair(self, pod: VethPair) -> None:
         """Make the pair, down on this side, and configure the pod's side. Neither end speaks IPv6.
 
         A pair left over from an attempt that was cut short is made anew. Raises Gone when the namespace is.
@@ -106,7 +106,7 @@ class Netlink:
             for network in pod.networks:
                 await inside.route("replace", dst=str(network), oif=index, scope="link")
 
-    async def lost_inside(self, netns: str, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> str:
+    async def check_pod_interface(self, netns: str, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> str:
         """What a pod's end of the pair lacks of what `create` gave it; empty if nothing. Raises Gone."""
         try:
             there = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
@@ -128,7 +128,7 @@ class Netlink:
             gateways = {message.get_attr("RTA_GATEWAY") async for message in routes}
             return "" if str(gateway) in gateways else f"it has lost its default route through {gateway}"
 
-    async def limits(self) -> dict[str, int]:
+    async def rate_limits(self) -> dict[str, int]:
         """What links of this namespace may send, in bits a second, as far as they are limited."""
         names, found = await self._names(), {}
         async for message in await self._here.tc("dump"):
@@ -136,17 +136,17 @@ class Netlink:
                 found[names[message["index"]]] = message.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")["rate"] * 8
         return found
 
-    async def limit(self, device: str, bits: int) -> None:
+    async def set_rate_limit(self, device: str, bits: int) -> None:
         """Let a link of this namespace send no more than so many bits a second."""
         with _translate_errors(f"link {device}"):
             await _limit(self._here, await self._index(device), bits)
 
-    async def up(self, device: str, alias: str) -> None:
+    async def set_up(self, device: str, alias: str) -> None:
         """Bring a link of this namespace up, with a note for people."""
         with _translate_errors(f"link {device}"):
             await self._here.link("set", ifname=device, state="up", ifalias=alias[:_LONGEST_ALIAS])
 
-    async def remove(self, devices: Iterable[str]) -> None:
+    async def delete_links(self, devices: Iterable[str]) -> None:
         """Delete links; one that is not there is no error."""
         for device in devices:
             with _translate_errors(f"link {device}"):
@@ -214,7 +214,7 @@ class Netlink:
                 await self._here.link("set", index=index, mtu=wish.mtu, ifalias=ALIAS, state="up", **own)
                 addresses = frozenset({wish.address}) if name == DOCKER_BRIDGE else frozenset()
                 await self._set_addresses(name, index, addresses)
-            if not wish.checksums:
+            if not wish.tx_checksum_offload:
                 _switch_checksums_off(BRIDGE_END)
 
     async def _add_marked_bridge(self, name: str) -> None:
@@ -338,7 +338,7 @@ def _prepare(pod: VethPair) -> Any:
     """Before the link comes up: no IPv6 (its address detection would delay the pod), and a socket to the kernel."""
     for scope in ("all", "default"):
         _switch_ipv6_off(scope)
-    if not pod.checksums:
+    if not pod.tx_checksum_offload:
         _switch_checksums_off(pod.ifname)
     return _kernel_socket()
 

@@ -53,9 +53,9 @@ class Nftables:
         self._lock = threading.Lock()
         self._kernel = netfilter_socket()
         self._at_work = 0
-        self.latest = 0
-        self.own: deque[int] = deque(maxlen=_REMEMBERED)
-        self.when_idle: list[Callable[[], None]] = []
+        self.last_generation = 0
+        self.own_generations: deque[int] = deque(maxlen=_REMEMBERED)
+        self.on_idle: list[Callable[[], None]] = []
 
     def close(self) -> None:
         """Let go of the kernel."""
@@ -67,7 +67,7 @@ class Nftables:
         """Whether no change of ours is under way; those in `when_idle` are called each time that becomes so."""
         return not self._at_work
 
-    async def apply(self, text: str) -> None:
+    async def run(self, text: str) -> None:
         """Run all commands or none. Raises Refused with nft's own words."""
         self._at_work += 1
         try:
@@ -75,17 +75,17 @@ class Nftables:
         finally:
             self._at_work -= 1
             if self.is_idle:
-                for call in self.when_idle:
+                for call in self.on_idle:
                     call()
 
-    async def read(self, family: str, table: str) -> str:
+    async def list_table(self, family: str, table: str) -> str:
         """A table as nft prints it; empty when there is none."""
         try:
             return await asyncio.to_thread(self._run, f"list table {family} {table}", 0)
         except Refused:
             return ""
 
-    async def chains(self, family: str, table: str) -> frozenset[str]:
+    async def list_chains(self, family: str, table: str) -> frozenset[str]:
         """The names of a table's chains; empty when there is no table."""
         try:
             answer = json.loads(await asyncio.to_thread(self._run, f"list table {family} {table}", _JSON))
@@ -97,9 +97,9 @@ class Nftables:
         with self._lock:
             before = generation(self._kernel)
             self._run_alone(text, 0)
-            self.latest = generation(self._kernel)
-            if self.latest == before + 1:
-                self.own.append(self.latest)
+            self.last_generation = generation(self._kernel)
+            if self.last_generation == before + 1:
+                self.own_generations.append(self.last_generation)
 
     def _run(self, text: str, flags: int) -> str:
         with self._lock:
@@ -133,11 +133,11 @@ class NftablesMonitor:
     program's in the same moment count as that program's.
     """
 
-    def __init__(self, nft: Nftables, tables: tuple[str, ...], on_touch: Callable[[], None]) -> None:
-        self.is_touched = False
+    def __init__(self, nft: Nftables, tables: tuple[str, ...], on_external_change: Callable[[], None]) -> None:
+        self.modified_externally = False
         self._nft = nft
         self._names = frozenset(table.encode() + b"\0" for table in tables)
-        self._on_touch = on_touch
+        self._on_external_change = on_external_change
         self._changes: list[int] = []
         self._is_ours = False
         self._kernel = netfilter_socket()
@@ -147,13 +147,13 @@ class NftablesMonitor:
 
     def open(self) -> None:
         """Begin to listen."""
-        self._nft.when_idle.append(self._judge)
+        self._nft.on_idle.append(self._check)
         self._socket.setsockopt(_SOL_NETLINK, _JOIN, _NFTABLES_GROUP)
-        asyncio.get_running_loop().add_reader(self._socket, self._hear)
+        asyncio.get_running_loop().add_reader(self._socket, self._on_readable)
 
     def close(self) -> None:
         """Listen no more."""
-        self._nft.when_idle.remove(self._judge)
+        self._nft.on_idle.remove(self._check)
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         self._kernel.close()
@@ -167,7 +167,7 @@ class NftablesMonitor:
             self.close()
 
     @contextlib.contextmanager
-    def deaf(self) -> Iterator[None]:
+    def suspended(self) -> Iterator[None]:
         """While the table is written anew: what others did to it before no longer matters, what they do to any table
         right afterwards does.
         """
@@ -175,14 +175,14 @@ class NftablesMonitor:
         try:
             yield
         finally:
-            self._hear()
+            self._on_readable()
             self._changes.clear()
             self._socket.setsockopt(_SOL_NETLINK, _JOIN, _NFTABLES_GROUP)
-            self.is_touched = False
-            if generation(self._kernel) != self._nft.latest:
-                self._touch()
+            self.modified_externally = False
+            if generation(self._kernel) != self._nft.last_generation:
+                self._mark_modified()
 
-    def _hear(self) -> None:
+    def _on_readable(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
                 try:
@@ -190,9 +190,9 @@ class NftablesMonitor:
                 except OSError as error:
                     if error.errno != errno.ENOBUFS:
                         raise
-                    self._touch()
+                    self._mark_modified()
         if self._nft.is_idle:
-            self._judge()
+            self._check()
 
     def _read(self, data: bytes) -> None:
         while len(data) >= _HEADER.size:
@@ -206,12 +206,12 @@ class NftablesMonitor:
                 self._is_ours = True
             data = data[(length + 3) & ~3 :]
 
-    def _judge(self) -> None:
-        foreign = [number for number in self._changes if number not in self._nft.own]
+    def _check(self) -> None:
+        foreign = [number for number in self._changes if number not in self._nft.own_generations]
         self._changes.clear()
         if foreign:
-            self._touch()
+            self._mark_modified()
 
-    def _touch(self) -> None:
-        self.is_touched = True
-        self._on_touch()
+    def _mark_modified(self) -> None:
+        self.modified_externally = True
+        self._on_external_change()

@@ -38,7 +38,7 @@ def desired_docker_bridge(cluster: Cluster, node: Node, datapath_type: str) -> D
     if node.docker_subnet is None:
         return None
     return DockerBridgeConfig(
-        IPv4Interface((node.gateway, node.subnet.prefixlen)), cluster.mtu, checksums=datapath_type != NETDEV
+        IPv4Interface((node.gateway, node.subnet.prefixlen)), cluster.mtu, tx_checksum_offload=datapath_type != NETDEV
     )
 
 

@@ -65,7 +65,7 @@ class HostReconciler:
         self._is_known = False
         self._conflicts: tuple[str, ...] = ()
 
-    def distrust(self) -> None:
+    def invalidate(self) -> None:
         """Look at everything in the next pass."""
         self._verified_at = float("-inf")
 
@@ -75,34 +75,34 @@ class HostReconciler:
         metrics.DRIFT.labels(what).inc()
         log.warning("drift: somebody else had changed it", extra={"what": f"{what} {detail}".strip()})
 
-    def is_due(self) -> bool:
+    def resync_due(self) -> bool:
         """Whether it is time to look at everything."""
         return time.monotonic() >= self._verified_at + self._resync_seconds
 
-    async def verify(self, view: NodeNetwork, links: Mapping[str, Link]) -> bool:
+    async def reconcile(self, view: NodeNetwork, links: Mapping[str, Link]) -> bool:
         """When it is time, or when the bridge is away; whether it was. `links` as last seen. Raises DriverError."""
         base = (view.cluster, view.node)
-        if self._verified_for is None or self.is_due():
-            await self._object(view, links)
-        if self._verified_for != base or self.is_due() or self._ovsdb.observe().bridge(BRIDGE) is None:
+        if self._verified_for is None or self.resync_due():
+            await self._preflight(view, links)
+        if self._verified_for != base or self.resync_due() or self._ovsdb.observe().bridge(BRIDGE) is None:
             self._is_known = self._verified_for == base
             await self._put_docker_bridge(view, links)
             await self._put_bridge(view)
             await self._put_zones()
             await self._put_gateway(view)
             await self._put_firewall(view)
-            self._docker_bridge.hand_over(view)
+            self._docker_bridge.publish_options(view)
             self._verified_for, self._verified_at = base, time.monotonic()
             return True
         return False
 
-    def _wrote(self, what: str) -> None:
+    def _record_write(self, what: str) -> None:
         if self._is_known:
             self.note_drift(what)
         else:
             log.info("written", extra={"what": what})
 
-    async def _object(self, view: NodeNetwork, links: Mapping[str, Link]) -> None:
+    async def _preflight(self, view: NodeNetwork, links: Mapping[str, Link]) -> None:
         """Before anything is touched. A node that is at work already is told, and goes on."""
         routes = await self._netlink.routes()
         bridge = self._ovsdb.observe().bridge(BRIDGE)
@@ -124,17 +124,17 @@ class HostReconciler:
         wish = bridge_changes(desired_bridge(view.cluster, view.node, self._identity.datapath_type), bridge)
         if wish is not None:
             await self._ovsdb.apply((PutBridge(wish),))
-            self._wrote(f"bridge {BRIDGE}")
+            self._record_write(f"bridge {BRIDGE}")
 
     async def _put_zones(self) -> None:
         absent = desired_ct_timeouts(self._identity.datapath_type) - self._ovsdb.observe().zones
         if absent:
             await self._ovsdb.apply(tuple(map(PutZone, absent)))
-            self._wrote("timeouts of connection tracking")
+            self._record_write("timeouts of connection tracking")
 
     async def _put_docker_bridge(self, view: NodeNetwork, links: Mapping[str, Link]) -> None:
-        if await self._docker_bridge.put(view, links):
-            self._wrote(f"bridge {DOCKER_BRIDGE}")
+        if await self._docker_bridge.reconcile(view, links):
+            self._record_write(f"bridge {DOCKER_BRIDGE}")
 
     async def _put_gateway(self, view: NodeNetwork) -> None:
         gateway = desired_gateway(view.cluster, view.node)
@@ -148,31 +148,31 @@ class HostReconciler:
         routes = await self._netlink.gateway_routes(gateway.device)
         if link.addresses != {gateway.address} or routes != gateway.routes:
             await self._netlink.set_gateway(gateway.device, gateway.address, gateway.routes)
-            self._wrote(f"address or routes of {gateway.device}")
+            self._record_write(f"address or routes of {gateway.device}")
         for name, value in gateway.sysctls:
             if set_sysctl(name, value):
-                self._wrote(f"sysctl {name}")
+                self._record_write(f"sysctl {name}")
 
     async def _put_firewall(self, view: NodeNetwork) -> None:
         await self._put_nat_table(masquerade_table(view.cluster, view.node))
         desired = guarded_devices(self._ovsdb.observe(), view.node)
-        present = await self._nft.chains("netdev", GUARD_TABLE)
+        present = await self._nft.list_chains("netdev", GUARD_TABLE)
         if desired != present:
-            await self._nft.apply(ingress_guard(desired - present, present - desired))
-            self._wrote(f"nft table {GUARD_TABLE}")
+            await self._nft.run(ingress_guard(desired - present, present - desired))
+            self._record_write(f"nft table {GUARD_TABLE}")
 
     async def _put_nat_table(self, wish: str) -> None:
         """Untouched if it is as we once wrote it, also by an earlier life of this daemon."""
         bridge = self._ovsdb.observe().bridge(BRIDGE)
         if bridge is None:
             raise NotReady(f"{BRIDGE} is not there yet")
-        listed = await self._nft.read("ip", TABLE)
-        if listed and bridge.marks.get(FINGERPRINT) == table_fingerprint(wish, listed):
+        listed = await self._nft.list_table("ip", TABLE)
+        if listed and bridge.ids.get(FINGERPRINT) == table_fingerprint(wish, listed):
             return
-        await self._nft.apply(wish)
-        mark = (FINGERPRINT, table_fingerprint(wish, await self._nft.read("ip", TABLE)))
+        await self._nft.run(wish)
+        mark = (FINGERPRINT, table_fingerprint(wish, await self._nft.list_table("ip", TABLE)))
         await self._ovsdb.apply((PutBridge(replace(bridge, ports=(), table_names=(), external_ids=(mark,))),))
-        self._wrote(f"nft table {TABLE}")
+        self._record_write(f"nft table {TABLE}")
 
 
 FIREWALL_ON_BRIDGES = "net.bridge.bridge-nf-call-iptables"
@@ -187,9 +187,9 @@ class DockerBridge:
         self._netlink = netlink
         self._options = AtomicFile(options_file)
         self._datapath_type = datapath_type
-        self.trouble = ""
+        self.not_ready_reason = ""
 
-    async def put(self, view: NodeNetwork, links: Mapping[str, Link]) -> bool:
+    async def reconcile(self, view: NodeNetwork, links: Mapping[str, Link]) -> bool:
         """Make the bridge as it is wished, or take it away; whether something had to be written. Raises DriverError."""
         wish = desired_docker_bridge(view.cluster, view.node, self._datapath_type)
         here = links.get(DOCKER_BRIDGE)
@@ -213,18 +213,20 @@ class DockerBridge:
     async def _remove(self) -> None:
         self._options.show(None)
         await self._ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT),))
-        await self._netlink.remove((DOCKER_PORT, DOCKER_BRIDGE))
+        await self._netlink.delete_links((DOCKER_PORT, DOCKER_BRIDGE))
         log.info("removed", extra={"what": f"bridge {DOCKER_BRIDGE}"})
 
-    def hand_over(self, view: NodeNetwork) -> None:
+    def publish_options(self, view: NodeNetwork) -> None:
         """Tell dockerd of the bridge, as long as no pod has an address of Docker's part of the subnet."""
         subnet = view.node.docker_subnet
         if subnet is None:
             return
-        self.trouble = ""
+        self.not_ready_reason = ""
         holders = sorted(pod.address for pod in view.pods if pod.address in subnet)
         if holders:
-            self.trouble = f"Docker's bridge waits: pods have addresses of its {subnet}: {' '.join(map(str, holders))}"
-            log.warning(self.trouble)
+            self.not_ready_reason = (
+                f"Docker's bridge waits: pods have addresses of its {subnet}: {' '.join(map(str, holders))}"
+            )
+            log.warning(self.not_ready_reason)
         if self._options.show(None if holders else docker_options(view.cluster, view.node)):
             log.info("dockerd's options written", extra={"subnet": subnet})

@@ -178,7 +178,7 @@ class Flow:
             raise ValueError(f"table {self.table} cannot go back to table {last.table}")
 
     @property
-    def row(self) -> tuple[int, int, Match]:
+    def key(self) -> tuple[int, int, Match]:
         """What makes the switch take two flows for the same row."""
         return self.table, self.priority, self.match
 

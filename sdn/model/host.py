@@ -37,7 +37,7 @@ class Port:
     error: str = ""
 
     @property
-    def marks(self) -> Mapping[str, str]:
+    def ids(self) -> Mapping[str, str]:
         """`external_ids` as a map."""
         return MappingProxyType(dict(self.external_ids))
 
@@ -54,7 +54,7 @@ class Bridge:
     ports: tuple[Port, ...] = ()
 
     @property
-    def marks(self) -> Mapping[str, str]:
+    def ids(self) -> Mapping[str, str]:
         """`external_ids` as a map."""
         return MappingProxyType(dict(self.external_ids))
 
@@ -142,7 +142,7 @@ class DockerBridgeConfig:
 
     address: IPv4Interface
     mtu: int
-    checksums: bool
+    tx_checksum_offload: bool
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -152,8 +152,8 @@ class ConntrackFilter:
     protocol: Protocol
     address: IPv4Address | None
     port: int
-    backend: IPv4Address
-    backend_port: int
+    endpoint: IPv4Address
+    endpoint_port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,10 @@ class ConntrackEntry:
 
     client: IPv4Address
     client_port: int
-    front: IPv4Address
-    front_port: int
-    backend: IPv4Address
-    backend_port: int
+    frontend: IPv4Address
+    frontend_port: int
+    endpoint: IPv4Address
+    endpoint_port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,5 +187,5 @@ class VethPair:
     gateway: IPv4Address
     networks: tuple[IPv4Network, ...]
     mtu: int
-    checksums: bool
+    tx_checksum_offload: bool
     egress_bandwidth: int = 0

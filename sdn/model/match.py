@@ -36,7 +36,7 @@ class Field:
         return self.rank
 
     @property
-    def ones(self) -> int:
+    def all_ones(self) -> int:
         """All bits of the field set."""
         return (1 << self.bits) - 1
 
@@ -122,14 +122,14 @@ class FieldMatch:
     mask: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.mask <= self.field.ones or self.value & ~self.mask:
+        if not 0 < self.mask <= self.field.all_ones or self.value & ~self.mask:
             raise ValueError(f"{self.field.name}={self.value:#x}/{self.mask:#x} does not fit {self.field.bits} bits")
 
     def __str__(self) -> str:
         if self.field == CT_STATE:
             return f"ct_state={_state_text(self.value, self.mask)}"
         text = f"{self.field.name}={value_text(self.field, self.value)}"
-        if self.mask == self.field.ones:
+        if self.mask == self.field.all_ones:
             return text
         if self.field in _IPV4:
             return f"{text}/{self.mask.bit_count()}"
@@ -172,7 +172,7 @@ def field_equals(field: Field, value: int) -> Match:
     """Packets whose field has this value. Addresses of IP and ARP are refused: use `ip()` and `arp()`."""
     if field in _OF_A_PROTOCOL:
         raise ValueError(f"{field.name} needs its protocol: match it through ip(), to_port(), called() or arp()")
-    return Match((FieldMatch(field, value, field.ones),))
+    return Match((FieldMatch(field, value, field.all_ones),))
 
 
 def in_port(port: int) -> Match:
@@ -187,20 +187,20 @@ def untagged() -> Match:
 
 def _network(field: Field, network: IPv4Address | IPv4Network | None) -> Iterable[FieldMatch]:
     if isinstance(network, IPv4Address):
-        yield FieldMatch(field, int(network), field.ones)
+        yield FieldMatch(field, int(network), field.all_ones)
     elif network is not None and network.prefixlen:
         yield FieldMatch(field, int(network.network_address), int(network.netmask))
 
 
 def ip(src: IPv4Address | IPv4Network | None = None, dst: IPv4Address | IPv4Network | None = None) -> Match:
     """IPv4 packets from `src` to `dst`; None is any address."""
-    return Match((FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.ones), *_network(IP_SRC, src), *_network(IP_DST, dst)))
+    return Match((FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.all_ones), *_network(IP_SRC, src), *_network(IP_DST, dst)))
 
 
 def dst_port(protocol: int, port: int) -> Match:
     """TCP (6), UDP (17) or SCTP (132) over IPv4 to this port; fragments, which seem to have none, do not match."""
     port_field = _TARGET_PORTS[protocol]
-    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(port_field, port, port_field.ones))
+    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(port_field, port, port_field.all_ones))
     return ip() & Match(fields)
 
 
@@ -212,7 +212,7 @@ def ct_state(state: str) -> Match:
 
 def new_connection(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
     """Packets that begin a connection, as tracking says, to such a port of `dst` (None: any)."""
-    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(_TARGET_PORTS[protocol], port, mask))
+    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(_TARGET_PORTS[protocol], port, mask))
     return ip(dst=dst) & ct_state("new") & Match(fields)
 
 
@@ -221,21 +221,23 @@ def new_connection_fragment(protocol: int, port: int, mask: int = 0xFFFF, dst: I
 
     In a fragment Open vSwitch itself sees no ports.
     """
-    fields = (FieldMatch(CT_PROTO, protocol, CT_PROTO.ones), FieldMatch(CT_TP_DST, port, mask))
+    fields = (FieldMatch(CT_PROTO, protocol, CT_PROTO.all_ones), FieldMatch(CT_TP_DST, port, mask))
     return ip(dst=dst) & ct_state("new") & Match((FieldMatch(IP_FRAG, 1, 1), *fields))
 
 
 def from_port(protocol: int, port: int) -> tuple[Match, ...]:
     """Packets of this protocol from such a port; of UDP also all fragments, in which Open vSwitch sees no ports."""
-    whole = (FieldMatch(IP_PROTO, protocol, IP_PROTO.ones), FieldMatch(_SOURCE_PORTS[protocol], port, 0xFFFF))
+    whole = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(_SOURCE_PORTS[protocol], port, 0xFFFF))
     if protocol != _UDP:
         return (ip() & Match(whole),)
-    return ip() & Match(whole), ip() & Match((FieldMatch(IP_FRAG, 1, 1), FieldMatch(IP_PROTO, _UDP, IP_PROTO.ones)))
+    return ip() & Match(whole), ip() & Match((FieldMatch(IP_FRAG, 1, 1), FieldMatch(IP_PROTO, _UDP, IP_PROTO.all_ones)))
 
 
 def icmp(kind: int) -> Match:
     """ICMP messages of this type."""
-    return ip() & Match((FieldMatch(IP_PROTO, _ICMP, IP_PROTO.ones), FieldMatch(ICMP_TYPE, kind, ICMP_TYPE.ones)))
+    return ip() & Match(
+        (FieldMatch(IP_PROTO, _ICMP, IP_PROTO.all_ones), FieldMatch(ICMP_TYPE, kind, ICMP_TYPE.all_ones))
+    )
 
 
 def arp(
@@ -245,9 +247,9 @@ def arp(
     sha: int | None = None,
 ) -> Match:
     """ARP for IPv4 with this operation (1 request, 2 reply), sender and target; None is any."""
-    fields = [FieldMatch(ETH_TYPE, ETH_ARP, ETH_TYPE.ones), *_network(ARP_SPA, spa), *_network(ARP_TPA, tpa)]
+    fields = [FieldMatch(ETH_TYPE, ETH_ARP, ETH_TYPE.all_ones), *_network(ARP_SPA, spa), *_network(ARP_TPA, tpa)]
     if op is not None:
-        fields.append(FieldMatch(ARP_OP, op, ARP_OP.ones))
+        fields.append(FieldMatch(ARP_OP, op, ARP_OP.all_ones))
     if sha is not None:
-        fields.append(FieldMatch(ARP_SHA, sha, ARP_SHA.ones))
+        fields.append(FieldMatch(ARP_SHA, sha, ARP_SHA.all_ones))
     return Match(tuple(sorted(fields)))

@@ -21,7 +21,7 @@ class EndpointInfo:
 
     address: IPv4Address
     port: int
-    is_here: bool = False
+    is_local: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,13 +55,13 @@ class ServicePortInfo:
     cluster_ip: IPv4Address | None
     port: int
     node_port: int = 0
-    outside_ips: tuple[IPv4Address, ...] = ()
-    inside: tuple[EndpointInfo, ...] = ()
-    everywhere: tuple[EndpointInfo, ...] = ()
-    outside: tuple[EndpointInfo, ...] = ()
-    affinity_seconds: int = 0
-    keeps_source: bool = False
-    leaving_ports: frozenset[int] = frozenset()
+    external_ips: tuple[IPv4Address, ...] = ()
+    internal_endpoints: tuple[EndpointInfo, ...] = ()
+    cluster_endpoints: tuple[EndpointInfo, ...] = ()
+    external_endpoints: tuple[EndpointInfo, ...] = ()
+    affinity_timeout_seconds: int = 0
+    external_policy_local: bool = False
+    draining_ports: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class ServicePortChange:
     """What became of some ports: `gone` are values that were served, `come` those that are to be; a port that changed
     is in both."""
 
-    gone: tuple[ServicePortInfo, ...] = ()
-    come: tuple[ServicePortInfo, ...] = ()
+    removed: tuple[ServicePortInfo, ...] = ()
+    added: tuple[ServicePortInfo, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.gone or self.come)
+        return bool(self.removed or self.added)

@@ -32,20 +32,20 @@ WEB = ServicePortInfo(
     cluster_ip=IPv4Address("172.30.0.10"),
     port=80,
     node_port=30080,
-    outside_ips=(IPv4Address("172.29.0.1"),),
-    inside=(EndpointInfo(RED.address, 8080, True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)),
-    everywhere=(EndpointInfo(RED.address, 8080, True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)),
+    external_ips=(IPv4Address("172.29.0.1"),),
+    internal_endpoints=(EndpointInfo(RED.address, 8080, True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)),
+    cluster_endpoints=(EndpointInfo(RED.address, 8080, True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)),
 )
 DATABASE = ServicePortInfo(
     ServicePortName("default", "database", "", Protocol.TCP),
     vnid=0,
     cluster_ip=IPv4Address("172.30.0.11"),
     port=5432,
-    inside=(EndpointInfo(ADMIN.address, 5432, True),),
-    everywhere=(EndpointInfo(ADMIN.address, 5432, True),),
-    affinity_seconds=10800,
+    internal_endpoints=(EndpointInfo(ADMIN.address, 5432, True),),
+    cluster_endpoints=(EndpointInfo(ADMIN.address, 5432, True),),
+    affinity_timeout_seconds=10800,
 )
-SERVED = ServiceFlows(NODE).replace((WEB, DATABASE))
+SERVED = ServiceFlows(NODE).sync((WEB, DATABASE))
 
 OWNERS = {
     "the node (`gateway_flows`)": gateway_flows(CLUSTER, NODE),

@@ -43,7 +43,7 @@ def drop_counters(
     rows: Mapping[Flow, int], misses: Mapping[int, int], bridge: Bridge | None
 ) -> Iterator[tuple[str, str, int]]:
     """(reason, owner, packets), each pair once; owners are `pod PROJECT/NAME`, `docker`, `services`, `node`."""
-    pods = {port.marks[ADDRESS]: port.marks for port in ports_by_sandbox(bridge).values()}
+    pods = {port.ids[ADDRESS]: port.ids for port in ports_by_sandbox(bridge).values()}
     names = {int(IPv4Address(address)): f"pod {marks[NAMESPACE]}/{marks[POD]}" for address, marks in pods.items()}
     sums: dict[tuple[str, str], int] = {}
     for row, packets in rows.items():

@@ -28,7 +28,7 @@ def multicast_flows(
         theirs = ip(dst=MULTICAST) & field_equals(SRC_VNID, vnid)
         ours = sorted(pod.ofport for pod in pods if pod.vnid == vnid)
         ours += [docker.ofport] if docker is not None and docker.vnid == vnid else []
-        rows.add(make_flow(Table.ROUTE, Priority.EXACT, theirs, RegMove(SRC_VNID, TUN_ID, 32), Goto(first)))
+        rows.add(make_flow(Table.ROUTE, Priority.HOST, theirs, RegMove(SRC_VNID, TUN_ID, 32), Goto(first)))
         rows.add(make_flow(Table.DELIVER, Priority.SUBNET, theirs, *map(Output, ours)))
     return frozenset(rows)
 
@@ -46,5 +46,5 @@ def multicast_tunnel_flows(peers: frozenset[Peer]) -> frozenset[Flow]:
         for address in chunk:
             copies += (SetField(TUN_DST, address), Output(VXLAN0))
         onward = table + 1 if number + 1 < len(chunks) else int(Table.DELIVER)
-        rows.add(Flow(table, int(Priority.REST), Match(), (*copies, Goto(onward)), NODE_COOKIE))
+        rows.add(Flow(table, int(Priority.DEFAULT), Match(), (*copies, Goto(onward)), NODE_COOKIE))
     return frozenset(rows)

@@ -63,7 +63,7 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     from_node = in_port(TUN0) & untagged()
     asks = arp(op=ARP_REQUEST, spa=node.gateway, sha=mac_of(node.gateway))
     rows = [
-        make_flow(Table.SOURCE, Priority.EXACT, from_node & asks, Goto(Table.ARP)),
+        make_flow(Table.SOURCE, Priority.HOST, from_node & asks, Goto(Table.ARP)),
         make_flow(
             Table.SOURCE,
             Priority.CLUSTER,
@@ -71,15 +71,15 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
             *set_source_vnid(GLOBAL_VNID),
             Goto(Table.ANSWER),
         ),
-        make_flow(Table.ARP, Priority.GUARD, arp(spa=node.gateway, tpa=node.gateway)),
-        make_flow(Table.ARP, Priority.EXACT, arp(tpa=node.gateway), *ARP_REPLY_ACTIONS),
-        make_flow(Table.ROUTE, Priority.EXACT, ip(dst=node.gateway), Goto(Table.DELIVER)),
-        make_flow(Table.DELIVER, Priority.EXACT, ip(dst=node.gateway), *deliver_to_gateway(node)),
+        make_flow(Table.ARP, Priority.HIGH, arp(spa=node.gateway, tpa=node.gateway)),
+        make_flow(Table.ARP, Priority.HOST, arp(tpa=node.gateway), *ARP_REPLY_ACTIONS),
+        make_flow(Table.ROUTE, Priority.HOST, ip(dst=node.gateway), Goto(Table.DELIVER)),
+        make_flow(Table.DELIVER, Priority.HOST, ip(dst=node.gateway), *deliver_to_gateway(node)),
     ]
     for network in cluster.networks:
         match = from_node & ip(src=node.gateway, dst=network)
         rows += (
-            make_flow(Table.SOURCE, Priority.EXACT, match, *set_source_vnid(GLOBAL_VNID), Goto(Table.ROUTE)),
+            make_flow(Table.SOURCE, Priority.HOST, match, *set_source_vnid(GLOBAL_VNID), Goto(Table.ROUTE)),
             make_flow(Table.SOURCE, Priority.SUBNET, from_node & ip(src=network)),
         )
     return frozenset(rows)
@@ -98,8 +98,8 @@ def l3_forwarding_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
         make_flow(Table.ROUTE, Priority.CLUSTER, ip(dst=cluster.service_network)),
         make_flow(Table.ROUTE, Priority.CLUSTER, ip(dst=MULTICAST)),
         make_flow(Table.ROUTE, Priority.CLUSTER, ip(dst=BROADCAST)),
-        make_flow(Table.ROUTE, Priority.REST, ip(), Goto(Table.OUTSIDE)),
-        make_flow(Table.SOURCE, Priority.REST, in_port(VXLAN0)),
+        make_flow(Table.ROUTE, Priority.DEFAULT, ip(), Goto(Table.OUTSIDE)),
+        make_flow(Table.SOURCE, Priority.DEFAULT, in_port(VXLAN0)),
     ]
     for network in cluster.networks:
         rows += (
@@ -118,8 +118,8 @@ def external_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """
     return frozenset(
         {
-            make_flow(Table.OUTSIDE, Priority.GUARD, dst_port(Protocol.UDP, cluster.vxlan_port)),
-            make_flow(Table.OUTSIDE, Priority.REST, ip(), *deliver_to_gateway(node)),
+            make_flow(Table.OUTSIDE, Priority.HIGH, dst_port(Protocol.UDP, cluster.vxlan_port)),
+            make_flow(Table.OUTSIDE, Priority.DEFAULT, ip(), *deliver_to_gateway(node)),
         }
     )
 
@@ -169,9 +169,9 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
             cookie=cookie,
         ),
         make_flow(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP), cookie=cookie),
-        make_flow(Table.SOURCE, Priority.REST, in_port(pod.ofport), cookie=cookie),
-        make_flow(Table.ARP, Priority.GUARD, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
-        make_flow(Table.ARP, Priority.EXACT, arp(tpa=pod.address), *ARP_REPLY_ACTIONS, cookie=cookie),
+        make_flow(Table.SOURCE, Priority.DEFAULT, in_port(pod.ofport), cookie=cookie),
+        make_flow(Table.ARP, Priority.HIGH, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
+        make_flow(Table.ARP, Priority.HOST, arp(tpa=pod.address), *ARP_REPLY_ACTIONS, cookie=cookie),
     }
     return frozenset(rows)
 
@@ -187,7 +187,7 @@ def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
     asks = arp(op=ARP_REQUEST, spa=docker.subnet)
     mark = partial(make_flow, cookie=DOCKER_COOKIE)
     rows = [
-        mark(Table.SOURCE, Priority.EXACT, sender & arp(tpa=docker.subnet)),
+        mark(Table.SOURCE, Priority.HOST, sender & arp(tpa=docker.subnet)),
         mark(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP)),
         mark(
             Table.SOURCE,
@@ -196,8 +196,8 @@ def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
             *set_source_vnid(docker.vnid),
             Goto(Table.CALLED),
         ),
-        mark(Table.SOURCE, Priority.REST, in_port(docker.ofport)),
-        mark(Table.ARP, Priority.EXACT, arp(tpa=docker.subnet), *ARP_REPLY_ACTIONS),
+        mark(Table.SOURCE, Priority.DEFAULT, in_port(docker.ofport)),
+        mark(Table.ARP, Priority.HOST, arp(tpa=docker.subnet), *ARP_REPLY_ACTIONS),
     ]
     return frozenset(rows)
 

@@ -67,10 +67,10 @@ CT_SERVICE_REPLY = Ct(CT_ZONE_SERVICE, Table.DELIVER)
 ICMP_ERRORS = (3, 11)
 """Destination unreachable, time exceeded (RFC 792)."""
 
-CT_NODE_PORT: tuple[Action, ...] = (SetField(DESTINATION, Destination.NODE), CT_SERVICE)
+CT_NODE_PORT: tuple[Action, ...] = (SetField(DESTINATION, Destination.NODE_PORT), CT_SERVICE)
 
 HAIRPIN_SNAT: tuple[Action, ...] = (
-    SetField(DESTINATION, Destination.SENDER),
+    SetField(DESTINATION, Destination.HAIRPIN),
     Ct(CT_ZONE_HAIRPIN, Table.DELIVER, commit=True, src=HAIRPIN_IP),
 )
 
@@ -88,27 +88,27 @@ def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     back = (RegMove(ETH_SRC, ETH_DST, 48), SetField(ETH_SRC, mac_of(node.gateway)), OutputInPort())
     rows = [
         make_flow(Table.CALLED, Priority.SUBNET, ip(dst=cluster.service_network), CT_SERVICE),
-        make_flow(Table.CALLED, Priority.EXACT, ip(dst=node.address), *CT_NODE_PORT),
+        make_flow(Table.CALLED, Priority.HOST, ip(dst=node.address), *CT_NODE_PORT),
         make_flow(
             Table.CALLED,
-            Priority.EXACT,
+            Priority.HOST,
             ip(dst=HAIRPIN_IP),
-            SetField(DESTINATION, Destination.SENDER),
+            SetField(DESTINATION, Destination.HAIRPIN),
             Ct(CT_ZONE_HAIRPIN, Table.ANSWER),
         ),
-        make_flow(Table.CALLED, Priority.REST, ip(), Goto(Table.ROUTE)),
-        make_flow(Table.SERVICE, Priority.GUARD, ip() & ct_state("est"), Goto(Table.ROUTE)),
-        make_flow(Table.SERVICE, Priority.GUARD, ip() & ct_state("rel"), Goto(Table.ROUTE)),
+        make_flow(Table.CALLED, Priority.DEFAULT, ip(), Goto(Table.ROUTE)),
+        make_flow(Table.SERVICE, Priority.HIGH, ip() & ct_state("est"), Goto(Table.ROUTE)),
+        make_flow(Table.SERVICE, Priority.HIGH, ip() & ct_state("rel"), Goto(Table.ROUTE)),
         make_flow(Table.SERVICE, Priority.CLUSTER, ip(dst=cluster.service_network)),
-        make_flow(Table.SERVICE, Priority.REST, ip(), Goto(Table.ROUTE)),
-        make_flow(Table.ANSWER, Priority.REST, ip(), Goto(Table.DELIVER)),
-        *(make_flow(Table.ANSWER, Priority.EXACT, icmp(kind), CT_SERVICE_REPLY) for kind in ICMP_ERRORS),
-        make_flow(Table.DELIVER, Priority.GUARD, ip() & field_equals(DESTINATION, Destination.SENDER), *back),
+        make_flow(Table.SERVICE, Priority.DEFAULT, ip(), Goto(Table.ROUTE)),
+        make_flow(Table.ANSWER, Priority.DEFAULT, ip(), Goto(Table.DELIVER)),
+        *(make_flow(Table.ANSWER, Priority.HOST, icmp(kind), CT_SERVICE_REPLY) for kind in ICMP_ERRORS),
+        make_flow(Table.DELIVER, Priority.HIGH, ip() & field_equals(DESTINATION, Destination.HAIRPIN), *back),
     ]
     for protocol in Protocol:
         for port, mask in port_range_masks(*cluster.node_ports):
             whole, in_parts = new_connection(protocol, port, mask), new_connection_fragment(protocol, port, mask)
-            at_node = (match & field_equals(DESTINATION, Destination.NODE) for match in (whole, in_parts))
+            at_node = (match & field_equals(DESTINATION, Destination.NODE_PORT) for match in (whole, in_parts))
             rows += (make_flow(Table.SERVICE, Priority.CLUSTER, match) for match in at_node)
     return frozenset(rows)
 
@@ -129,12 +129,12 @@ def hairpin_flows(pod: Pod) -> frozenset[Flow]:
     With another source address, the reply comes back to the switch.
     """
     match = ip(src=pod.address, dst=pod.address)
-    return frozenset({make_flow(Table.ROUTE, Priority.EXACT, match, *HAIRPIN_SNAT, cookie=pod_cookie(pod))})
+    return frozenset({make_flow(Table.ROUTE, Priority.HOST, match, *HAIRPIN_SNAT, cookie=pod_cookie(pod))})
 
 
 def peer_node_port_flows(peer: Peer) -> frozenset[Flow]:
     """Look up packets to a peer's node address in connection tracking, because it has node ports."""
-    return frozenset({make_flow(Table.CALLED, Priority.EXACT, ip(dst=peer.address), *CT_NODE_PORT)})
+    return frozenset({make_flow(Table.CALLED, Priority.HOST, ip(dst=peer.address), *CT_NODE_PORT)})
 
 
 GROUP_HASH_SLOTS = 64
@@ -152,57 +152,61 @@ class ServiceFlows:
     def __init__(self, node: Node, by_proxy: bool = False) -> None:
         self._node = node
         self._by_proxy = by_proxy
-        self._rows: dict[ServicePortName, FlowSet] = {}
+        self._flow_sets: dict[ServicePortName, FlowSet] = {}
         self._owners: dict[int, tuple[ServicePortName, bool]] = {}
         self._numbers: dict[tuple[ServicePortName, bool], int] = {}
         self._shared: Counter[Flow] = Counter()
 
-    def replace(self, ports: Iterable[ServicePortInfo]) -> FlowSet:
+    def sync(self, ports: Iterable[ServicePortInfo]) -> FlowSet:
         """Forget everything; these are the ports now."""
-        self._rows, self._owners, self._numbers, self._shared = {}, {}, {}, Counter()
+        self._flow_sets, self._owners, self._numbers, self._shared = {}, {}, {}, Counter()
         for port in sorted(ports, key=lambda port: port.key):
             self._add(port)
-        return self.rows()
+        return self.all()
 
-    def edit(self, change: ServicePortChange) -> tuple[FlowSet, FlowSet]:
+    def update(self, change: ServicePortChange) -> tuple[FlowSet, FlowSet]:
         """What goes and what comes by this change."""
-        ports = (*change.gone, *change.come)
-        shared = {row for port in ports for row in self._shared_rows(port)}
+        ports = (*change.removed, *change.added)
+        shared = {row for port in ports for row in self._shared_flows(port)}
         here = {row for row in shared if self._shared[row]}
-        old = _union(self._rows.get(port.key, FlowSet()) for port in ports)
-        kept = {port.key for port in change.come}
-        for port in change.gone:
+        old = _union(self._flow_sets.get(port.key, FlowSet()) for port in ports)
+        kept = {port.key for port in change.added}
+        for port in change.removed:
             self._remove(port, forget_numbers=port.key not in kept)
-        for port in change.come:
+        for port in change.added:
             self._add(port)
-        new = _union(self._rows.get(port.key, FlowSet()) for port in ports)
+        new = _union(self._flow_sets.get(port.key, FlowSet()) for port in ports)
         gone, come = old.flows | here, new.flows | {row for row in shared if self._shared[row]}
         return FlowSet(gone - come, old.groups - new.groups), FlowSet(come - gone, new.groups - old.groups)
 
-    def rows(self) -> FlowSet:
+    def all(self) -> FlowSet:
         """All that the switch is to hold for services."""
-        every = _union(self._rows.values())
+        every = _union(self._flow_sets.values())
         return FlowSet(every.flows | (+self._shared).keys(), every.groups)
 
     def _add(self, port: ServicePortInfo) -> None:
-        inside = self._number(port.key, is_inside=True)
-        everywhere = inside if port.inside == port.everywhere else self._number(port.key, is_inside=False)
-        self._rows[port.key] = service_port_flows(port, self._node, self._by_proxy, inside, everywhere)
-        self._shared.update(self._shared_rows(port))
+        inside = self._allocate_group_id(port.key, is_inside=True)
+        everywhere = (
+            inside
+            if port.internal_endpoints == port.cluster_endpoints
+            else self._allocate_group_id(port.key, is_inside=False)
+        )
+        self._flow_sets[port.key] = service_port_flows(port, self._node, self._by_proxy, inside, everywhere)
+        self._shared.update(self._shared_flows(port))
 
     def _remove(self, port: ServicePortInfo, forget_numbers: bool) -> None:
-        if self._rows.pop(port.key, None) is None:
+        if self._flow_sets.pop(port.key, None) is None:
             return
-        self._shared.subtract(self._shared_rows(port))
+        self._shared.subtract(self._shared_flows(port))
         for owner in ((port.key, True), (port.key, False)) if forget_numbers else ():
             self._owners.pop(self._numbers.pop(owner, -1), None)
 
-    def _shared_rows(self, port: ServicePortInfo) -> frozenset[Flow]:
-        backends = {one.port for one in (*port.inside, *port.everywhere)} | port.leaving_ports
+    def _shared_flows(self, port: ServicePortInfo) -> frozenset[Flow]:
+        backends = {one.port for one in (*port.internal_endpoints, *port.cluster_endpoints)} | port.draining_ports
         answers = (reply_flows(port.key.protocol, number) for number in backends if not self._by_proxy)
-        return frozenset(map(external_ip_flow, port.outside_ips)).union(*answers)
+        return frozenset(map(external_ip_flow, port.external_ips)).union(*answers)
 
-    def _number(self, key: ServicePortName, is_inside: bool) -> int:
+    def _allocate_group_id(self, key: ServicePortName, is_inside: bool) -> int:
         """Follows from the key, unless another has taken it."""
         owner = (key, is_inside)
         known = self._numbers.get(owner)
@@ -228,7 +232,7 @@ def reply_flows(protocol: Protocol, port: int) -> frozenset[Flow]:
     """Packets for pods of this node from a port that backends have may be answers, and pass connection tracking."""
     matches = from_port(protocol, port)
     return frozenset(
-        _row(Table.ANSWER, Priority.EXACT, match, CT_SERVICE_REPLY, owner=SERVICE_COOKIE) for match in matches
+        _row(Table.ANSWER, Priority.HOST, match, CT_SERVICE_REPLY, owner=SERVICE_COOKIE) for match in matches
     )
 
 
@@ -242,9 +246,9 @@ def service_port_flows(port: ServicePortInfo, node: Node, by_proxy: bool, inside
     groups of callers at the cluster IP and elsewhere; both may be one.
     """
     protocol, owner = port.key.protocol, SERVICE_COOKIE | inside
-    outside = [new_connection(protocol, port.port, dst=address) for address in port.outside_ips]
+    outside = [new_connection(protocol, port.port, dst=address) for address in port.external_ips]
     at_node = (
-        [new_connection(protocol, port.node_port) & field_equals(DESTINATION, Destination.NODE)]
+        [new_connection(protocol, port.node_port) & field_equals(DESTINATION, Destination.NODE_PORT)]
         if port.node_port
         else []
     )
@@ -252,8 +256,8 @@ def service_port_flows(port: ServicePortInfo, node: Node, by_proxy: bool, inside
     rows: set[Flow] = set()
     groups: set[Group] = set()
     for number, backends, fronts in (
-        (inside, port.inside, at_cluster_ip),
-        (everywhere, port.everywhere, outside + at_node),
+        (inside, port.internal_endpoints, at_cluster_ip),
+        (everywhere, port.cluster_endpoints, outside + at_node),
     ):
         if not fronts:
             continue
@@ -265,10 +269,10 @@ def service_port_flows(port: ServicePortInfo, node: Node, by_proxy: bool, inside
         groups |= its.groups
         for front in fronts:
             rows |= {
-                _row(Table.SERVICE, Priority.EXACT, front & who, *actions, owner=owner)
+                _row(Table.SERVICE, Priority.HOST, front & who, *actions, owner=owner)
                 for who in allowed_sources(port.vnid)
             }
-    in_parts = [new_connection_fragment(protocol, port.port, dst=address) for address in port.outside_ips]
+    in_parts = [new_connection_fragment(protocol, port.port, dst=address) for address in port.external_ips]
     closed = in_parts if port.vnid == GLOBAL_VNID else outside + in_parts
     rows |= {_row(Table.SERVICE, Priority.SUBNET, front, owner=owner | DROP_BIT) for front in closed}
     return FlowSet(frozenset(rows), frozenset(groups))
@@ -286,8 +290,8 @@ def _load_balance(
     A group does not look at the ports of UDP, and would lead all calls of one pod to one backend.
     """
     its_number = SetField(SERVICE_ID, number)
-    if port.affinity_seconds:
-        kept = _session_affinity_flows(number, backends, port.affinity_seconds, owner)
+    if port.affinity_timeout_seconds:
+        kept = _session_affinity_flows(number, backends, port.affinity_timeout_seconds, owner)
         return (its_number, Resubmit(Table.AFFINITY), Goto(Table.CHOSEN)), FlowSet(frozenset(kept))
     if len(backends) == 1:
         return (_dnat_to(backends[0]),), FlowSet()
@@ -307,13 +311,13 @@ def _session_affinity_flows(
     """
     ours = field_equals(SERVICE_ID, number)
     pick = (Multipath(len(backends), ENDPOINT_IP), Goto(Table.BACKEND))
-    yield _row(Table.CHOSEN, Priority.REST, ip() & ours, *pick, owner=owner)
+    yield _row(Table.CHOSEN, Priority.DEFAULT, ip() & ours, *pick, owner=owner)
     for place, one in enumerate(sorted(backends)):
         is_it = field_equals(ENDPOINT_IP, int(one.address)) & field_equals(ENDPOINT_PORT, one.port)
-        yield _row(Table.CHOSEN, Priority.EXACT, ip() & ours & is_it, _dnat_to(one), owner=owner)
+        yield _row(Table.CHOSEN, Priority.HOST, ip() & ours & is_it, _dnat_to(one), owner=owner)
         learn = Learn(
             Table.AFFINITY,
-            Priority.EXACT,
+            Priority.HOST,
             owner,
             min(seconds, MAX_IDLE_TIMEOUT),
             (SERVICE_ID, number),
@@ -321,7 +325,7 @@ def _session_affinity_flows(
         )
         yield _row(
             Table.BACKEND,
-            Priority.EXACT,
+            Priority.HOST,
             ip() & ours & field_equals(ENDPOINT_IP, place),
             learn,
             _dnat_to(one),
@@ -333,7 +337,7 @@ def _endpoint_flows(number: int, backends: tuple[EndpointInfo, ...], owner: int)
     """Lead a call to the backend that was picked for it."""
     for place, one in enumerate(sorted(backends)):
         match = ip() & field_equals(SERVICE_ID, number) & field_equals(ENDPOINT_IP, place)
-        yield _row(Table.BACKEND, Priority.EXACT, match, _dnat_to(one), owner=owner)
+        yield _row(Table.BACKEND, Priority.HOST, match, _dnat_to(one), owner=owner)
 
 
 def _group(number: int, backends: tuple[EndpointInfo, ...]) -> Group:

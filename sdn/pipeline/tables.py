@@ -28,9 +28,9 @@ HAIRPIN_IP = IPv4Address("169.254.0.252")
 class Destination(IntEnum):
     """What a packet is addressed to, as far as that is noted."""
 
-    ANY = 0
-    NODE = 1
-    SENDER = 2
+    OTHER = 0
+    NODE_PORT = 1
+    HAIRPIN = 2
 
 
 class Table(IntEnum):
@@ -94,8 +94,8 @@ PORTS: dict[int, str] = {
 class Priority(IntEnum):
     """Higher is asked first; within one level of one table no two rows match the same packet."""
 
-    GUARD = 300
-    EXACT = 200
+    HIGH = 300
+    HOST = 200
     SUBNET = 100
     CLUSTER = 50
-    REST = 0
+    DEFAULT = 0

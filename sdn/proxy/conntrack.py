@@ -16,7 +16,7 @@ def conntrack_filters_to_flush(change: ServicePortChange) -> frozenset[Conntrack
     UDP only: a caller in UDP never says that it has ended. Who speaks TCP to a backend that takes no new connections
     may end what it has begun.
     """
-    return _filters(change.gone) - _filters(change.come)
+    return _filters(change.removed) - _filters(change.added)
 
 
 def _filters(ports: Iterable[ServicePortInfo]) -> frozenset[ConntrackFilter]:
@@ -24,7 +24,7 @@ def _filters(ports: Iterable[ServicePortInfo]) -> frozenset[ConntrackFilter]:
 
 
 def _filters_of(port: ServicePortInfo) -> Iterator[ConntrackFilter]:
-    fronts = [(address, port.port) for address in (port.cluster_ip, *port.outside_ips) if address is not None]
+    fronts = [(address, port.port) for address in (port.cluster_ip, *port.external_ips) if address is not None]
     if port.node_port:
         yield from (_filter(port, None, port.node_port, backend) for backend in _all_endpoints(port))
     for address, number in fronts:
@@ -32,7 +32,9 @@ def _filters_of(port: ServicePortInfo) -> Iterator[ConntrackFilter]:
 
 
 def _all_endpoints(port: ServicePortInfo) -> Iterable[tuple[IPv4Address, int]]:
-    return {(one.address, one.port) for one in (*port.inside, *port.everywhere, *port.outside)}
+    return {
+        (one.address, one.port) for one in (*port.internal_endpoints, *port.cluster_endpoints, *port.external_endpoints)
+    }
 
 
 def _filter(
@@ -52,16 +54,21 @@ def udp_frontends(host: Host, ports: Iterable[ServicePortInfo]) -> Mapping[Addre
         if port.key.protocol is not Protocol.UDP:
             continue
         if port.cluster_ip is not None:
-            found[port.cluster_ip, port.port] = _address_ports(port.inside)
-        elsewhere = [(address, port.port) for address in port.outside_ips]
+            found[port.cluster_ip, port.port] = _address_ports(port.internal_endpoints)
+        elsewhere = [(address, port.port) for address in port.external_ips]
         elsewhere += [(host.address, port.node_port)] if port.node_port else []
-        found.update({front: _address_ports(port.everywhere) | _address_ports(port.outside) for front in elsewhere})
+        found.update(
+            {
+                front: _address_ports(port.cluster_endpoints) | _address_ports(port.external_endpoints)
+                for front in elsewhere
+            }
+        )
     return found
 
 
 def changed_udp_frontends(host: Host, change: ServicePortChange) -> Mapping[AddressPort, frozenset[AddressPort]]:
     """The same after a change, for fronts that it concerns: one that has gone leads nowhere."""
-    return {**dict.fromkeys(udp_frontends(host, change.gone), frozenset()), **udp_frontends(host, change.come)}
+    return {**dict.fromkeys(udp_frontends(host, change.removed), frozenset()), **udp_frontends(host, change.added)}
 
 
 def stale_entries(
@@ -74,8 +81,8 @@ def stale_entries(
     """
     found = []
     for one in connections:
-        backends = fronts.get((one.front, one.front_port))
-        if backends is not None and (one.backend, one.backend_port) not in backends:
+        backends = fronts.get((one.frontend, one.frontend_port))
+        if backends is not None and (one.endpoint, one.endpoint_port) not in backends:
             found.append(one)
     return found
 

@@ -108,12 +108,12 @@ def table_update(host: Host, change: ServicePortChange) -> str:
     """What to do to a table that holds what has gone, so that it holds what has come; empty if nothing."""
     before: dict[tuple[str, str], str] = {}
     after: dict[tuple[str, str], str] = {}
-    for port in change.gone:
+    for port in change.removed:
         before.update(port_elements(host, port))
-    for port in change.come:
+    for port in change.added:
         after.update(port_elements(host, port))
-    here = frozenset().union(*(_choices(host, port) for port in change.gone))
-    wanted = frozenset().union(*(_choices(host, port) for port in change.come))
+    here = frozenset().union(*(_choices(host, port) for port in change.removed))
+    wanted = frozenset().union(*(_choices(host, port) for port in change.added))
     stale = {place: "" for place, value in before.items() if after.get(place) != value}
     new = {place: value for place, value in after.items() if before.get(place) != value}
     return f"{_chains(wanted - here)}{_commands('delete', stale)}{_commands('add', new)}"
@@ -130,21 +130,21 @@ def port_elements(host: Host, port: ServicePortInfo) -> Elements:
     found: dict[tuple[str, str], str] = {}
     if port.cluster_ip is not None:
         front = _front(port.cluster_ip, port.key.protocol, port.port)
-        found["own", front] = _verdict(host, port, port.inside)
-        found.update(_backends(host, port, front, 0, port.inside))
-    fronts = [_front(address, port.key.protocol, port.port) for address in port.outside_ips]
+        found["own", front] = _verdict(host, port, port.internal_endpoints)
+        found.update(_backends(host, port, front, 0, port.internal_endpoints))
+    fronts = [_front(address, port.key.protocol, port.port) for address in port.external_ips]
     found.update({("outside_fronts", front): "" for front in fronts})
     if port.node_port:
         fronts.append(_front(host.address, port.key.protocol, port.node_port))
         if host.proxy_port:
             key = f"{port.key.protocol.name.lower()} . {port.node_port}"
-            found["node_ports", key] = _verdict(host, port, port.everywhere)
+            found["node_ports", key] = _verdict(host, port, port.cluster_endpoints)
     for front in fronts:
-        found["own", front] = _verdict(host, port, port.everywhere)
-        found.update(_backends(host, port, front, 0, port.everywhere))
-        if port.keeps_source:
-            found["outside", front] = _verdict(host, port, port.outside, OUTSIDE_SLOTS)
-            found.update(_backends(host, port, front, OUTSIDE_SLOTS, port.outside))
+        found["own", front] = _verdict(host, port, port.cluster_endpoints)
+        found.update(_backends(host, port, front, 0, port.cluster_endpoints))
+        if port.external_policy_local:
+            found["outside", front] = _verdict(host, port, port.external_endpoints, OUTSIDE_SLOTS)
+            found.update(_backends(host, port, front, OUTSIDE_SLOTS, port.external_endpoints))
         else:
             found["outside", front] = found["own", front]
     return found
@@ -159,16 +159,16 @@ def _verdict(host: Host, port: ServicePortInfo, backends: tuple[EndpointInfo, ..
         return _DROP if begin else _REFUSE
     if host.proxy_port:
         return _REFUSE if port.key.protocol is Protocol.SCTP else _PROXIED
-    return f"goto {_EndpointChain(begin, len(backends), port.affinity_seconds).chain}"
+    return f"goto {_EndpointChain(begin, len(backends), port.affinity_timeout_seconds).chain}"
 
 
 def _choices(host: Host, port: ServicePortInfo) -> frozenset[_EndpointChain]:
     if host.proxy_port:
         return frozenset()
-    lists = {(0, len(port.everywhere))}
-    lists |= {(0, len(port.inside))} if port.cluster_ip is not None else set()
-    lists |= {(OUTSIDE_SLOTS, len(port.outside))} if port.keeps_source else set()
-    return frozenset(_EndpointChain(begin, count, port.affinity_seconds) for begin, count in lists if count)
+    lists = {(0, len(port.cluster_endpoints))}
+    lists |= {(0, len(port.internal_endpoints))} if port.cluster_ip is not None else set()
+    lists |= {(OUTSIDE_SLOTS, len(port.external_endpoints))} if port.external_policy_local else set()
+    return frozenset(_EndpointChain(begin, count, port.affinity_timeout_seconds) for begin, count in lists if count)
 
 
 def _backends(
@@ -176,7 +176,7 @@ def _backends(
 ) -> Elements:
     if host.proxy_port:
         return {}
-    if not port.affinity_seconds:
+    if not port.affinity_timeout_seconds:
         return {("backends", f"{front} . {begin + slot}"): _target(backend) for slot, backend in enumerate(backends)}
     found: dict[tuple[str, str], str] = {}
     for slot, (number, backend) in enumerate(_numbers(begin, backends).items()):

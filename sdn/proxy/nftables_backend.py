@@ -72,7 +72,7 @@ class ServicesTable:
     @property
     def is_touched(self) -> bool:
         """Whether the table may be otherwise than it should be, and has to be replaced."""
-        return self._host is None or self._watch.is_touched
+        return self._host is None or self._watch.modified_externally
 
     async def open(self) -> None:
         """Begin to listen for changes by others."""
@@ -87,16 +87,16 @@ class ServicesTable:
         """Serve exactly these, whatever there was: connections go on, and so do affinities. Raises DriverError."""
         served = tuple(ports)
         self._host = None
-        with self._watch.deaf():
+        with self._watch.suspended():
             try:
-                await self._nft.apply(services_table(host, served))
+                await self._nft.run(services_table(host, served))
             except Refused as error:
                 log.warning("the table is of another make and is replaced", extra={"why": str(error)})
-                await self._nft.apply(recreated_table(host, served))
+                await self._nft.run(recreated_table(host, served))
         self._host = host
         fronts = udp_frontends(host, served)
         if fronts and not host.proxy_port:
-            await self._conntrack.forget(stale_entries(fronts, await self._conntrack.all()))
+            await self._conntrack.delete(stale_entries(fronts, await self._conntrack.entries()))
 
     async def edit(self, host: Host, change: ServicePortChange) -> None:
         """Serve what has come instead of what has gone. Raises DriverError: then the table has to be replaced."""
@@ -105,14 +105,14 @@ class ServicesTable:
             raise NotReady(f"the nftables table {TABLE} is not what changes of services could build on")
         text = node_ip_update(before.nodes - host.nodes, host.nodes - before.nodes) + table_update(host, change)
         if text:
-            await self._nft.apply(text)
+            await self._nft.run(text)
         self._host = host
         fronts = changed_udp_frontends(host, change)
         if host.proxy_port:
             fronts = {front: backends for front, backends in fronts.items() if not backends}
-        await self._conntrack.forget(stale_entries(fronts, await self._connections(fronts)))
+        await self._conntrack.delete(stale_entries(fronts, await self._connections(fronts)))
 
     async def _connections(self, fronts: Mapping[AddressPort, frozenset[AddressPort]]) -> list[ConntrackEntry]:
         if len(fronts) > _ONE_BY_ONE:
-            return await self._conntrack.all()
-        return [one for address, port in fronts for one in await self._conntrack.to(address, port)]
+            return await self._conntrack.entries()
+        return [one for address, port in fronts for one in await self._conntrack.entries_to(address, port)]

@@ -147,12 +147,12 @@ class BackendSync:
             metrics.PROGRAMMING_SECONDS.observe((now - moment).total_seconds())
         if change:
             metrics.SERVICES.set(len(self._followed.catalogue.served))
-            metrics.ENDPOINTS.inc(_endpoints(change.come) - _endpoints(change.gone))
-            log.info("services changed", extra={"added": len(change.come), "removed": len(change.gone)})
+            metrics.ENDPOINTS.inc(_endpoints(change.added) - _endpoints(change.removed))
+            log.info("services changed", extra={"added": len(change.added), "removed": len(change.removed)})
 
 
 def _endpoints(ports: Iterable[ServicePortInfo]) -> int:
-    return sum(len(port.everywhere) for port in ports)
+    return sum(len(port.cluster_endpoints) for port in ports)
 
 
 class UserspaceBackend:
@@ -200,16 +200,16 @@ class OpenFlowBackend:
         """Write what is not there, delete what is too much."""
         self._node = _node(vantage)
         self._board = ServiceFlows(self._node, self._by_proxy)
-        return bool(await self._openflow.replace_services(self._board.replace(ports.values())))
+        return bool(await self._openflow.replace_services(self._board.sync(ports.values())))
 
     async def edit(self, vantage: ProxyConfig, change: ServicePortChange) -> None:
         """Change the rows and groups of what has gone and come; datagrams leave the backends that have gone."""
         if self._board is None or self._node != _node(vantage):
             raise NotReady("the switch has not been given all services of this node")
-        await self._openflow.edit(*self._board.edit(change))
+        await self._openflow.edit(*self._board.update(change))
         ended = conntrack_filters_to_flush(change)
         if ended:
-            await self._openflow.end_calls(ended)
+            await self._openflow.flush_conntrack(ended)
 
 
 def _node(vantage: ProxyConfig) -> Node:

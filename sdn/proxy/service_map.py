@@ -52,20 +52,20 @@ class FrontendLookup:
         """What has to change so that exactly these are served."""
         wished = {port.key: port for port in ports}
         return ServicePortChange(
-            gone=tuple(port for key, port in self.ports.items() if wished.get(key) != port),
-            come=tuple(port for key, port in wished.items() if self.ports.get(key) != port),
+            removed=tuple(port for key, port in self.ports.items() if wished.get(key) != port),
+            added=tuple(port for key, port in wished.items() if self.ports.get(key) != port),
         )
 
     def edit(self, change: ServicePortChange) -> None:
         """Forget what has gone, then learn what has come."""
-        for port in change.gone:
+        for port in change.removed:
             self.ports.pop(port.key, None)
             for front in _frontends_of(port):
                 if self._fronts.get(front) == port.key:
                     del self._fronts[front]
             if self._node_ports.get((port.key.protocol, port.node_port)) == port.key:
                 del self._node_ports[port.key.protocol, port.node_port]
-        for port in change.come:
+        for port in change.added:
             self.ports[port.key] = port
             self._fronts.update(dict.fromkeys(_frontends_of(port), port.key))
             if port.node_port:
@@ -88,17 +88,17 @@ class FrontendLookup:
         if port is None:
             return ()
         if call.front[0] == port.cluster_ip:
-            found = port.inside
+            found = port.internal_endpoints
         elif call.is_own or self._is_cluster(call.client):
-            found = port.everywhere
+            found = port.cluster_endpoints
         else:
-            found = port.outside
+            found = port.external_endpoints
         protocol = port.key.protocol
         return tuple(one for one in found if self.find((one.address, protocol, one.port)) is None)
 
 
 def _frontends_of(port: ServicePortInfo) -> tuple[FrontendAddress, ...]:
-    addresses = port.outside_ips if port.cluster_ip is None else (port.cluster_ip, *port.outside_ips)
+    addresses = port.external_ips if port.cluster_ip is None else (port.cluster_ip, *port.external_ips)
     return tuple((address, port.key.protocol, port.port) for address in addresses)
 
 

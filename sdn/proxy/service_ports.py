@@ -67,7 +67,7 @@ class ProxyConfig:
             subnet=node.subnet,
             networks=cluster.networks,
             service_network=cluster.service_network,
-            lanes=ground.lanes,
+            lanes=ground.vnids,
             nodes=frozenset(peer.address for peer in ground.peers) | {node.address},
             node_ports=cluster.node_ports,
         )
@@ -221,7 +221,7 @@ def service_ports(service: Service, slices: Iterable[EndpointSlice], around: Ser
         key = ServicePortName(meta.namespace, meta.name, port.name, protocol_of(port.protocol))
         found = [one for one in by_port.get((key.port_name, key.protocol), ()) if refused.accept(one)]
         served[key] = _port(service, port, key, vnid, found, refused)
-    here = {one.address for port in served.values() for one in port.outside if one.is_here}
+    here = {one.address for port in served.values() for one in port.external_endpoints if one.is_local}
     return ServiceState(served, tuple(sorted(left_out)), service.spec.health_check_node_port, len(here))
 
 
@@ -246,13 +246,13 @@ def _port(
         cluster_ip=refused.cluster_ip(parse_ipv4(spec.cluster_ip), key.protocol, port.port),
         port=port.port,
         node_port=node_port,
-        outside_ips=tuple(one for one in external_ips(service) if refused.outside(one, key.protocol, port.port)),
-        inside=here if spec.internal_traffic_policy == LOCAL else everywhere,
-        everywhere=everywhere,
-        outside=here if keeps_source else everywhere,
-        affinity_seconds=_affinity(service),
-        keeps_source=keeps_source,
-        leaving_ports=frozenset((*_target_ports(port), *(one.port for one in found)))
+        external_ips=tuple(one for one in external_ips(service) if refused.outside(one, key.protocol, port.port)),
+        internal_endpoints=here if spec.internal_traffic_policy == LOCAL else everywhere,
+        cluster_endpoints=everywhere,
+        external_endpoints=here if keeps_source else everywhere,
+        affinity_timeout_seconds=_affinity(service),
+        external_policy_local=keeps_source,
+        draining_ports=frozenset((*_target_ports(port), *(one.port for one in found)))
         - {one.port for one in everywhere},
     )
 

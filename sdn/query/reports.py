@@ -34,7 +34,7 @@ def rejection_reports(key: Key, served: ServiceState) -> Iterator[LeftOutReport]
 
 def port_report(port: ServicePortInfo) -> PortReport:
     """One port, for people."""
-    addresses = [*([port.cluster_ip] if port.cluster_ip is not None else []), *port.outside_ips]
+    addresses = [*([port.cluster_ip] if port.cluster_ip is not None else []), *port.external_ips]
     fronts = [f"{address}:{port.port}" for address in addresses] + [f"*:{port.node_port}"] * bool(port.node_port)
     return PortReport(
         service=f"{port.key.namespace}/{port.key.service}",
@@ -42,10 +42,10 @@ def port_report(port: ServicePortInfo) -> PortReport:
         name=port.key.port_name,
         vnid=port.vnid,
         fronts=tuple(fronts),
-        inside=endpoint_texts(port.inside),
-        everywhere=endpoint_texts(port.everywhere),
-        outside=endpoint_texts(port.outside),
-        affinity_seconds=port.affinity_seconds,
+        inside=endpoint_texts(port.internal_endpoints),
+        everywhere=endpoint_texts(port.cluster_endpoints),
+        outside=endpoint_texts(port.external_endpoints),
+        affinity_seconds=port.affinity_timeout_seconds,
     )
 
 

@@ -73,7 +73,7 @@ def _port_of_pod(sender: IPv4Address, view: NodeNetwork) -> int:
     for pod in view.pods:
         if pod.address == sender:
             return pod.ofport
-    for one in view.laneless:
+    for one in view.pods_without_vnid:
         if one.address == sender:
             raise InvalidTrace(f"the pod with {sender} is cut off: its project {one.namespace} has no VNID")
     raise InvalidTrace(f"no pod on {view.node.name} has the address {sender}")
@@ -210,7 +210,7 @@ def service_call(
     caller = IPv4Address(asked.source)
     is_own = asked.enters in _BY_FIREWALL and caller in {node.gateway, node.address}
     directory = FrontendLookup(vantage.is_cluster, vantage.nodes.__contains__)
-    directory.edit(ServicePortChange(come=tuple(ports)))
+    directory.edit(ServicePortChange(added=tuple(ports)))
     port = directory.find(front)
     if port is None or (asked.enters in _BY_FIREWALL and not _is_for_firewall(front[0], port, node, is_own)):
         return None
@@ -221,7 +221,7 @@ def service_call(
 def _is_for_firewall(address: IPv4Address, port: ServicePortInfo, node: Node, is_own: bool) -> bool:
     if address == port.cluster_ip:
         return is_own
-    return address == node.address or address in port.outside_ips
+    return address == node.address or address in port.external_ips
 
 
 async def trace_service_call(
@@ -253,7 +253,7 @@ def _ends_in_group(answer: TraceAnswer) -> bool:
 def _to_backend(asked: TraceQuestion, backend: EndpointInfo, node: Node) -> TraceQuestion:
     """The packet when it has got this endpoint. The firewall masquerades what goes to pods of other nodes."""
     source = asked.source
-    if asked.enters in _BY_FIREWALL and not backend.is_here:
+    if asked.enters in _BY_FIREWALL and not backend.is_local:
         source = str(node.gateway)
     return replace(asked, source=source, target=str(backend.address), port=backend.port)
 

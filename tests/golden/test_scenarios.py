@@ -68,7 +68,7 @@ def links_text(view: NodeNetwork) -> str:
     if docker is not None:
         lines.append(f"lbr0 address={docker.address} mtu={docker.mtu}")
         lines.append(f"dockerd {docker_options(view.cluster, view.node).strip()}")
-    lines += [f"no lane: {one.namespace} {one.sandbox} {one.address}" for one in view.laneless]
+    lines += [f"no lane: {one.namespace} {one.sandbox} {one.address}" for one in view.pods_without_vnid]
     return "\n".join(lines) + "\n"
 
 

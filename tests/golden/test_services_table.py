@@ -16,7 +16,10 @@ TEXTS = Path(__file__).parent / "services"
 
 NODES = IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4")
 HOST = Host(NODES[0], IPv4Network("10.128.0.0/23"), IPv4Network("172.30.0.0/16"), frozenset(NODES[:1]), (30000, 32767))
-HERE, THERE = EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_here=True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)
+HERE, THERE = (
+    EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_local=True),
+    EndpointInfo(IPv4Address("10.128.2.2"), 8080),
+)
 WEB = ServicePortInfo(
     ServicePortName("red", "web", "http", Protocol.TCP),
     10,
@@ -33,10 +36,10 @@ STICKY = replace(
     key=ServicePortName("red", "sticky", "", Protocol.UDP),
     cluster_ip=IPv4Address("172.30.0.11"),
     node_port=30081,
-    outside_ips=(),
-    outside=(HERE,),
-    affinity_seconds=10800,
-    keeps_source=True,
+    external_ips=(),
+    external_endpoints=(HERE,),
+    affinity_timeout_seconds=10800,
+    external_policy_local=True,
 )
 EMPTY = ServicePortInfo(ServicePortName("red", "empty", "", Protocol.TCP), 10, IPv4Address("172.30.0.12"), 80, 30082)
 SERVED = (WEB, STICKY, EMPTY)
@@ -49,8 +52,8 @@ OUTPUTS = {
         ServicePortChange(
             (WEB, STICKY),
             (
-                replace(WEB, inside=(THERE,), everywhere=(THERE,), outside=(THERE,)),
-                replace(STICKY, inside=(THERE,), everywhere=(THERE,), outside=()),
+                replace(WEB, internal_endpoints=(THERE,), cluster_endpoints=(THERE,), external_endpoints=(THERE,)),
+                replace(STICKY, internal_endpoints=(THERE,), cluster_endpoints=(THERE,), external_endpoints=()),
             ),
         ),
     ),

@@ -45,7 +45,7 @@ def served(world: TraceWorld, project: str, kind: str, sticky: int = 0) -> Servi
 
 def serve(world: TraceWorld, port: ServicePortInfo) -> None:
     for name, switch in world.switches.items():
-        switch.replace_services(ServiceFlows(world.views[name].node).replace([port]))
+        switch.replace_services(ServiceFlows(world.views[name].node).sync([port]))
 
 
 def fronts(world: TraceWorld) -> dict[str, tuple[IPv4Address, int]]:
@@ -63,7 +63,7 @@ def ends(world: TraceWorld, caller: str, address: IPv4Address, port: int) -> set
 def wrong(world: TraceWorld, port: ServicePortInfo) -> list[str]:
     """Who fares otherwise than the model says."""
     found = []
-    backends = {one.address for one in port.inside}
+    backends = {one.address for one in port.internal_endpoints}
     for caller, pod in world.pods.items():
         if pod.address in backends:
             continue  # it may be sent back, which is no output
@@ -76,7 +76,7 @@ def wrong(world: TraceWorld, port: ServicePortInfo) -> list[str]:
 
 
 def _may_end(world: TraceWorld, node: str, port: ServicePortInfo) -> set[tuple[str, int]]:
-    addresses = {one.address for one in port.inside}
+    addresses = {one.address for one in port.internal_endpoints}
     pods = {(pod.node, world.ports[name]) for name, pod in world.pods.items() if pod.address in addresses}
     return pods or {(node, TUN0)}
 
@@ -110,7 +110,7 @@ HOLES = {"no look at the VNID": "reg0", "no look at the port": "tcp_dst"}
 def test_a_hole_in_the_rows_of_services_is_found(world: TraceWorld, hole: str) -> None:
     port = served(world, "red", "outside")
     for name, switch in world.switches.items():
-        rows = ServiceFlows(world.views[name].node).replace([port])
+        rows = ServiceFlows(world.views[name].node).sync([port])
         switch.replace_services(FlowSet(without(rows.flows, Table.SERVICE, HOLES[hole]), rows.groups))
     assert wrong(world, port) or ends(world, "red-a", IPv4Address("172.30.0.9"), 81)
 

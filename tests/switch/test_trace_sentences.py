@@ -241,7 +241,7 @@ def test_what_is_not_there_cannot_be_asked(world: TraceWorld) -> None:
     laneless = AttachedPod("s", "green", 99, IPv4Address("10.128.0.77"))
     for enters, sender, changed, reason in (
         ("pod", "10.128.0.78", view, "no pod on node-1 has the address 10.128.0.78"),
-        ("pod", "10.128.0.77", replace(view, laneless=(laneless,)), "its project green has no VNID"),
+        ("pod", "10.128.0.77", replace(view, pods_without_vnid=(laneless,)), "its project green has no VNID"),
         ("docker", "10.128.0.78", view, "and Docker gives those of 10.128.1.128/25"),
         ("docker", "10.128.0.78", replace(view, docker=None), "and Docker has no bridge there"),
     ):

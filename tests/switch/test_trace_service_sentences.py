@@ -25,7 +25,7 @@ def service(
 ) -> ServicePortInfo:
     """Of red, on port 80, with a node port."""
     backends = tuple(
-        EndpointInfo(world.pods[pod].address, 8080, is_here=world.pods[pod].node == node) for pod in pods.split()
+        EndpointInfo(world.pods[pod].address, 8080, is_local=world.pods[pod].node == node) for pod in pods.split()
     )
     return ServicePortInfo(
         ServicePortName("red", name, "", protocol),
@@ -33,21 +33,21 @@ def service(
         cluster_ip=IPv4Address("172.30.0.0") + number,
         port=80,
         node_port=30000 + number,
-        inside=backends,
-        everywhere=backends,
-        outside=backends,
+        internal_endpoints=backends,
+        cluster_endpoints=backends,
+        external_endpoints=backends,
     )
 
 
 def served(world: TraceWorld, node: str) -> tuple[ServicePortInfo, ...]:
     return (
-        replace(service(world, node, "web", 1, "red-b red-c"), outside_ips=(OUTSIDE_IP,)),
+        replace(service(world, node, "web", 1, "red-b red-c"), external_ips=(OUTSIDE_IP,)),
         service(world, node, "far", 2, "red-c"),
         service(world, node, "self", 3, "red-a"),
         service(world, node, "empty", 4),
-        replace(service(world, node, "sticky", 5, "red-b red-c"), affinity_seconds=600),
+        replace(service(world, node, "sticky", 5, "red-b red-c"), affinity_timeout_seconds=600),
         service(world, node, "names", 6, "red-b", Protocol.UDP),
-        replace(service(world, node, "local", 7, "red-c"), outside=(), keeps_source=True),
+        replace(service(world, node, "local", 7, "red-c"), external_endpoints=(), external_policy_local=True),
         replace(
             service(world, node, "all", 8, "admin-b"), vnid=0, key=ServicePortName("default", "all", "", Protocol.TCP)
         ),
@@ -59,7 +59,7 @@ def world() -> Iterator[TraceWorld]:
     with ExitStack() as stack:
         made = populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
         for name, switch in made.switches.items():
-            switch.replace_services(ServiceFlows(made.views[name].node).replace(served(made, name)))
+            switch.replace_services(ServiceFlows(made.views[name].node).sync(served(made, name)))
         yield made
 
 
@@ -144,13 +144,13 @@ def test_the_sentence_says_of_everybody_what_the_lanes_say(world: TraceWorld, po
         ours = world.vnid(pod.project)
         for port in ports[pod.node]:
             kind = f"--proto {port.key.protocol.name.lower()} --port"
-            fronts = [f"{port.cluster_ip} {kind} 80", *(f"{address} {kind} 80" for address in port.outside_ips)]
+            fronts = [f"{port.cluster_ip} {kind} 80", *(f"{address} {kind} 80" for address in port.external_ips)]
             fronts += [f"{world.node_address(node)} {kind} {port.node_port}" for node in NODES]
             for front in fronts:
                 said = sentence_for(world, f"{full_name(pod)} {front}", ports)
                 if 0 not in {ours, port.vnid} and ours != port.vnid:
                     expected = f"dropped because {pod.project} (VNID {ours}) may not call the service"
-                elif port.everywhere:
+                elif port.cluster_endpoints:
                     expected = f"delivered: {full_name(pod)} reaches "
                 else:
                     expected = f"refused by {pod.node}: the service "
@@ -166,7 +166,7 @@ def test_where_a_proxy_serves_pods_the_switch_hands_over_to_it() -> None:
     with DummySwitch() as switch, DummySwitch() as other:
         made = populate(dict(zip(NODES, (switch, other), strict=True)), multitenant=True)
         here = {"node-1": served(made, "node-1")}
-        switch.replace_services(ServiceFlows(made.views["node-1"].node, by_proxy=True).replace(here["node-1"]))
+        switch.replace_services(ServiceFlows(made.views["node-1"].node, by_proxy=True).sync(here["node-1"]))
         assert sentence_for(made, "red/red-a red/web", here) == (
             "delivered: red/red-a reaches the proxy of node-1, which calls an endpoint of the service red/web"
         )

@@ -47,8 +47,8 @@ class FlowDiff:
         return DiffCount(len(self.added) + len(self.put), deleted)
 
     def _stale(self) -> Iterator[Flow | UnknownFlow]:
-        replaced = {flow.row for flow in self.added}
-        return (flow for flow in self.removed if isinstance(flow, UnknownFlow) or flow.row not in replaced)
+        replaced = {flow.key for flow in self.added}
+        return (flow for flow in self.removed if isinstance(flow, UnknownFlow) or flow.key not in replaced)
 
     def steps(self) -> Iterator[Step]:
         """In the order in which no row leads to a group that is not there."""
@@ -112,10 +112,10 @@ class BridgeState:
         """
         here = self.services
         stale = here.flows - desired.flows
-        others = {row.row for row in self.base if isinstance(row, Flow)} if stale else set()
+        others = {row.key for row in self.base if isinstance(row, Flow)} if stale else set()
         return FlowDiff(
             added=desired.flows - here.flows,
-            removed=[flow for flow in stale if flow.row not in others],
+            removed=[flow for flow in stale if flow.key not in others],
             put=[group for number, group in desired.groups.items() if here.groups.get(number) != group],
             dropped=[group for number, group in here.groups.items() if number not in desired.groups],
         )

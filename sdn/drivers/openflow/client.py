@@ -24,17 +24,17 @@ class OpenFlowClient:
     """
 
     def __init__(self, socket: Path, on_change: Callable[[], None]) -> None:
-        self.unreachable = "the switch was not asked yet"
+        self.unreachable_reason = "the switch was not asked yet"
         self._socket = socket
         self._on_change = on_change
-        self._session: Connection | None = None
+        self._connection: Connection | None = None
         self._services: FlowSetState | None = None
         self._lock = asyncio.Lock()
 
     @property
     def connected(self) -> bool:
         """Whether the switch has answered and not gone since; otherwise `unreachable` says why."""
-        return self._session is not None
+        return self._connection is not None
 
     async def run(self) -> None:
         """Connect, and connect again whenever the switch goes away, until cancelled."""
@@ -52,17 +52,17 @@ class OpenFlowClient:
         """Until the connection ends. Raises DriverError, which says why it did."""
         receiving = asyncio.create_task(session.receive())
         try:
-            await session.greet()
-            self._session, self.unreachable = session, ""
+            await session.handshake()
+            self._connection, self.unreachable_reason = session, ""
             self._on_change()
             await receiving
         finally:
-            self._session = None
+            self._connection = None
             receiving.cancel()
             session.close("we have closed the connection")
 
     def _lose(self, reason: str) -> None:
-        before, self.unreachable = self.unreachable, reason
+        before, self.unreachable_reason = self.unreachable_reason, reason
         if reason != before:
             self._on_change()
 
@@ -74,9 +74,9 @@ class OpenFlowClient:
         connection, and Refused, naming the flow, when the switch declines one; then the bridge is as it was.
         """
         async with self._lock:
-            session = self._connected_session()
-            change = await _commit(session, (await session.held()).to_base(desired))
-            held = await session.held()
+            session = self._require_connection()
+            change = await _commit(session, (await session.bridge_state()).to_base(desired))
+            held = await session.bridge_state()
             if self._services is not None and not held.is_right:
                 change += await _commit(session, held.to_services(self._services))
                 held.is_right = True
@@ -85,8 +85,8 @@ class OpenFlowClient:
     async def replace_services(self, desired: FlowSet) -> DiffCount:
         """Make the bridge hold exactly these rows and groups for services. Raises as `replace` does."""
         async with self._lock:
-            session = self._connected_session()
-            held = await session.held()
+            session = self._require_connection()
+            held = await session.bridge_state()
             share = FlowSetState(set(desired.flows), {group.number: group for group in desired.groups})
             change = await _commit(session, held.to_services(share))
             self._services, held.is_right = share, True
@@ -100,8 +100,8 @@ class OpenFlowClient:
         if self._services is None:
             raise RuntimeError("the rows of services were never given as a whole")
         async with self._lock:
-            session = self._connected_session()
-            held = await session.held()
+            session = self._require_connection()
+            held = await session.bridge_state()
             difference = diff_of(gone, come)
             if held.is_right:
                 change = await _commit(session, difference)
@@ -113,30 +113,30 @@ class OpenFlowClient:
             self._services, held.is_right = share, True
             return change
 
-    async def end_calls(self, calls: Iterable[ConntrackFilter]) -> None:
+    async def flush_conntrack(self, calls: Iterable[ConntrackFilter]) -> None:
         """Have connection tracking forget these connections to services. Raises NotReady and Refused."""
-        await self._connected_session().end_calls(calls)
+        await self._require_connection().flush_conntrack(calls)
 
     async def read(self) -> frozenset[Flow | UnknownFlow]:
         """Every row that the bridge holds now, asked of the switch."""
         async with self._lock:
-            session = self._connected_session()
-            session.forget()
-            held = await session.held()
+            session = self._require_connection()
+            session.invalidate()
+            held = await session.bridge_state()
             return frozenset(held.base | held.services.flows)
 
-    async def misses(self) -> dict[int, int]:
+    async def table_misses(self) -> dict[int, int]:
         """Packets that no row of a table matched and that were therefore dropped, by table. Raises NotReady."""
-        return await self._connected_session().misses()
+        return await self._require_connection().table_misses()
 
-    async def counted(self, cookie_bits: int) -> dict[Flow | UnknownFlow, int]:
+    async def packet_counts(self, cookie_bits: int) -> dict[Flow | UnknownFlow, int]:
         """Packets that each row has matched whose cookie has all these bits. Raises NotReady."""
-        return await self._connected_session().counted(cookie_bits)
+        return await self._require_connection().packet_counts(cookie_bits)
 
-    def _connected_session(self) -> Connection:
-        if self._session is None:
-            raise NotReady(f"{self._socket}: {self.unreachable}; flows are as they were")
-        return self._session
+    def _require_connection(self) -> Connection:
+        if self._connection is None:
+            raise NotReady(f"{self._socket}: {self.unreachable_reason}; flows are as they were")
+        return self._connection
 
 
 async def _commit(session: Connection, difference: FlowDiff) -> DiffCount:

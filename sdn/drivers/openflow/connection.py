@@ -35,11 +35,11 @@ class Connection:
         self._foreign_changes = 0
         self._ended = ""
 
-    async def greet(self) -> None:
+    async def handshake(self) -> None:
         """Agree on the version and ask to be told of changes."""
         self._writer.write(codec.hello())
-        await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
-        await self._ask(codec.monitor_request)
+        await self._request(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
+        await self._request(codec.monitor_request)
 
     def close(self, reason: str) -> None:
         """Give up the connection; whoever waits for an answer, or asks later, learns that there is none."""
@@ -49,31 +49,31 @@ class Connection:
             if not future.done():
                 future.set_exception(NotReady(self._ended))
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Ask the switch before relying on what it holds."""
         self._known = None
 
-    async def held(self) -> BridgeState:
+    async def bridge_state(self) -> BridgeState:
         """What the bridge holds, asked of the switch where it is not known."""
         if self._known is not None:
             return self._known
         before = self._foreign_changes
-        parts = await self._ask(codec.groups_request)
+        parts = await self._request(codec.groups_request)
         groups = list(itertools.chain.from_iterable(map(codec.reported_groups, parts)))
-        parts = await self._ask(codec.flows_request)
+        parts = await self._request(codec.flows_request)
         found = BridgeState(itertools.chain.from_iterable(map(codec.reported_flows, parts)), groups)
         if self._foreign_changes == before:
             self._known = found
         return found
 
-    async def counted(self, cookie_bits: int) -> dict[Flow | UnknownFlow, int]:
+    async def packet_counts(self, cookie_bits: int) -> dict[Flow | UnknownFlow, int]:
         """By row."""
-        parts = await self._ask(lambda xid: codec.flows_request(xid, cookie_bits))
+        parts = await self._request(lambda xid: codec.flows_request(xid, cookie_bits))
         return dict(itertools.chain.from_iterable(map(codec.counted_flows, parts)))
 
-    async def misses(self) -> dict[int, int]:
+    async def table_misses(self) -> dict[int, int]:
         """By table."""
-        parts = await self._ask(codec.tables_request)
+        parts = await self._request(codec.tables_request)
         return dict(itertools.chain.from_iterable(map(codec.reported_misses, parts)))
 
     async def commit(self, difference: FlowDiff) -> None:
@@ -82,21 +82,21 @@ class Connection:
         The barrier before the commit brings most refusals: the switch would commit the rest of the bundle without
         what it refused. The others, such as a full table, fail the commit as a whole.
         """
-        known = await self.held()
-        self.forget()
+        known = await self.bridge_state()
+        self.invalidate()
         before = self._foreign_changes
         bundle = next(self._xids)
-        await self._ask(lambda xid: codec.bundle_control(bundle, Bundle.OPEN, xid))
+        await self._request(lambda xid: codec.bundle_control(bundle, Bundle.OPEN, xid))
         asked = {next(self._xids): step for step in difference.steps()}
         for number, (xid, step) in enumerate(asked.items()):
             self._writer.write(codec.bundle_add(bundle, _step_bytes(step, xid), xid))
             if number % MESSAGES_PER_WRITE == 0:
                 await self._drain()
-        await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
+        await self._request(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
         end = Bundle.DISCARD if asked.keys() & self._refusals.keys() else Bundle.COMMIT
         failure = ""
         try:
-            await self._ask(lambda xid: codec.bundle_control(bundle, end, xid))
+            await self._request(lambda xid: codec.bundle_control(bundle, end, xid))
         except Refused as error:
             failure = str(error)
         refused = [f"{what}: {self._refusals.pop(xid)}" for xid, (_, what) in asked.items() if xid in self._refusals]
@@ -106,12 +106,12 @@ class Connection:
             known.apply(difference)
             self._known = known
 
-    async def end_calls(self, calls: Iterable[ConntrackFilter]) -> None:
+    async def flush_conntrack(self, calls: Iterable[ConntrackFilter]) -> None:
         """Have connection tracking forget them."""
         asked = {next(self._xids): call for call in calls}
         for xid, call in asked.items():
             self._writer.write(codec.forget_request(call, xid))
-        await self._ask(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
+        await self._request(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
         refused = [
             f"to forget {call}: {self._refusals.pop(xid)}" for xid, call in asked.items() if xid in self._refusals
         ]
@@ -125,16 +125,16 @@ class Connection:
         except (TimeoutError, OSError):
             raise NotReady(self._ended or f"the switch takes in nothing for {REPLY_TIMEOUT_SECONDS:.0f} s") from None
 
-    def _ask(self, make: Callable[[int], bytes]) -> Awaitable[list[bytes]]:
+    def _request(self, make: Callable[[int], bytes]) -> Awaitable[list[bytes]]:
         if self._ended:
             raise NotReady(self._ended)
         xid = next(self._xids)
         future: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         self._waiting[xid] = future
         self._writer.write(make(xid))
-        return self._answer(xid, future)
+        return self._await_reply(xid, future)
 
-    async def _answer(self, xid: int, future: asyncio.Future[list[bytes]]) -> list[bytes]:
+    async def _await_reply(self, xid: int, future: asyncio.Future[list[bytes]]) -> list[bytes]:
         try:
             return await asyncio.wait_for(future, REPLY_TIMEOUT_SECONDS)
         except TimeoutError:
@@ -149,44 +149,44 @@ class Connection:
             while True:
                 head = await self._reader.readexactly(codec.HEADER.size)
                 version, kind, length, xid = codec.HEADER.unpack(head)
-                self._take(version, kind, xid, await self._reader.readexactly(length - codec.HEADER.size))
+                self._dispatch(version, kind, xid, await self._reader.readexactly(length - codec.HEADER.size))
         except (asyncio.IncompleteReadError, OSError):
             self.close("the switch has closed the connection")
         except (ValueError, struct.error) as error:
             self.close(f"the switch sends what is not OpenFlow 1.4 ({error})")
         raise NotReady(self._ended)
 
-    def _take(self, version: int, kind: int, xid: int, body: bytes) -> None:
+    def _dispatch(self, version: int, kind: int, xid: int, body: bytes) -> None:
         if kind == Type.HELLO and not codec.offers_our_version(version, body):
             raise ValueError("it offers other versions only; allow OpenFlow14 in the bridge's column protocols")
         if kind == Type.ECHO_REQUEST:
             self._writer.write(codec.message(Type.ECHO_REPLY, xid, body))
         elif kind == Type.ERROR:
-            self._refuse(xid, codec.error_text(body))
+            self._on_error(xid, codec.error_text(body))
         elif kind == Type.MULTIPART_REPLY:
-            self._take_part(xid, body)
+            self._on_multipart(xid, body)
         elif kind in {Type.BARRIER_REPLY, Type.BUNDLE_CONTROL}:
-            self._settle(xid, [])
+            self._complete(xid, [])
 
-    def _refuse(self, xid: int, text: str) -> None:
+    def _on_error(self, xid: int, text: str) -> None:
         future = self._waiting.get(xid)
         if future is None:
             self._refusals[xid] = text
         elif not future.done():
             future.set_exception(Refused(f"the switch refused a request: {text}"))
 
-    def _take_part(self, xid: int, body: bytes) -> None:
+    def _on_multipart(self, xid: int, body: bytes) -> None:
         kind, more, rest = codec.multipart_head(body)
         if kind == Multipart.FLOW_MONITOR and codec.reports_foreign_change(rest):
-            self.forget()
+            self.invalidate()
             self._foreign_changes += 1
             self._on_change()
         parts = self._parts.setdefault(xid, [])
         parts.append(rest)
         if not more:
-            self._settle(xid, self._parts.pop(xid))
+            self._complete(xid, self._parts.pop(xid))
 
-    def _settle(self, xid: int, parts: list[bytes]) -> None:
+    def _complete(self, xid: int, parts: list[bytes]) -> None:
         future = self._waiting.get(xid)
         if future is not None and not future.done():
             future.set_result(parts)

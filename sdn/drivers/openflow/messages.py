@@ -240,7 +240,7 @@ def reports_foreign_change(body: bytes) -> bool:
 def forget_request(call: ConntrackFilter, xid: int) -> bytes:
     """Ask for connections to be forgotten (NXT_CT_FLUSH): all that were addressed so and went to this backend."""
     addressed = _tuple(0, 1, call.address, call.port)
-    answers = _tuple(1, 0, call.backend, call.backend_port)
+    answers = _tuple(1, 0, call.endpoint, call.endpoint_port)
     zone = struct.pack("!HHH2x", 2, 8, CT_ZONE_SERVICE)
     body = struct.pack("!IIB7x", NICIRA, 32, call.protocol) + addressed + answers + zone
     return message(Type.EXPERIMENTER, xid, body)

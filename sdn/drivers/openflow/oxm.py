@@ -94,7 +94,7 @@ def _oxm(match: FieldMatch) -> bytes:
         if (match.value, match.mask) != (0, f.VLAN_ID_AND_PRESENT):
             raise Unknown(f"{match}: only the absence of a tag can be matched")
         return field_header(match.field) + bytes(size)
-    masked = match.mask != match.field.ones
+    masked = match.mask != match.field.all_ones
     data = match.value.to_bytes(size, "big")
     return field_header(match.field, masked) + data + (match.mask.to_bytes(size, "big") if masked else b"")
 
@@ -121,7 +121,7 @@ def read_match(data: bytes) -> Match:
     while data:
         field, masked, size = read_field(data)
         value = data[4 : 4 + size]
-        mask = int.from_bytes(value[size // 2 :], "big") if masked else field.ones
+        mask = int.from_bytes(value[size // 2 :], "big") if masked else field.all_ones
         number = int.from_bytes(value[: size // 2] if masked else value, "big")
         if field == f.VLAN_TCI:
             if number or masked:

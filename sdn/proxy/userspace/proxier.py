@@ -66,10 +66,10 @@ class UserspaceProxier:
         A client that spoke UDP with a backend that is none any more finds another one.
         """
         self._directory.edit(change)
-        for port in change.gone:
+        for port in change.removed:
             if port.key not in self._directory.ports:
                 self._rotation.forget(port.key)
-        if any(port.key.protocol == Protocol.UDP for port in change.gone):
+        if any(port.key.protocol == Protocol.UDP for port in change.removed):
             self._udp.recheck(lambda call, backend: backend in self._directory.backends(call))
 
     async def close(self, drain_seconds: float = 0) -> None:

@@ -33,7 +33,7 @@ class RoundRobin:
         order = [*backends[turn:], *backends[:turn]]
         clients = self._clients.get(port.key)
         known = None if clients is None else clients.get(client)
-        if port.affinity_seconds and known is not None and known[1] > now and known[0] in order:
+        if port.affinity_timeout_seconds and known is not None and known[1] > now and known[0] in order:
             order.remove(known[0])
             return [known[0], *order]
         self._turns[port.key] = turn + 1
@@ -42,10 +42,10 @@ class RoundRobin:
 
     def took(self, port: ServicePortInfo, client: IPv4Address, backend: EndpointInfo, now: float) -> None:
         """Remember who took a client; with session affinity it will be asked first next time."""
-        if not port.affinity_seconds:
+        if not port.affinity_timeout_seconds:
             return
         clients = self._clients.setdefault(port.key, OrderedDict())
-        clients[client] = (backend, now + port.affinity_seconds)
+        clients[client] = (backend, now + port.affinity_timeout_seconds)
         clients.move_to_end(client)
         while len(clients) > MAX_CLIENTS or next(iter(clients.values()))[1] <= now:
             clients.popitem(last=False)

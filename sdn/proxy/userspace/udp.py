@@ -114,12 +114,14 @@ class UdpProxy:
             return
         (client, port), here = way
         try:
-            begun = self._conntrack.begun(client, port, here, self._port)
+            begun = self._conntrack.original_tuple(client, port, here, self._port)
         except Refused as error:
             log.warning("a datagram is lost", extra={"error": str(error)})
             return
         if begun is not None:
-            call = ClientConnection((begun.front, Protocol.UDP, begun.front_port), client, is_own=here.is_loopback)
+            call = ClientConnection(
+                (begun.frontend, Protocol.UDP, begun.frontend_port), client, is_own=here.is_loopback
+            )
             self._open(way, call, self._choose(call), [data])
 
     def _open(

@@ -83,12 +83,12 @@ ROWS = frozenset(map(row, range(20)))
 
 
 def numbers(field: Field) -> st.SearchStrategy[int]:
-    return st.integers(0, field.ones if field != f.ARP_OP else 0xFF)  # Open vSwitch keeps eight bits of it
+    return st.integers(0, field.all_ones if field != f.ARP_OP else 0xFF)  # Open vSwitch keeps eight bits of it
 
 
 @st.composite
 def field_matches(draw: st.DrawFn, field: Field) -> FieldMatch:
-    mask = draw(st.one_of(st.just(field.ones), st.integers(1, field.ones)))
+    mask = draw(st.one_of(st.just(field.all_ones), st.integers(1, field.all_ones)))
     return FieldMatch(field, draw(numbers(field)) & mask, mask)
 
 
@@ -159,7 +159,7 @@ def flows(draw: st.DrawFn) -> Flow:
 
 
 def one_per_row(flows: list[Flow]) -> frozenset[Flow]:
-    return frozenset({flow.row: flow for flow in flows}.values())
+    return frozenset({flow.key: flow for flow in flows}.values())
 
 
 @given(st.lists(flows(), min_size=1, max_size=30).map(one_per_row))
@@ -295,7 +295,7 @@ async def test_changes_of_others_are_told_and_our_own_are_not(switch: DummySwitc
 
 async def test_without_a_switch_there_is_no_answer(tmp_path: Path) -> None:
     async with watched(tmp_path / "br0.mgmt") as one:
-        await one.until(lambda: "is not there" in one.driver.unreachable)
+        await one.until(lambda: "is not there" in one.driver.unreachable_reason)
         with pytest.raises(NotReady, match="is not there"):
             await one.driver.replace(ROWS)
         with pytest.raises(NotReady):
@@ -328,7 +328,7 @@ async def test_a_bridge_that_was_made_anew_is_found(switch: DummySwitch) -> None
 async def test_a_bridge_that_speaks_other_versions_is_named(switch: DummySwitch) -> None:
     switch.vsctl("set", "bridge", "br0", "protocols=OpenFlow10,OpenFlow13")
     async with watched(switch.rundir / "br0.mgmt") as one:
-        await one.until(lambda: "1.4" in one.driver.unreachable)
+        await one.until(lambda: "1.4" in one.driver.unreachable_reason)
         with pytest.raises(NotReady, match=r"OpenFlow 1\.4"):
             await one.driver.replace(ROWS)
         switch.vsctl("clear", "bridge", "br0", "protocols")

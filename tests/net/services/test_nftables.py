@@ -35,7 +35,7 @@ from tests.testbed.netns.service_host import (
 
 CLUSTER_IP, OUTSIDE_IP, NODE_PORT = IPv4Address("172.30.0.10"), IPv4Address("198.51.100.7"), 30080
 HOST = Host(NODE, SUBNET, IPv4Network("172.30.0.0/16"), frozenset({NODE}), (30000, 32767))
-HERE = tuple(EndpointInfo(address, PORT, is_here=True) for address in NEAR)
+HERE = tuple(EndpointInfo(address, PORT, is_local=True) for address in NEAR)
 THERE = tuple(EndpointInfo(address, PORT) for address in FAR)
 UDP = socket.SOCK_DGRAM
 EVEN = 27.9
@@ -123,15 +123,15 @@ async def test_cluster_ips_are_not_for_the_outside(node: Node, services: Service
 async def test_who_keeps_its_source_gets_only_backends_of_this_node(
     node: Node, services: ServicesTable, affinity: int
 ) -> None:
-    port = web(*HERE, *THERE, protocol=Protocol.UDP, affinity_seconds=affinity)
-    kept = replace(port, outside=HERE[:1], keeps_source=True)
+    port = web(*HERE, *THERE, protocol=Protocol.UDP, affinity_timeout_seconds=affinity)
+    kept = replace(port, external_endpoints=HERE[:1], external_policy_local=True)
     await services.replace(HOST, [port])
     assert call(node.outside, NODE, NODE_PORT, UDP).backend in {*NEAR, *FAR}
     await services.edit(HOST, ServicePortChange((port,), (kept,)))
     heard = [call(node.outside, NODE, NODE_PORT, UDP) for _ in range(20)]
     assert {(one.backend, one.caller) for one in heard} == {(NEAR[0], OUTSIDER)}
     assert call(node.node, CLUSTER_IP, 80, UDP).backend in {*NEAR, *FAR}
-    await services.edit(HOST, ServicePortChange((kept,), (replace(kept, outside=()),)))
+    await services.edit(HOST, ServicePortChange((kept,), (replace(kept, external_endpoints=()),)))
     with pytest.raises(TimeoutError), Caller(node.outside, NODE, NODE_PORT, UDP) as caller:
         caller.ask(patience=SILENCE_SECONDS)
     assert call(node.node, NODE, NODE_PORT, UDP).backend in {*NEAR, *FAR}
@@ -177,7 +177,7 @@ async def test_the_node_is_refused_what_is_no_service(node: Node, services: Serv
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_client_keeps_its_backend_while_there_is_one(node: Node, services: ServicesTable, kind: str) -> None:
     protocol, sock = KINDS[kind]
-    port = web(*HERE, *THERE, protocol=protocol, affinity_seconds=600)
+    port = web(*HERE, *THERE, protocol=protocol, affinity_timeout_seconds=600)
     await services.replace(HOST, [port])
 
     def heard(client: str) -> IPv4Address:
@@ -188,7 +188,7 @@ async def test_a_client_keeps_its_backend_while_there_is_one(node: Node, service
     await services.replace(HOST, [port])
     assert heard(node.outside) == first
     rest = tuple(backend for backend in (*HERE, *THERE) if backend.address != first)
-    fewer = web(*rest, protocol=protocol, affinity_seconds=600)
+    fewer = web(*rest, protocol=protocol, affinity_timeout_seconds=600)
     await services.edit(HOST, ServicePortChange((port,), (fewer,)))
     second = heard(node.outside)
     assert second != first
@@ -199,7 +199,7 @@ async def test_a_client_keeps_its_backend_while_there_is_one(node: Node, service
 
 async def test_affinities_of_clients_are_spread(node: Node, services: ServicesTable) -> None:
     others = tuple(IPv4Address("10.245.2.100") + number for number in range(40))
-    await services.replace(HOST, [web(*HERE, *THERE, affinity_seconds=600)])
+    await services.replace(HOST, [web(*HERE, *THERE, affinity_timeout_seconds=600)])
     with node.at_outside(others):
         heard = [call(node.outside, NODE, NODE_PORT, own=one).backend for one in (*others, *others)]
     assert heard[:40] == heard[40:]
@@ -272,16 +272,16 @@ async def test_what_others_do_to_the_table_is_heard_and_undone(node: Node, servi
 async def test_what_others_do_right_after_us_is_not_missed(
     node: Node, services: ServicesTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply = Nftables.apply
+    run = Nftables.run
 
     async def followed(nft: Nftables, text: str) -> None:
-        await apply(nft, text)
+        await run(nft, text)
         node.nft("flush", "ruleset")
 
     await services.replace(HOST, [web(*HERE)])
     assert not services.is_touched
     with monkeypatch.context() as patched:
-        patched.setattr(Nftables, "apply", followed)
+        patched.setattr(Nftables, "run", followed)
         await services.replace(HOST, [web(*HERE)])
     assert services.is_touched
 

@@ -64,11 +64,11 @@ def served(
         cluster_ip=CLUSTER_IP,
         port=80,
         node_port=NODE_PORT,
-        outside_ips=(OUTSIDE_IP,),
-        inside=all_of_them,
-        everywhere=all_of_them,
-        outside=all_of_them,
-        affinity_seconds=sticky,
+        external_ips=(OUTSIDE_IP,),
+        internal_endpoints=all_of_them,
+        cluster_endpoints=all_of_them,
+        external_endpoints=all_of_them,
+        affinity_timeout_seconds=sticky,
     )
 
 
@@ -166,7 +166,7 @@ def test_nobody_is_reached_at_what_is_not_served(node: ProxyNode) -> None:
             pass
         for address, number in ((CLUSTER_IP, 81), (OTHER_IP, 80), (NODE, NODE_PORT + 1), (NODE, node.proxy.port)):
             assert is_refused(address, number), (address, number)
-        serve(node, replace(port, inside=()), served(nobody(), protocol=Protocol.UDP))
+        serve(node, replace(port, internal_endpoints=()), served(nobody(), protocol=Protocol.UDP))
         assert is_refused(CLUSTER_IP, 80)
 
 
@@ -174,7 +174,7 @@ def test_a_service_whose_endpoints_are_fronts_does_not_go_round(node: ProxyNode)
     circle = served(EndpointInfo(CLUSTER_IP, 80), EndpointInfo(OUTSIDE_IP, 80), EndpointInfo(NODE, NODE_PORT))
     serve(node, circle)
     assert is_refused(CLUSTER_IP, 80)
-    serve(node, replace(circle, inside=(EndpointInfo(NODE, node.proxy.port),)))
+    serve(node, replace(circle, internal_endpoints=(EndpointInfo(NODE, node.proxy.port),)))
     assert is_refused(CLUSTER_IP, 80)
 
 
@@ -183,7 +183,7 @@ def test_connections_outlive_the_port_and_are_waited_for_at_the_end(node: ProxyN
         port = served(backend)
         serve(node, port)
         with called() as client, arrived(backend)[1] as connection:
-            node.call(node.proxy.edit(ServicePortChange(gone=(port,))))
+            node.call(node.proxy.edit(ServicePortChange(removed=(port,))))
             assert is_refused(CLUSTER_IP, 80)
             client.sendall(b"still here")
             assert connection.recv(100) == b"still here"
@@ -303,7 +303,7 @@ def ask(client: socket.socket, address: IPv4Address, port: int, text: bytes) -> 
 def test_datagrams_are_answered_by_the_front_that_was_called(node: ProxyNode, caller: str) -> None:
     kind = socket.SOCK_DGRAM
     with listening(kind) as one, listening(kind) as other, socket_in(caller, kind) as client:
-        second = replace(served(other, protocol=Protocol.UDP), cluster_ip=OTHER_IP, outside_ips=(), node_port=0)
+        second = replace(served(other, protocol=Protocol.UDP), cluster_ip=OTHER_IP, external_ips=(), node_port=0)
         serve(node, served(one, protocol=Protocol.UDP), second)
         fronts = ((CLUSTER_IP, 80, one), (OTHER_IP, 80, other), (OUTSIDE_IP, 80, one), (NODE, NODE_PORT, one))
         for address, port, backend in fronts:
@@ -351,11 +351,11 @@ def test_a_client_whose_backend_is_gone_finds_another_with_its_next_datagram(nod
     kind = socket.SOCK_DGRAM
     with listening(kind) as one, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
         before = served(one, protocol=Protocol.UDP)
-        after = replace(before, inside=served(other).inside)
+        after = replace(before, internal_endpoints=served(other).internal_endpoints)
         serve(node, before)
         ask(client, CLUSTER_IP, 80, b"before")
         assert one.recv(100) == b"before"
-        node.call(node.proxy.edit(ServicePortChange(gone=(before,), come=(after,))))
+        node.call(node.proxy.edit(ServicePortChange(removed=(before,), added=(after,))))
         ask(client, CLUSTER_IP, 80, b"after")
         assert other.recv(100) == b"after"
 

@@ -36,11 +36,11 @@ def without(flows: Iterable[Flow], table: int, *fields: str) -> frozenset[Flow]:
     changed: dict[object, Flow] = {}
     for flow in flows:
         if flow.table != table:
-            changed[flow.row] = flow
+            changed[flow.key] = flow
         elif fields:
             kept = tuple(one for one in flow.match.fields if one.field.name not in fields)
             less = replace(flow, match=replace(flow.match, fields=kept))
-            changed.setdefault(less.row, less)
+            changed.setdefault(less.key, less)
     return frozenset(changed.values())
 
 
@@ -49,7 +49,7 @@ def _no_look(table: Table, *fields: str) -> Compile:
 
 
 def _no_guard(view: NodeNetwork) -> frozenset[Flow]:
-    return frozenset(one for one in compile_flows(view) if (one.table, one.priority) != (Table.OUTSIDE, Priority.GUARD))
+    return frozenset(one for one in compile_flows(view) if (one.table, one.priority) != (Table.OUTSIDE, Priority.HIGH))
 
 
 def _lets_vxlan_pass(cluster: Cluster, node: Node) -> str:
@@ -116,7 +116,7 @@ class _Leftovers:
 
     def __call__(self, view: NodeNetwork) -> frozenset[Flow]:
         flows = compile_flows(view)
-        self._ever |= {flow.row: flow for flow in flows if flow.table == Table.DELIVER}
+        self._ever |= {flow.key: flow for flow in flows if flow.table == Table.DELIVER}
         return flows | frozenset(self._ever.values())
 
 

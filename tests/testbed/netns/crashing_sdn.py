@@ -16,8 +16,8 @@ from sdn.drivers.openflow.connection import Connection
 from sdn.drivers.ovsdb import Ovsdb
 
 ACTING: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
-    (Netlink, ("create", "up", "remove", "set_gateway")),
-    (Nftables, ("apply",)),
+    (Netlink, ("create_veth_pair", "set_up", "delete_links", "set_gateway")),
+    (Nftables, ("run",)),
     (Ovsdb, ("apply",)),
     (Connection, ("commit",)),
 )

@@ -42,7 +42,7 @@ def map_of(world: TraceWorld, ports: Ports) -> ClusterTopology:
 
 def _fronts(port: ServicePortInfo) -> list[Frontend]:
     name, protocol = f"{port.key.namespace}/{port.key.service}", port.key.protocol.name.lower()
-    addresses = [*filter(None, (port.cluster_ip,)), *port.outside_ips]
+    addresses = [*filter(None, (port.cluster_ip,)), *port.external_ips]
     return [Frontend(name, address, protocol, port.port) for address in addresses]
 
 

@@ -54,8 +54,8 @@ def ground(subnets: Iterable[HostSubnet] = (), lanes: Iterable[NetNamespace] = (
 def lanes_of(*lanes: NetNamespace) -> dict[str, int]:
     found = ground(lanes=lanes)
     assert isinstance(found, NetworkConfig)
-    assert found.lanes is not None
-    return dict(found.lanes)
+    assert found.vnids is not None
+    return dict(found.vnids)
 
 
 def test_of_two_with_one_vnid_the_older_has_it_and_the_other_none() -> None:
@@ -159,4 +159,4 @@ def test_all_come_to_the_same(lanes: list[NetNamespace], subnets: list[HostSubne
     other = without_invalid_objects(Snapshot(NETWORK, tuple(reversed(subnets)), tuple(reversed(lanes))))
     assert one.net_namespaces == tuple(reversed(other.net_namespaces))
     assert one.host_subnets == tuple(reversed(other.host_subnets))
-    assert one.doubts == other.doubts
+    assert one.ignored == other.ignored

@@ -126,12 +126,12 @@ def test_one_port_with_its_endpoints() -> None:
         vnid=10,
         cluster_ip=IPv4Address("172.30.0.7"),
         port=80,
-        inside=both,
-        everywhere=both,
-        outside=both,
-        leaving_ports=frozenset({80}),
+        internal_endpoints=both,
+        cluster_endpoints=both,
+        external_endpoints=both,
+        draining_ports=frozenset({80}),
     )
-    assert [one.is_here for one in port.inside] == [True, False]
+    assert [one.is_local for one in port.internal_endpoints] == [True, False]
 
 
 def test_node_ports_external_and_ingress_addresses_and_affinity() -> None:
@@ -150,20 +150,20 @@ def test_node_ports_external_and_ingress_addresses_and_affinity() -> None:
     )
     port = only(catalogue)
     assert port.node_port == 30080
-    assert port.outside_ips == (IPv4Address("172.29.0.1"), IPv4Address("192.0.2.9"))
-    assert (port.affinity_seconds, port.keeps_source) == (30, True)
-    assert port.outside == (backend(HERE),)
-    assert port.everywhere == port.inside == (backend(HERE), backend(THERE))
+    assert port.external_ips == (IPv4Address("172.29.0.1"), IPv4Address("192.0.2.9"))
+    assert (port.affinity_timeout_seconds, port.external_policy_local) == (30, True)
+    assert port.external_endpoints == (backend(HERE),)
+    assert port.cluster_endpoints == port.internal_endpoints == (backend(HERE), backend(THERE))
     assert (catalogue.served["red", "web"].health_port, catalogue.served["red", "web"].here) == (31000, 1)
 
 
 def test_local_for_callers_inside() -> None:
     port = only(made(service(internal_traffic_policy="Local"), slice_of("web", endpoint(HERE), endpoint(THERE))))
-    assert (port.inside, port.outside) == ((backend(HERE),), (backend(HERE), backend(THERE)))
+    assert (port.internal_endpoints, port.external_endpoints) == ((backend(HERE),), (backend(HERE), backend(THERE)))
 
 
 def test_affinity_without_a_time_lasts_three_hours() -> None:
-    assert only(made(service(session_affinity="ClientIP"))).affinity_seconds == 10800
+    assert only(made(service(session_affinity="ClientIP"))).affinity_timeout_seconds == 10800
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_names_only_are_not_served(wish: Service) -> None:
     ],
 )
 def test_readiness(rows: tuple[Endpoint, ...], chosen: list[str]) -> None:
-    assert [str(one.address) for one in only(made(service(), slice_of("web", *rows))).inside] == chosen
+    assert [str(one.address) for one in only(made(service(), slice_of("web", *rows))).internal_endpoints] == chosen
 
 
 def test_ports_are_told_apart_by_name_and_protocol() -> None:
@@ -198,13 +198,13 @@ def test_ports_are_told_apart_by_name_and_protocol() -> None:
     )
     ports = (SlicePort(port=1053, name="dns", protocol="UDP"), SlicePort(port=2053, name="dns-tcp", protocol="TCP"))
     served = made(wish, slice_of("web", endpoint(HERE), ports=ports)).ports
-    found = {key.port_name: [one.port for one in port.inside] for key, port in served.items()}
+    found = {key.port_name: [one.port for one in port.internal_endpoints] for key, port in served.items()}
     assert found == {"dns": [1053], "dns-tcp": [2053], "none": []}
 
 
 def test_an_endpoint_in_two_slices_counts_once_and_as_ready_as_anywhere() -> None:
     slices = (slice_of("web", endpoint(HERE, WAITING)), slice_of("web", endpoint(HERE), name="web-2"))
-    assert only(made(service(), *slices)).inside == (backend(HERE),)
+    assert only(made(service(), *slices)).internal_endpoints == (backend(HERE),)
 
 
 def test_a_port_has_as_many_endpoints_as_the_switch_takes_at_once() -> None:
@@ -213,7 +213,7 @@ def test_a_port_has_as_many_endpoints_as_the_switch_takes_at_once() -> None:
     slices = [slice_of("web", *rows[:900], name="one"), slice_of("web", *rows[900:], name="other")]
     catalogue = made(service(), *slices)
     port = only(catalogue)
-    assert [str(one.address) for one in port.everywhere] == [row.addresses[0] for row in rows[:-1]]
+    assert [str(one.address) for one in port.cluster_endpoints] == [row.addresses[0] for row in rows[:-1]]
     [left_out] = catalogue.left_out["red", "web"]
     assert str(left_out) == "every endpoint behind the first 1000 of port 80/TCP is one too many"
     [group] = service_port_flows(port, NODE, by_proxy=False, inside=1, everywhere=1).groups
@@ -224,7 +224,7 @@ def test_a_port_has_as_many_endpoints_as_the_switch_takes_at_once() -> None:
 def test_other_families_and_slices_of_others_do_not_count() -> None:
     others = (slice_of("other", endpoint(HERE)), slice_of("web", endpoint(HERE), namespace="blue", name="x"))
     v6 = slice_of("web", endpoint("2001:db8::1"), family="IPv6", name="six")
-    assert only(made(service(), *others, v6)).inside == ()
+    assert only(made(service(), *others, v6)).internal_endpoints == ()
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_an_endpoint_that_is_not_the_services_own_is_left_out(address: str, port
     other = service("other", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",))
     fill(catalogue, (other,), pods=()).settle()
     served = catalogue.served["red", "web"].ports[ServicePortName("red", "web", "", Protocol.TCP)]
-    assert [str(one.address) for one in served.inside] == [HERE]
+    assert [str(one.address) for one in served.internal_endpoints] == [HERE]
     (sentence,) = left_out(catalogue)
     assert sentence.startswith(f"endpoint {address}:{port} ")
     assert why in sentence
@@ -272,7 +272,7 @@ def test_addresses_are_what_the_library_takes_for_one(text: str, address: str) -
 @pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
 def test_pods_of_joined_projects_nodes_and_hosts_elsewhere_may_be_endpoints(address: str) -> None:
     catalogue = made(service(), slice_of("web", endpoint(address)), pods=(pod("10.128.2.7", "pink"),))
-    assert [str(one.address) for one in only(catalogue).inside] == [address]
+    assert [str(one.address) for one in only(catalogue).internal_endpoints] == [address]
     assert not left_out(catalogue)
 
 
@@ -283,7 +283,7 @@ def test_on_the_flat_network_pods_of_every_project_may_be_endpoints() -> None:
         vantage=_replaced(lanes=None),
         pods=(pod("10.128.2.8", "blue"),),
     )
-    assert [str(one.address) for one in only(flat).inside] == ["10.128.2.8"]
+    assert [str(one.address) for one in only(flat).internal_endpoints] == ["10.128.2.8"]
     assert only(flat).vnid == 0
     assert len(left_out(flat)) == 1
 
@@ -305,9 +305,9 @@ def test_what_a_label_leaves_to_others_is_not_served_until_the_label_goes(label:
     catalogue = made(marked, slice_of("web", endpoint(HERE)))
     assert not catalogue.ports
     catalogue.set_service(("red", "web"), wish)
-    assert len(catalogue.settle().come) == 1
+    assert len(catalogue.settle().added) == 1
     catalogue.set_service(("red", "web"), marked)
-    assert len(catalogue.settle().gone) == 1
+    assert len(catalogue.settle().removed) == 1
 
 
 def test_the_oldest_service_has_a_front_until_it_goes() -> None:
@@ -316,13 +316,13 @@ def test_the_oldest_service_has_a_front_until_it_goes() -> None:
     catalogue = fill(ServiceMap(), (second, first))
     catalogue.set_vantage(VANTAGE)
     catalogue.settle()
-    by_name = {key.service: port.outside_ips for key, port in catalogue.ports.items()}
+    by_name = {key.service: port.external_ips for key, port in catalogue.ports.items()}
     assert by_name == {"a": (IPv4Address("192.0.2.1"),), "b": ()}
     assert left_out(catalogue, "b", "blue") == ["192.0.2.1:80/TCP belongs to a service that was there before"]
     catalogue.set_service(("red", "a"), None)
     change = catalogue.settle()
-    assert {port.key.service for port in change.gone} == {"a", "b"}
-    assert [port.outside_ips for port in change.come] == [(IPv4Address("192.0.2.1"),)]
+    assert {port.key.service for port in change.removed} == {"a", "b"}
+    assert [port.external_ips for port in change.added] == [(IPv4Address("192.0.2.1"),)]
 
 
 @pytest.mark.parametrize(
@@ -342,9 +342,9 @@ def test_nobody_takes_what_is_anothers_as_an_external_address(address: str, why:
     catalogue.settle()
     ports = {key.service: port for key, port in catalogue.ports.items()}
     assert left_out(catalogue, "thief", "blue") == [f"external address {address} {why}"]
-    assert ports["thief"].outside_ips == ()
+    assert ports["thief"].external_ips == ()
     assert ports["web"].cluster_ip == IPv4Address("172.30.0.8")
-    assert {str(one.address) for one in ports["web"].inside} == {THERE, "10.245.2.4"}
+    assert {str(one.address) for one in ports["web"].internal_endpoints} == {THERE, "10.245.2.4"}
 
 
 def test_a_change_tells_only_what_is_other() -> None:
@@ -352,7 +352,7 @@ def test_a_change_tells_only_what_is_other() -> None:
     fill(catalogue, (service("quiet", cluster_ip="172.30.0.9"),), pods=()).settle()
     fill(catalogue, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
     change = catalogue.settle()
-    assert [len(port.inside) for port in (*change.gone, *change.come)] == [1, 2]
+    assert [len(port.internal_endpoints) for port in (*change.removed, *change.added)] == [1, 2]
     assert not catalogue.settle()
     fill(catalogue, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
     assert not catalogue.settle()
@@ -360,15 +360,15 @@ def test_a_change_tells_only_what_is_other() -> None:
 
 def test_a_pod_that_comes_goes_or_is_anothers_changes_its_services() -> None:
     catalogue = made(service(), slice_of("web", endpoint(THERE)), pods=())
-    assert only(catalogue).inside == ()
+    assert only(catalogue).internal_endpoints == ()
     fill(catalogue, pods=(pod(THERE),)).settle()
-    assert only(catalogue).inside == (backend(THERE),)
+    assert only(catalogue).internal_endpoints == (backend(THERE),)
     catalogue.set_pod(("red", f"pod-{THERE}"), None)
     fill(catalogue, pods=(pod(THERE, "blue"),)).settle()
-    assert only(catalogue).inside == ()
+    assert only(catalogue).internal_endpoints == ()
     catalogue.set_vantage(_replaced(lanes={"red": 10, "blue": 10}))
     catalogue.settle()
-    assert only(catalogue).inside == (backend(THERE),)
+    assert only(catalogue).internal_endpoints == (backend(THERE),)
 
 
 SERVICES = tuple(
@@ -475,9 +475,9 @@ def test_a_new_node_and_a_new_project_concern_only_their_own_services(monkeypatc
 def _follow(ports: dict[ServicePortName, ServicePortInfo], catalogue: ServiceMap) -> None:
     """As a reader of changes does."""
     change = catalogue.settle()
-    for port in change.gone:
+    for port in change.removed:
         assert ports.pop(port.key) == port
-    for port in change.come:
+    for port in change.added:
         assert port.key not in ports
         ports[port.key] = port
 

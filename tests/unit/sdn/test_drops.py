@@ -13,7 +13,7 @@ from sdn.topology import DockerNetwork, NodeNetwork, Pod, docker_subnet
 from tests.unit.sdn.test_flows import CLUSTER, NODE
 
 WISH = InterfaceConfig("s1", "red", "web", "uid", "/proc/1/ns/net", "0:1", "eth0", "cni")
-BRIDGE = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [WISH]).coming)
+BRIDGE = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [WISH]).to_attach)
 ADDRESS = NODE.first_pod
 VIEW = NodeNetwork(
     CLUSTER,

@@ -39,7 +39,7 @@ def views(draw: st.DrawFn) -> NodeNetwork:
 @given(views())
 def test_no_two_flows_are_the_same_row(view: NodeNetwork) -> None:
     flows = compile_flows(view)
-    assert len({flow.row for flow in flows}) == len(flows)
+    assert len({flow.key for flow in flows}) == len(flows)
 
 
 @given(views())
@@ -80,7 +80,7 @@ def test_a_field_is_matched_once() -> None:
 
 def test_a_value_fits_its_field_and_mask() -> None:
     with pytest.raises(ValueError, match="does not fit"):
-        FieldMatch(IP_SRC, 1 << 32, IP_SRC.ones)
+        FieldMatch(IP_SRC, 1 << 32, IP_SRC.all_ones)
     with pytest.raises(ValueError, match="does not fit"):
         FieldMatch(IP_SRC, 0x0A000001, 0xFFFFFF00)
 

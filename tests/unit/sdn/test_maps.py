@@ -105,9 +105,9 @@ def test_every_backend_that_a_chain_may_choose_is_there(served: dict[int, Servic
 def test_a_change_of_one_backend_touches_no_rule_and_only_its_elements() -> None:
     one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
     port = ServicePortInfo(
-        ServicePortName("red", "web", "", Protocol.TCP), 10, CLUSTER_IPS + 1, 80, inside=(one, other)
+        ServicePortName("red", "web", "", Protocol.TCP), 10, CLUSTER_IPS + 1, 80, internal_endpoints=(one, other)
     )
-    assert table_update(HOST, ServicePortChange((port,), (replace(port, inside=(one, third)),))) == (
+    assert table_update(HOST, ServicePortChange((port,), (replace(port, internal_endpoints=(one, third)),))) == (
         "delete element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 }\n"
         "add element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 : 10.128.0.4 . 8080 }\n"
     )
@@ -121,13 +121,13 @@ def test_a_sticky_backend_keeps_its_number_when_others_come_and_go() -> None:
         10,
         CLUSTER_IPS + 1,
         80,
-        inside=(one, other),
-        affinity_seconds=60,
+        internal_endpoints=(one, other),
+        affinity_timeout_seconds=60,
     )
     kept = {
         key for (name, key), value in port_elements(HOST, port).items() if name == "backends" and value.startswith("10")
     }
-    fewer = port_elements(HOST, replace(port, inside=(other, third)))
+    fewer = port_elements(HOST, replace(port, internal_endpoints=(other, third)))
     assert len(kept & {key for name, key in fewer if name == "backends"}) == 1
 
 
@@ -142,8 +142,10 @@ def test_nodes_come_and_go_alone() -> None:
 def test_connections_over_udp_are_stale_when_their_backend_is_no_longer_one() -> None:
     one, other = (EndpointInfo(IPv4Address("10.128.0.2") + n, 53) for n in range(2))
     dns = ServicePortInfo(ServicePortName("kube-system", "dns", "", Protocol.UDP), 0, CLUSTER_IPS + 10, 53, 30053)
-    both = replace(dns, inside=(one, other), everywhere=(one, other), outside=(one, other))
-    few = replace(dns, inside=(one,), everywhere=(one,), outside=(one,))
+    both = replace(
+        dns, internal_endpoints=(one, other), cluster_endpoints=(one, other), external_endpoints=(one, other)
+    )
+    few = replace(dns, internal_endpoints=(one,), cluster_endpoints=(one,), external_endpoints=(one,))
     client = IPv4Address("10.245.2.99")
 
     def led(front: IPv4Address, front_port: int, backend: IPv4Address, port: int = 53) -> ConntrackEntry:

@@ -63,37 +63,37 @@ def test_a_freed_address_rests_until_the_range_has_gone_round() -> None:
     bridge, given_out = Bridge("br0"), []
     for number in range(12):
         plan = plan_attach(bridge, SMALL, [wish(str(number))])
-        bridge = carried_out(bridge, bridge_with_ports(bridge, plan.coming))
-        given_out.append(str(plan.coming[0].address).rpartition(".")[2])
+        bridge = carried_out(bridge, bridge_with_ports(bridge, plan.to_attach))
+        given_out.append(str(plan.to_attach[0].address).rpartition(".")[2])
         bridge = replace(bridge, ports=())
     assert given_out == ["2", "3", "4", "5", "6", "2", "3", "4", "5", "6", "2", "3"]
 
 
 def test_a_full_subnet_refuses_only_who_does_not_fit() -> None:
     plan = plan_attach(Bridge("br0"), SMALL, [wish(str(number)) for number in range(7)])
-    assert [arrival.wish.sandbox for arrival in plan.coming] == ["0", "1", "2", "3", "4"]
-    assert set(plan.refused) == {"5", "6"}
+    assert [arrival.config.sandbox for arrival in plan.to_attach] == ["0", "1", "2", "3", "4"]
+    assert set(plan.no_address) == {"5", "6"}
 
 
 def test_who_has_an_address_of_another_subnet_is_stranded() -> None:
     bridge = Bridge("br0")
-    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).coming))
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).to_attach))
     plan = plan_attach(bridge, replace(NODE, subnet=IPv4Network("10.129.0.0/23")), [wish("a"), wish("b")])
-    assert [arrival.wish.sandbox for arrival in plan.coming] == ["b"]
-    assert plan.stranded == {"a": "its address 10.128.0.2 is not of this node's subnet 10.129.0.0/23"}
+    assert [arrival.config.sandbox for arrival in plan.to_attach] == ["b"]
+    assert plan.wrong_subnet == {"a": "its address 10.128.0.2 is not of this node's subnet 10.129.0.0/23"}
 
 
 def test_who_is_attached_is_not_attached_again() -> None:
     bridge = Bridge("br0")
-    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).coming))
-    assert not plan_attach(bridge, NODE, [wish("a")]).coming
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).to_attach))
+    assert not plan_attach(bridge, NODE, [wish("a")]).to_attach
     assert attached_pods(bridge) == (AttachedPod("a", "red", FIRST_POD_PORT, IPv4Address("10.128.0.2")),)
     assert [port.name for port in ports_of_pods(bridge, {"a", "b"})] == [host_veth_name("a")]
 
 
 def test_a_port_without_a_device_is_lost_and_gets_no_flow() -> None:
     bridge = carried_out(
-        Bridge("br0"), bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wish("a")]).coming)
+        Bridge("br0"), bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wish("a")]).to_attach)
     )
     broken = replace(bridge, ports=tuple(replace(port, ofport=-1) for port in bridge.ports))
     assert pods_without_device(broken) == {"a"}
@@ -104,7 +104,7 @@ def test_a_port_without_a_device_is_lost_and_gets_no_flow() -> None:
 def test_a_runtime_is_told_only_of_its_own_sandboxes_alive_or_lost() -> None:
     bridge = replace(Bridge("br0"), ports=(Port("tun0", type="internal", ofport=2),))
     wishes = [wish("a"), wish("b", CNI), wish("c")]
-    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, wishes).coming))
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, wishes).to_attach))
     bridge = replace(
         bridge, ports=tuple(replace(p, ofport=-1) if p.name == host_veth_name("c") else p for p in bridge.ports)
     )
@@ -136,7 +136,7 @@ def test_next_number_is_free_in_range_and_the_first_after_the_cursor(
 
 def test_a_sandbox_that_is_attached_otherwise_says_how() -> None:
     wanted = wish("a")
-    (port,) = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wanted]).coming).ports
+    (port,) = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wanted]).to_attach).ports
     assert mismatch(port, wanted) == ""
     assert mismatch(port, replace(wanted, namespace="blue")) == "its project is red, asked for is blue"
     assert mismatch(port, replace(wanted, netns_id="0:2")) == "its network namespace is 0:1, asked for is 0:2"

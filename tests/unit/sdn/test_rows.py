@@ -45,10 +45,10 @@ def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
             cluster_ip=draw(st.none() | st.just(IPv4Address("172.30.0.0") + number)),
             port=100 + number,
             node_port=draw(st.sampled_from((0, 30000 + number))),
-            outside_ips=tuple(sorted(outside)),
-            inside=draw(backends),
-            everywhere=draw(backends),
-            affinity_seconds=draw(st.sampled_from((0, 10800))),
+            external_ips=tuple(sorted(outside)),
+            internal_endpoints=draw(backends),
+            cluster_endpoints=draw(backends),
+            affinity_timeout_seconds=draw(st.sampled_from((0, 10800))),
         )
     return found
 
@@ -58,22 +58,22 @@ def test_a_change_leads_to_what_a_fresh_start_would(
     before: dict[ServicePortName, ServicePortInfo], after: dict[ServicePortName, ServicePortInfo]
 ) -> None:
     board = ServiceFlows(NODE)
-    held = board.replace(before.values())
+    held = board.sync(before.values())
     gone = tuple(port for key, port in before.items() if after.get(key) != port)
     come = tuple(port for key, port in after.items() if before.get(key) != port)
-    closed, opened = board.edit(ServicePortChange(gone, come))
+    closed, opened = board.update(ServicePortChange(gone, come))
     assert closed.flows <= held.flows
     changed = FlowSet(held.flows - closed.flows | opened.flows, held.groups - closed.groups | opened.groups)
-    assert changed == board.rows() == ServiceFlows(NODE).replace(after.values())
+    assert changed == board.all() == ServiceFlows(NODE).sync(after.values())
 
 
 @given(port_sets())
 def test_no_row_stands_in_the_place_of_another_and_all_lead_somewhere(
     ports: dict[ServicePortName, ServicePortInfo],
 ) -> None:
-    rows = ServiceFlows(NODE).replace(ports.values())
+    rows = ServiceFlows(NODE).sync(ports.values())
     every = rows.flows | compile_flows(VIEW)
-    assert len({flow.row for flow in every}) == len(every)
+    assert len({flow.key for flow in every}) == len(every)
     assert all(map(is_service_flow, rows.flows))
     groups = {group.number for group in rows.groups}
     assert len(groups) == len(rows.groups)
@@ -84,7 +84,7 @@ def test_no_row_stands_in_the_place_of_another_and_all_lead_somewhere(
 @given(port_sets())
 def test_only_the_lane_and_vnid_0_get_to_backends(ports: dict[ServicePortName, ServicePortInfo]) -> None:
     for port in ports.values():
-        for flow in ServiceFlows(NODE).replace([port]).flows:
+        for flow in ServiceFlows(NODE).sync([port]).flows:
             if _leads_on(flow) and flow.table == 13:
                 asked = {one.value for one in flow.match.fields if one.field == REG0}
                 assert asked <= {0, port.vnid}
@@ -105,8 +105,8 @@ def web(*addresses: str, protocol: Protocol = Protocol.TCP) -> ServicePortInfo:
 def test_a_change_of_backends_is_a_change_of_one_group() -> None:
     before, after = web("10.128.0.2", "10.128.0.3"), web("10.128.0.2", "10.128.0.3", "10.128.0.4")
     board = ServiceFlows(NODE)
-    board.replace([before])
-    gone, come = board.edit(ServicePortChange((before,), (after,)))
+    board.sync([before])
+    gone, come = board.update(ServicePortChange((before,), (after,)))
     assert not gone.flows
     assert not come.flows
     assert [group.number for group in gone.groups] == [group.number for group in come.groups]
@@ -114,7 +114,7 @@ def test_a_change_of_backends_is_a_change_of_one_group() -> None:
 
 def test_the_hash_is_dealt_out_evenly() -> None:
     for count in range(2, 17):
-        [group] = ServiceFlows(NODE).replace([web(*(f"10.128.0.{2 + n}" for n in range(count)))]).groups
+        [group] = ServiceFlows(NODE).sync([web(*(f"10.128.0.{2 + n}" for n in range(count)))]).groups
         weights = [bucket.weight for bucket in group.buckets]
         assert GROUP_HASH_SLOTS // 2 < sum(weights) <= GROUP_HASH_SLOTS
         assert len(set(weights[:-1])) == 1
@@ -126,16 +126,16 @@ def test_ports_whose_names_have_the_same_checksum_get_groups_of_their_own() -> N
         replace(web("10.128.0.2", "10.128.0.3"), key=ServicePortName("red", name, "", Protocol.TCP), cluster_ip=address)
         for name, address in (("plumless", IPv4Address("172.30.0.1")), ("buckeroo", IPv4Address("172.30.0.2")))
     ]
-    alone = {group.number for port in ports for group in ServiceFlows(NODE).replace([port]).groups}
+    alone = {group.number for port in ports for group in ServiceFlows(NODE).sync([port]).groups}
     assert len(alone) == 1
-    assert len({group.number for group in ServiceFlows(NODE).replace(ports).groups}) == 2
+    assert len({group.number for group in ServiceFlows(NODE).sync(ports).groups}) == 2
 
 
 def test_datagrams_leave_backends_that_have_gone_and_no_others() -> None:
     before = web("10.128.0.2", "10.128.0.3", protocol=Protocol.UDP)
     after = web("10.128.0.3", protocol=Protocol.UDP)
     ended = conntrack_filters_to_flush(ServicePortChange((before,), (after,)))
-    assert {(call.address, call.port, str(call.backend)) for call in ended} == {
+    assert {(call.address, call.port, str(call.endpoint)) for call in ended} == {
         (IPv4Address("172.30.0.1"), 80, "10.128.0.2"),
         (None, 30080, "10.128.0.2"),
     }

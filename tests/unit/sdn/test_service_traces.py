@@ -29,17 +29,20 @@ VANTAGE = ProxyConfig(
     frozenset({NODE.address, OTHER}),
     (30000, 32767),
 )
-HERE, THERE = EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_here=True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)
+HERE, THERE = (
+    EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_local=True),
+    EndpointInfo(IPv4Address("10.128.2.2"), 8080),
+)
 WEB = ServicePortInfo(
     ServicePortName("red", "web", "", Protocol.TCP),
     vnid=10,
     cluster_ip=IPv4Address("172.30.0.9"),
     port=80,
     node_port=30080,
-    outside_ips=(IPv4Address("192.0.2.9"),),
-    inside=(THERE, HERE),
-    everywhere=(THERE,),
-    outside=(HERE,),
+    external_ips=(IPv4Address("192.0.2.9"),),
+    internal_endpoints=(THERE, HERE),
+    cluster_endpoints=(THERE,),
+    external_endpoints=(HERE,),
 )
 SERVED = ServiceState({WEB.key: WEB}, (Rejection("endpoint 10.128.4.4:8080", "is in the cluster network"),))
 FROM_POD = TraceQuestion("pod", "10.128.0.7", "172.30.0.9", sender="10.128.0.7", protocol="tcp", port=80)
@@ -147,13 +150,13 @@ def test_the_firewall_gives_the_endpoint_before_the_switch(asked: TraceQuestion,
 
 
 def test_from_outside_to_a_pod_of_another_node_it_is_masqueraded() -> None:
-    _, questions = walk(FROM_OUTSIDE, TO_POD, port=dataclasses.replace(WEB, outside=(THERE,)))
+    _, questions = walk(FROM_OUTSIDE, TO_POD, port=dataclasses.replace(WEB, external_endpoints=(THERE,)))
     assert [one.source for one in questions] == ["10.128.0.1"]
 
 
 def test_without_endpoints_and_towards_other_networks_the_switch_is_not_asked() -> None:
-    answer, questions = walk(FROM_NODE, port=dataclasses.replace(WEB, inside=()))
+    answer, questions = walk(FROM_NODE, port=dataclasses.replace(WEB, internal_endpoints=()))
     assert (answer.endpoints, answer.endpoint, questions) == ((), "", [])
     far = EndpointInfo(IPv4Address("198.51.100.7"), 443)
-    answer, questions = walk(FROM_NODE, port=dataclasses.replace(WEB, inside=(far,)))
+    answer, questions = walk(FROM_NODE, port=dataclasses.replace(WEB, internal_endpoints=(far,)))
     assert (answer.endpoint, questions) == ("198.51.100.7:443", [])
