@@ -176,7 +176,7 @@ class ControllerRuntime:
         self._pending_startup = {controller.name for controller in CONTROLLERS if controller.required_for_startup}
         self.started = asyncio.Event()
         nodes_loop = Loop("nodes", self._reconcile_nodes, LoopTiming(resync=self._node_lifecycle.resync))
-        controllers = (*CONTROLLERS, Controller("endpoints", endpoints.ENDPOINT_KINDS, self._endpoints.passes))
+        controllers = (*CONTROLLERS, Controller("endpoints", endpoints.ENDPOINT_KINDS, self._endpoints.reconcile))
         loops = [
             (
                 Loop(controller.name, partial(self._reconcile, controller), LoopTiming(resync=controller.resync)),
@@ -199,7 +199,7 @@ class ControllerRuntime:
         """Run until cancelled."""
         with contextlib.ExitStack() as stack:
             for kind in endpoints.ENDPOINT_KINDS:
-                stack.callback(self._store.watch(kind, self._endpoints.tell))
+                stack.callback(self._store.watch(kind, self._endpoints.observe))
             for loop, kinds in self._loops:
                 for kind in kinds:
                     stack.callback(self._store.watch(kind, _wake_on_event(loop)))

@@ -1,1 +1,1 @@
-"""Subnets, lanes, and where services lead."""
+"""Controllers of the network: subnets, VNIDs, endpoints, and addresses of services."""

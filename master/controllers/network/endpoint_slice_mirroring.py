@@ -29,65 +29,86 @@ from master.resources.metadata import controller_reference
 
 CONTROLLER_NAME = "endpointslicemirroring-controller.k8s.io"
 NOT_MIRRORED = {"endpointslice.kubernetes.io/skip-mirror": "true"}
+"""The label that excludes Endpoints."""
 
 
 def reconcile(
     services: Iterable[Service], endpoints: Iterable[Endpoints], slices: Iterable[EndpointSlice]
 ) -> Iterator[WriteAction]:
-    """Everything that is to be written."""
-    without = {_key(one.metadata, one.metadata.name) for one in services if not one.spec.selector}
-    mine: dict[tuple[str, str], list[EndpointSlice]] = defaultdict(list)
-    for item in slices:
-        if item.metadata.labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME:
-            mine[_key(item.metadata, item.metadata.labels.get(SERVICE_LABEL, ""))].append(item)
-    for one in endpoints:
-        key = _key(one.metadata, one.metadata.name)
-        if key in without and not NOT_MIRRORED.items() <= one.metadata.labels.items():
-            yield from _mirrored(one, mine.pop(key, []))
-    for left in mine.values():
-        yield from (ForceDelete(item) for item in left)
+    """Yield the creates, updates and deletes of mirrored slices."""
+    without_selector = {
+        _key(service.metadata, service.metadata.name) for service in services if not service.spec.selector
+    }
+    slices_by_service: dict[tuple[str, str], list[EndpointSlice]] = defaultdict(list)
+    for endpoint_slice in slices:
+        if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME:
+            slices_by_service[
+                _key(endpoint_slice.metadata, endpoint_slice.metadata.labels.get(SERVICE_LABEL, ""))
+            ].append(endpoint_slice)
+    for item in endpoints:
+        key = _key(item.metadata, item.metadata.name)
+        if key in without_selector and not NOT_MIRRORED.items() <= item.metadata.labels.items():
+            yield from _mirrored(item, slices_by_service.pop(key, []))
+    for unused in slices_by_service.values():
+        yield from (ForceDelete(endpoint_slice) for endpoint_slice in unused)
 
 
 def _key(meta: ObjectMeta, name: str) -> tuple[str, str]:
     return meta.namespace, name
 
 
-def _mirrored(item: Endpoints, known: list[EndpointSlice]) -> Iterator[WriteAction]:
-    """A slice for each subset; one that there is stays, with other addresses, as long as its ports are the same."""
-    for wanted in (_slice(item, subset) for subset in item.subsets):
-        old = next((one for one in known if (one.ports, one.address_type) == (wanted.ports, wanted.address_type)), None)
+def _mirrored(endpoints: Endpoints, existing: list[EndpointSlice]) -> Iterator[WriteAction]:
+    """Yield the writes of one Endpoints object: a slice for each subset. A slice stays as long as its ports are the
+    same.
+    """
+    for desired in (_slice(endpoints, subset) for subset in endpoints.subsets):
+        old = next(
+            (
+                endpoint_slice
+                for endpoint_slice in existing
+                if (endpoint_slice.ports, endpoint_slice.address_type) == (desired.ports, desired.address_type)
+            ),
+            None,
+        )
         if old is None:
-            yield Create(wanted)
+            yield Create(desired)
             continue
-        known.remove(old)
-        new = replace(old, endpoints=wanted.endpoints, metadata=replace(old.metadata, labels=wanted.metadata.labels))
+        existing.remove(old)
+        new = replace(old, endpoints=desired.endpoints, metadata=replace(old.metadata, labels=desired.metadata.labels))
         if new != old:
             yield Update(replace(new, metadata=replace(new.metadata, generation=old.metadata.generation + 1)), old)
-    yield from (ForceDelete(left) for left in known)
+    yield from (ForceDelete(unused) for unused in existing)
 
 
-def _slice(item: Endpoints, subset: EndpointSubset) -> EndpointSlice:
-    rows = [*((row, True) for row in subset.addresses), *((row, False) for row in subset.not_ready_addresses)]
+def _slice(endpoints: Endpoints, subset: EndpointSubset) -> EndpointSlice:
+    addresses = [
+        *((address, True) for address in subset.addresses),
+        *((address, False) for address in subset.not_ready_addresses),
+    ]
     return EndpointSlice(
         metadata=ObjectMeta(
-            generate_name=f"{item.metadata.name}-",
-            namespace=item.metadata.namespace,
-            labels={**item.metadata.labels, SERVICE_LABEL: item.metadata.name, MANAGED_BY_LABEL: CONTROLLER_NAME},
-            owner_references=(controller_reference(item),),
+            generate_name=f"{endpoints.metadata.name}-",
+            namespace=endpoints.metadata.namespace,
+            labels={
+                **endpoints.metadata.labels,
+                SERVICE_LABEL: endpoints.metadata.name,
+                MANAGED_BY_LABEL: CONTROLLER_NAME,
+            },
+            owner_references=(controller_reference(endpoints),),
         ),
-        address_type="IPv6" if rows and ":" in rows[0][0].ip else "IPv4",
-        endpoints=tuple(_endpoint(row, ready) for row, ready in rows[:MOST_IN_A_SLICE]),
+        address_type="IPv6" if addresses and ":" in addresses[0][0].ip else "IPv4",
+        endpoints=tuple(_endpoint(address, ready) for address, ready in addresses[:MOST_IN_A_SLICE]),
         ports=slice_ports(subset.ports),
     )
 
 
-def _endpoint(row: EndpointAddress, ready: bool) -> Endpoint:
+def _endpoint(address: EndpointAddress, ready: bool) -> Endpoint:
     return Endpoint(
-        addresses=(row.ip,),
+        addresses=(address.ip,),
         conditions=EndpointConditions(ready=ready),
-        hostname=row.hostname or None,
-        node_name=row.node_name,
-        target_ref=row.target_ref,
+        hostname=address.hostname or None,
+        node_name=address.node_name,
+        target_ref=address.target_ref,
     )
 
 

@@ -49,7 +49,7 @@ MAX_ENDPOINTS_PER_SLICE = 100
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A pod behind a service, and how it is."""
+    """A pod behind a service, and its conditions."""
 
     pod: Pod
     ready: bool
@@ -68,45 +68,45 @@ def reconcile(
     slices: Iterable[EndpointSlice],
     now: datetime.datetime,
 ) -> Iterator[WriteAction]:
-    """Everything that is to be written. Endpoints that people made for services without a selector stay."""
-    labelled: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
+    """Yield the writes for these services. Endpoints that users wrote for services without a selector stay."""
+    pods_by_label: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
     for pod in pods:
         for label in pod.metadata.labels.items():
-            labelled[(pod.metadata.namespace, *label)].append(pod)
-    known = {(item.metadata.namespace, item.metadata.name): item for item in endpoints}
-    mine: dict[tuple[str, str], list[EndpointSlice]] = defaultdict(list)
+            pods_by_label[(pod.metadata.namespace, *label)].append(pod)
+    endpoints_by_name = {(item.metadata.namespace, item.metadata.name): item for item in endpoints}
+    slices_by_service: dict[tuple[str, str], list[EndpointSlice]] = defaultdict(list)
     for item in slices:
         if item.metadata.labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME:
-            mine[(item.metadata.namespace, item.metadata.labels.get(SERVICE_LABEL, ""))].append(item)
+            slices_by_service[(item.metadata.namespace, item.metadata.labels.get(SERVICE_LABEL, ""))].append(item)
     for service in services:
         key = (service.metadata.namespace, service.metadata.name)
-        own = mine.pop(key, [])
+        own_slices = slices_by_service.pop(key, [])
         if service.spec.selector and service.spec.type != EXTERNAL_NAME and not service.metadata.deletion_timestamp:
             label = min(service.spec.selector.items())
-            found = backends(service, labelled.get((service.metadata.namespace, *label), ()))
-            yield from _endpoints(service, found, known.get(key), now)
-            yield from _slices(service, found, own, now)
+            backends_by_ports = backends(service, pods_by_label.get((service.metadata.namespace, *label), ()))
+            yield from _endpoints(service, backends_by_ports, endpoints_by_name.get(key), now)
+            yield from _slices(service, backends_by_ports, own_slices, now)
         else:
-            yield from (ForceDelete(item) for item in own)
-    for left in mine.values():
-        yield from (ForceDelete(item) for item in left)
+            yield from (ForceDelete(item) for item in own_slices)
+    for unused in slices_by_service.values():
+        yield from (ForceDelete(item) for item in unused)
 
 
 def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]]:
-    """The pods behind a service, by the ports at which they serve it, in the order of their names."""
-    found: dict[Ports, list[Backend]] = defaultdict(list)
-    wanted = service.spec.selector.items()
-    behind = (
+    """Return the pods behind a service by the ports at which they serve it, in the order of their names."""
+    backends_by_ports: dict[Ports, list[Backend]] = defaultdict(list)
+    selector = service.spec.selector.items()
+    matching = (
         pod
         for pod in pods
-        if wanted <= pod.metadata.labels.items()
+        if selector <= pod.metadata.labels.items()
         and pod.status.phase not in FINAL_PHASES
         and not out_of_reach(pod.status.pod_ip)
     )
-    for pod in sorted(behind, key=lambda one: one.metadata.name):
-        ports = tuple(port for each in service.spec.ports if (port := _port_at(each, pod)) is not None)
-        found[ports].append(_backend(service, pod))
-    return dict(found)
+    for pod in sorted(matching, key=lambda pod: pod.metadata.name):
+        ports = tuple(port for service_port in service.spec.ports if (port := _port_at(service_port, pod)) is not None)
+        backends_by_ports[ports].append(_backend(service, pod))
+    return dict(backends_by_ports)
 
 
 def _backend(service: Service, pod: Pod) -> Backend:
@@ -118,11 +118,19 @@ def _backend(service: Service, pod: Pod) -> Backend:
 def _port_at(port: ServicePort, pod: Pod) -> EndpointPort | None:
     number = port.target_port or port.port
     if isinstance(number, str):
-        named = (row for one in all_containers(pod) for row in one.ports if row.name == number)
-        row = next((row for row in named if (row.protocol or "TCP") == port.protocol), None)
-        if row is None:
+        named_ports = (
+            container_port
+            for container in all_containers(pod)
+            for container_port in container.ports
+            if container_port.name == number
+        )
+        container_port = next(
+            (container_port for container_port in named_ports if (container_port.protocol or "TCP") == port.protocol),
+            None,
+        )
+        if container_port is None:
             return None
-        number = row.container_port
+        number = container_port.container_port
     return EndpointPort(port=number, name=port.name, protocol=port.protocol, app_protocol=port.app_protocol)
 
 
@@ -140,50 +148,53 @@ def _hostname(service: Service, pod: Pod) -> str:
 
 
 def _endpoints(
-    service: Service, found: Mapping[Ports, Sequence[Backend]], known: Endpoints | None, now: datetime.datetime
+    service: Service,
+    backends_by_ports: Mapping[Ports, Sequence[Backend]],
+    existing: Endpoints | None,
+    now: datetime.datetime,
 ) -> Iterator[WriteAction]:
-    left, subsets = MAX_ADDRESSES_PER_ENDPOINTS, []
-    for ports, rows in sorted(found.items(), key=lambda row: tuple(port.port for port in row[0])):
-        steady = [row for row in rows if not row.terminating or row.ready][:left]
-        left -= len(steady)
-        good = tuple(_address(service, row.pod) for row in steady if row.ready)
-        bad = tuple(_address(service, row.pod) for row in steady if not row.ready)
-        if good or bad:
-            subsets.append(EndpointSubset(addresses=good, not_ready_addresses=bad, ports=ports))
-    labels = _marked(service)
-    over = sum(len(rows) for rows in found.values()) > MAX_ADDRESSES_PER_ENDPOINTS
-    annotations = {OVER_CAPACITY_ANNOTATION: "truncated"} if over else {}
-    stamped = annotations | _trigger(now)
-    if known is None:
+    room, subsets = MAX_ADDRESSES_PER_ENDPOINTS, []
+    for ports, backends in sorted(backends_by_ports.items(), key=lambda item: tuple(port.port for port in item[0])):
+        included = [backend for backend in backends if not backend.terminating or backend.ready][:room]
+        room -= len(included)
+        ready = tuple(_address(service, backend.pod) for backend in included if backend.ready)
+        not_ready = tuple(_address(service, backend.pod) for backend in included if not backend.ready)
+        if ready or not_ready:
+            subsets.append(EndpointSubset(addresses=ready, not_ready_addresses=not_ready, ports=ports))
+    labels = _service_labels(service)
+    is_truncated = sum(len(backends) for backends in backends_by_ports.values()) > MAX_ADDRESSES_PER_ENDPOINTS
+    annotations = {OVER_CAPACITY_ANNOTATION: "truncated"} if is_truncated else {}
+    triggered = annotations | _trigger_time(now)
+    if existing is None:
         meta = ObjectMeta(
             name=service.metadata.name,
             namespace=service.metadata.namespace,
             labels=labels,
-            annotations=stamped,
+            annotations=triggered,
             owner_references=(controller_reference(service),),
         )
         yield Create(Endpoints(metadata=meta, subsets=tuple(subsets)))
         return
-    if known.subsets != tuple(subsets):
-        annotations = stamped
-    elif TRIGGER_TIME_ANNOTATION in known.metadata.annotations:
-        annotations[TRIGGER_TIME_ANNOTATION] = known.metadata.annotations[TRIGGER_TIME_ANNOTATION]
-    metadata = replace(known.metadata, labels=labels, annotations=annotations)
-    yield from _changed(replace(known, metadata=metadata, subsets=tuple(subsets)), known)
+    if existing.subsets != tuple(subsets):
+        annotations = triggered
+    elif TRIGGER_TIME_ANNOTATION in existing.metadata.annotations:
+        annotations[TRIGGER_TIME_ANNOTATION] = existing.metadata.annotations[TRIGGER_TIME_ANNOTATION]
+    metadata = replace(existing.metadata, labels=labels, annotations=annotations)
+    yield from _update_if_changed(replace(existing, metadata=metadata, subsets=tuple(subsets)), existing)
 
 
-def _changed(new: Object, old: Object) -> Iterator[Update]:
+def _update_if_changed(new: Object, old: Object) -> Iterator[Update]:
     if new != old:
         yield Update(new, old)
 
 
-def _marked(service: Service) -> dict[str, str]:
-    """The labels of the service, and that which tells service proxies to leave one without an address alone."""
-    labels = {key: text for key, text in service.metadata.labels.items() if key != HEADLESS_LABEL}
+def _service_labels(service: Service) -> dict[str, str]:
+    """Return the labels of a service, and the label that tells service proxies to ignore one without a cluster IP."""
+    labels = {key: value for key, value in service.metadata.labels.items() if key != HEADLESS_LABEL}
     return labels | ({HEADLESS_LABEL: ""} if is_headless(service) else {})
 
 
-def _trigger(now: datetime.datetime) -> dict[str, str]:
+def _trigger_time(now: datetime.datetime) -> dict[str, str]:
     return {TRIGGER_TIME_ANNOTATION: now.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
 
 
@@ -201,85 +212,84 @@ def _address(service: Service, pod: Pod) -> EndpointAddress:
 
 def _slices(
     service: Service,
-    found: Mapping[Ports, Sequence[Backend]],
-    own: Sequence[EndpointSlice],
+    backends_by_ports: Mapping[Ports, Sequence[Backend]],
+    own_slices: Sequence[EndpointSlice],
     now: datetime.datetime,
 ) -> Iterator[WriteAction]:
-    """An endpoint stays in the slice that it is in; new ones fill what there is before another is made.
-
-    A service with nothing behind it has one empty slice, by which clients see that it was looked at.
+    """Yield the writes of slices. An endpoint stays in its slice. New endpoints fill existing slices before a new one
+    is created. A service without backends has one empty slice, which shows clients that it was processed.
     """
     by_ports: dict[SlicePorts, list[EndpointSlice]] = defaultdict(list)
-    for item in sorted(own, key=lambda one: one.metadata.name):
-        by_ports[item.ports].append(item)
-    if not found:
+    for endpoint_slice in sorted(own_slices, key=lambda item: item.metadata.name):
+        by_ports[endpoint_slice.ports].append(endpoint_slice)
+    if not backends_by_ports:
         yield from _placeholder(service, by_ports.pop((), []), now)
-    for ports, rows in found.items():
-        wanted = slice_ports(ports)
-        yield from _packed(service, wanted, rows, by_ports.pop(wanted, []), now)
-    for left in by_ports.values():
-        yield from (ForceDelete(item) for item in left)
+    for ports, backends in backends_by_ports.items():
+        ports_of_slice = slice_ports(ports)
+        yield from _pack(service, ports_of_slice, backends, by_ports.pop(ports_of_slice, []), now)
+    for unused in by_ports.values():
+        yield from (ForceDelete(endpoint_slice) for endpoint_slice in unused)
 
 
-def _placeholder(service: Service, known: Sequence[EndpointSlice], now: datetime.datetime) -> Iterator[WriteAction]:
-    if not known:
-        yield Create(_made(service, (), (), now))
-    for item in known[:1]:
-        yield from _changed(_filled(service, item, (), now), item)
-    for item in known[1:]:
-        yield ForceDelete(item)
+def _placeholder(service: Service, existing: Sequence[EndpointSlice], now: datetime.datetime) -> Iterator[WriteAction]:
+    if not existing:
+        yield Create(_new_slice(service, (), (), now))
+    for endpoint_slice in existing[:1]:
+        yield from _update_if_changed(_with_endpoints(service, endpoint_slice, (), now), endpoint_slice)
+    for endpoint_slice in existing[1:]:
+        yield ForceDelete(endpoint_slice)
 
 
-def _packed(
+def _pack(
     service: Service,
     ports: SlicePorts,
-    rows: Sequence[Backend],
-    known: Sequence[EndpointSlice],
+    backends: Sequence[Backend],
+    existing: Sequence[EndpointSlice],
     now: datetime.datetime,
 ) -> Iterator[WriteAction]:
-    wanted = {row.pod.metadata.uid: _endpoint(service, row) for row in rows}
-    kept: list[list[Endpoint]] = []
-    for item in known:
-        uids = [row.target_ref.uid for row in item.endpoints if row.target_ref is not None]
-        kept.append([wanted.pop(uid) for uid in uids if uid in wanted])
-    waiting = list(wanted.values())
-    for item, endpoints in zip(known, kept, strict=True):
+    pending = {backend.pod.metadata.uid: _endpoint(service, backend) for backend in backends}
+    remaining: list[list[Endpoint]] = []
+    for endpoint_slice in existing:
+        uids = [endpoint.target_ref.uid for endpoint in endpoint_slice.endpoints if endpoint.target_ref is not None]
+        remaining.append([pending.pop(uid) for uid in uids if uid in pending])
+    waiting = list(pending.values())
+    for endpoint_slice, endpoints in zip(existing, remaining, strict=True):
         room = MAX_ENDPOINTS_PER_SLICE - len(endpoints)
-        full = (*endpoints, *waiting[:room])
+        filled = (*endpoints, *waiting[:room])
         waiting = waiting[room:]
-        if full:
-            yield from _changed(_filled(service, item, full, now), item)
+        if filled:
+            yield from _update_if_changed(_with_endpoints(service, endpoint_slice, filled, now), endpoint_slice)
         else:
-            yield ForceDelete(item)
+            yield ForceDelete(endpoint_slice)
     for start in range(0, len(waiting), MAX_ENDPOINTS_PER_SLICE):
-        yield Create(_made(service, ports, tuple(waiting[start : start + MAX_ENDPOINTS_PER_SLICE]), now))
+        yield Create(_new_slice(service, ports, tuple(waiting[start : start + MAX_ENDPOINTS_PER_SLICE]), now))
 
 
-def _filled(
-    service: Service, item: EndpointSlice, endpoints: tuple[Endpoint, ...], now: datetime.datetime
+def _with_endpoints(
+    service: Service, endpoint_slice: EndpointSlice, endpoints: tuple[Endpoint, ...], now: datetime.datetime
 ) -> EndpointSlice:
-    """The slice with these endpoints. A change of them counts up the generation."""
-    metadata = replace(item.metadata, labels=_labels(service))
-    if item.endpoints != endpoints:
-        annotations = item.metadata.annotations | _trigger(now)
+    """Return a slice with these endpoints. A change of them increments its generation."""
+    metadata = replace(endpoint_slice.metadata, labels=_slice_labels(service))
+    if endpoint_slice.endpoints != endpoints:
+        annotations = endpoint_slice.metadata.annotations | _trigger_time(now)
         metadata = replace(metadata, generation=metadata.generation + 1, annotations=annotations)
-    return replace(item, metadata=metadata, endpoints=endpoints)
+    return replace(endpoint_slice, metadata=metadata, endpoints=endpoints)
 
 
-def _labels(service: Service) -> dict[str, str]:
+def _slice_labels(service: Service) -> dict[str, str]:
     names = {SERVICE_LABEL: service.metadata.name, MANAGED_BY_LABEL: CONTROLLER_NAME}
-    return {**_marked(service), **names}
+    return {**_service_labels(service), **names}
 
 
-def _made(
+def _new_slice(
     service: Service, ports: SlicePorts, endpoints: tuple[Endpoint, ...], now: datetime.datetime
 ) -> EndpointSlice:
     return EndpointSlice(
         metadata=ObjectMeta(
             generate_name=f"{service.metadata.name}-",
             namespace=service.metadata.namespace,
-            labels=_labels(service),
-            annotations=_trigger(now),
+            labels=_slice_labels(service),
+            annotations=_trigger_time(now),
             owner_references=(controller_reference(service),),
         ),
         address_type="IPv4",
@@ -288,13 +298,13 @@ def _made(
     )
 
 
-def _endpoint(service: Service, row: Backend) -> Endpoint:
+def _endpoint(service: Service, backend: Backend) -> Endpoint:
     return Endpoint(
-        addresses=(row.pod.status.pod_ip,),
-        conditions=EndpointConditions(ready=row.ready, serving=row.serving, terminating=row.terminating),
-        hostname=_hostname(service, row.pod) or None,
-        node_name=row.pod.spec.node_name or None,
-        target_ref=_target(row.pod),
+        addresses=(backend.pod.status.pod_ip,),
+        conditions=EndpointConditions(ready=backend.ready, serving=backend.serving, terminating=backend.terminating),
+        hostname=_hostname(service, backend.pod) or None,
+        node_name=backend.pod.spec.node_name or None,
+        target_ref=_target(backend.pod),
     )
 
 
@@ -308,77 +318,79 @@ ENDPOINT_KINDS = ("Service", "Pod", "Endpoints", "EndpointSlice")
 
 
 class EndpointQueue:
-    """`tell` it of every event of KINDS from before the first pass on; `passes` is what there is to be written."""
+    """The services to reconcile after events. It observes every event of ENDPOINT_KINDS before the first pass and
+    after.
+    """
 
     def __init__(self) -> None:
-        self._filled = False
-        self._waiting: set[Name] = set()
+        self._is_initialized = False
+        self._pending: set[Name] = set()
         self._services = _LabelIndex()
         self._pods = _LabelIndex()
         self._slices = _LabelIndex()
 
-    def tell(self, event: WatchEvent) -> None:
-        """Something was written or removed."""
-        if self._filled:
-            self._note(event.record.object, is_gone=event.type == "DELETED")
+    def observe(self, event: WatchEvent) -> None:
+        """Index an object that was written or deleted."""
+        if self._is_initialized:
+            self._index(event.record.object, is_gone=event.type == "DELETED")
 
-    def passes(self, lister: Lister) -> Iterator[Action]:
-        """Everything that is to be written now."""
-        if not self._filled:
-            self._filled = True
+    def reconcile(self, lister: Lister) -> Iterator[Action]:
+        """Yield the writes of all pending services."""
+        if not self._is_initialized:
+            self._is_initialized = True
             for kind in ENDPOINT_KINDS:
                 for item in lister.list(kind):
-                    self._note(item)
-        for name in sorted(self._waiting):
+                    self._index(item)
+        for name in sorted(self._pending):
             is_done = True
-            for outcome in self._of(name, lister):
+            for action in self._reconcile_service(name, lister):
                 is_done = False
-                yield outcome
+                yield action
             if is_done:
-                self._waiting.discard(name)
+                self._pending.discard(name)
 
-    def _of(self, name: Name, lister: Lister) -> Iterator[Action]:
-        def found(kind: str, names: Iterable[str]) -> list[Any]:
-            each = (lister.get(kind, one, name[0]) for one in sorted(names))
-            return [item for item in each if item is not None]
+    def _reconcile_service(self, name: Name, lister: Lister) -> Iterator[Action]:
+        def get_all(kind: str, names: Iterable[str]) -> list[Any]:
+            objects = (lister.get(kind, object_name, name[0]) for object_name in sorted(names))
+            return [item for item in objects if item is not None]
 
-        services, known = found("Service", [name[1]]), found("Endpoints", [name[1]])
-        pods = found("Pod", self._pods.under(*(_index_label(one) for one in services)))
-        slices = found("EndpointSlice", self._slices.under((*name, "")))
-        yield from reconcile(services, pods, known, slices, lister.now)
+        services, endpoints = get_all("Service", [name[1]]), get_all("Endpoints", [name[1]])
+        pods = get_all("Pod", self._pods.under(*(_index_label(service) for service in services)))
+        slices = get_all("EndpointSlice", self._slices.under((*name, "")))
+        yield from reconcile(services, pods, endpoints, slices, lister.now)
 
-    def _note(self, item: Object, *, is_gone: bool = False) -> None:
+    def _index(self, item: Object, *, is_gone: bool = False) -> None:
         meta = item.metadata
         name = (meta.namespace, meta.name)
         if isinstance(item, Service):
             self._services.put(name, () if is_gone or not item.spec.selector else (_index_label(item),))
-            self._waiting.add(name)
+            self._pending.add(name)
         elif item.KIND == "Endpoints":
-            self._waiting.add(name)
+            self._pending.add(name)
         elif item.KIND == "EndpointSlice":
-            self._note_slice(name, meta.labels, is_gone=is_gone)
+            self._index_slice(name, meta.labels, is_gone=is_gone)
         else:
             labels = [(meta.namespace, *label) for label in meta.labels.items()]
-            either = {*self._pods.labels(name), *labels}
+            affected_labels = {*self._pods.labels(name), *labels}
             self._pods.put(name, () if is_gone else labels)
-            self._waiting.update((meta.namespace, one) for one in self._services.under(*either))
+            self._pending.update((meta.namespace, service) for service in self._services.under(*affected_labels))
 
-    def _note_slice(self, name: Name, labels: Mapping[str, str], *, is_gone: bool) -> None:
-        """One that we wrote is under its service, as a label without a value."""
+    def _index_slice(self, name: Name, labels: Mapping[str, str], *, is_gone: bool) -> None:
+        """Index a slice of this controller under its service, as a label without a value."""
         service = labels.get(SERVICE_LABEL, "")
-        is_ours = labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME and not is_gone
-        either = {*self._slices.labels(name), (name[0], service, "")}
-        self._slices.put(name, ((name[0], service, ""),) if is_ours else ())
-        self._waiting.update((namespace, one) for namespace, one, _ in either if one)
+        is_managed = labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME and not is_gone
+        affected_labels = {*self._slices.labels(name), (name[0], service, "")}
+        self._slices.put(name, ((name[0], service, ""),) if is_managed else ())
+        self._pending.update((namespace, owner) for namespace, owner, _ in affected_labels if owner)
 
 
 def _index_label(service: Service) -> Label:
-    """The label by which the pods of a service are looked for: one of those that it selects by."""
+    """Return the label by which the pods of a service are indexed: one of its selector."""
     return (service.metadata.namespace, *min(service.spec.selector.items(), default=("", "")))
 
 
 class _LabelIndex:
-    """Names by label, and labels by name."""
+    """An index of names by label, and of labels by name."""
 
     def __init__(self) -> None:
         self._names: defaultdict[Label, set[str]] = defaultdict(set)

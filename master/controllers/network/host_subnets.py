@@ -18,61 +18,68 @@ from master.resources.nodes import internal_ip
 
 
 def reconcile_host_subnets(
-    wish: NetworkConfig, nodes: Iterable[Node], subnets: Iterable[HostSubnet], cursor: AllocatorCursor
+    config: NetworkConfig, nodes: Iterable[Node], subnets: Iterable[HostSubnet], cursor: AllocatorCursor
 ) -> Iterator[Action]:
-    """A HostSubnet for every Node that has an address, and none for nodes that are gone.
+    """Yield the writes for a HostSubnet of every Node that has an address, and none for missing nodes.
 
-    A node is known by name and uid: one that was deleted and came back under its name gets another subnet. A new
-    address changes the HostSubnet in place. A HostSubnet without the mark of a node, made by hand for a host that is no
-    node, stays as it is; it gets a subnet when its annotation asks for one.
+    A node is identified by name and uid: a node that was deleted and registered again under its name gets another
+    subnet. A new address changes the HostSubnet in place. A HostSubnet without a node's uid was made by hand for a host
+    that is no node; it stays, and gets a subnet when its annotation requests one.
     """
     by_name = {node.metadata.name: node for node in nodes}
-    kept: dict[str, HostSubnet] = {}
-    resting: list[str] = []
+    host_subnets: dict[str, HostSubnet] = {}
+    released: list[str] = []
     for subnet in subnets:
         node, uid = by_name.get(subnet.metadata.name), subnet.metadata.annotations.get(NODE_UID_ANNOTATION, "")
         if uid and (node is None or node.metadata.uid != uid):
-            resting.append(subnet.subnet)
+            released.append(subnet.subnet)
             yield ForceDelete(subnet)
         else:
-            kept[subnet.metadata.name] = subnet
-    wanting: list[Node] = []
-    holders = {subnet.host_ip: name for name, subnet in kept.items()}
+            host_subnets[subnet.metadata.name] = subnet
+    new_nodes: list[Node] = []
+    names_by_address = {subnet.host_ip: name for name, subnet in host_subnets.items()}
     for name, node in sorted(by_name.items()):
-        holder = holders.setdefault(internal_ip(node), name)
-        problem = _address_problem(wish, node) or _address_conflict(node, holder)
+        holder = names_by_address.setdefault(internal_ip(node), name)
+        problem = _address_problem(config, node) or _address_conflict(node, holder)
         if problem:
             yield Warn(problem, f"node {name}")
-        elif name in kept:
-            yield from _updated(kept[name], node)
+        elif name in host_subnets:
+            yield from _updated(host_subnets[name], node)
         else:
-            wanting.append(node)
-    asking = [subnet for _, subnet in sorted(kept.items()) if ASSIGN_SUBNET in subnet.metadata.annotations]
-    used = [subnet.subnet for subnet in kept.values() if subnet.subnet] + resting
-    yield from _new_subnets(wish, wanting, asking, list(map(IPv4Network, used)), cursor)
+            new_nodes.append(node)
+    unassigned = [subnet for _, subnet in sorted(host_subnets.items()) if ASSIGN_SUBNET in subnet.metadata.annotations]
+    used = [subnet.subnet for subnet in host_subnets.values() if subnet.subnet] + released
+    yield from _new_subnets(config, new_nodes, unassigned, list(map(IPv4Network, used)), cursor)
 
 
 def _new_subnets(
-    wish: NetworkConfig, nodes: list[Node], asking: list[HostSubnet], used: list[IPv4Network], cursor: AllocatorCursor
+    config: NetworkConfig,
+    nodes: list[Node],
+    unassigned: list[HostSubnet],
+    used: list[IPv4Network],
+    cursor: AllocatorCursor,
 ) -> Iterator[Action]:
     nodes.sort(key=lambda node: (node.metadata.creation_timestamp or "", node.metadata.name))
-    given, after = wish.pools.allocate(len(nodes) + len(asking), used, cursor.next)
-    for node, subnet in zip(nodes, given, strict=False):
+    allocated, after = config.pools.allocate(len(nodes) + len(unassigned), used, cursor.next)
+    for node, subnet in zip(nodes, allocated, strict=False):
         yield Create(_host_subnet(node, subnet))
-    for host, subnet in zip(asking, given[len(nodes) :], strict=False):
+    for host, subnet in zip(unassigned, allocated[len(nodes) :], strict=False):
         yield _assigned(host, subnet)
     if after != cursor.next:
         yield advance_cursor(cursor, after)
-    names = [*(f"node {node.metadata.name}" for node in nodes), *(f"hostsubnet {one.host}" for one in asking)]
-    for about in names[len(given) :]:
-        yield Warn(f"all {wish.pools.size} subnets of {wish.pools} are in use", about)
+    names = [
+        *(f"node {node.metadata.name}" for node in nodes),
+        *(f"hostsubnet {host_subnet.host}" for host_subnet in unassigned),
+    ]
+    for about in names[len(allocated) :]:
+        yield Warn(f"all {config.pools.size} subnets of {config.pools} are in use", about)
 
 
-def _assigned(asking: HostSubnet, subnet: IPv4Network) -> Update:
-    """The subnet and the removal of the request, in one write."""
-    kept = {key: text for key, text in asking.metadata.annotations.items() if key != ASSIGN_SUBNET}
-    metadata = msgspec.structs.replace(asking.metadata, annotations=kept)
-    return Update(msgspec.structs.replace(asking, metadata=metadata, subnet=str(subnet)), asking)
+def _assigned(host_subnet: HostSubnet, subnet: IPv4Network) -> Update:
+    """Return the update that sets the subnet and removes the request."""
+    annotations = {key: value for key, value in host_subnet.metadata.annotations.items() if key != ASSIGN_SUBNET}
+    metadata = msgspec.structs.replace(host_subnet.metadata, annotations=annotations)
+    return Update(msgspec.structs.replace(host_subnet, metadata=metadata, subnet=str(subnet)), host_subnet)
 
 
 def _host_subnet(node: Node, subnet: IPv4Network) -> HostSubnet:
@@ -84,20 +91,20 @@ def _host_subnet(node: Node, subnet: IPv4Network) -> HostSubnet:
 def _updated(subnet: HostSubnet, node: Node) -> Iterator[Update]:
     annotations = {**subnet.metadata.annotations, NODE_UID_ANNOTATION: node.metadata.uid}
     metadata = msgspec.structs.replace(subnet.metadata, annotations=annotations)
-    wanted = msgspec.structs.replace(subnet, metadata=metadata, host_ip=internal_ip(node))
-    if wanted != subnet:
-        yield Update(wanted, subnet)
+    desired = msgspec.structs.replace(subnet, metadata=metadata, host_ip=internal_ip(node))
+    if desired != subnet:
+        yield Update(desired, subnet)
 
 
 def _address_conflict(node: Node, holder: str) -> str:
-    """Why the node cannot have an address that is behind another HostSubnet; empty if it is its own."""
+    """Return why a node cannot have an address of another HostSubnet; empty if the address is its own."""
     if holder == node.metadata.name:
         return ""
     return f"its InternalIP {internal_ip(node)} is that of {holder}; each needs its own"
 
 
-def _address_problem(wish: NetworkConfig, node: Node) -> str:
-    """Why the node's address cannot be the end of a tunnel; empty if it can."""
+def _address_problem(config: NetworkConfig, node: Node) -> str:
+    """Return why the address of a node cannot be a tunnel endpoint; empty if it can."""
     text = internal_ip(node)
     if not text:
         return "it reports no InternalIP, so it gets no subnet"
@@ -107,8 +114,8 @@ def _address_problem(wish: NetworkConfig, node: Node) -> str:
         return f"its InternalIP {text!r} is no IPv4 address, so it gets no subnet"
     if address.is_loopback or address.is_unspecified or address.is_multicast or address.is_reserved:
         return f"its InternalIP {text} is not an address that others reach, so it gets no subnet"
-    networks = [("cluster", pool.network) for pool in wish.pools.pools]
-    for name, network in (*networks, ("service", wish.service_network)):
+    networks = [("cluster", pool.network) for pool in config.pools.pools]
+    for name, network in (*networks, ("service", config.service_network)):
         if address in network:
             return f"its InternalIP {text} lies in the {name} network {network}, so it gets no subnet"
     return ""

@@ -37,50 +37,51 @@ DNS_NAMES = (
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
 )
-"""The names of the service, which stand in the master's certificate beside its address."""
+"""Names of the service, which the server certificate has besides its addresses."""
 
 
 def service_address(network: IPv4Network) -> str:
-    """The address of the service."""
+    """Return the cluster IP of the service."""
     return str(network.network_address + 1)
 
 
 def reconcile(
     network: IPv4Network,
-    place: ServerAddress,
+    server: ServerAddress,
     services: Iterable[Service],
     endpoints: Endpoints | None,
     slices: Iterable[EndpointSlice],
 ) -> Iterator[Action]:
-    """What is to be written, so that the service is as it should be.
-
-    `endpoints` are those of its name, `slices` may be all there are.
-    """
-    yield from _service(network, place, tuple(services))
-    port = EndpointPort(name=PORT_NAME, port=place.port, protocol="TCP")
-    subset = EndpointSubset(addresses=(EndpointAddress(ip=place.address),), ports=(port,))
+    """Yield the writes of the service and its endpoints. `slices` may be all slices of the cluster."""
+    yield from _service(network, server, tuple(services))
+    port = EndpointPort(name=PORT_NAME, port=server.port, protocol="TCP")
+    subset = EndpointSubset(addresses=(EndpointAddress(ip=server.address),), ports=(port,))
     yield from _merge(Endpoints(metadata=_meta(NOT_MIRRORED), subsets=(subset,)), endpoints)
-    endpoint = Endpoint(addresses=(place.address,), conditions=EndpointConditions(ready=True))
+    endpoint = Endpoint(addresses=(server.address,), conditions=EndpointConditions(ready=True))
     meta = _meta({SERVICE_LABEL: NAME})
-    one = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=(endpoint,), ports=slice_ports((port,)))
-    yield from _merge(one, next((item for item in slices if _is_ours(item)), None))
+    endpoint_slice = EndpointSlice(
+        metadata=meta, address_type="IPv4", endpoints=(endpoint,), ports=slice_ports((port,))
+    )
+    yield from _merge(endpoint_slice, next((existing for existing in slices if _is_kubernetes(existing)), None))
 
 
-def _service(network: IPv4Network, place: ServerAddress, services: tuple[Service, ...]) -> Iterator[Action]:
+def _service(network: IPv4Network, server: ServerAddress, services: tuple[Service, ...]) -> Iterator[Action]:
     address = service_address(network)
-    ports = (ServicePort(name=PORT_NAME, port=PORT, protocol="TCP", target_port=place.port),)
-    wanted = Service(metadata=_meta(LABELS), spec=ServiceSpec(cluster_ip=address, cluster_ips=(address,), ports=ports))
-    old = next((item for item in services if _is_ours(item)), None)
-    other = next((item for item in services if item.spec.cluster_ip == address and item is not old), None)
-    if other is not None:
-        name = f"{other.metadata.namespace}/{other.metadata.name}"
-        why = f"service {name} has {address}, which the service {NAMESPACE}/{NAME} needs; delete it to free that"
-        yield Warn(why, about=f"service {NAMESPACE}/{NAME}")
+    ports = (ServicePort(name=PORT_NAME, port=PORT, protocol="TCP", target_port=server.port),)
+    desired = Service(metadata=_meta(LABELS), spec=ServiceSpec(cluster_ip=address, cluster_ips=(address,), ports=ports))
+    old = next((service for service in services if _is_kubernetes(service)), None)
+    conflicting = next(
+        (service for service in services if service.spec.cluster_ip == address and service is not old), None
+    )
+    if conflicting is not None:
+        name = f"{conflicting.metadata.namespace}/{conflicting.metadata.name}"
+        text = f"service {name} has {address}, which the service {NAMESPACE}/{NAME} needs; delete it to free that"
+        yield Warn(text, about=f"service {NAMESPACE}/{NAME}")
     elif old is None:
-        yield Create(wanted)
+        yield Create(desired)
     elif old.spec.cluster_ip != address:
         yield ForceDelete(old)
-        yield Create(wanted)
+        yield Create(desired)
     else:
         labels = {**old.metadata.labels, **LABELS}
         new = replace(
@@ -91,13 +92,13 @@ def _service(network: IPv4Network, place: ServerAddress, services: tuple[Service
         yield from () if new == old else (Update(new, old),)
 
 
-def _merge(wanted: Object, old: Object | None) -> Iterator[Create | Update]:
+def _merge(desired: Object, old: Object | None) -> Iterator[Create | Update]:
     if old is None:
-        yield Create(wanted)
+        yield Create(desired)
         return
-    labels = {**old.metadata.labels, **wanted.metadata.labels}
-    head = (old.api_version, old.kind)
-    new = replace(wanted, api_version=head[0], kind=head[1], metadata=replace(old.metadata, labels=labels))
+    labels = {**old.metadata.labels, **desired.metadata.labels}
+    type_meta = (old.api_version, old.kind)
+    new = replace(desired, api_version=type_meta[0], kind=type_meta[1], metadata=replace(old.metadata, labels=labels))
     if new != old:
         yield Update(new, old)
 
@@ -106,15 +107,15 @@ def _meta(labels: dict[str, str]) -> ObjectMeta:
     return ObjectMeta(name=NAME, namespace=NAMESPACE, labels=labels)
 
 
-def _is_ours(item: Object) -> bool:
+def _is_kubernetes(item: Object) -> bool:
     return (item.metadata.namespace, item.metadata.name) == (NAMESPACE, NAME)
 
 
 def sync_kubernetes_service(lister: Lister) -> Iterable[Action]:
     """Write the service of the API server once its address is known."""
-    place, name = lister.context.server_address(), NAME
-    if place is None:
+    server, name = lister.context.server_address(), NAME
+    if server is None:
         return ()
     endpoints = lister.get("Endpoints", name, NAMESPACE)
-    found = lister.list("Service"), endpoints, lister.list("EndpointSlice")
-    return reconcile(lister.context.network.service_network, place, *found)
+    objects = lister.list("Service"), endpoints, lister.list("EndpointSlice")
+    return reconcile(lister.context.network.service_network, server, *objects)

@@ -29,109 +29,117 @@ _UNCHANGED = f"{GLOBAL_NAMESPACE} stays global: the whole cluster relies on it"
 
 
 def reconcile_net_namespaces(
-    wish: NetworkConfig, namespaces: Iterable[Namespace], found: Iterable[NetNamespace], cursor: AllocatorCursor
+    config: NetworkConfig,
+    namespaces: Iterable[Namespace],
+    net_namespaces: Iterable[NetNamespace],
+    cursor: AllocatorCursor,
 ) -> Iterator[Action]:
-    """A NetNamespace for every Namespace, and none for namespaces that are gone; with ovs-multitenant only.
+    """Yield the writes for a NetNamespace of every Namespace, and none for missing ones; with ovs-multitenant only.
 
-    VNIDs that are freed in this pass rest: they count as used until the next one, and the cursor has passed them.
+    VNIDs released in this pass count as used until the next one, and the cursor has passed them.
     """
-    if wish.plugin_name != PLUGIN_MULTITENANT:
+    if config.plugin_name != PLUGIN_MULTITENANT:
         return
-    known = {lane.metadata.name: lane for lane in found}
+    existing = {net_namespace.metadata.name: net_namespace for net_namespace in net_namespaces}
     by_name = {namespace.metadata.name: namespace for namespace in namespaces}
-    for name in sorted(known.keys() - by_name.keys()):
-        yield ForceDelete(known[name])
-    pool = _VNIDPool([lane.netid for lane in known.values()], cursor)
-    kept = {name: lane for name, lane in known.items() if name in by_name}
-    yield from _requests(kept, pool)
-    wanting = [namespace for name, namespace in by_name.items() if name not in known]
-    wanting.sort(key=lambda item: (item.metadata.creation_timestamp or "", item.metadata.name))
-    projects = [item.metadata.name for item in wanting if item.metadata.name not in SYSTEM_NAMESPACES]
-    for item in wanting:
-        if item.metadata.name in SYSTEM_NAMESPACES:
-            yield Create(_reconcile_namespace(item.metadata.name, GLOBAL_VNID))
-    given = pool.take(len(projects))
-    for name, vnid in zip(projects, given, strict=False):
-        yield Create(_reconcile_namespace(name, vnid))
-    for name in projects[len(given) :]:
+    for name in sorted(existing.keys() - by_name.keys()):
+        yield ForceDelete(existing[name])
+    pool = _VNIDPool([net_namespace.netid for net_namespace in existing.values()], cursor)
+    remaining = {name: net_namespace for name, net_namespace in existing.items() if name in by_name}
+    yield from _requests(remaining, pool)
+    new = [namespace for name, namespace in by_name.items() if name not in existing]
+    new.sort(key=lambda namespace: (namespace.metadata.creation_timestamp or "", namespace.metadata.name))
+    names = [namespace.metadata.name for namespace in new if namespace.metadata.name not in SYSTEM_NAMESPACES]
+    for namespace in new:
+        if namespace.metadata.name in SYSTEM_NAMESPACES:
+            yield Create(_net_namespace(namespace.metadata.name, GLOBAL_VNID))
+    vnids = pool.take(len(names))
+    for name, vnid in zip(names, vnids, strict=False):
+        yield Create(_net_namespace(name, vnid))
+    for name in names[len(vnids) :]:
         yield _exhausted(name)
     if pool.next != cursor.next:
         yield advance_cursor(cursor, pool.next)
 
 
 class _VNIDPool:
-    """VNIDs handed out in one pass."""
+    """VNIDs allocated in one pass."""
 
     def __init__(self, used: list[int], cursor: AllocatorCursor) -> None:
         self.next = cursor.next
         self._used = used
 
     def take(self, count: int) -> list[int]:
-        """Fewer than `count` when no more are free."""
-        given, self.next = allocate_vnids(count, self._used, self.next)
-        self._used += given
-        return given
+        """Allocate VNIDs; fewer than `count` if no more are free."""
+        vnids, self.next = allocate_vnids(count, self._used, self.next)
+        self._used += vnids
+        return vnids
 
 
-def _reconcile_namespace(name: str, vnid: int) -> NetNamespace:
+def _net_namespace(name: str, vnid: int) -> NetNamespace:
     return NetNamespace(metadata=ObjectMeta(name=name), netname=name, netid=vnid)
 
 
-def _requests(kept: dict[str, NetNamespace], pool: _VNIDPool) -> Iterator[Action]:
-    """What the annotations ask for, in the order of names; a later request sees what an earlier one was given."""
-    vnids = {name: lane.netid for name, lane in kept.items()}
-    owners = {name: vnid_owner(lane) for name, lane in kept.items()}
-    for name, lane in sorted(kept.items()):
-        if CHANGE_NETWORK not in lane.metadata.annotations:
-            continue
-        given = _requested_vnid(lane, vnids, pool)
-        if isinstance(given, Warn):
-            yield given
-            continue
-        target = types.parse_change_network(lane.metadata.annotations[CHANGE_NETWORK]).target
-        if not target or given != vnids[name]:
-            owners[name] = owners[target] if target and given != GLOBAL_VNID else name
-        vnids[name] = given
-        yield Update(_with_vnid(lane, given, owners[name]), lane)
-
-
-def _with_vnid(lane: NetNamespace, vnid: int, owner: str) -> NetNamespace:
-    """With another VNID, of a lane that is its own or another's; a request is taken away."""
-    annotations = {
-        key: text for key, text in lane.metadata.annotations.items() if key not in {CHANGE_NETWORK, JOINED_ANNOTATION}
-    }
-    if owner != lane.metadata.name:
-        annotations[JOINED_ANNOTATION] = owner
-    metadata = msgspec.structs.replace(lane.metadata, annotations=annotations)
-    return msgspec.structs.replace(lane, metadata=metadata, netid=vnid)
-
-
-def separate_duplicates(found: Iterable[NetNamespace], cursor: AllocatorCursor) -> Iterator[Action]:
-    """Those who have the VNID of another lane, without having been joined to it, get one of their own.
-
-    Who shares a lane with one of them on purpose goes with it.
+def _requests(net_namespaces: dict[str, NetNamespace], pool: _VNIDPool) -> Iterator[Action]:
+    """Yield the updates that the annotations request, in the order of names. A later request sees the result of an
+    earlier one.
     """
-    known = {lane.metadata.name: lane for lane in found}
-    strangers = conflicting_vnids(known.values())
-    pool = _VNIDPool([lane.netid for lane in known.values()], cursor)
-    fresh: dict[tuple[int, str], int] = {}
-    for name, holder in sorted(strangers.items()):
-        lane = known[name]
-        key = lane.netid, vnid_owner(lane)
-        if key not in fresh:
-            if not (given := pool.take(1)):
+    vnids = {name: net_namespace.netid for name, net_namespace in net_namespaces.items()}
+    owners = {name: vnid_owner(net_namespace) for name, net_namespace in net_namespaces.items()}
+    for name, net_namespace in sorted(net_namespaces.items()):
+        if CHANGE_NETWORK not in net_namespace.metadata.annotations:
+            continue
+        vnid = _requested_vnid(net_namespace, vnids, pool)
+        if isinstance(vnid, Warn):
+            yield vnid
+            continue
+        target = types.parse_change_network(net_namespace.metadata.annotations[CHANGE_NETWORK]).target
+        if not target or vnid != vnids[name]:
+            owners[name] = owners[target] if target and vnid != GLOBAL_VNID else name
+        vnids[name] = vnid
+        yield Update(_with_vnid(net_namespace, vnid, owners[name]), net_namespace)
+
+
+def _with_vnid(net_namespace: NetNamespace, vnid: int, owner: str) -> NetNamespace:
+    """Return the NetNamespace with another VNID, its own or that of `owner`, and without the request."""
+    annotations = {
+        key: value
+        for key, value in net_namespace.metadata.annotations.items()
+        if key not in {CHANGE_NETWORK, JOINED_ANNOTATION}
+    }
+    if owner != net_namespace.metadata.name:
+        annotations[JOINED_ANNOTATION] = owner
+    metadata = msgspec.structs.replace(net_namespace.metadata, annotations=annotations)
+    return msgspec.structs.replace(net_namespace, metadata=metadata, netid=vnid)
+
+
+def separate_duplicates(net_namespaces: Iterable[NetNamespace], cursor: AllocatorCursor) -> Iterator[Action]:
+    """Yield new VNIDs for NetNamespaces that have the VNID of another one and did not join it. Those that joined one of
+    them follow it.
+    """
+    existing = {net_namespace.metadata.name: net_namespace for net_namespace in net_namespaces}
+    conflicts = conflicting_vnids(existing.values())
+    pool = _VNIDPool([net_namespace.netid for net_namespace in existing.values()], cursor)
+    new_vnids: dict[tuple[int, str], int] = {}
+    for name, owner in sorted(conflicts.items()):
+        net_namespace = existing[name]
+        key = net_namespace.netid, vnid_owner(net_namespace)
+        if key not in new_vnids:
+            if not (vnids := pool.take(1)):
                 yield _exhausted(name)
                 continue
-            (fresh[key],) = given
-        yield Warn(f"it had the VNID {lane.netid} of {holder}; it gets {fresh[key]}", f"netnamespace {name}")
-        yield Update(msgspec.structs.replace(lane, netid=fresh[key]), lane)
+            (new_vnids[key],) = vnids
+        yield Warn(
+            f"it had the VNID {net_namespace.netid} of {owner}; it gets {new_vnids[key]}", f"netnamespace {name}"
+        )
+        yield Update(msgspec.structs.replace(net_namespace, netid=new_vnids[key]), net_namespace)
     if pool.next != cursor.next:
         yield advance_cursor(cursor, pool.next)
 
 
-def _requested_vnid(lane: NetNamespace, vnids: dict[str, int], pool: _VNIDPool) -> int | Warn:
-    """The VNID that a request leads to, or why it leads to none yet."""
-    name, text = lane.metadata.name, lane.metadata.annotations[CHANGE_NETWORK]
+def _requested_vnid(net_namespace: NetNamespace, vnids: dict[str, int], pool: _VNIDPool) -> int | Warn:
+    """Return the VNID that a request leads to, or a warning why it cannot be carried out yet."""
+    name, text = net_namespace.metadata.name, net_namespace.metadata.annotations[CHANGE_NETWORK]
     try:
         request = types.parse_change_network(text)
     except BadChangeNetwork as error:
@@ -142,16 +150,16 @@ def _requested_vnid(lane: NetNamespace, vnids: dict[str, int], pool: _VNIDPool) 
         return GLOBAL_VNID
     if request.verb == "isolate":
         return _own_vnid(name, vnids, pool)
-    waits = Warn(f"it waits to join {request.target}, which does not exist", f"netnamespace {name}")
-    return vnids.get(request.target, waits)
+    missing_target = Warn(f"it waits to join {request.target}, which does not exist", f"netnamespace {name}")
+    return vnids.get(request.target, missing_target)
 
 
 def _own_vnid(name: str, vnids: dict[str, int], pool: _VNIDPool) -> int | Warn:
-    """The VNID of a project that shares it with nobody; its own, if that is so already."""
+    """Return a VNID that no other namespace has: the current one, if it is not shared."""
     if vnids[name] != GLOBAL_VNID and Counter(vnids.values())[vnids[name]] == 1:
         return vnids[name]
-    fresh = pool.take(1)
-    return fresh[0] if fresh else _exhausted(name)
+    allocated = pool.take(1)
+    return allocated[0] if allocated else _exhausted(name)
 
 
 def _exhausted(name: str) -> Warn:

@@ -1,1 +1,1 @@
-"""Which pod goes to which node."""
+"""Scheduling of pods: filter, score, preempt, bind."""

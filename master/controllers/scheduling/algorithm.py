@@ -32,7 +32,7 @@ TOO_MANY_PODS = "Too many pods"
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """The pod goes to that node."""
+    """A pod and the node selected for it."""
 
     pod: Pod
     node: str
@@ -40,84 +40,86 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class Unschedulable:
-    """No node takes the pod; the sentence says why."""
+    """A pod for which no node is feasible, with the message that says why."""
 
     pod: Pod
-    sentence: str
+    message: str
 
 
 @dataclass
 class NodeInfo:
-    """A node with what is in use of it, in the course of one pass; `broods` counts its pods by their owner's uid."""
+    """A node and its pods, in the course of one pass. `pods_by_owner` counts them by the uid of their owner."""
 
     node: Node
-    room: Amounts
+    allocatable: Amounts
     taints: tuple[Taint, ...]
     used: Counter[str] = field(default_factory=Counter)
     ports: list[ContainerPort] = field(default_factory=list)
-    broods: Counter[str] = field(default_factory=Counter)
+    pods_by_owner: Counter[str] = field(default_factory=Counter)
 
-    def take(self, pod: Pod) -> None:
+    def add_pod(self, pod: Pod) -> None:
         """Count a pod as placed on the node."""
         self.used.update(pod_requests(pod))
         self.ports.extend(host_ports(pod))
-        self.broods[_owner_uid(pod)] += 1
+        self.pods_by_owner[_owner_uid(pod)] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequirements:
-    """What a pod needs, worked out once for all nodes."""
+    """What a pod requires of a node, computed once for all nodes."""
 
     pod: Pod
-    wanted: Amounts
+    requests: Amounts
     ports: tuple[ContainerPort, ...]
-    demands: PodConstraints
+    constraints: PodConstraints
 
 
 def schedule(
     nodes: Iterable[Node], pods: Iterable[Pod], namespaces: Iterable[Namespace] = ()
 ) -> Iterator[Scheduled | Unschedulable]:
-    """An answer for every pod that waits for a node."""
-    everything = tuple(pods)
-    ordered = sorted(nodes, key=lambda node: node.metadata.name)
-    seats = {node.metadata.name: _node_info(node) for node in ordered}
-    there = [pod for pod in everything if pod.spec.node_name in seats and pod.status.phase not in FINAL_PHASES]
-    for pod in there:
-        seats[pod.spec.node_name].take(pod)
-    neighbours = PlacedPods(ordered, there, {one.metadata.name: one.metadata.labels for one in namespaces})
-    for pod in sorted(filter(needs_scheduling, everything), key=_queue_order):
-        answer = _select_node(_requirements(pod, neighbours), tuple(seats.values()))
-        if isinstance(answer, Scheduled):
-            seats[answer.node].take(pod)
-            neighbours.add(pod, answer.node)
-        elif pod.status.nominated_node_name in seats:
-            seats[pod.status.nominated_node_name].take(pod)  # Those that matter less do not take what is made free.
-        yield answer
+    """Yield a result for every pod that needs a node."""
+    all_pods = tuple(pods)
+    sorted_nodes = sorted(nodes, key=lambda node: node.metadata.name)
+    node_infos = {node.metadata.name: _node_info(node) for node in sorted_nodes}
+    placed = [pod for pod in all_pods if pod.spec.node_name in node_infos and pod.status.phase not in FINAL_PHASES]
+    for pod in placed:
+        node_infos[pod.spec.node_name].add_pod(pod)
+    placed_pods = PlacedPods(
+        sorted_nodes, placed, {namespace.metadata.name: namespace.metadata.labels for namespace in namespaces}
+    )
+    for pod in sorted(filter(needs_scheduling, all_pods), key=_queue_order):
+        result = _select_node(_requirements(pod, placed_pods), tuple(node_infos.values()))
+        if isinstance(result, Scheduled):
+            node_infos[result.node].add_pod(pod)
+            placed_pods.add(pod, result.node)
+        elif pod.status.nominated_node_name in node_infos:
+            node_infos[pod.status.nominated_node_name].add_pod(pod)  # Reserves the room that preemption makes.
+        yield result
 
 
-def fits(
-    pod: Pod, node: str, nodes: Iterable[Node], there: Iterable[Pod], namespaces: Iterable[Namespace] = ()
-) -> bool:
-    """Whether the node of that name takes the pod, while those pods are there."""
-    everywhere, placed = tuple(nodes), tuple(there)
-    seat = _node_info(next(one for one in everywhere if one.metadata.name == node))
+def fits(pod: Pod, node: str, nodes: Iterable[Node], pods: Iterable[Pod], namespaces: Iterable[Namespace] = ()) -> bool:
+    """Return whether a node is feasible for the pod, with these pods placed."""
+    all_nodes, placed = tuple(nodes), tuple(pods)
+    node_info = _node_info(next(candidate for candidate in all_nodes if candidate.metadata.name == node))
     for other in placed:
         if other.spec.node_name == node:
-            seat.take(other)
-    neighbours = PlacedPods(everywhere, placed, {one.metadata.name: one.metadata.labels for one in namespaces})
-    return not _filter(_requirements(pod, neighbours), seat)
+            node_info.add_pod(other)
+    placed_pods = PlacedPods(
+        all_nodes, placed, {namespace.metadata.name: namespace.metadata.labels for namespace in namespaces}
+    )
+    return not _filter(_requirements(pod, placed_pods), node_info)
 
 
 def _node_info(node: Node) -> NodeInfo:
     return NodeInfo(node, allocatable(node), effective_taints(node))
 
 
-def _requirements(pod: Pod, neighbours: PlacedPods) -> PodRequirements:
-    return PodRequirements(pod, pod_requests(pod), tuple(host_ports(pod)), neighbours.demands(pod))
+def _requirements(pod: Pod, placed_pods: PlacedPods) -> PodRequirements:
+    return PodRequirements(pod, pod_requests(pod), tuple(host_ports(pod)), placed_pods.constraints_of(pod))
 
 
 def needs_scheduling(pod: Pod) -> bool:
-    """Whether the pod is for us to place."""
+    """Return whether this scheduler is to select a node for the pod."""
     return (
         not pod.spec.node_name
         and not pod.metadata.deletion_timestamp
@@ -137,58 +139,64 @@ def _owner_uid(pod: Pod) -> str:
     return "" if owner is None else owner.uid
 
 
-def _select_node(wish: PodRequirements, seats: Sequence[NodeInfo]) -> Scheduled | Unschedulable:
-    reasons, fitting = Counter[str](), list[NodeInfo]()
-    for seat in seats:
-        if found := _filter(wish, seat):
-            reasons.update(found)
+def _select_node(requirements: PodRequirements, node_infos: Sequence[NodeInfo]) -> Scheduled | Unschedulable:
+    reasons, feasible = Counter[str](), list[NodeInfo]()
+    for node_info in node_infos:
+        if node_reasons := _filter(requirements, node_info):
+            reasons.update(node_reasons)
         else:
-            fitting.append(seat)
-    if not fitting:
-        return Unschedulable(wish.pod, _unschedulable_message(len(seats), reasons))
-    best = min(fitting, key=lambda seat: _score(wish.pod, seat, wish.demands))
-    return Scheduled(wish.pod, best.node.metadata.name)
+            feasible.append(node_info)
+    if not feasible:
+        return Unschedulable(requirements.pod, _unschedulable_message(len(node_infos), reasons))
+    best = min(feasible, key=lambda node_info: _score(requirements.pod, node_info, requirements.constraints))
+    return Scheduled(requirements.pod, best.node.metadata.name)
 
 
-def _score(pod: Pod, seat: NodeInfo, demands: PodConstraints) -> tuple[object, ...]:
-    meta, owner = seat.node.metadata, _owner_uid(pod)
+def _score(pod: Pod, node_info: NodeInfo, constraints: PodConstraints) -> tuple[object, ...]:
+    """Return the score of a node as a tuple; the smallest is best."""
+    meta, owner = node_info.node.metadata, _owner_uid(pod)
     return (
-        placement.find_untolerated_taint(pod.spec, seat.node.spec.taints, ("PreferNoSchedule",)) is not None,
-        -placement.preference_score(pod.spec, meta.name, meta.labels) - demands.liking(meta.labels),
-        demands.crowding(meta.labels),
-        seat.broods[owner] if owner else 0,
-        seat.used["pods"],
-        seat.used["cpu"] - seat.room["cpu"],
+        placement.find_untolerated_taint(pod.spec, node_info.node.spec.taints, ("PreferNoSchedule",)) is not None,
+        -placement.preference_score(pod.spec, meta.name, meta.labels) - constraints.preferred_score(meta.labels),
+        constraints.spread_score(meta.labels),
+        node_info.pods_by_owner[owner] if owner else 0,
+        node_info.used["pods"],
+        node_info.used["cpu"] - node_info.allocatable["cpu"],
         meta.name,
     )
 
 
-def _filter(wish: PodRequirements, seat: NodeInfo) -> list[str]:
-    """In the words of Kubernetes: the first thing that speaks against the node; everything of which it is short."""
-    meta, spec = seat.node.metadata, wish.pod.spec
+def _filter(requirements: PodRequirements, node_info: NodeInfo) -> list[str]:
+    """Return why a node is not feasible, in the words of Kubernetes: the first reason, or all resources of which it has
+    too little.
+    """
+    meta, spec = node_info.node.metadata, requirements.pod.spec
     if (
-        seat.taints
-        and (taint := placement.find_untolerated_taint(spec, seat.taints, ("NoSchedule", "NoExecute"))) is not None
+        node_info.taints
+        and (taint := placement.find_untolerated_taint(spec, node_info.taints, ("NoSchedule", "NoExecute"))) is not None
     ):
-        words = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-        return [NODE_UNSCHEDULABLE if taint.key == UNSCHEDULABLE else words]
+        message = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        return [NODE_UNSCHEDULABLE if taint.key == UNSCHEDULABLE else message]
     if not placement.matches_node(spec, meta.name, meta.labels):
         return [AFFINITY_MISMATCH]
-    if wish.ports and conflicting_port(wish.ports, seat.ports):
+    if requirements.ports and conflicting_port(requirements.ports, node_info.ports):
         return [PORT_CONFLICT]
-    short = [_insufficient(row.name, row.wanted) for row in shortages(wish.wanted, seat.used, seat.room)]
-    reason = wish.demands.against(meta.labels)
-    return short or ([reason] if reason else [])
+    insufficient = [
+        _insufficient(shortage.name, shortage.wanted)
+        for shortage in shortages(requirements.requests, node_info.used, node_info.allocatable)
+    ]
+    reason = requirements.constraints.reason(meta.labels)
+    return insufficient or ([reason] if reason else [])
 
 
-def _insufficient(name: str, wanted: int) -> str:
+def _insufficient(name: str, requested: int) -> str:
     if name == "pods":
         return TOO_MANY_PODS
-    return f"Insufficient {name} (the pod requests {quantity.of_milli(wanted) if name == 'cpu' else wanted})"
+    return f"Insufficient {name} (the pod requests {quantity.of_milli(requested) if name == 'cpu' else requested})"
 
 
-def _unschedulable_message(total: int, reasons: Counter[str]) -> str:
-    if not total:
+def _unschedulable_message(node_count: int, reasons: Counter[str]) -> str:
+    if not node_count:
         return "0/0 nodes are available: no node has registered."
     listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    return f"0/{total} nodes are available: {listed}."
+    return f"0/{node_count} nodes are available: {listed}."

@@ -18,12 +18,12 @@ from master.resources.disruption_budgets import PodDisruptionBudget, covers
 
 NEVER = "Never"
 MAX_CANDIDATES = 10
-"""Nodes of which it is worked out how few pods would have to go; the most promising ones."""
+"""Nodes for which the victims are computed: those with the lowest candidate cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """The pod gets the room of the victims on that node."""
+    """A pod, a node, and the pods to delete there for it."""
 
     pod: Pod
     node: str
@@ -32,18 +32,18 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything that a preemption looks at. `pods` have a node each, `lowest` is the least of their priorities."""
+    """The cluster as preemption sees it. `pods` have a node each; `lowest` is the lowest of their priorities."""
 
     nodes: Sequence[Node]
     pods: Sequence[Pod]
-    on_nodes: Mapping[str, Sequence[Pod]]
-    lowest: int
+    pods_by_node: Mapping[str, Sequence[Pod]]
+    lowest_priority: int
     namespaces: Sequence[Namespace]
     budgets: Sequence[PodDisruptionBudget]
 
 
 def priority(pod: Pod) -> int:
-    """Its priority."""
+    """Return the priority of a pod."""
     return pod.spec.priority or 0
 
 
@@ -53,76 +53,85 @@ def cluster_view(
     namespaces: Iterable[Namespace],
     budgets: Iterable[PodDisruptionBudget],
 ) -> ClusterView:
-    """The same of a whole cluster."""
+    """Return the view of a whole cluster."""
     placed = tuple(pod for pod in pods if pod.spec.node_name and pod.status.phase not in FINAL_PHASES)
-    every_node = tuple(nodes)
-    on_nodes: dict[str, list[Pod]] = {node.metadata.name: [] for node in every_node}
+    all_nodes = tuple(nodes)
+    pods_by_node: dict[str, list[Pod]] = {node.metadata.name: [] for node in all_nodes}
     for pod in placed:
-        on_nodes.get(pod.spec.node_name, []).append(pod)
-    lowest = min(map(priority, placed), default=0)
-    return ClusterView(every_node, placed, on_nodes, lowest, tuple(namespaces), tuple(budgets))
+        pods_by_node.get(pod.spec.node_name, []).append(pod)
+    lowest_priority = min(map(priority, placed), default=0)
+    return ClusterView(all_nodes, placed, pods_by_node, lowest_priority, tuple(namespaces), tuple(budgets))
 
 
-def preemption(pod: Pod, within: ClusterView) -> Preemption | None:
-    """What makes room for a pod that found none; None if nothing does, or room is already being made."""
-    if priority(pod) <= within.lowest or pod.spec.preemption_policy == NEVER or _is_preempting(pod, within.on_nodes):
+def preemption(pod: Pod, cluster: ClusterView) -> Preemption | None:
+    """Return the preemption that makes room for an unschedulable pod; None if there is none, or one is in progress."""
+    if (
+        priority(pod) <= cluster.lowest_priority
+        or pod.spec.preemption_policy == NEVER
+        or _is_preempting(pod, cluster.pods_by_node)
+    ):
         return None
-    lower = {name: _lower_priority(pod, others) for name, others in within.on_nodes.items()}
-    promising = sorted((name for name in lower if lower[name]), key=lambda name: _candidate_cost(name, lower[name]))
-    found: list[tuple[tuple[object, ...], Preemption]] = []
-    for name in promising:
-        if len(found) < MAX_CANDIDATES and _fits_without(pod, name, within, lower[name]):
-            found.append(_minimal_victims(pod, name, within, lower[name]))
-    return min(found, key=lambda row: row[0])[1] if found else None
+    victims_by_node = {name: _lower_priority(pod, node_pods) for name, node_pods in cluster.pods_by_node.items()}
+    candidates = sorted(
+        (name for name in victims_by_node if victims_by_node[name]),
+        key=lambda name: _candidate_cost(name, victims_by_node[name]),
+    )
+    results: list[tuple[tuple[object, ...], Preemption]] = []
+    for name in candidates:
+        if len(results) < MAX_CANDIDATES and _fits_without(pod, name, cluster, victims_by_node[name]):
+            results.append(_minimal_victims(pod, name, cluster, victims_by_node[name]))
+    return min(results, key=lambda result: result[0])[1] if results else None
 
 
-def _is_preempting(pod: Pod, on_nodes: Mapping[str, Sequence[Pod]]) -> bool:
-    """Whether pods that are less important are on their way out where the pod is to go."""
-    there = on_nodes.get(pod.status.nominated_node_name, ())
-    return any(other.metadata.deletion_timestamp and priority(other) < priority(pod) for other in there)
+def _is_preempting(pod: Pod, pods_by_node: Mapping[str, Sequence[Pod]]) -> bool:
+    """Return whether pods of lower priority are terminating on the nominated node."""
+    nominated_pods = pods_by_node.get(pod.status.nominated_node_name, ())
+    return any(other.metadata.deletion_timestamp and priority(other) < priority(pod) for other in nominated_pods)
 
 
-def _lower_priority(pod: Pod, others: Iterable[Pod]) -> list[Pod]:
-    """Those of lesser importance that would have to go: the most important one first, then the oldest."""
-    rows = (row for row in others if priority(row) < priority(pod) and not row.metadata.deletion_timestamp)
-    return sorted(rows, key=lambda row: (-priority(row), row.status.start_time or "", row.metadata.name))
+def _lower_priority(pod: Pod, pods: Iterable[Pod]) -> list[Pod]:
+    """Return the pods of lower priority: the highest priority first, then the oldest."""
+    lower = (other for other in pods if priority(other) < priority(pod) and not other.metadata.deletion_timestamp)
+    return sorted(lower, key=lambda other: (-priority(other), other.status.start_time or "", other.metadata.name))
 
 
-def _candidate_cost(name: str, lower: Sequence[Pod]) -> tuple[object, ...]:
-    return priority(lower[-1]), len(lower), name
+def _candidate_cost(name: str, victims: Sequence[Pod]) -> tuple[object, ...]:
+    return priority(victims[-1]), len(victims), name
 
 
-def _fits_without(pod: Pod, node: str, within: ClusterView, gone: Sequence[Pod]) -> bool:
-    uids = {row.metadata.uid for row in gone}
-    left = [row for row in within.pods if row.metadata.uid not in uids]
-    return fits(pod, node, within.nodes, left, within.namespaces)
+def _fits_without(pod: Pod, node: str, cluster: ClusterView, victims: Sequence[Pod]) -> bool:
+    uids = {other.metadata.uid for other in victims}
+    remaining = [other for other in cluster.pods if other.metadata.uid not in uids]
+    return fits(pod, node, cluster.nodes, remaining, cluster.namespaces)
 
 
 def _minimal_victims(
-    pod: Pod, node: str, within: ClusterView, lower: Sequence[Pod]
+    pod: Pod, node: str, cluster: ClusterView, candidates: Sequence[Pod]
 ) -> tuple[tuple[object, ...], Preemption]:
-    """As few victims as there have to be, with what they cost: the smallest is the best."""
-    guarded = _protected(lower, within.budgets)
-    victims = list(lower)
-    for row in sorted(lower, key=lambda row: row.metadata.uid not in guarded):
-        without = [other for other in victims if other is not row]
-        if _fits_without(pod, node, within, without):
-            victims = without
-    violations = sum(row.metadata.uid in guarded for row in victims)
-    ranks = [priority(row) for row in victims]
-    youngest_first = tuple(-ord(letter) for letter in max((row.status.start_time or "" for row in victims), default=""))
+    """Return as few victims as possible, with their cost; the smallest cost is best."""
+    protected = _protected(candidates, cluster.budgets)
+    victims = list(candidates)
+    for candidate in sorted(candidates, key=lambda candidate: candidate.metadata.uid not in protected):
+        fewer = [other for other in victims if other is not candidate]
+        if _fits_without(pod, node, cluster, fewer):
+            victims = fewer
+    violations = sum(candidate.metadata.uid in protected for candidate in victims)
+    ranks = [priority(candidate) for candidate in victims]
+    youngest_first = tuple(
+        -ord(letter) for letter in max((candidate.status.start_time or "" for candidate in victims), default="")
+    )
     cost = (violations, max(ranks, default=0), sum(ranks), len(victims), youngest_first, node)
     return cost, Preemption(pod, node, tuple(victims))
 
 
 def _protected(pods: Iterable[Pod], budgets: Sequence[PodDisruptionBudget]) -> frozenset[str]:
-    """The uids of those whose end, one after the other, a disruption budget does not allow."""
-    spent: Counter[str] = Counter()
-    found = set()
+    """Return the uids of pods whose deletion, one after the other, a disruption budget does not allow."""
+    used: Counter[str] = Counter()
+    protected = set()
     for pod in pods:
         for budget in budgets:
             if covers(budget, pod):
-                spent[budget.metadata.uid] += 1
-                if spent[budget.metadata.uid] > budget.status.disruptions_allowed:
-                    found.add(pod.metadata.uid)
-    return frozenset(found)
+                used[budget.metadata.uid] += 1
+                if used[budget.metadata.uid] > budget.status.disruptions_allowed:
+                    protected.add(pod.metadata.uid)
+    return frozenset(protected)

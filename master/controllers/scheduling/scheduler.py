@@ -21,6 +21,7 @@ from master.resources.disruption_budgets import PodDisruptionBudget, with_disrup
 from master.resources.metadata import format_time
 
 MAX_PER_PASS = 500
+"""Pods bound in one pass."""
 
 
 def reconcile(
@@ -30,56 +31,56 @@ def reconcile(
     budgets: Iterable[PodDisruptionBudget],
     now: datetime.datetime,
 ) -> Iterator[Action]:
-    """Everything that is to be written for pods that wait for a node.
+    """Yield the actions for all pods that need a node.
 
-    Room is made for one pod at a time: the next pass sees who is on its way out. So many pods are placed at most; their
-    writes bring the next pass, and what clients ask for meanwhile is not kept waiting.
+    One pod preempts in a pass: the next pass sees which pods are terminating. At most MAX_PER_PASS pods are bound;
+    their writes trigger the next pass, and client requests are served in between.
     """
-    everything, every_node, every_project = tuple(pods), tuple(nodes), tuple(namespaces)
-    if not any(needs_scheduling(pod) for pod in everything):
+    all_pods, all_nodes, all_namespaces = tuple(pods), tuple(nodes), tuple(namespaces)
+    if not any(needs_scheduling(pod) for pod in all_pods):
         return
-    within, made_room, placed = cluster_view(every_node, everything, every_project, budgets), False, 0
-    for answer in schedule(every_node, everything, every_project):
-        if isinstance(answer, Scheduled):
-            yield Update(writes.with_node(answer.pod, answer.node, now), answer.pod)
-            yield events.scheduled(answer.pod, answer.node, now)
-            placed += 1
-            if placed == MAX_PER_PASS:
+    cluster, has_preempted, bound = cluster_view(all_nodes, all_pods, all_namespaces, budgets), False, 0
+    for result in schedule(all_nodes, all_pods, all_namespaces):
+        if isinstance(result, Scheduled):
+            yield Update(writes.with_node(result.pod, result.node, now), result.pod)
+            yield events.scheduled(result.pod, result.node, now)
+            bound += 1
+            if bound == MAX_PER_PASS:
                 return
             continue
-        found = None if made_room else preemption(answer.pod, within)
-        waiting = with_unschedulable(answer, now)
-        if found is not None:
-            made_room = True
-            waiting = replace(waiting, status=replace(waiting.status, nominated_node_name=found.node))
-            yield from _preempt_victims(found, now)
-        if waiting != answer.pod:
-            yield Update(waiting, answer.pod)
-            yield events.failed_scheduling(answer.pod, answer.sentence, now)
+        victims = None if has_preempted else preemption(result.pod, cluster)
+        pending = with_unschedulable(result, now)
+        if victims is not None:
+            has_preempted = True
+            pending = replace(pending, status=replace(pending.status, nominated_node_name=victims.node))
+            yield from _preempt_victims(victims, now)
+        if pending != result.pod:
+            yield Update(pending, result.pod)
+            yield events.failed_scheduling(result.pod, result.message, now)
 
 
-def _preempt_victims(found: Preemption, now: datetime.datetime) -> Iterator[Action]:
-    for victim in found.victims:
-        why = f"{SCHEDULER}: preempting to accommodate a higher priority pod"
-        yield Delete(with_disruption_target(victim, "PreemptionByScheduler", why, now))
-        yield events.preempted(victim, found.pod, now)
+def _preempt_victims(result: Preemption, now: datetime.datetime) -> Iterator[Action]:
+    for victim in result.victims:
+        message = f"{SCHEDULER}: preempting to accommodate a higher priority pod"
+        yield Delete(with_disruption_target(victim, "PreemptionByScheduler", message, now))
+        yield events.preempted(victim, result.pod, now)
 
 
-def with_unschedulable(answer: Unschedulable, now: datetime.datetime) -> Pod:
-    """The pod with the condition that says why it waits; as it was, if that is no news."""
-    pod = answer.pod
-    old = next((row for row in pod.status.conditions if row.type == "PodScheduled"), None)
-    if old is not None and (old.status, old.reason, old.message) == ("False", "Unschedulable", answer.sentence):
+def with_unschedulable(result: Unschedulable, now: datetime.datetime) -> Pod:
+    """Return the pod with the condition that it is unschedulable; unchanged if it has the condition already."""
+    pod = result.pod
+    old = next((scheduled for scheduled in pod.status.conditions if scheduled.type == "PodScheduled"), None)
+    if old is not None and (old.status, old.reason, old.message) == ("False", "Unschedulable", result.message):
         return pod
     since = old.last_transition_time if old is not None and old.status == "False" else format_time(now)
-    row = Condition(
+    scheduled = Condition(
         type="PodScheduled",
         status="False",
         reason="Unschedulable",
-        message=answer.sentence,
+        message=result.message,
         last_transition_time=since,
     )
-    conditions = (*(other for other in pod.status.conditions if other.type != "PodScheduled"), row)
+    conditions = (*(other for other in pod.status.conditions if other.type != "PodScheduled"), scheduled)
     return replace(pod, status=replace(pod.status, conditions=conditions))
 
 

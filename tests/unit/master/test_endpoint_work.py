@@ -56,11 +56,11 @@ class Kept:
     def _tell(self, event: str, item: Object) -> None:
         if item.KIND in ENDPOINT_KINDS:
             key = key_of(item)
-            self.work.tell(WatchEvent(event, Record(key, self._number, b"", type(item), item), None))
+            self.work.observe(WatchEvent(event, Record(key, self._number, b"", type(item), item), None))
 
     def settle(self) -> None:
         for _ in range(5):
-            written = list(self.work.passes(self))  # type: ignore[arg-type]
+            written = list(self.work.reconcile(self))  # type: ignore[arg-type]
             if not written:
                 break
             for write in written:
@@ -119,7 +119,7 @@ def test_what_was_refused_is_tried_again() -> None:
     kept = Kept()
     kept.put(service("web", app="web"))
     for _ in range(2):
-        first, second = kept.work.passes(kept)  # type: ignore[arg-type]
+        first, second = kept.work.reconcile(kept)  # type: ignore[arg-type]
         assert isinstance(first, Create)
         assert isinstance(second, Create)
     kept.settle()

@@ -59,7 +59,7 @@ def far(key: str = HOST, wish: LabelSelector | None = WEB, **more: Any) -> Affin
 def answers(nodes: list[Node], pods: list[Pod], namespaces: tuple[Namespace, ...] = ()) -> dict[str, str]:
     found = {}
     for answer in schedule(nodes, pods, namespaces):
-        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.sentence
+        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.message
     return found
 
 

@@ -209,7 +209,7 @@ def test_the_scheduler_heeds_what_a_node_is_about_to_be_tainted_with() -> None:
     tired = states(node("a"), MemoryPressure="True")
     (answer,) = schedule([tired, node("b", ready="False")], [apply_default_tolerations(pod("p"))])
     assert isinstance(answer, Unschedulable)
-    assert answer.sentence == (
+    assert answer.message == (
         "0/2 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/memory-pressure: }, "
         "1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }."
     )

@@ -19,7 +19,7 @@ from tests.unit.master.make import node, pod
 def answers(nodes: list[Node], pods: list[Pod]) -> dict[str, str]:
     found = {}
     for answer in schedule(nodes, pods):
-        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.sentence
+        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.message
     return found
 
 
