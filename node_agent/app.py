@@ -38,14 +38,17 @@ from node_agent.event_recorder import EventRecorder
 from node_agent.eviction.manager import EvictionManager
 from node_agent.eviction.thresholds import Pressure
 from node_agent.host import HostInfo, pod_dir
-from node_agent.images.gc import Housekeeping
+from node_agent.images.gc import ImageGC
 from node_agent.images.pull_backoff import PullLimits
-from node_agent.network import host_ports
 from node_agent.network.cni import CniNetwork
+from node_agent.network.host_ports import HostPortManager
 from node_agent.network.plugin import NoNetwork, PodNetwork
 from node_agent.network.plugin import PodNetwork as SandboxNetwork
 from node_agent.network.sdn import SdnNetwork
 from node_agent.node import host_facts, node_status
+from node_agent.node.lease import LeaseController
+from node_agent.node.node_status import NodeIdentity, parse_taint
+from node_agent.node.registered_node import RegisteredNode
 from node_agent.node.status_loop import NodeStatusLoop
 from node_agent.object_cache import ObjectCache, ServiceLister
 from node_agent.pods.admission import Rejection
@@ -60,7 +63,8 @@ from node_agent.probes.manager import ProbeDependencies
 from node_agent.probes.prober import Prober
 from node_agent.runtime import container
 from node_agent.runtime import pod_dir as runtime_pod_dir
-from node_agent.runtime.container_gc import detach_lost
+from node_agent.runtime.container_gc import ContainerGC, SandboxGC
+from node_agent.runtime.log_links import LogLinker
 from node_agent.runtime.sandbox import WorkerDependencies
 from node_agent.server.auth import RequestAuth
 from node_agent.server.endpoints import StatusHandlers
@@ -85,7 +89,6 @@ from reconcile.loop import Loop, LoopTiming
 log = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 60.0
-NO_PORTS = host_ports.hostport_ruleset(())
 
 
 class Agent:
@@ -106,7 +109,6 @@ class Agent:
         self._network = network
         self._spawn = spawn
         self._workers: dict[str, PodWorker] = {}
-        self._ports_written = ""
         self._complete = False
         self._recollection = MirrorStatusRestore()
         self.recorder = EventRecorder(client, settings.node_name)
@@ -114,26 +116,38 @@ class Agent:
         self._waiting: set[str] = set()
         self._services = ServiceLister(client, self._wake_everyone)
         sysctls = settings.allowed_unsafe_sysctls
-        self.heart = NodeStatusLoop(
-            settings, client, docker, network, self.recorder, self._pressure, self._node_changed, self._reattach
-        )
-        self._door = PodAdmitter(self.heart.known, self.heart.fresh, self._pressure, _host(settings), sysctls)
+        identity = _node_identity(settings)
+        self.node = RegisteredNode(client, identity, Path(settings.state_dir), self.recorder)
+        self.lease = LeaseController(client, identity, self.node, settings.heartbeat_seconds)
+        self.node_status = NodeStatusLoop(settings, docker, network, self.node, self._pressure)
+        self.node_status.subnet_changed.add(self._reattach)
+        self._door = PodAdmitter(self.node.cached, self.node.read, self._pressure, _host(settings), sysctls)
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, LoopTiming(resync=HOUSEKEEPING_SECONDS))
         self.statuses = StatusManager(client, self._on_master)
-        self.detacher = Loop("lost sandboxes", self._detach_lost, LoopTiming(resync=HOUSEKEEPING_SECONDS))
-        self.ports = Loop("host ports", self._write_ports, LoopTiming(resync=HOUSEKEEPING_SECONDS))
+        self.sandbox_gc = SandboxGC(docker, network)
+        self.host_ports = HostPortManager(self._here, self._all_pods_known)
         self.relist = Pleg(docker, self._workers)
-        here, tell, wake = (lambda: frozenset(self._workers)), self.recorder.about_node, self.heart.loop.wake
-        self.housekeeping = Housekeeping(settings, docker, network, here, tell)
-        reclaim = self.housekeeping.reclaim
+        self.container_gc = ContainerGC(settings, docker, network, self._workers)
+        self.image_gc = ImageGC(settings, docker, self.recorder)
+        self.log_linker = LogLinker(settings, docker)
         disks = DiskUsageScanner(docker, self._tools.host)
-        self.evictor = EvictionManager(settings, docker, disks, self._evictable, reclaim, wake, tell)
+        self.evictor = EvictionManager(
+            settings,
+            docker,
+            disks,
+            self._evictable,
+            self._reclaim,
+            self.node_status.loop.wake,
+            self.recorder.node_event,
+        )
         self._sweep_due = 0.0
-        self.static = PodConfig(settings, self.loop.wake, self.recorder.about_node)
+        self.static = PodConfig(settings, self.loop.wake, self.recorder.node_event)
         self.mirror = Informer(client, Pod, field_selector=selector, on_change=self._master_changed)
-        self.mirroring = MirrorPodController(client, self.mirror, lambda: self.heart.report.current, self._shown)
+        self.mirroring = MirrorPodController(client, self.mirror, lambda: self.node.current, self._shown)
+        self.node.registered.add(self.mirroring.loop.wake)
+        self.node.changed.add(self.mirroring.loop.wake)
         self.known = PodLister(self._workers, self._on_master)
         look, counts = (
             StatsCollector(hierarchy.pods_cgroup(settings.cgroup_root), CgroupReader()),
@@ -154,7 +168,7 @@ class Agent:
             pause_image=settings.pause_image,
             report=self._report,
             gone=self._pod_gone,
-            event=self.recorder.about_pod,
+            event=self.recorder.pod_event,
             references=ObjectCache(self._client, self._spawn, self._wake_worker),
             probing=ProbeDependencies(prober, random.random, steady_clock(), ProbeMetrics()),
             tokens=TokenCache(self._client),
@@ -167,20 +181,20 @@ class Agent:
 
         Workers are woken when something happens to their containers.
         """
-        yield self.heart.loop.run()
-        yield self.heart.report.heart.run()
-        yield self.heart.report.mirror.run()
+        yield self.node_status.loop.run()
+        yield self.lease.loop.run()
+        yield self.node.informer.run()
         yield self.statuses.loop.run()
         yield self.recorder.loop.run()
         yield self.loop.run()
-        yield self.detacher.run()
+        yield self.sandbox_gc.loop.run()
         yield self._tools.cgroups.loop.run()
         yield self.relist.loop.run()
         yield self.static.run()
         yield self.mirror.run()
         yield self._services.mirror.run()
         yield self.mirroring.loop.run()
-        yield from (loop.run() for loop in (*self.housekeeping.loops, *self.evictor.loops))
+        yield from (loop.run() for loop in (*self._gc_loops(), *self.evictor.loops))
         yield self._docker.follow(self._container_changed, self._wake_everyone)
 
     def stuck(self) -> str:
@@ -202,11 +216,11 @@ class Agent:
         worker = self._workers.get(uid)
         if worker is not None:
             worker.look()
-        self.housekeeping.container_changed()
+        self.log_linker.loop.wake()
 
     def _wake_everyone(self) -> None:
-        self.heart.loop.wake()
-        self.detacher.wake()
+        self.node_status.loop.wake()
+        self.sandbox_gc.loop.wake()
         self._tools.cgroups.docker_came()
         for worker in self._workers.values():
             worker.look()
@@ -246,7 +260,7 @@ class Agent:
         """Once it is known which pods there are, those who look after all of them need not wait for their next turn."""
         if not self._complete:
             self._complete = True
-            for loop in (self.mirroring.loop, *self.housekeeping.loops, *self.evictor.loops):
+            for loop in (self.mirroring.loop, *self._gc_loops(), *self.evictor.loops):
                 loop.wake()
 
     async def _began(self, wanted: Collection[str]) -> set[str]:
@@ -271,7 +285,7 @@ class Agent:
                 places = {"pod": "/".join(namespaced_name(double.pod)), "place": double.place, "first": double.first}
                 log.warning("a second pod of this name is left out", extra=places)
                 words = f"Duplicate pod name, ignoring that from {double.place}: {double.first} has it"
-                self.recorder.about_pod(double.pod, "FailedValidation", words)
+                self.recorder.pod_event(double.pod, "FailedValidation", words)
         self._doubles = frozenset(double.pod.metadata.uid for double in doubles)
 
     def _shown(self) -> StaticPods:
@@ -348,13 +362,17 @@ class Agent:
         named = known(pod_refs(pod))
         return claim_paths(pod, {**named, **known(claimed_volumes(named))}, pod_dir(self._tools.host, pod.metadata.uid))
 
-    async def _detach_lost(self) -> None:
-        await detach_lost(self._docker, self._network)
+    def _gc_loops(self) -> tuple[Loop, ...]:
+        return self.log_linker.loop, self.container_gc.loop, self.image_gc.loop
+
+    async def _reclaim(self) -> None:
+        await self.container_gc.collect()
+        await self.image_gc.remove_unused_images()
 
     def _pod_gone(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
         self._tools.probing.counts.forget(uid)
-        self.ports.wake()
+        self.host_ports.loop.wake()
         deleted = {pod.metadata.uid for pod in self.mirror.items.values() if pod.metadata.deletion_timestamp}
         if worker is not None and uid in deleted:
             self.statuses.end(worker.pod)
@@ -362,25 +380,16 @@ class Agent:
             self.statuses.forget(uid)
         self.loop.wake()
 
-    async def _write_ports(self) -> None:
-        """The ports of this host that lead to pods; not before it is known which pods there are."""
-        if not (self.mirror.synced and self.static.seen):
-            return
-        wish = host_ports.hostport_ruleset(self._here())
-        if wish != self._ports_written or wish != NO_PORTS:
-            await host_ports.apply_ruleset(wish)
-            self._ports_written = wish
+    def _all_pods_known(self) -> bool:
+        return self.mirror.synced and self.static.seen
 
     def _report(self, uid: str, status: PodStatus) -> None:
-        self.ports.wake()
+        self.host_ports.loop.wake()
         worker = self._workers.get(uid)
         if worker is not None and uid in self._on_master() and self._recollection.may_tell(worker.pod):
             self.statuses.say(worker.pod, status)
         if status.phase in FINAL_PHASES:
             self.loop.wake()  # There may be room now for another.
-
-    def _node_changed(self) -> None:
-        self.mirroring.loop.wake()
 
     def _pressure(self) -> Pressure:
         return self.evictor.pressure
@@ -389,6 +398,17 @@ class Agent:
         """Every pod needs an address of the node's other subnet."""
         for worker in self._workers.values():
             worker.reattach()
+
+
+def _node_identity(settings: Settings) -> NodeIdentity:
+    return NodeIdentity(
+        name=settings.node_name,
+        address=settings.node_ip,
+        max_pods=settings.max_pods,
+        port=settings.port,
+        taints=tuple(map(parse_taint, settings.register_with_taints)),
+        reserved=node_status.parse_reserved(settings.kube_reserved, settings.system_reserved),
+    )
 
 
 def _host(settings: Settings) -> HostInfo:
@@ -457,11 +477,11 @@ async def serve(settings: Settings) -> None:
         async with asyncio.TaskGroup() as tasks:
             agent = Agent(settings, client, docker, network, prober, tasks.create_task)
             server = _server(settings, agent, client, certificate, started)
-            health = Health(settings.health_address, lambda: agent.heart.unready, agent.stuck)
+            health = Health(settings.health_address, lambda: agent.node_status.not_ready_reason, agent.stuck)
             await health.start()
             notify("READY=1")
             try:
-                for loop in (agent.ports, identity.loop, certificate.loop):
+                for loop in (agent.host_ports.loop, identity.loop, certificate.loop):
                     tasks.create_task(loop.run())
                 tasks.create_task(kill_orphaned_execs(settings.docker_socket, started))
                 tasks.create_task(_open(server, certificate))

@@ -56,16 +56,16 @@ class EventRecorder:
         self._similar: dict[EventKey, AggregateRecord] = {}
         self._allowances: dict[tuple[str, str], TokenBucket] = {}
 
-    def about_pod(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
-        """Something happened to a pod, or to one of its containers."""
-        self.about(pod_reference(pod, container), reason, message)
+    def pod_event(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
+        """Record an event about a pod, or about one of its containers."""
+        self.event(pod_reference(pod, container), reason, message)
 
-    def about_node(self, reason: str, message: str) -> None:
-        """Something happened to this node."""
-        self.about(node_reference(self._node), reason, message)
+    def node_event(self, reason: str, message: str) -> None:
+        """Record an event about this node."""
+        self.event(node_reference(self._node), reason, message)
 
-    def about(self, item: ObjectReference, reason: str, message: str) -> None:
-        """Something happened to any object."""
+    def event(self, item: ObjectReference, reason: str, message: str) -> None:
+        """Record an event about an object."""
         now = self._clock()
         kin = event_key(item, reason, "")
         similar, message = aggregate(self._similar.get(kin), message, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,10 +13,8 @@ from pathlib import Path
 import msgspec
 
 from node_agent.config import Settings
-from node_agent.docker import client
 from node_agent.docker.client import DockerClient, StoredImage
-from node_agent.network.plugin import PodNetwork
-from node_agent.runtime import container_gc, log_links
+from node_agent.event_recorder import EventRecorder
 from node_agent.stats.disk import filesystem_stats
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from reconcile.loop import Loop, LoopTiming, containing_bugs
@@ -105,156 +103,96 @@ def write_image_uses(path: Path, record: Mapping[str, ImageUse]) -> None:
         raise NotReady(f"{path}: {error.strerror or error}") from None
 
 
-CONTAINERS_SECONDS, IMAGES_SECONDS, LOGS_SECONDS = 60.0, 300.0, 60.0
-GATHER_SECONDS = 0.5
+GC_SECONDS = 300.0
 
 
-class Housekeeping:
-    """`pods` are the UIDs of pods that have a worker here; `loops` are to be run as long as the daemon lives.
+class ImageGC:
+    """Removes unused images in the background (kubelet: ImageGCManager). `collect` is one pass."""
 
-    `tell` tells an event about the node (reason, message).
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        docker: DockerClient,
-        network: PodNetwork,
-        pods: Callable[[], frozenset[str]],
-        tell: Callable[[str, str], None],
-    ) -> None:
+    def __init__(self, settings: Settings, docker: DockerClient, events: EventRecorder) -> None:
+        self.loop = Loop("images", containing_bugs("images", self.collect), LoopTiming(resync=GC_SECONDS))
         self._docker = docker
-        self._network = network
-        self._pods = pods
-        self._tell = tell
-        self._image_failures = 0
+        self._events = events
+        self._failures = 0
         self._pause_image = settings.pause_image
         self._record = Path(settings.state_dir) / "images.json"
-        self._logs = log_links.LogDirs(Path(settings.pod_logs_dir), Path(settings.container_logs_dir))
-        self._container_policy = container_gc.ContainerPolicy(
-            settings.maximum_dead_containers_per_container, timedelta(seconds=settings.minimum_container_ttl_seconds)
-        )
-        self._image_policy = ImagePolicy(
+        self._policy = ImagePolicy(
             settings.image_gc_high_threshold_percent,
             settings.image_gc_low_threshold_percent,
             timedelta(seconds=settings.image_minimum_gc_age_seconds),
             timedelta(seconds=settings.image_maximum_gc_age_seconds),
         )
-        self._log_loop = Loop(
-            "logs", containing_bugs("logs", self.link_logs), LoopTiming(resync=LOGS_SECONDS, debounce=GATHER_SECONDS)
-        )
-        self.loops = (
-            self._log_loop,
-            Loop(
-                "dead containers",
-                containing_bugs("garbage", self.remove_containers),
-                LoopTiming(resync=CONTAINERS_SECONDS),
-            ),
-            Loop("images", containing_bugs("images", self.remove_images), LoopTiming(resync=IMAGES_SECONDS)),
-        )
 
-    def container_changed(self) -> None:
-        """A container has started, ended or gone."""
-        self._log_loop.wake()
+    async def collect(self) -> None:
+        """Record which images are in use, remove expired images, and more of them if their disk is too full.
 
-    async def remove_containers(self) -> None:
-        """Delete dead containers that nobody looks at any more. Raises DriverError."""
-        found = await self._docker.all_containers()
-        for one in container_gc.containers_to_remove(found, self._container_policy, _now(), self._pods()):
-            log.info("removing a dead container", extra={"container": one.name, "uid": one.uid, "id": one.id[:12]})
-            if one.is_sandbox:
-                await self._network.detach(one.id)
-            await self._docker.remove(one.id)
-
-    async def remove_images(self) -> None:
-        """Note which images are in use, and delete others: old ones, and when their disk is too full more of them.
-
-        That it does not succeed is told when it is not for the first time. Raises DriverError.
+        A failure is recorded as an event from the second one in a row on. Raises DriverError.
         """
         try:
-            trouble = await self._collect_images()
+            shortage = await self._collect()
         except DriverError as error:
             self._count_failure(str(error))
             raise
-        if trouble:
-            self._tell("FreeDiskSpaceFailed", trouble)
-            self._count_failure(trouble)
+        if shortage:
+            self._events.node_event("FreeDiskSpaceFailed", shortage)
+            self._count_failure(shortage)
         else:
-            self._image_failures = 0
+            self._failures = 0
 
-    def _count_failure(self, trouble: str) -> None:
-        self._image_failures += 1
-        if self._image_failures > 1:
-            self._tell("ImageGCFailed", trouble)
+    def _count_failure(self, message: str) -> None:
+        self._failures += 1
+        if self._failures > 1:
+            self._events.node_event("ImageGCFailed", message)
 
-    async def _collect_images(self) -> str:
-        """What was wrong, empty if the disk has room."""
+    async def _collect(self) -> str:
+        """Return why the disk is still too full. Return an empty string if it has room."""
         root, unused = await self._docker.root_dir(), await self._unused_images()
-        known, policy = await asyncio.to_thread(read_image_uses, self._record), self._image_policy
-        for image in (old := expired_images(unused, known, policy, _now())):
-            await self._remove_image(image)
+        uses = await asyncio.to_thread(read_image_uses, self._record)
+        expired = expired_images(unused, uses, self._policy, _now())
+        for image in expired:
+            await self._remove(image)
         before = await asyncio.to_thread(filesystem_stats, root)
-        if before.percent_used < policy.high:
+        if before.percent_used < self._policy.high:
             return ""
         after = before
-        for image in (one for one in unused if one not in old):
-            await self._remove_image(image)
+        for image in (image for image in unused if image not in expired):
+            await self._remove(image)
             after = await asyncio.to_thread(filesystem_stats, root)
-            if after.percent_used <= policy.low:
+            if after.percent_used <= self._policy.low:
                 return ""
-        log.warning("the disk of images is too full, and no unused image is left", extra={"path": root})
-        wish, freed = before.excess(policy.low), max(after.available - before.available, 0)
+        log.warning("image disk is too full and no unused image is left", extra={"path": root})
+        excess = before.excess(self._policy.low)
+        freed = max(after.available - before.available, 0)
         return (
             "Failed to garbage collect required amount of images. "
-            f"Attempted to free {wish} bytes, but only found {freed} bytes eligible to free."
+            f"Attempted to free {excess} bytes, but only found {freed} bytes eligible to free."
         )
 
-    async def reclaim(self) -> None:
-        """The disk is under pressure: everything goes that no pod needs. Raises DriverError."""
-        await self.remove_containers()
+    async def remove_unused_images(self) -> None:
+        """Remove all images that no container uses, because the disk is under pressure. Raises DriverError."""
         for image in await self._unused_images():
-            await self._remove_image(image)
+            await self._remove(image)
 
-    async def _unused_images(self) -> tuple[client.StoredImage, ...]:
+    async def _unused_images(self) -> tuple[StoredImage, ...]:
         images, now = await self._docker.stored_images(), _now()
-        known = await asyncio.to_thread(read_image_uses, self._record)
-        known = update_uses(known, images, await self._docker.images_in_use(), now)
-        await asyncio.to_thread(write_image_uses, self._record, known)
-        return removable_images(images, known, await self._pinned(), self._image_policy, now)
+        uses = await asyncio.to_thread(read_image_uses, self._record)
+        uses = update_uses(uses, images, await self._docker.images_in_use(), now)
+        await asyncio.to_thread(write_image_uses, self._record, uses)
+        return removable_images(images, uses, await self._pinned_images(), self._policy, now)
 
-    async def _remove_image(self, image: client.StoredImage) -> None:
-        words = {"image": " ".join(image.names) or image.id}
+    async def _remove(self, image: StoredImage) -> None:
+        names = " ".join(image.names) or image.id
         try:
             await self._docker.remove_image(image)
-            log.info("removed an unused image", extra=words)
+            log.info("unused image removed", extra={"image": names})
         except Refused as error:
-            log.warning("an image stays", extra={**words, "error": error})
+            log.warning("unused image could not be removed", extra={"image": names, "error": error})
 
-    async def _pinned(self) -> frozenset[str]:
+    async def _pinned_images(self) -> frozenset[str]:
         try:
             return frozenset((await self._docker.image_id(self._pause_image),))
         except Gone:
             return frozenset()
-
-    async def link_logs(self) -> None:
-        """Link the logs of new containers, and unlink those of containers that are gone. Raises DriverError."""
-        found = await self._docker.all_containers()
-        present = await asyncio.to_thread(log_links.existing_links, self._logs)
-        for one in log_links.missing_links(self._logs, found, present):
-            await self._link(one.id)
-        for link in log_links.stale_links(self._logs, found, present):
-            await asyncio.to_thread(log_links.remove_dangling, self._logs, link)
-
-    async def _link(self, identity: str) -> None:
-        try:
-            one = await self._docker.inspect(identity)
-        except Gone:
-            return
-        if one.log_path:
-            by_pod = log_links.pod_link(self._logs, one)
-            # That by container first: it tells of the directories that are made for the other.
-            await asyncio.to_thread(log_links.create_link, log_links.container_link(self._logs, one), by_pod)
-            await asyncio.to_thread(log_links.create_link, by_pod, Path(one.log_path))
 
 
 def _now() -> datetime:

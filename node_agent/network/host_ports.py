@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from api.core.pod import Pod
 from api.core.resources import all_containers
 from reconcile.errors import NotReady, Refused
+from reconcile.loop import Loop, LoopTiming
+
+RESYNC_SECONDS = 60.0
 
 
 async def apply_ruleset(text: str) -> None:
@@ -61,3 +64,29 @@ def hostport_ruleset(pods: Iterable[Pod]) -> str:
         for hook in ("prerouting", "output")
     )
     return f"{fresh}table ip {TABLE} {{\n{chains}}}\n"
+
+
+NO_HOST_PORTS = hostport_ruleset(())
+
+
+class HostPortManager:
+    """Applies the ruleset of the pods' host ports in the background (kubelet: hostport manager).
+
+    `active_pods` returns the pods of this node that have not ended. `all_pods_known` says whether every source of pods
+    was read; before that nothing is applied, so that the ports of running pods stay.
+    """
+
+    def __init__(self, active_pods: Callable[[], Iterable[Pod]], all_pods_known: Callable[[], bool]) -> None:
+        self.loop = Loop("host ports", self._sync, LoopTiming(resync=RESYNC_SECONDS))
+        self._active_pods = active_pods
+        self._all_pods_known = all_pods_known
+        self._applied = ""
+
+    async def _sync(self) -> None:
+        """Apply the ruleset if it has changed or is not empty. Raises NotReady, Refused."""
+        if not self._all_pods_known():
+            return
+        ruleset = hostport_ruleset(self._active_pods())
+        if ruleset != self._applied or ruleset != NO_HOST_PORTS:
+            await apply_ruleset(ruleset)
+            self._applied = ruleset

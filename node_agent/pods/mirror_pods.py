@@ -71,7 +71,8 @@ def _holds(mirror: Pod, here: StaticPods, node: Node) -> bool:
 
 log = logging.getLogger(__name__)
 
-RESYNC_SECONDS = 60.0
+RESYNC_SECONDS = 10.0
+"""A namespace that did not exist may exist now, so that a mirror pod which was refused can be created."""
 PAUSE_SECONDS = 1.0
 """Between the end of a mirror and the next of its name: kubectl delete waits until it sees that the object is gone, and
 would not see it if another came at once."""

@@ -1,15 +1,21 @@
-"""Removes dead containers and detaches sandboxes that are gone."""
+"""Removes dead containers, and detaches sandboxes that no longer exist from the pod network."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+from node_agent.config import Settings
 from node_agent.docker.client import DockerClient
 from node_agent.network.plugin import PodNetwork
 from node_agent.runtime.container import SANDBOX_ID, RuntimeContainer, RuntimePod, group_containers
+from reconcile.loop import Loop, LoopTiming, containing_bugs
+
+log = logging.getLogger(__name__)
+
+GC_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +62,46 @@ def _is_old(one: RuntimeContainer, policy: ContainerPolicy, now: datetime) -> bo
     return one.ended_at is None or now - one.ended_at >= policy.least_age
 
 
-log = logging.getLogger(__name__)
+class ContainerGC:
+    """Removes dead containers of this node's pods in the background. `pods` are the UIDs of pods that have a worker."""
+
+    def __init__(self, settings: Settings, docker: DockerClient, network: PodNetwork, pods: Collection[str]) -> None:
+        self.loop = Loop("dead containers", containing_bugs("garbage", self.collect), LoopTiming(resync=GC_SECONDS))
+        self._docker = docker
+        self._network = network
+        self._pods = pods
+        self._policy = ContainerPolicy(
+            settings.maximum_dead_containers_per_container, timedelta(seconds=settings.minimum_container_ttl_seconds)
+        )
+
+    async def collect(self) -> None:
+        """Remove the dead containers that the policy does not keep. Raises DriverError."""
+        containers = await self._docker.all_containers()
+        for container in containers_to_remove(containers, self._policy, datetime.now(UTC), self._pods):
+            fields = {"container": container.name, "uid": container.uid, "id": container.id[:12]}
+            log.info("removing dead container", extra=fields)
+            if container.is_sandbox:
+                await self._network.detach(container.id)
+            await self._docker.remove(container.id)
 
 
-async def detach_lost(docker: DockerClient, network: PodNetwork) -> None:
-    """Detach what is attached on our behalf and whose sandbox Docker no longer has. Raises NotReady.
+class SandboxGC:
+    """Detaches sandboxes that Docker no longer has from the pod network, in the background (CNI: GC)."""
 
-    The network is asked first: a sandbox that it names has been made before, so Docker, asked afterwards, knows it
-    unless it is gone. In the other order a sandbox that is just being made would look like a lost one.
-    """
-    attached = await network.sandboxes()
-    if not attached:
-        return
-    for sandbox in sorted(attached - await docker.sandboxes()):
-        log.info("detaching what a sandbox left behind", extra={"sandbox": sandbox[:12]})
-        await network.detach(sandbox)
+    def __init__(self, docker: DockerClient, network: PodNetwork) -> None:
+        self.loop = Loop("lost sandboxes", self.collect, LoopTiming(resync=GC_SECONDS))
+        self._docker = docker
+        self._network = network
+
+    async def collect(self) -> None:
+        """Detach the sandboxes that this agent attached and that Docker no longer has. Raises NotReady.
+
+        The network is read before Docker: a sandbox that the network lists was created earlier, so Docker lists it
+        too unless it is gone. In the other order, a sandbox that is just being created would count as lost.
+        """
+        attached = await self._network.sandboxes()
+        if not attached:
+            return
+        for sandbox in sorted(attached - await self._docker.sandboxes()):
+            log.info("detaching lost sandbox", extra={"sandbox": sandbox[:12]})
+            await self._network.detach(sandbox)

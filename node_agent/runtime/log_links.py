@@ -6,6 +6,7 @@ leads to that.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,9 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from node_agent.config import Settings
+from node_agent.docker.client import DockerClient
 from node_agent.host import LOG_SUFFIX, pod_log_dir_name
 from node_agent.runtime.container import POD_NAME, POD_NAMESPACE, RuntimeContainer
-from reconcile.errors import NotReady
+from reconcile.errors import Gone, NotReady
+from reconcile.loop import Loop, LoopTiming, containing_bugs
+
+RESYNC_SECONDS = 60.0
+DEBOUNCE_SECONDS = 0.5
 
 MAX_NAME = 255
 
@@ -110,3 +117,37 @@ def _mapped(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise NotReady(f"{path}: {error.strerror or error}") from None
+
+
+class LogLinker:
+    """Links the logs of containers in the background. `loop` is woken when a container has changed."""
+
+    def __init__(self, settings: Settings, docker: DockerClient) -> None:
+        self.loop = Loop(
+            "logs",
+            containing_bugs("logs", self.update_links),
+            LoopTiming(resync=RESYNC_SECONDS, debounce=DEBOUNCE_SECONDS),
+        )
+        self._docker = docker
+        self._dirs = LogDirs(Path(settings.pod_logs_dir), Path(settings.container_logs_dir))
+
+    async def update_links(self) -> None:
+        """Create the links of new containers, and remove those of containers that are gone. Raises DriverError."""
+        containers = await self._docker.all_containers()
+        links = await asyncio.to_thread(existing_links, self._dirs)
+        for container in missing_links(self._dirs, containers, links):
+            await self._link(container.id)
+        for link in stale_links(self._dirs, containers, links):
+            await asyncio.to_thread(remove_dangling, self._dirs, link)
+
+    async def _link(self, container_id: str) -> None:
+        try:
+            container = await self._docker.inspect(container_id)
+        except Gone:
+            return
+        if container.log_path:
+            by_pod = pod_link(self._dirs, container)
+            # The link by container is created first, because it leads to the directories that the other one needs:
+            # remove_dangling() finds them through it after a crash.
+            await asyncio.to_thread(create_link, container_link(self._dirs, container), by_pod)
+            await asyncio.to_thread(create_link, by_pod, Path(container.log_path))

@@ -88,12 +88,12 @@ async def events(admin: Client, holds: Callable[[list[Event]], bool], namespace:
 
 async def test_repeats_become_one_event_whenever_they_come(admin: Client, node: Client) -> None:
     recorder = EventRecorder(node, "n1", Clock())
-    recorder.about_pod(POD, "BackOff", "waits", "main")
-    recorder.about_pod(POD, "BackOff", "waits", "main")
+    recorder.pod_event(POD, "BackOff", "waits", "main")
+    recorder.pod_event(POD, "BackOff", "waits", "main")
     async with running(recorder):
         (first,) = await events(admin, lambda found: [one.count for one in found] == [2])
-        recorder.about_pod(POD, "BackOff", "waits", "main")
-        recorder.about_pod(POD, "Started", "runs", "main")
+        recorder.pod_event(POD, "BackOff", "waits", "main")
+        recorder.pod_event(POD, "Started", "runs", "main")
         found = await events(admin, lambda found: [one.count for one in found] == [3, 1])
     assert found[0].metadata.uid == first.metadata.uid
     assert (first.type, first.source.host, first.involved_object.field_path) == (
@@ -106,10 +106,10 @@ async def test_repeats_become_one_event_whenever_they_come(admin: Client, node: 
 async def test_an_event_that_somebody_deleted_is_told_anew(admin: Client, node: Client) -> None:
     recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
-        recorder.about_pod(POD, "Killing", "stops", "main")
+        recorder.pod_event(POD, "Killing", "stops", "main")
         (first,) = await events(admin, lambda found: len(found) == 1)
         await admin.delete(Event, first.metadata.name, "red")
-        recorder.about_pod(POD, "Killing", "stops", "main")
+        recorder.pod_event(POD, "Killing", "stops", "main")
         (second,) = await events(admin, lambda found: len(found) == 1)
     assert (second.count, second.metadata.uid != first.metadata.uid) == (2, True)
 
@@ -122,7 +122,7 @@ async def test_events_wait_for_a_master_that_is_away_and_the_newest_come_through
     async with running(recorder):
         for number in range(MAX_PENDING + 5):
             pod = replace(POD, metadata=replace(POD.metadata, uid=f"u-{number}", name=f"p-{number}"))
-            recorder.about_pod(pod, "Started", "runs", "main")
+            recorder.pod_event(pod, "Started", "runs", "main")
         assert recorder.dropped == 5
         server.start()
         found = await events(admin, lambda found: len(found) == MAX_PENDING)
@@ -135,8 +135,8 @@ async def test_what_the_master_does_not_want_holds_nothing_up(admin: Client, nod
     recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
         lost = replace(POD, metadata=replace(POD.metadata, namespace="nowhere", uid="u-2"))
-        recorder.about_pod(lost, "Started", "runs", "main")
-        recorder.about_pod(POD, "Started", "runs", "main")
+        recorder.pod_event(lost, "Started", "runs", "main")
+        recorder.pod_event(POD, "Started", "runs", "main")
         await events(admin, lambda found: [one.reason for one in found] == ["Started"])
 
 
@@ -144,7 +144,7 @@ async def test_one_object_does_not_flood_the_master(admin: Client, node: Client)
     recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
         for number in range(100):
-            recorder.about_pod(POD, "Failed", f"for another reason {number}", "main")
+            recorder.pod_event(POD, "Failed", f"for another reason {number}", "main")
         found = await events(admin, lambda found: sum(one.count for one in found) == 25)
     assert len(found) == 11
     assert found[-1].message == "(combined from similar events): for another reason 24"

@@ -18,11 +18,13 @@ from api.client.bootstrap import node_kubeconfig
 from api.client.client import Client, NotFound
 from api.client.kubeconfig import Kubeconfig
 from api.core.node import NODE_LEASES, Lease, Node, Taint
-from api.meta.types import Condition, ObjectReference
+from api.meta.types import Condition
 from node_agent.eviction.thresholds import Pressure
+from node_agent.node.lease import LeaseController
 from node_agent.node.node_status import NodeHealth, NodeIdentity
-from node_agent.node.status_loop import NodeReporter
+from node_agent.node.registered_node import RegisteredNode
 from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.make import HOST_FACTS
 
 SECONDS = 20.0
@@ -35,14 +37,16 @@ class World:
     server: ApiServer
     admin: Client
     node: Client
-    told: list[tuple[str, str]] = field(default_factory=list)
+    state_dir: Path
+    recorder: FakeEventRecorder = field(default_factory=FakeEventRecorder)
 
-    def report(self, renew_seconds: float = 10.0) -> NodeReporter:
-        def tell(about: ObjectReference, reason: str, message: str) -> None:
-            assert (about.kind, about.uid) == ("Node", "n1")
-            self.told.append((reason, message))
+    def registered_node(self) -> RegisteredNode:
+        return RegisteredNode(self.node, SELF, self.state_dir, self.recorder)
 
-        return NodeReporter(self.node, SELF, renew_seconds, tell, lambda: None)
+    @property
+    def events(self) -> list[tuple[str, str]]:
+        assert {(about.kind, about.uid) for about in self.recorder.objects} <= {("Node", "n1")}
+        return [(reason, message) for reason, message, _ in self.recorder.events]
 
     async def shown(self) -> Node:
         return await self.admin.get(Node, "n1")
@@ -73,7 +77,7 @@ async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
         path = tmp_path / "node"
         path.write_text(await node_kubeconfig(admin, config, "n1"))
         async with Client(Kubeconfig.load(path)) as node:
-            yield World(server, admin, node)
+            yield World(server, admin, node, tmp_path)
 
 
 @asynccontextmanager
@@ -103,33 +107,33 @@ def ready(node: Node) -> str:
 
 
 async def test_a_host_registers_and_writes_only_what_has_changed(world: World) -> None:
-    report = world.report()
-    async with running(report.mirror.run()):
-        await report.write(HOST_FACTS, NodeHealth("starting"), now())
+    node_object = world.registered_node()
+    async with running(node_object.informer.run()):
+        await node_object.update(HOST_FACTS, NodeHealth("starting"), now())
         first = await world.shown()
         assert (ready(first), first.spec.taints[:1]) == ("False", SELF.taints)
-        await report.write(HOST_FACTS, NodeHealth(""), now())
+        await node_object.update(HOST_FACTS, NodeHealth(""), now())
         await until(world.is_well)
         second = await world.shown()
         assert ready(second) == "True"
-        await report.write(HOST_FACTS, NodeHealth(""), now())
+        await node_object.update(HOST_FACTS, NodeHealth(""), now())
         assert await world.shown() == second
-        await report.write(HOST_FACTS, NodeHealth("", Pressure(disk=True)), now())
+        await node_object.update(HOST_FACTS, NodeHealth("", Pressure(disk=True)), now())
         assert await world.shown() != second
     begun = ["Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
-    assert [reason for reason, _ in world.told] == [*begun, "NodeReady", "NodeHasDiskPressure"]
+    assert [reason for reason, _ in world.events] == [*begun, "NodeReady", "NodeHasDiskPressure"]
 
 
 async def test_what_others_say_of_the_node_stays_and_what_is_ours_is_put_right(world: World) -> None:
-    report = world.report()
-    async with running(report.mirror.run()):
-        await report.write(HOST_FACTS, NodeHealth(""), now())
+    node_object = world.registered_node()
+    async with running(node_object.informer.run()):
+        await node_object.update(HOST_FACTS, NodeHealth(""), now())
         node = await world.shown()
         others = replace(node.status, conditions=(THEIRS,), addresses=())
         await world.admin.update_status(replace(node, status=others))
 
         async def mended() -> bool:
-            await report.write(HOST_FACTS, NodeHealth(""), now())
+            await node_object.update(HOST_FACTS, NodeHealth(""), now())
             found = await world.shown()
             return {row.type for row in found.status.conditions} >= {"Ready", THEIRS.type} and bool(
                 found.status.addresses
@@ -140,27 +144,27 @@ async def test_what_others_say_of_the_node_stays_and_what_is_ours_is_put_right(w
 
 
 async def test_an_agent_that_starts_again_finds_its_node_and_tells_of_a_reboot(world: World) -> None:
-    await world.report().write(HOST_FACTS, NodeHealth(""), now())
+    await world.registered_node().update(HOST_FACTS, NodeHealth(""), now())
     before = await world.shown()
     await world.admin.patch(Node, "n1", "", {"metadata": {"labels": {"kubernetes.io/arch": "vax", "disk": "ssd"}}})
-    await world.report().write(changed(HOST_FACTS, boot_id="b2"), NodeHealth(""), now())
+    await world.registered_node().update(changed(HOST_FACTS, boot_id="b2"), NodeHealth(""), now())
     after = await world.shown()
     assert after.metadata.uid == before.metadata.uid
     assert (after.metadata.labels["kubernetes.io/arch"], after.metadata.labels["disk"]) == ("amd64", "ssd")
     assert after.status.node_info is not None
     assert after.status.node_info.boot_id == "b2"
-    assert ("Rebooted", "Node n1 has been rebooted, boot id: b2") in world.told
+    assert ("Rebooted", "Node n1 has been rebooted, boot id: b2") in world.events
 
 
 async def test_a_node_that_was_deleted_registers_again(world: World) -> None:
-    report = world.report()
-    async with running(report.mirror.run()):
-        await report.write(HOST_FACTS, NodeHealth(""), now())
+    node_object = world.registered_node()
+    async with running(node_object.informer.run()):
+        await node_object.update(HOST_FACTS, NodeHealth(""), now())
         first = (await world.shown()).metadata.uid
-        await until(lambda: _holds(bool(report.mirror.items)))
+        await until(lambda: _holds(bool(node_object.informer.items)))
         await world.admin.delete(Node, "n1")
-        await until(lambda: _holds(not report.mirror.items))
-        await report.write(HOST_FACTS, NodeHealth(""), now())
+        await until(lambda: _holds(not node_object.informer.items))
+        await node_object.update(HOST_FACTS, NodeHealth(""), now())
         assert (await world.shown()).metadata.uid != first
 
 
@@ -169,10 +173,11 @@ async def _holds(value: bool) -> bool:
 
 
 async def test_a_node_lives_as_long_as_it_renews_its_lease(world: World) -> None:
-    report = world.report(renew_seconds=0.2)
-    async with running(report.mirror.run()):
-        async with running(report.heart.run()):
-            await report.write(HOST_FACTS, NodeHealth(""), now())
+    node_object = world.registered_node()
+    lease_controller = LeaseController(world.node, SELF, node_object, 0.2)
+    async with running(node_object.informer.run()):
+        async with running(lease_controller.loop.run()):
+            await node_object.update(HOST_FACTS, NodeHealth(""), now())
             uid = (await world.shown()).metadata.uid
 
             async def renewed_often() -> bool:
@@ -186,7 +191,7 @@ async def test_a_node_lives_as_long_as_it_renews_its_lease(world: World) -> None
             assert found is not None
             assert [owner.uid for owner in found.metadata.owner_references] == [uid]
         await until(lambda: _is("Unknown", world))
-        await report.write(HOST_FACTS, NodeHealth(""), now())
+        await node_object.update(HOST_FACTS, NodeHealth(""), now())
         await until(lambda: _is("True", world))
     await world.admin.delete(Node, "n1")
 

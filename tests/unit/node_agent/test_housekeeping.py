@@ -12,15 +12,17 @@ import pytest
 from node_agent.config import Settings
 from node_agent.host import HostInfo
 from node_agent.images import gc
-from node_agent.images.gc import Housekeeping
+from node_agent.images.gc import ImageGC
 from node_agent.network.sdn import SdnNetwork
-from node_agent.runtime.log_links import LogDirs, container_link
+from node_agent.runtime.container_gc import ContainerGC
+from node_agent.runtime.log_links import LogDirs, LogLinker, container_link
 from node_agent.runtime.security import SecurityOptions
 from node_agent.runtime.spec import container_config, sandbox_config
 from reconcile.config_file import InvalidConfig, merge
 from reconcile.errors import NotReady
 from tests.testbed.docker.fake import AgentKilled, FakeDocker
 from tests.testbed.fault_injection import INJECTOR
+from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.make import UID, pod
 from tests.unit.node_agent.test_pod_worker import Switch
 
@@ -35,11 +37,11 @@ class Place:
         self.root, self.network = root, network
         self.docker = FakeDocker("pause", "toolbox", "unused:1")
         self.pods = {UID}
-        self.told: list[tuple[str, str]] = []
+        self.events = FakeEventRecorder()
 
-    def agent(self, high: int = 100, low: int = 100, most_age: float = 0) -> Housekeeping:
-        """As after a start; the disk counts as too full from `high` percent on."""
-        settings = Settings(
+    def settings(self, high: int = 100, low: int = 100, most_age: float = 0) -> Settings:
+        """The disk counts as too full from `high` percent on."""
+        return Settings(
             node_name="node-1",
             node_ip="10.245.2.3",
             state_dir=str(self.root),
@@ -51,10 +53,21 @@ class Place:
             image_minimum_gc_age_seconds=0,
             image_maximum_gc_age_seconds=most_age,
         )
-        return Housekeeping(settings, self.docker, self.network, lambda: frozenset(self.pods), self.tell)
 
-    def tell(self, reason: str, message: str) -> None:
-        self.told.append((reason, message))
+    def image_gc(self, high: int = 100, low: int = 100, most_age: float = 0) -> ImageGC:
+        """As after a start."""
+        return ImageGC(self.settings(high, low, most_age), self.docker, self.events)
+
+    def container_gc(self) -> ContainerGC:
+        """As after a start."""
+        return ContainerGC(self.settings(), self.docker, self.network, self.pods)
+
+    def log_linker(self) -> LogLinker:
+        """As after a start."""
+        return LogLinker(self.settings(), self.docker)
+
+    def event_reasons(self) -> list[str]:
+        return [reason for reason, _, _ in self.events.events]
 
     async def run(self, restarts: int = 0) -> str:
         """Start a container, in a sandbox of its own if there is none."""
@@ -83,30 +96,29 @@ async def test_dead_containers_go_but_the_newest(place: Place) -> None:
     for restarts in range(3):
         place.docker.end(await place.run(restarts), 1)
     running = await place.run(3)
-    await place.agent().remove_containers()
+    await place.container_gc().collect()
     assert [one.restarts for one in place.docker.find("main")] == [2, 3]
     place.pods.clear()
     place.docker.end(running, 1)
-    await place.agent().remove_containers()
+    await place.container_gc().collect()
     assert len(place.docker.find("main")) == 2, "of a pod without a worker nothing goes here"
 
 
 async def test_images_go_only_when_the_disk_is_too_full_and_never_those_that_are_needed(place: Place) -> None:
     identity = await place.run()
-    await place.agent(high=100).remove_images()
+    await place.image_gc(high=100).collect()
     assert place.docker.images == {"pause", "toolbox", "unused:1"}
     place.docker.end(identity, 0)
-    await place.agent(high=0, low=0).remove_images()
+    await place.image_gc(high=0, low=0).collect()
     assert place.docker.images == {"pause", "toolbox"}, "a dead container needs its image too"
     for one in [*place.docker.find("main"), *place.docker.find("POD")]:
         await place.docker.remove(one.id)
-    await place.agent(high=0, low=0).remove_images()
+    await place.image_gc(high=0, low=0).collect()
     assert place.docker.images == {"pause"}
 
 
 async def test_no_more_images_go_than_are_needed(place: Place) -> None:
-    seen = place.agent(high=0, low=0)
-    await seen.remove_images()
+    await place.image_gc(high=0, low=0).collect()
     assert place.docker.images == {"pause"}
     place.docker.images |= {"toolbox", "unused:1"}
     full = Settings(
@@ -117,52 +129,52 @@ async def test_no_more_images_go_than_are_needed(place: Place) -> None:
         image_gc_high_threshold_percent=0,
         image_gc_low_threshold_percent=0,
     )
-    young = Housekeeping(full, place.docker, place.network, frozenset, place.tell)
-    await young.remove_images()
+    await ImageGC(full, place.docker, place.events).collect()
     assert place.docker.images == {"pause", "toolbox", "unused:1"}, "they have just come"
 
 
 async def test_images_that_nobody_has_used_for_too_long_go_however_much_room_there_is(place: Place) -> None:
     await place.run()
-    await place.agent(most_age=3600).remove_images()
+    await place.image_gc(most_age=3600).collect()
     assert place.docker.images == {"pause", "toolbox", "unused:1"}
-    await place.agent(most_age=1e-6).remove_images()
+    await place.image_gc(most_age=1e-6).collect()
     assert place.docker.images == {"pause", "toolbox"}
-    assert not place.told
+    assert not place.events.events
 
 
 async def test_a_disk_that_stays_too_full_is_told(place: Place) -> None:
-    agent = place.agent(high=0, low=0)
-    await agent.remove_images()
-    [(reason, words)] = place.told
+    image_gc = place.image_gc(high=0, low=0)
+    await image_gc.collect()
+    [(reason, words, _)] = place.events.events
     assert reason == "FreeDiskSpaceFailed"
     assert words.startswith("Failed to garbage collect required amount of images. Attempted to free ")
-    await agent.remove_images()
-    assert [reason for reason, _ in place.told] == ["FreeDiskSpaceFailed", "FreeDiskSpaceFailed", "ImageGCFailed"]
+    await image_gc.collect()
+    assert place.event_reasons() == ["FreeDiskSpaceFailed", "FreeDiskSpaceFailed", "ImageGCFailed"]
     place.docker.trouble = NotReady("Docker is away")
     with pytest.raises(NotReady):
-        await agent.remove_images()
-    assert place.told[-1][0] == "ImageGCFailed"
+        await image_gc.collect()
+    assert place.event_reasons()[-1] == "ImageGCFailed"
 
 
 async def test_under_pressure_everything_goes_that_no_pod_needs(place: Place) -> None:
     for restarts in range(2):
         place.docker.end(await place.run(restarts), 1)
-    await place.agent().reclaim()
+    await place.container_gc().collect()
+    await place.image_gc().remove_unused_images()
     assert [one.restarts for one in place.docker.find("main")] == [1]
     assert place.docker.images == {"pause", "toolbox"}
 
 
 async def test_the_last_use_outlives_the_agent(place: Place) -> None:
     identity = await place.run()
-    await place.agent().remove_images()
+    await place.image_gc().collect()
     await place.docker.remove(identity)
-    await place.agent().remove_images()
+    await place.image_gc().collect()
     record = gc.read_image_uses(place.root / "images.json")
     assert record[await place.docker.image_id("toolbox")].used is not None
     assert record[await place.docker.image_id("unused:1")].used is None
     (place.root / "images.json").write_text("{")
-    await place.agent().remove_images()
+    await place.image_gc().collect()
     assert gc.read_image_uses(place.root / "images.json")
 
 
@@ -173,7 +185,7 @@ async def test_logs_are_linked_by_pod_and_by_container_and_unlinked_with_them(pl
     first = await place.run()
     by_pod, by_container = f"pods/red_web_{UID}/main/0.log", f"containers/web_red_main-{first}.log"
     for _ in range(2):
-        await place.agent().link_logs()
+        await place.log_linker().update_links()
         assert place.links() == {
             by_pod: f"/var/lib/docker/containers/{first}/{first}-json.log",
             by_container: str(place.root / by_pod),
@@ -181,11 +193,11 @@ async def test_logs_are_linked_by_pod_and_by_container_and_unlinked_with_them(pl
         }
     await place.docker.remove(first)
     second = await place.run()
-    await place.agent().link_logs()
+    await place.log_linker().update_links()
     assert place.links()[by_pod].endswith(f"{second}-json.log")
     assert by_container not in place.links()
     await place.docker.remove(second)
-    await place.agent().link_logs()
+    await place.log_linker().update_links()
     assert list(place.links()) == ["containers/other.log"], "what leads somewhere is not ours"
     assert not list((place.root / "pods").iterdir())
 
@@ -195,13 +207,13 @@ async def test_logs_that_were_half_linked_or_unlinked_when_the_agent_was_killed_
         """Killed after so many steps; without its containers it ends as if it never had been. How many steps it was."""
         identity = await place.run()
         with contextlib.suppress(AgentKilled), INJECTOR.after(steps):
-            await place.agent().link_logs()
+            await place.log_linker().update_links()
             if not gone_meanwhile:
                 await place.docker.remove(identity)
-                await place.agent().link_logs()
+                await place.log_linker().update_links()
         acts = INJECTOR.acts
         await place.docker.remove(identity)
-        await place.agent().link_logs()
+        await place.log_linker().update_links()
         left = [path for name in ("pods", "containers") for path in (place.root / name).glob("*")]
         assert not left, f"killed after {steps} of {acts}"
         return acts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from api.network.attach import NODE_AGENT, AttachRequest
-from node_agent.runtime.container_gc import detach_lost
+from node_agent.runtime.container_gc import SandboxGC
 from node_agent.runtime.spec import sandbox_config
 from reconcile.errors import NotReady
 from tests.unit.node_agent.make import pod
@@ -25,7 +25,7 @@ async def test_only_what_docker_no_longer_has_is_detached(tmp_path: Path) -> Non
     async with world(tmp_path / "w") as here:
         lost, stays = await attached_sandbox(here, 0), await attached_sandbox(here, 1)
         await here.docker.remove(lost)
-        await detach_lost(here.docker, here.network)
+        await SandboxGC(here.docker, here.network).collect()
         assert here.switch.attached == {stays}
 
 
@@ -41,7 +41,7 @@ async def test_a_sandbox_that_is_made_meanwhile_stays(tmp_path: Path) -> None:
             here.switch.attached.add(identity)
 
         here.switch.while_listing = make_another
-        await detach_lost(here.docker, here.network)
+        await SandboxGC(here.docker, here.network).collect()
         assert here.switch.attached == set(made)
 
 
@@ -50,5 +50,5 @@ async def test_while_docker_is_away_nothing_is_detached(tmp_path: Path) -> None:
         identity = await attached_sandbox(here, 0)
         here.docker.trouble = NotReady("Docker does not answer")
         with pytest.raises(NotReady):
-            await detach_lost(here.docker, here.network)
+            await SandboxGC(here.docker, here.network).collect()
         assert here.switch.attached == {identity}

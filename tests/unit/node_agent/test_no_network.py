@@ -10,7 +10,7 @@ from api.core.pod import Pod
 from node_agent.host import etc_hosts_path
 from node_agent.network.dns import hosts_file_content
 from node_agent.network.plugin import NoNetwork
-from node_agent.runtime.container_gc import detach_lost
+from node_agent.runtime.container_gc import SandboxGC
 from tests.unit.node_agent.make import UID, pod
 from tests.unit.node_agent.test_pod_worker import World, world
 
@@ -31,7 +31,7 @@ async def test_a_pod_that_needs_no_address_is_ready_without_one(tmp_path: Path) 
         await here.live(pod(), lambda: ready(here))
         assert (here.status.pod_ip, here.status.pod_ips, here.status.reason) == ("", (), "")
         assert "\tweb" not in hosts_of(here)
-        await detach_lost(here.docker, here.network)
+        await SandboxGC(here.docker, here.network).collect()
         assert here.docker.running("main") is not None
 
 

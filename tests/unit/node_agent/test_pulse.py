@@ -30,10 +30,10 @@ async def test_a_question_that_hangs_is_asked_once() -> None:
     pulse = RuntimeHealthCheck(docker, 0.01)
     for _ in range(3):
         with pytest.raises(NotReady, match="Docker has not answered for 0 s"):
-            await pulse.take()
+            await pulse.check()
     assert docker.questions == 1
     docker.goes_on.set()
-    assert (await RuntimeHealthCheck(docker).take())[0] == "20.10.24"
+    assert (await RuntimeHealthCheck(docker).check())[0] == "20.10.24"
 
 
 async def test_what_docker_says_is_passed_on_and_asked_anew_each_time() -> None:
@@ -42,9 +42,9 @@ async def test_what_docker_says_is_passed_on_and_asked_anew_each_time() -> None:
     pulse = RuntimeHealthCheck(docker)
     docker.trouble = NotReady("Docker does not answer: Connection refused")
     with pytest.raises(NotReady, match="refused"):
-        await pulse.take()
+        await pulse.check()
     docker.trouble = None
-    assert (await pulse.take())[0] == "20.10.24"
+    assert (await pulse.check())[0] == "20.10.24"
     docker.images.add("toolbox:2")
-    assert [one.names for one in (await pulse.take())[1]] == [("toolbox:2",)]
+    assert [one.names for one in (await pulse.check())[1]] == [("toolbox:2",)]
     assert docker.questions == 3
