@@ -1,6 +1,7 @@
 """Resources that are listed empty and cannot be created, because a stored object would have no effect. Pure.
 
-Empty lists let components of Kubernetes synchronize their watches at startup. See docs/adr/0015-kept-kinds.md.
+Empty lists let components of Kubernetes synchronize their watches at startup.
+See docs/adr/0015-kinds-without-a-controller.md.
 """
 
 from __future__ import annotations
