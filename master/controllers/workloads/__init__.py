@@ -1,1 +1,1 @@
-"""Pods that are made from templates, and how they are replaced."""
+"""Controllers of workloads: pods by template, rollouts, jobs, and disruption budgets."""

@@ -24,77 +24,83 @@ from master.resources.metadata import controller_of, controller_reference, forma
 
 CONTROLLER = "cronjob-controller"
 MANUAL_ANNOTATION = "cronjob.kubernetes.io/instantiate"
-"""Annotation of a job that somebody made by hand (`kubectl create job --from`)."""
+"""Annotation of a job that a user created (`kubectl create job --from`)."""
 
 SCHEDULED_ANNOTATION = "batch.kubernetes.io/cronjob-scheduled-timestamp"
-"""Annotation of a job with the time for which it was made."""
+"""Annotation of a job with its scheduled time."""
 
 
 def reconcile(cron_jobs: Iterable[CronJob], jobs: Iterable[Job], now: datetime.datetime) -> Iterator[WriteAction]:
-    """Everything that is to be written for these cron jobs."""
-    owned: dict[str, list[Job]] = defaultdict(list)
+    """Yield the writes for these cron jobs."""
+    jobs_by_owner: dict[str, list[Job]] = defaultdict(list)
     names: set[tuple[str, str]] = set()
     for job in jobs:
         names.add((job.metadata.namespace, job.metadata.name))
         owner = controller_of(job.metadata)
         if owner is not None:
-            owned[owner.uid].append(job)
-    for one in cron_jobs:
-        if one.metadata.deletion_timestamp is None:
-            yield from _sync(one, owned[one.metadata.uid], names, now)
+            jobs_by_owner[owner.uid].append(job)
+    for cron_job in cron_jobs:
+        if cron_job.metadata.deletion_timestamp is None:
+            yield from _sync(cron_job, jobs_by_owner[cron_job.metadata.uid], names, now)
 
 
 def _sync(
     owner: CronJob, jobs: list[Job], names: set[tuple[str, str]], now: datetime.datetime
 ) -> Iterator[WriteAction]:
-    due = _due(owner, now)
-    begun = due is not None and (owner.metadata.namespace, _name(owner, due)) in names
+    scheduled_time = _due_time(owner, now)
+    is_created = scheduled_time is not None and (owner.metadata.namespace, _job_name(owner, scheduled_time)) in names
     active = [job for job in jobs if not is_job_finished(job) and MANUAL_ANNOTATION not in job.metadata.annotations]
-    waits = owner.spec.concurrency_policy == FORBID_CONCURRENT and active
-    there = {job.metadata.uid for job in jobs}
-    yield from (_missing_job_event(owner, row, now) for row in owner.status.active if row.uid not in there)
-    if due is not None and not begun and not waits:
+    must_wait = owner.spec.concurrency_policy == FORBID_CONCURRENT and active
+    job_uids = {job.metadata.uid for job in jobs}
+    yield from (
+        _missing_job_event(owner, job_reference, now)
+        for job_reference in owner.status.active
+        if job_reference.uid not in job_uids
+    )
+    if scheduled_time is not None and not is_created and not must_wait:
         if owner.spec.concurrency_policy == REPLACE_CONCURRENT:
             for job in (job for job in active if not job.metadata.deletion_timestamp):
                 yield from _delete_job(owner, job, now)
             active = []
-        yield Create(_new_job(owner, due), CONTROLLER)
+        yield Create(_new_job(owner, scheduled_time), CONTROLLER)
     for job in _prune_history(owner, jobs):
         yield from _delete_job(owner, job, now)
     successes = (job.status.completion_time for job in jobs if has_condition(job, COMPLETE))
-    known = [time for time in (*successes, owner.status.last_successful_time) if time]
+    success_times = [time for time in (*successes, owner.status.last_successful_time) if time]
     status = CronJobStatus(
         active=tuple(map(_job_reference, sorted(active, key=lambda job: job.metadata.name))),
-        last_schedule_time=format_time(due) if due is not None and begun else owner.status.last_schedule_time,
-        last_successful_time=max(known, default=None),
+        last_schedule_time=format_time(scheduled_time)
+        if scheduled_time is not None and is_created
+        else owner.status.last_schedule_time,
+        last_successful_time=max(success_times, default=None),
     )
     if status != owner.status:
         yield Update(replace(owner, status=status), owner)
 
 
-def _due(owner: CronJob, now: datetime.datetime) -> datetime.datetime | None:
-    """The last time that has come and is yet to be answered by a job; None if there is none."""
+def _due_time(owner: CronJob, now: datetime.datetime) -> datetime.datetime | None:
+    """Return the last scheduled time without a job; None if there is none."""
     spec = owner.spec
     since = parse_time(owner.status.last_schedule_time) or parse_time(owner.metadata.creation_timestamp)
-    found = None if spec.suspend else schedules.latest_time(spec.schedule, spec.time_zone, now)
-    if found is None or since is None or found <= since:
+    latest = None if spec.suspend else schedules.latest_time(spec.schedule, spec.time_zone, now)
+    if latest is None or since is None or latest <= since:
         return None
     limit = spec.starting_deadline_seconds
-    return None if limit is not None and (now - found).total_seconds() > limit else found
+    return None if limit is not None and (now - latest).total_seconds() > limit else latest
 
 
-def _name(owner: CronJob, due: datetime.datetime) -> str:
-    return f"{owner.metadata.name}-{int(due.timestamp()) // 60}"
+def _job_name(owner: CronJob, scheduled_time: datetime.datetime) -> str:
+    return f"{owner.metadata.name}-{int(scheduled_time.timestamp()) // 60}"
 
 
-def _new_job(owner: CronJob, due: datetime.datetime) -> Job:
+def _new_job(owner: CronJob, scheduled_time: datetime.datetime) -> Job:
     template = owner.spec.job_template
     return Job(
         metadata=ObjectMeta(
-            name=_name(owner, due),
+            name=_job_name(owner, scheduled_time),
             namespace=owner.metadata.namespace,
             labels=template.metadata.labels,
-            annotations={**template.metadata.annotations, SCHEDULED_ANNOTATION: due.isoformat()},
+            annotations={**template.metadata.annotations, SCHEDULED_ANNOTATION: scheduled_time.isoformat()},
             owner_references=(controller_reference(owner),),
         ),
         spec=template.spec,
@@ -102,14 +108,14 @@ def _new_job(owner: CronJob, due: datetime.datetime) -> Job:
 
 
 def _job_reference(job: Job) -> ObjectReference:
-    """Without its revision, which changes all the time."""
+    """Return a reference without resourceVersion, which changes often."""
     return replace(reference(job), resource_version="")
 
 
-def _missing_job_event(owner: CronJob, row: ObjectReference, now: datetime.datetime) -> Create:
-    """Somebody else has deleted a job before it had finished."""
-    words = f"Active job went missing: {row.name}"
-    return events.event_about(reference(owner), NORMAL, "MissingJob", words, CONTROLLER, now)
+def _missing_job_event(owner: CronJob, job_reference: ObjectReference, now: datetime.datetime) -> Create:
+    """Return the event that an active job was deleted by others."""
+    message = f"Active job went missing: {job_reference.name}"
+    return events.event_about(reference(owner), NORMAL, "MissingJob", message, CONTROLLER, now)
 
 
 def _delete_job(owner: CronJob, job: Job, now: datetime.datetime) -> Iterator[WriteAction]:
@@ -118,18 +124,18 @@ def _delete_job(owner: CronJob, job: Job, now: datetime.datetime) -> Iterator[Wr
 
 
 def _prune_history(owner: CronJob, jobs: Iterable[Job]) -> Iterator[Job]:
-    """Of the jobs that have finished, well or not, all but the newest."""
+    """Yield finished jobs beyond the history limits, complete and failed ones."""
     finished = [job for job in jobs if is_job_finished(job) and not job.metadata.deletion_timestamp]
-    for well, limit in (
+    for is_complete, limit in (
         (True, owner.spec.successful_jobs_history_limit),
         (False, owner.spec.failed_jobs_history_limit),
     ):
-        kind = [job for job in finished if has_condition(job, COMPLETE) is well]
-        kind.sort(key=lambda job: (job.status.start_time or "", job.metadata.name))
-        yield from kind[: max(0, len(kind) - (limit or 0))]
+        selected = [job for job in finished if has_condition(job, COMPLETE) is is_complete]
+        selected.sort(key=lambda job: (job.status.start_time or "", job.metadata.name))
+        yield from selected[: max(0, len(selected) - (limit or 0))]
 
 
 def sync_cron_jobs(lister: Lister) -> Iterable[Action]:
     """Reconcile all CronJobs."""
-    found = lister.list("CronJob")
-    return reconcile(found, lister.list("Job"), lister.now) if found else ()
+    cron_jobs = lister.list("CronJob")
+    return reconcile(cron_jobs, lister.list("Job"), lister.now) if cron_jobs else ()

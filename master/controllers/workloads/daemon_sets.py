@@ -60,91 +60,93 @@ TOLERATED_TAINTS = (
     (PRESSURE_TAINTS["PIDPressure"], NO_SCHEDULE),
     (UNSCHEDULABLE, NO_SCHEDULE),
 )
-"""(key, effect) of the taints that every pod of a daemon set tolerates."""
+"""(key, effect) of the taints that every pod of a DaemonSet tolerates."""
 
 
 def reconcile(
-    sets: Iterable[DaemonSet],
+    daemon_sets: Iterable[DaemonSet],
     nodes: Iterable[Node],
     pods: Iterable[Pod],
-    kept: Sequence[ControllerRevision],
+    stored_revisions: Sequence[ControllerRevision],
     now: datetime.datetime,
 ) -> Iterator[WriteAction]:
-    """Everything that is to be written for these daemon sets."""
-    kin, places = OwnerIndex(pods), tuple(nodes)
-    for one in sets:
-        found = claim_pods(one, selector(one.spec.selector or LabelSelector()), kin.near(one))
-        yield from found.handed
-        if not found.handed:
-            yield from _sync(one, places, found.mine, kept, now)
+    """Yield the writes for these DaemonSets."""
+    index, all_nodes = OwnerIndex(pods), tuple(nodes)
+    for daemon_set in daemon_sets:
+        claimed = claim_pods(
+            daemon_set, selector(daemon_set.spec.selector or LabelSelector()), index.candidates(daemon_set)
+        )
+        yield from claimed.ownership_changes
+        if not claimed.ownership_changes:
+            yield from _sync(daemon_set, all_nodes, claimed.owned, stored_revisions, now)
 
 
 def _sync(
     owner: DaemonSet,
     nodes: Sequence[Node],
     pods: tuple[Pod, ...],
-    kept: Sequence[ControllerRevision],
+    stored_revisions: Sequence[ControllerRevision],
     now: datetime.datetime,
 ) -> Iterator[WriteAction]:
-    used = {f"{owner.metadata.name}-{pod.metadata.labels.get(HASH_LABEL, '')}" for pod in pods}
-    history = revisions.revision_history(owner, kept, used)
-    stand = _DaemonSetState(owner, nodes, pods, "" if history.current is None else hash_of(history.current), now)
+    used_revisions = {f"{owner.metadata.name}-{pod.metadata.labels.get(HASH_LABEL, '')}" for pod in pods}
+    history = revisions.revision_history(owner, stored_revisions, used_revisions)
+    state = _DaemonSetState(owner, nodes, pods, "" if history.current is None else hash_of(history.current), now)
     if owner.metadata.deletion_timestamp is None:
-        yield from history.writes
+        yield from history.actions
         if history.current is not None:
-            yield from stand.mended() or stand.rolled()
-    status = replace(stand.status, collision_count=history.collisions)
+            yield from state.repair() or state.roll()
+    status = replace(state.status, collision_count=history.collisions)
     if status != owner.status:
         yield Update(replace(owner, status=status), owner)
 
 
-# --- which node -------------------------------------------------------------------------------------------------------
+# --- nodes ------------------------------------------------------------------------------------------------------------
 
 
 def pod_spec(spec: PodSpec, node: str) -> PodSpec:
-    """For a pod that is to be on this node: the scheduler puts it there, though the node may be unwell."""
-    bearing = [Toleration(key=key, operator="Exists", effect=effect) for key, effect in TOLERATED_TAINTS]
+    """Return the spec of a pod for this node, with its node affinity and the tolerations of DaemonSets."""
+    own_tolerations = [Toleration(key=key, operator="Exists", effect=effect) for key, effect in TOLERATED_TAINTS]
     if spec.host_network:
         key = PRESSURE_TAINTS["NetworkUnavailable"]
-        bearing.append(Toleration(key=key, operator="Exists", effect=NO_SCHEDULE))
-    row = NodeSelectorRequirement(key=NAME_FIELD, operator="In", values=(node,))
-    required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(row,)),))
+        own_tolerations.append(Toleration(key=key, operator="Exists", effect=NO_SCHEDULE))
+    requirement = NodeSelectorRequirement(key=NAME_FIELD, operator="In", values=(node,))
+    required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(requirement,)),))
     affinity = spec.affinity or Affinity()
-    to_nodes = replace(
+    node_affinity = replace(
         affinity.node_affinity or NodeAffinity(), required_during_scheduling_ignored_during_execution=required
     )
-    tolerations = (*spec.tolerations, *(one for one in bearing if one not in spec.tolerations))
-    return replace(spec, affinity=replace(affinity, node_affinity=to_nodes), tolerations=tolerations)
+    all_tolerations = (*spec.tolerations, *(added for added in own_tolerations if added not in spec.tolerations))
+    return replace(spec, affinity=replace(affinity, node_affinity=node_affinity), tolerations=all_tolerations)
 
 
 def node_of(pod: Pod) -> str:
-    """The node that a pod is on, or is meant for."""
+    """Return the node of a pod, or the node that its affinity names."""
     if pod.spec.node_name or pod.spec.affinity is None or pod.spec.affinity.node_affinity is None:
         return pod.spec.node_name
     required = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     for term in required.node_selector_terms if required is not None else ():
-        for row in term.match_fields:
-            if (row.key, row.operator, len(row.values)) == (NAME_FIELD, "In", 1):
-                return row.values[0]
+        for field in term.match_fields:
+            if (field.key, field.operator, len(field.values)) == (NAME_FIELD, "In", 1):
+                return field.values[0]
     return ""
 
 
 def should_run(owner: DaemonSet, node: Node) -> tuple[bool, bool]:
-    """Whether a pod is to be made on a node, and whether one that is there may stay."""
-    wish, name = owner.spec.template.spec, node.metadata.name
-    if wish.node_name not in ("", name) or not placement.matches_node(wish, name, node.metadata.labels):
+    """Return whether a pod is to be created on a node, and whether an existing one may stay."""
+    spec, name = owner.spec.template.spec, node.metadata.name
+    if spec.node_name not in ("", name) or not placement.matches_node(spec, name, node.metadata.labels):
         return False, False
-    bearing, taints = pod_spec(wish, name), effective_taints(node)
-    stays = placement.find_untolerated_taint(bearing, taints, (NO_EXECUTE,)) is None
-    return stays and placement.find_untolerated_taint(bearing, taints, (NO_SCHEDULE,)) is None, stays
+    tolerant, taints = pod_spec(spec, name), effective_taints(node)
+    may_stay = placement.find_untolerated_taint(tolerant, taints, (NO_EXECUTE,)) is None
+    return may_stay and placement.find_untolerated_taint(tolerant, taints, (NO_SCHEDULE,)) is None, may_stay
 
 
-# --- the next step ----------------------------------------------------------------------------------------------------
+# --- state ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _DaemonSetState:
-    """A daemon set as it stands; `current` is the hash of its newest template."""
+    """A DaemonSet with its pods and nodes; `current` is the hash of its newest template."""
 
     owner: DaemonSet
     nodes: Sequence[Node]
@@ -154,44 +156,46 @@ class _DaemonSetState:
 
     @cached_property
     def by_node(self) -> Mapping[str, list[Pod]]:
-        """The pods of each node, the oldest first."""
-        found: dict[str, list[Pod]] = defaultdict(list)
-        for pod in sorted(self.pods, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
-            found[node_of(pod)].append(pod)
-        return found
+        """Return the pods of each node, the oldest first."""
+        pods_by_node: dict[str, list[Pod]] = defaultdict(list)
+        for pod in sorted(self.pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)):
+            pods_by_node[node_of(pod)].append(pod)
+        return pods_by_node
 
     @cached_property
-    def fitness(self) -> Mapping[str, tuple[bool, bool]]:
-        """What `suits` says of each node."""
+    def runs_on(self) -> Mapping[str, tuple[bool, bool]]:
+        """Return the result of `should_run` for each node."""
         return {node.metadata.name: should_run(self.owner, node) for node in self.nodes}
 
     @cached_property
-    def wanted(self) -> tuple[str, ...]:
-        """The nodes that are to have a pod."""
-        return tuple(name for name, (runs, _) in sorted(self.fitness.items()) if runs)
+    def desired_nodes(self) -> tuple[str, ...]:
+        """Return the names of the nodes that are to have a pod."""
+        return tuple(name for name, (runs, _) in sorted(self.runs_on.items()) if runs)
 
     def _is_new(self, pod: Pod) -> bool:
         return pod.metadata.labels.get(HASH_LABEL) == self.current
 
-    def _serves(self, pod: Pod) -> bool:
+    def _is_available(self, pod: Pod) -> bool:
         return is_available(pod, self.owner.spec.min_ready_seconds, self.now)
 
-    def _bounds(self) -> tuple[int, int]:
-        """On how many nodes the pod may be missing, and be there twice."""
-        rolling, of = self.owner.spec.update_strategy.rolling_update, len(self.wanted)
+    def _limits(self) -> tuple[int, int]:
+        """Return on how many nodes the pod may be missing, and on how many there may be two."""
+        rolling, node_count = self.owner.spec.update_strategy.rolling_update, len(self.desired_nodes)
         if self.owner.spec.update_strategy.type != ROLLING_UPDATE or rolling is None:
             return 0, 0
-        return int_or_percent(rolling.max_unavailable, of, up=True), int_or_percent(rolling.max_surge, of, up=True)
+        return int_or_percent(rolling.max_unavailable, node_count, up=True), int_or_percent(
+            rolling.max_surge, node_count, up=True
+        )
 
-    # --- what is missing or too many ----------------------------------------------------------------------------------
+    # --- repair -------------------------------------------------------------------------------------------------------
 
-    def mended(self) -> list[WriteAction]:
-        """Writes for nodes without a pod, with too many, or with one that has ended."""
-        ended = [pod for name, pods in self.by_node.items() for pod in self._needless(name, pods)]
-        bare = [name for name in self.wanted if name not in self.by_node]
-        return [*self._made(bare), *self._ended(ended)]
+    def repair(self) -> list[WriteAction]:
+        """Return writes for nodes without a pod, with too many, or with a terminated one."""
+        surplus = [pod for name, pods in self.by_node.items() for pod in self._surplus(name, pods)]
+        uncovered = [name for name in self.desired_nodes if name not in self.by_node]
+        return [*self._creates(uncovered), *self._deletes(surplus)]
 
-    def _made(self, names: Iterable[str]) -> list[WriteAction]:
+    def _creates(self, names: Iterable[str]) -> list[WriteAction]:
         template = self.owner.spec.template
         labels = {**template.metadata.labels, HASH_LABEL: self.current}
         return [
@@ -202,84 +206,90 @@ class _DaemonSetState:
             for name in list(names)[:MAX_PODS_PER_PASS]
         ]
 
-    def _ended(self, pods: Iterable[Pod]) -> list[WriteAction]:
-        found: list[WriteAction] = []
+    def _deletes(self, pods: Iterable[Pod]) -> list[WriteAction]:
+        actions: list[WriteAction] = []
         for pod in list(pods)[:MAX_PODS_PER_PASS]:
-            found += [Delete(pod), events.deleted(self.owner, pod, CONTROLLER, self.now)]
-        return found
+            actions += [Delete(pod), events.deleted(self.owner, pod, CONTROLLER, self.now)]
+        return actions
 
-    def _needless(self, name: str, pods: list[Pod]) -> Iterator[Pod]:
-        there = [pod for pod in pods if not pod.metadata.deletion_timestamp]
-        if name not in self.fitness:
-            # A pod that waits for a node that is gone; one that ran there is somebody else's to clear away.
-            yield from (pod for pod in there if not pod.spec.node_name)
+    def _surplus(self, name: str, pods: list[Pod]) -> Iterator[Pod]:
+        present = [pod for pod in pods if not pod.metadata.deletion_timestamp]
+        if name not in self.runs_on:
+            # A pod that waits for a missing node. Pods that ran there are deleted by pod garbage collection.
+            yield from (pod for pod in present if not pod.spec.node_name)
             return
-        if not self.fitness[name][1]:
-            yield from there
+        if not self.runs_on[name][1]:
+            yield from present
             return
-        yield from (pod for pod in there if pod.status.phase in FINAL_PHASES and should_replace(pod, self.now))
-        live = [pod for pod in there if pod.status.phase not in FINAL_PHASES]
-        yield from self._doubled(live)
+        yield from (pod for pod in present if pod.status.phase in FINAL_PHASES and should_replace(pod, self.now))
+        running = [pod for pod in present if pod.status.phase not in FINAL_PHASES]
+        yield from self._duplicates(running)
 
-    def _doubled(self, live: list[Pod]) -> Iterator[Pod]:
-        """All but the oldest; on the way with a surge one of each template, until the new one serves."""
-        if not self._bounds()[1]:
-            yield from live[1:]
+    def _duplicates(self, running: list[Pod]) -> Iterator[Pod]:
+        """Yield all pods of a node but the oldest. With a surge one of each template stays until the new one is
+        available.
+        """
+        if not self._limits()[1]:
+            yield from running[1:]
             return
-        new, old = ([pod for pod in live if self._is_new(pod) is is_new] for is_new in (True, False))
+        new, old = ([pod for pod in running if self._is_new(pod) is is_new] for is_new in (True, False))
         yield from (*new[1:], *old[1:])
-        if new and old and (self._serves(new[0]) or ready_since(old[0]) is None):
+        if new and old and (self._is_available(new[0]) or ready_since(old[0]) is None):
             yield old[0]
 
-    # --- from one template to the next --------------------------------------------------------------------------------
+    # --- rolling update -----------------------------------------------------------------------------------------------
 
-    def rolled(self) -> list[WriteAction]:
-        """The next step, as far as the bounds allow."""
+    def roll(self) -> list[WriteAction]:
+        """Return the next step of a rolling update, within its limits."""
         if self.owner.spec.update_strategy.type != ROLLING_UPDATE:
             return []
-        missing, surge = self._bounds()
-        pairs = {name: self._pair(self.by_node.get(name, ())) for name in self.wanted}
-        if surge:
-            twice = sum(new is not None and old is not None for new, old in pairs.values())
-            single = {name: old for name, (new, old) in pairs.items() if old is not None and new is None}
-            sick = [name for name, old in single.items() if not self._serves(old)]
-            well = [name for name in single if name not in sick]
-            return self._made([*sick, *well[: max(0, surge - twice)]])
-        serving = sum(any(pod is not None and self._serves(pod) for pod in pair) for pair in pairs.values())
-        olds = [old for _, old in pairs.values() if old is not None]
-        sick_pods = [pod for pod in olds if not self._serves(pod)]
-        spare = max(0, missing - (len(self.wanted) - serving))
-        return self._ended([*sick_pods, *[pod for pod in olds if self._serves(pod)][:spare]])
+        max_unavailable, max_surge = self._limits()
+        pairs = {name: self._new_and_old(self.by_node.get(name, ())) for name in self.desired_nodes}
+        if max_surge:
+            surged = sum(new is not None and old is not None for new, old in pairs.values())
+            old_only = {name: old for name, (new, old) in pairs.items() if old is not None and new is None}
+            unavailable = [name for name, old in old_only.items() if not self._is_available(old)]
+            available = [name for name in old_only if name not in unavailable]
+            return self._creates([*unavailable, *available[: max(0, max_surge - surged)]])
+        available_nodes = sum(
+            any(pod is not None and self._is_available(pod) for pod in pair) for pair in pairs.values()
+        )
+        old_pods = [old for _, old in pairs.values() if old is not None]
+        unavailable_pods = [pod for pod in old_pods if not self._is_available(pod)]
+        budget = max(0, max_unavailable - (len(self.desired_nodes) - available_nodes))
+        return self._deletes([*unavailable_pods, *[pod for pod in old_pods if self._is_available(pod)][:budget]])
 
-    def _pair(self, pods: Iterable[Pod]) -> tuple[Pod | None, Pod | None]:
-        """The pod of a node from the newest template, and the one from an older."""
-        live = [pod for pod in pods if not pod.metadata.deletion_timestamp and pod.status.phase not in FINAL_PHASES]
-        new = next(filter(self._is_new, live), None)
-        return new, next((pod for pod in live if not self._is_new(pod)), None)
+    def _new_and_old(self, pods: Iterable[Pod]) -> tuple[Pod | None, Pod | None]:
+        """Return the pod of a node with the newest template, and one with an older."""
+        running = [pod for pod in pods if not pod.metadata.deletion_timestamp and pod.status.phase not in FINAL_PHASES]
+        new = next(filter(self._is_new, running), None)
+        return new, next((pod for pod in running if not self._is_new(pod)), None)
 
-    # --- what it tells ------------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def status(self) -> DaemonSetStatus:
-        """The numbers, of the oldest pod of each node."""
-        first = {name: pods[0] for name, pods in self.by_node.items()}
-        there = [first[name] for name in self.wanted if name in first]
-        available = sum(map(self._serves, there))
+        """Return the status, counted over the oldest pod of each node."""
+        oldest = {name: pods[0] for name, pods in self.by_node.items()}
+        scheduled = [oldest[name] for name in self.desired_nodes if name in oldest]
+        available = sum(map(self._is_available, scheduled))
         return replace(
             self.owner.status,
-            desired_number_scheduled=len(self.wanted),
-            current_number_scheduled=len(there),
-            number_misscheduled=sum(name in self.fitness and name not in self.wanted for name in first),
-            number_ready=sum(ready_since(pod) is not None for pod in there),
-            updated_number_scheduled=sum(map(self._is_new, there)),
+            desired_number_scheduled=len(self.desired_nodes),
+            current_number_scheduled=len(scheduled),
+            number_misscheduled=sum(name in self.runs_on and name not in self.desired_nodes for name in oldest),
+            number_ready=sum(ready_since(pod) is not None for pod in scheduled),
+            updated_number_scheduled=sum(map(self._is_new, scheduled)),
             number_available=available,
-            number_unavailable=len(self.wanted) - available,
+            number_unavailable=len(self.desired_nodes) - available,
             observed_generation=self.owner.metadata.generation,
         )
 
 
 def sync_daemon_sets(lister: Lister) -> Iterable[Action]:
     """Reconcile all DaemonSets."""
-    if not (found := lister.list("DaemonSet")):
+    if not (daemon_sets := lister.list("DaemonSet")):
         return ()
-    return reconcile(found, lister.list("Node"), lister.list("Pod"), lister.list("ControllerRevision"), lister.now)
+    return reconcile(
+        daemon_sets, lister.list("Node"), lister.list("Pod"), lister.list("ControllerRevision"), lister.now
+    )

@@ -30,24 +30,24 @@ from master.resources.pods import is_pod_ready
 from master.resources.scheme import BY_KIND, STORED
 
 DISRUPTION_TIMEOUT = datetime.timedelta(minutes=2)
-"""How long somebody's promise to end a pod is believed."""
+"""How long an evicted pod that is not yet deleted counts as disrupted."""
 
 
 class ExpectedCountUnknown(Exception):
-    """It cannot be told how many pods there ought to be; the text is for the condition."""
+    """The expected number of pods cannot be determined; the text is for the condition."""
 
 
 def reconcile(
-    budgets: Iterable[PodDisruptionBudget], pods: Iterable[Pod], scaled: Iterable[Object], now: datetime.datetime
+    budgets: Iterable[PodDisruptionBudget], pods: Iterable[Pod], scalable: Iterable[Object], now: datetime.datetime
 ) -> Iterator[Update]:
-    """The status of each budget, where it is news. `scaled` are all objects that say how many pods they want."""
-    owners = {item.metadata.uid: item for item in scaled}
+    """Yield the changed status of budgets. `scalable` are all objects with a scale."""
+    owners = {item.metadata.uid: item for item in scalable}
     by_namespace: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
         by_namespace[pod.metadata.namespace].append(pod)
     for budget in budgets:
-        mine = [pod for pod in by_namespace[budget.metadata.namespace] if covers(budget, pod)]
-        status = _status(budget, mine, owners, now)
+        covered = [pod for pod in by_namespace[budget.metadata.namespace] if covers(budget, pod)]
+        status = _status(budget, covered, owners, now)
         if status != budget.status:
             yield Update(replace(budget, status=status), budget)
 
@@ -61,13 +61,13 @@ def _status(
     except ExpectedCountUnknown as error:
         failed = replace(old, disruptions_allowed=0)
         return replace(failed, conditions=budget_conditions(failed, SYNC_FAILED, str(error), now))
-    promised = _pending_disruptions(budget, pods, now)
+    pending = _pending_disruptions(budget, pods, now)
     healthy = sum(
-        is_pod_ready(pod) and not pod.metadata.deletion_timestamp and pod.metadata.name not in promised for pod in pods
+        is_pod_ready(pod) and not pod.metadata.deletion_timestamp and pod.metadata.name not in pending for pod in pods
     )
     counted = replace(
         old,
-        disrupted_pods=promised,
+        disrupted_pods=pending,
         disruptions_allowed=max(0, healthy - desired) if expected else 0,
         current_healthy=healthy,
         desired_healthy=desired,
@@ -77,12 +77,12 @@ def _status(
 
 
 def _pending_disruptions(budget: PodDisruptionBudget, pods: Iterable[Pod], now: datetime.datetime) -> dict[str, str]:
-    """Of the pods that are still there, those that somebody promised to end not long ago."""
-    there = {pod.metadata.name for pod in pods if not pod.metadata.deletion_timestamp}
-    found = {name: parse_time(since) for name, since in budget.status.disrupted_pods.items() if name in there}
+    """Return the evicted pods that still exist, within DISRUPTION_TIMEOUT."""
+    names = {pod.metadata.name for pod in pods if not pod.metadata.deletion_timestamp}
+    disrupted = {name: parse_time(since) for name, since in budget.status.disrupted_pods.items() if name in names}
     return {
         name: format_time(since)
-        for name, since in found.items()
+        for name, since in disrupted.items()
         if since is not None and now < since + DISRUPTION_TIMEOUT
     }
 
@@ -91,7 +91,7 @@ def _pending_disruptions(budget: PodDisruptionBudget, pods: Iterable[Pod], now: 
 
 
 def _desired_healthy(budget: PodDisruptionBudget, pods: list[Pod], owners: Mapping[str, Object]) -> tuple[int, int]:
-    """(pods that there ought to be, pods that must be healthy). Raises Unknown."""
+    """Return (expected pods, pods that must be healthy). Raises ExpectedCountUnknown."""
     spec = budget.spec
     if spec.max_unavailable is not None:
         expected = _expected_pods(pods, owners)
@@ -105,32 +105,32 @@ def _desired_healthy(budget: PodDisruptionBudget, pods: list[Pod], owners: Mappi
 
 
 def _expected_pods(pods: Iterable[Pod], owners: Mapping[str, Object]) -> int:
-    """What the controllers of these pods want together; pods without one are not counted."""
+    """Return how many pods the controllers of these pods expect; pods without one are not counted."""
     scales: dict[str, int] = {}
     for pod in pods:
         owner: Object | None = None
         reference = controller_of(pod.metadata)
-        while reference is not None and (above := owners.get(reference.uid)) is not None:
-            owner, reference = above, controller_of(above.metadata)
+        while reference is not None and (parent := owners.get(reference.uid)) is not None:
+            owner, reference = parent, controller_of(parent.metadata)
         if owner is not None:
             scaling = BY_KIND[owner.KIND].scaling
             scales[owner.metadata.uid] = scaling.replicas(owner) if scaling else 0
         elif reference is not None:
             kind = BY_KIND.get(reference.kind)
             if kind is not None and kind.scaling is None:
-                what = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-                raise ExpectedCountUnknown(f"{what} does not implement the scale subresource")
+                resource = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+                raise ExpectedCountUnknown(f"{resource} does not implement the scale subresource")
             raise ExpectedCountUnknown(f'found no controllers for pod "{pod.metadata.name}"')
     return sum(scales.values())
 
 
 SCALABLE_KINDS = tuple(kind.name for kind in STORED if kind.scaling is not None)
-"""Kinds whose objects say how many pods they want."""
+"""Kinds with a scale."""
 
 
 def sync_disruption_budgets(lister: Lister) -> Iterable[Action]:
     """Update the status of all PodDisruptionBudgets."""
-    if not (found := lister.list("PodDisruptionBudget")):
+    if not (budgets := lister.list("PodDisruptionBudget")):
         return ()
-    scaled = [item for kind in SCALABLE_KINDS for item in lister.list(kind)]
-    return reconcile(found, lister.list("Pod"), scaled, lister.now)
+    scalable = [item for kind in SCALABLE_KINDS for item in lister.list(kind)]
+    return reconcile(budgets, lister.list("Pod"), scalable, lister.now)

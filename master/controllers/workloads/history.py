@@ -28,60 +28,71 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 @dataclass(frozen=True, slots=True)
 class RevisionHistory:
-    """`current` has the template of its owner, `old` are the others, oldest first; `writes` are missing in the store.
+    """The revisions of an owner. `current` has the template of the owner, `old` are the others, oldest first; `actions`
+    write what is missing.
 
-    There is no current one while a name is not to be had: then the number of collisions is `collisions`.
+    `current` is None if the name of a new revision is taken; `collisions` is then incremented.
     """
 
     current: ControllerRevision | None
     old: tuple[ControllerRevision, ...]
     collisions: int
-    writes: tuple[WriteAction, ...]
+    actions: tuple[WriteAction, ...]
 
 
 def template_of(revision: ControllerRevision) -> PodTemplateSpec | None:
-    """The template that a revision holds; None if it holds none."""
-    held = revision.data.get("spec", {}).get("template") if isinstance(revision.data, dict) else None
+    """Return the template in a revision; None if it has none."""
+    template = revision.data.get("spec", {}).get("template") if isinstance(revision.data, dict) else None
     try:
-        return default_template(msgspec.convert(_without_directive(held), PodTemplateSpec))
+        return default_template(msgspec.convert(_without_directive(template), PodTemplateSpec))
     except msgspec.ValidationError:
         return None
 
 
-def _without_directive(held: Any) -> Any:
-    return {key: value for key, value in held.items() if key != "$patch"} if isinstance(held, Mapping) else held
+def _without_directive(template: Any) -> Any:
+    return (
+        {key: value for key, value in template.items() if key != "$patch"}
+        if isinstance(template, Mapping)
+        else template
+    )
 
 
 def hash_of(revision: ControllerRevision) -> str:
-    """What the pods of a DaemonSet of that revision are labelled with."""
+    """Return the label value of a revision for pods of a DaemonSet."""
     return revision.metadata.labels.get(HASH_LABEL, "")
 
 
 def revision_history(owner: Owner, revisions: Iterable[ControllerRevision], used: Collection[str]) -> RevisionHistory:
-    """Of one owner. `used` are the names of revisions from which there are pods."""
-    near = [one for one in revisions if one.metadata.namespace == owner.metadata.namespace]
-    mine = sorted(
-        (one for one in near if (row := controller_of(one.metadata)) and row.uid == owner.metadata.uid),
-        key=lambda one: (one.revision, one.metadata.name),
+    """Return the history of an owner. `used` are the names of revisions that pods have."""
+    in_namespace = [revision for revision in revisions if revision.metadata.namespace == owner.metadata.namespace]
+    owned = sorted(
+        (
+            revision
+            for revision in in_namespace
+            if (reference := controller_of(revision.metadata)) and reference.uid == owner.metadata.uid
+        ),
+        key=lambda revision: (revision.revision, revision.metadata.name),
     )
-    wish = default_template(owner.spec.template)
-    current = next((one for one in reversed(mine) if template_of(one) == wish), None)
-    old = tuple(one for one in mine if one is not current)
-    newest = max((one.revision for one in old), default=0)
+    template = default_template(owner.spec.template)
+    current = next((revision for revision in reversed(owned) if template_of(revision) == template), None)
+    old = tuple(revision for revision in owned if revision is not current)
+    newest = max((revision.revision for revision in old), default=0)
     collisions = owner.status.collision_count or 0
     if current is None:
-        made = _new_revision(owner, newest + 1, collisions)
-        taken = next((one for one in near if one.metadata.name == made.metadata.name), None)
-        if taken is None:
-            return RevisionHistory(made, old, collisions, (Create(made), *_prune(owner, old, used)))
-        if controller_of(taken.metadata) is None and template_of(taken) == wish:
-            owners = (*taken.metadata.owner_references, controller_reference(owner))
-            adopted = replace(taken, metadata=replace(taken.metadata, owner_references=owners), revision=newest + 1)
-            return RevisionHistory(adopted, old, collisions, (Update(adopted, taken),))
+        new = _new_revision(owner, newest + 1, collisions)
+        existing = next((revision for revision in in_namespace if revision.metadata.name == new.metadata.name), None)
+        if existing is None:
+            return RevisionHistory(new, old, collisions, (Create(new), *_prune(owner, old, used)))
+        if controller_of(existing.metadata) is None and template_of(existing) == template:
+            owners = (*existing.metadata.owner_references, controller_reference(owner))
+            adopted = replace(
+                existing, metadata=replace(existing.metadata, owner_references=owners), revision=newest + 1
+            )
+            return RevisionHistory(adopted, old, collisions, (Update(adopted, existing),))
         return RevisionHistory(None, old, collisions + 1, ())
-    told = replace(current, revision=max(current.revision, newest + 1))
-    changed = (Update(told, current),) if told != current else ()
-    return RevisionHistory(told, old, collisions, (*changed, *_prune(owner, old, used)))
+    updated = replace(current, revision=max(current.revision, newest + 1))
+    updates = (Update(updated, current),) if updated != current else ()
+    return RevisionHistory(updated, old, collisions, (*updates, *_prune(owner, old, used)))
 
 
 def _new_revision(owner: Owner, number: int, collisions: int) -> ControllerRevision:
@@ -102,9 +113,8 @@ def _new_revision(owner: Owner, number: int, collisions: int) -> ControllerRevis
 
 
 def _as_patch(template: PodTemplateSpec) -> Any:
-    """Byte for byte what kubectl makes of the same template: by that it knows which revision is the current one.
-
-    Go writes a part that has no pointer to it although nothing is in it.
+    """Return the template as kubectl encodes it, byte for byte: kubectl compares it to find the current revision. Go
+    encodes a struct without pointer even if it is empty.
     """
     document = msgspec.to_builtins(template)
     document["metadata"] = {"creationTimestamp": None, **document.get("metadata", {})}
@@ -116,16 +126,16 @@ def _as_patch(template: PodTemplateSpec) -> Any:
 
 
 def _sorted(value: Any) -> Any:
-    """With the keys of all objects in order, as Go writes maps."""
+    """Return the document with sorted keys, as Go encodes maps."""
     if isinstance(value, Mapping):
         return {key: _sorted(value[key]) for key in sorted(value)}
     return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _prune(owner: Owner, old: tuple[ControllerRevision, ...], used: Collection[str]) -> Iterator[ForceDelete]:
-    """Of the old ones from which there is no pod, as many stay as the history is to have."""
+    """Yield the deletion of old revisions without pods beyond the history limit."""
     limit = owner.spec.revision_history_limit
     if limit is None:
         return
-    idle = [one for one in old if one.metadata.name not in used]
-    yield from (ForceDelete(one) for one in idle[: max(0, len(idle) - limit)])
+    unused = [revision for revision in old if revision.metadata.name not in used]
+    yield from (ForceDelete(revision) for revision in unused[: max(0, len(unused) - limit)])

@@ -61,196 +61,212 @@ CONTROLLER = "job-controller"
 
 
 def reconcile(
-    jobs: Iterable[Job], pods: Iterable[Pod], now: datetime.datetime, refused: Mapping[str, str]
+    jobs: Iterable[Job], pods: Iterable[Pod], now: datetime.datetime, create_errors: Mapping[str, str]
 ) -> Iterator[WriteAction]:
-    """Everything that is to be written for these jobs. `refused`: by uid, why a job does not get its pods."""
-    everything, known = tuple(pods), tuple(jobs)
-    kin = OwnerIndex(() if all(map(is_job_finished, known)) else everything)
-    counting: set[str] = set()
-    for job in known:
+    """Yield the writes for these jobs. `create_errors`: by uid, why pods of a job could not be created."""
+    all_pods, all_jobs = tuple(pods), tuple(jobs)
+    index = OwnerIndex(() if all(map(is_job_finished, all_jobs)) else all_pods)
+    counting_jobs: set[str] = set()
+    for job in all_jobs:
         if job.spec.managed_by not in (None, JOB_CONTROLLER):
-            counting.add(job.metadata.uid)  # Whoever acts for it counts its pods, too.
+            counting_jobs.add(job.metadata.uid)  # Its other controller counts its pods, too.
         elif not is_job_finished(job):
-            counting.add(job.metadata.uid)
-            yield from _sync(job, kin.near(job), now, job.metadata.uid in refused)
-        elif _is_due(job, now):
+            counting_jobs.add(job.metadata.uid)
+            yield from _sync(job, index.candidates(job), now, job.metadata.uid in create_errors)
+        elif _is_expired(job, now):
             yield Delete(job, "Foreground")
-    for pod in everything:
+    for pod in all_pods:
         owner = controller_of(pod.metadata)
-        if has_finalizer(pod) and (owner is None or owner.uid not in counting):
+        if has_finalizer(pod) and (owner is None or owner.uid not in counting_jobs):
             yield Update(without_finalizer(pod), pod)
 
 
-def _is_due(job: Job, now: datetime.datetime) -> bool:
-    """Whether a job that has finished is to be forgotten."""
-    seconds, last = job.spec.ttl_seconds_after_finished, (COMPLETE, FAILED)
-    ends = (row.last_transition_time for row in job.status.conditions if row.type in last and row.status == "True")
-    ended = parse_time(next(ends, None))
-    if seconds is None or ended is None or job.metadata.deletion_timestamp:
+def _is_expired(job: Job, now: datetime.datetime) -> bool:
+    """Return whether a finished job is older than its TTL."""
+    seconds, final = job.spec.ttl_seconds_after_finished, (COMPLETE, FAILED)
+    times = (
+        condition.last_transition_time
+        for condition in job.status.conditions
+        if condition.type in final and condition.status == "True"
+    )
+    finished = parse_time(next(times, None))
+    if seconds is None or finished is None or job.metadata.deletion_timestamp:
         return False
-    return (now - ended).total_seconds() >= seconds
+    return (now - finished).total_seconds() >= seconds
 
 
-def _sync(job: Job, pods: Iterable[Pod], now: datetime.datetime, is_refused: bool) -> Iterator[WriteAction]:
-    found = claim_pods(job, selector(job.spec.selector or LabelSelector()), pods, with_finalizer)
-    if found.handed:
-        yield from found.handed
+def _sync(job: Job, pods: Iterable[Pod], now: datetime.datetime, is_backing_off: bool) -> Iterator[WriteAction]:
+    claimed = claim_pods(job, selector(job.spec.selector or LabelSelector()), pods, with_finalizer)
+    if claimed.ownership_changes:
+        yield from claimed.ownership_changes
         return
-    tally = JobPods(job, found.mine)
-    yield from (Update(without_finalizer(pod), pod) for pod in tally.counted)
-    target = _target(tally, now)
-    made, ended = _plan_pods(tally, target, now)
-    yield from made
-    for pod in ended:
+    job_pods = JobPods(job, claimed.owned)
+    yield from (Update(without_finalizer(pod), pod) for pod in job_pods.countable)
+    target = _target(job_pods, now)
+    creates, deletes = _plan_pods(job_pods, target, now)
+    yield from creates
+    for pod in deletes:
         yield Delete(pod)
         yield events.deleted(job, pod, CONTROLLER, now)
-    status = _status(tally, target, 0 if is_refused else len(made), ended, now)
+    status = _status(job_pods, target, 0 if is_backing_off else len(creates), deletes, now)
     if status != job.status:
         yield Update(replace(job, status=status), job)
         yield from _condition_event(job, status, now)
 
 
 def _condition_event(job: Job, status: JobStatus, now: datetime.datetime) -> Iterator[Create]:
-    """An event for what the job has come to."""
-    known = {(row.type, row.status) for row in job.status.conditions}
-    for row in status.conditions:
-        if (row.type, row.status) not in known and row.type in (COMPLETE, FAILED, SUSPENDED):
-            reason, words = {
+    """Yield an event for a new final or suspended condition."""
+    old_conditions = {(condition.type, condition.status) for condition in job.status.conditions}
+    for condition in status.conditions:
+        if (condition.type, condition.status) not in old_conditions and condition.type in (COMPLETE, FAILED, SUSPENDED):
+            reason, message = {
                 COMPLETE: ("Completed", "Job completed"),
-                SUSPENDED: ("Suspended", row.message) if row.status == "True" else ("Resumed", row.message),
-            }.get(row.type, (row.reason, row.message))
-            kind = WARNING if row.type == FAILED else NORMAL
-            yield events.event_about(reference(job), kind, reason, words, CONTROLLER, now)
+                SUSPENDED: ("Suspended", condition.message)
+                if condition.status == "True"
+                else ("Resumed", condition.message),
+            }.get(condition.type, (condition.reason, condition.message))
+            event_type = WARNING if condition.type == FAILED else NORMAL
+            yield events.event_about(reference(job), event_type, reason, message, CONTROLLER, now)
 
 
-# --- what it comes to -------------------------------------------------------------------------------------------------
+# --- target state -----------------------------------------------------------------------------------------------------
 
 
-def _target(tally: JobPods, now: datetime.datetime) -> Condition | None:
-    """The condition that says what the job comes to, if that is known."""
-    job = tally.job
-    known = (
-        row for row in job.status.conditions if row.type in (CRITERIA_MET, FAILURE_TARGET) and row.status == "True"
+def _target(job_pods: JobPods, now: datetime.datetime) -> Condition | None:
+    """Return the condition of the job's target state, if it is decided."""
+    job = job_pods.job
+    known_targets = (
+        condition
+        for condition in job.status.conditions
+        if condition.type in (CRITERIA_MET, FAILURE_TARGET) and condition.status == "True"
     )
-    if (old := next(known, None)) is not None:
+    if (old := next(known_targets, None)) is not None:
         return old
-    if (failure := _failure(tally, now)) is not None:
+    if (failure := _failure(job_pods, now)) is not None:
         return _condition(FAILURE_TARGET, *failure, now)
-    wanted = job.spec.completions
-    rule = success_policy.matched_rule(job.spec.success_policy, tally.done, wanted or 0)
+    completions = job.spec.completions
+    rule = success_policy.matched_rule(job.spec.success_policy, job_pods.succeeded_indexes, completions or 0)
     if rule is not None:
         return _condition(CRITERIA_MET, "SuccessPolicy", f"Matched rules at index {rule}", now)
-    enough = tally.succeeded >= wanted if wanted is not None else tally.succeeded > 0 and not tally.active
-    if enough:
+    is_complete = (
+        job_pods.succeeded >= completions if completions is not None else job_pods.succeeded > 0 and not job_pods.active
+    )
+    if is_complete:
         return _condition(CRITERIA_MET, "CompletionsReached", "Reached expected number of succeeded pods", now)
     return None
 
 
-def _failure(tally: JobPods, now: datetime.datetime) -> tuple[str, str] | None:
-    """Reason and sentence of a job that is given up."""
-    spec, limit = tally.job.spec, tally.job.spec.backoff_limit or 0
-    if tally.fatal:
-        return "PodFailurePolicy", tally.fatal
-    restarted = restarts(tally.active) if spec.template.spec.restart_policy == "OnFailure" else 0
-    if tally.failed > limit or (restarted >= limit if limit else restarted > 0):
+def _failure(job_pods: JobPods, now: datetime.datetime) -> tuple[str, str] | None:
+    """Return reason and message of a failed job; None if it has not failed."""
+    spec, limit = job_pods.job.spec, job_pods.job.spec.backoff_limit or 0
+    if job_pods.fatal_reason:
+        return "PodFailurePolicy", job_pods.fatal_reason
+    restart_count = restarts(job_pods.active) if spec.template.spec.restart_policy == "OnFailure" else 0
+    if job_pods.failed > limit or (restart_count >= limit if limit else restart_count > 0):
         return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-    begun = parse_time(tally.job.status.start_time)
-    lasted = (now - begun).total_seconds() if begun is not None and not spec.suspend else -1.0
-    if spec.active_deadline_seconds is not None and lasted >= spec.active_deadline_seconds:
+    start = parse_time(job_pods.job.status.start_time)
+    duration = (now - start).total_seconds() if start is not None and not spec.suspend else -1.0
+    if spec.active_deadline_seconds is not None and duration >= spec.active_deadline_seconds:
         return "DeadlineExceeded", "Job was active longer than specified deadline"
-    if spec.max_failed_indexes is not None and len(tally.lost) > spec.max_failed_indexes:
+    if spec.max_failed_indexes is not None and len(job_pods.failed_indexes) > spec.max_failed_indexes:
         return "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes"
-    if tally.lost and len(tally.lost | tally.done) >= (spec.completions or 0):
+    if job_pods.failed_indexes and len(job_pods.failed_indexes | job_pods.succeeded_indexes) >= (spec.completions or 0):
         return "FailedIndexes", "Job has failed indexes"
     return None
 
 
 def _condition(name: str, reason: str, message: str, now: datetime.datetime, status: str = "True") -> Condition:
-    moment = format_time(now)
+    time = format_time(now)
     return Condition(
         type=name,
         status=status,
         reason=reason,
         message=message,
-        last_probe_time=moment,
-        last_transition_time=moment,
+        last_probe_time=time,
+        last_transition_time=time,
     )
 
 
-# --- pods come and go -------------------------------------------------------------------------------------------------
+# --- pods -------------------------------------------------------------------------------------------------------------
 
 
-def _plan_pods(tally: JobPods, target: Condition | None, now: datetime.datetime) -> tuple[list[Create], list[Pod]]:
-    """Pods to be made and pods to be ended. One that the job itself ends is no failure and loses its mark, unless the
-    whole job has failed.
+def _plan_pods(job_pods: JobPods, target: Condition | None, now: datetime.datetime) -> tuple[list[Create], list[Pod]]:
+    """Return creates and pods to delete. A pod that the job itself deletes is no failure, so its finalizer is removed,
+    unless the whole job has failed.
     """
-    job = tally.job
+    job = job_pods.job
     if job.metadata.deletion_timestamp:
         return [], []
     if target is not None and target.type == FAILURE_TARGET:
-        return [], list(tally.active[:MAX_PODS_PER_PASS])
-    surplus = tally.active if target is not None or job.spec.suspend else _surplus(tally)
+        return [], list(job_pods.active[:MAX_PODS_PER_PASS])
+    surplus = job_pods.active if target is not None or job.spec.suspend else _surplus(job_pods)
     if surplus:
         return [], [without_finalizer(pod) for pod in surplus[:MAX_PODS_PER_PASS]]
     if target is not None or job.spec.suspend:
         return [], []
-    return _creates(tally, now), []
+    return _creates(job_pods, now), []
 
 
-def _desired_active(tally: JobPods) -> int:
-    """How many pods are to run now."""
-    spec = tally.job.spec
+def _desired_active(job_pods: JobPods) -> int:
+    """Return how many pods are to run now."""
+    spec = job_pods.job.spec
     parallel = spec.parallelism or 0
     if spec.completions is None:
-        return len(tally.active) if tally.succeeded else parallel
-    return max(0, min(parallel, spec.completions - tally.succeeded - len(tally.lost)))
+        return len(job_pods.active) if job_pods.succeeded else parallel
+    return max(0, min(parallel, spec.completions - job_pods.succeeded - len(job_pods.failed_indexes)))
 
 
-def _surplus(tally: JobPods) -> tuple[Pod, ...]:
-    """Pods that run and are not needed: of an index that is settled or has another pod, and beyond the parallelism."""
-    needless: list[Pod] = []
-    needed = list(tally.active)
-    if tally.is_indexed:
-        settled = set(tally.done | tally.lost)
+def _surplus(job_pods: JobPods) -> tuple[Pod, ...]:
+    """Return active pods that are not needed: of an index that is settled or has another pod, and beyond the
+    parallelism.
+    """
+    unneeded: list[Pod] = []
+    needed = list(job_pods.active)
+    if job_pods.is_indexed:
+        settled_indexes = set(job_pods.succeeded_indexes | job_pods.failed_indexes)
         needed = []
-        for pod in sorted(tally.active, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
+        for pod in sorted(job_pods.active, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.name)):
             index = completion_index(pod)
-            is_pending = index is not None and index < (tally.job.spec.completions or 0) and index not in settled
-            (needed if is_pending else needless).append(pod)
-            settled.add(-1 if index is None else index)
-    too_many = max(0, len(needed) - _desired_active(tally))
-    return (*needless, *deletion_order(needed)[:too_many])
+            is_pending = (
+                index is not None and index < (job_pods.job.spec.completions or 0) and index not in settled_indexes
+            )
+            (needed if is_pending else unneeded).append(pod)
+            settled_indexes.add(-1 if index is None else index)
+    excess = max(0, len(needed) - _desired_active(job_pods))
+    return (*unneeded, *deletion_order(needed)[:excess])
 
 
-def _creates(tally: JobPods, now: datetime.datetime) -> list[Create]:
-    job = tally.job
-    later = len(tally.terminating) if job.spec.pod_replacement_policy == FAILED_POLICY else 0
-    missing = min(_desired_active(tally) - len(tally.active) - later, MAX_PODS_PER_PASS)
+def _creates(job_pods: JobPods, now: datetime.datetime) -> list[Create]:
+    job = job_pods.job
+    terminating = len(job_pods.terminating) if job.spec.pod_replacement_policy == FAILED_POLICY else 0
+    missing = min(_desired_active(job_pods) - len(job_pods.active) - terminating, MAX_PODS_PER_PASS)
     per_index = job.spec.backoff_limit_per_index is not None
-    if missing <= 0 or (not per_index and tally.waits(now)):
+    if missing <= 0 or (not per_index and job_pods.in_backoff(now)):
         return []
-    if not tally.is_indexed:
+    if not job_pods.is_indexed:
         return [Create(pod_from_template(job.spec.template, job, finalizers=_finalizers(job)), CONTROLLER)] * missing
-    taken = {completion_index(pod) for pod in (*tally.active, *(tally.terminating if later else ()))}
-    settled = tally.done | tally.lost | taken
-    pending = (index for index in range(job.spec.completions or 0) if index not in settled)
-    free = (index for index in pending if not tally.index_waits(index, now))
-    return [Create(_index_pod(tally, index), CONTROLLER) for index in islice(free, missing)]
+    used_indexes = {completion_index(pod) for pod in (*job_pods.active, *(job_pods.terminating if terminating else ()))}
+    excluded = job_pods.succeeded_indexes | job_pods.failed_indexes | used_indexes
+    missing_indexes = (index for index in range(job.spec.completions or 0) if index not in excluded)
+    startable = (index for index in missing_indexes if not job_pods.index_in_backoff(index, now))
+    return [Create(_index_pod(job_pods, index), CONTROLLER) for index in islice(startable, missing)]
 
 
 def _finalizers(job: Job) -> tuple[str, ...]:
     return (*job.spec.template.metadata.finalizers, TRACKING_FINALIZER)
 
 
-def _index_pod(tally: JobPods, index: int) -> Pod:
-    """The pod of an index, which knows it by annotation, label, variable and the name of its host."""
-    job = tally.job
+def _index_pod(job_pods: JobPods, index: int) -> Pod:
+    """Return the pod of an index; annotation, label, variable and hostname contain the index."""
+    job = job_pods.job
     meta = job.spec.template.metadata
     annotations = {**meta.annotations, INDEX: str(index)}
     if job.spec.backoff_limit_per_index is not None:
-        before = tally.latest.get(index)
-        counts = (0, 0) if before is None else tally.failures_after(before)
-        annotations |= {FAILURES: str(counts[0])} | ({IGNORED_FAILURES: str(counts[1])} if counts[1] else {})
+        failed_pod = job_pods.latest.get(index)
+        failure_counts = (0, 0) if failed_pod is None else job_pods.failures_after(failed_pod)
+        annotations |= {FAILURES: str(failure_counts[0])} | (
+            {IGNORED_FAILURES: str(failure_counts[1])} if failure_counts[1] else {}
+        )
     name = f"{job.metadata.name}-{index}"
     pod = pod_from_template(
         job.spec.template,
@@ -261,52 +277,56 @@ def _index_pod(tally: JobPods, index: int) -> Pod:
         finalizers=_finalizers(job),
     )
     containers = tuple(map(_with_index, pod.spec.containers))
-    firsts = tuple(map(_with_index, pod.spec.init_containers))
-    spec = replace(pod.spec, hostname=name, containers=containers, init_containers=firsts)
+    init_containers = tuple(map(_with_index, pod.spec.init_containers))
+    spec = replace(pod.spec, hostname=name, containers=containers, init_containers=init_containers)
     return replace(pod, spec=spec)
 
 
 def _with_index(container: Container) -> Container:
-    if any(row.name == COMPLETION_INDEX for row in container.env):
+    if any(variable.name == COMPLETION_INDEX for variable in container.env):
         return container
     source = EnvVarSource(field_ref=ObjectFieldSelector(api_version="v1", field_path=f"metadata.labels['{INDEX}']"))
     return replace(container, env=(*container.env, EnvVar(name=COMPLETION_INDEX, value_from=source)))
 
 
-# --- what it tells ----------------------------------------------------------------------------------------------------
+# --- status -----------------------------------------------------------------------------------------------------------
 
 
-def _status(tally: JobPods, target: Condition | None, made: int, ended: list[Pod], now: datetime.datetime) -> JobStatus:
-    job = tally.job
+def _status(
+    job_pods: JobPods, target: Condition | None, created: int, deleted: list[Pod], now: datetime.datetime
+) -> JobStatus:
+    job = job_pods.job
     old, spec = job.status, job.spec
-    rows = {row.type: row for row in old.conditions}
+    conditions = {condition.type: condition for condition in old.conditions}
     start: str | None = old.start_time or format_time(now)
     if spec.suspend and target is None:
         start = None
         if not has_condition(job, SUSPENDED):
-            rows[SUSPENDED] = _condition(SUSPENDED, "JobSuspended", "Job suspended", now)
+            conditions[SUSPENDED] = _condition(SUSPENDED, "JobSuspended", "Job suspended", now)
     elif has_condition(job, SUSPENDED) and target is None:
         start = format_time(now)
-        rows[SUSPENDED] = _condition(SUSPENDED, "JobResumed", "Job resumed", now, status="False")
-    finished = target is not None and not (tally.active or tally.terminating or tally.awaited)
+        conditions[SUSPENDED] = _condition(SUSPENDED, "JobResumed", "Job resumed", now, status="False")
+    finished = target is not None and not (job_pods.active or job_pods.terminating or job_pods.uncounted)
     if target is not None:
-        rows.setdefault(target.type, target)
+        conditions.setdefault(target.type, target)
     if finished and target is not None:
-        last = COMPLETE if target.type == CRITERIA_MET else FAILED
-        rows[last] = _condition(last, target.reason, target.message, now)
-    leaving = sum(bool(pod.spec.node_name) for pod in ended)
+        final = COMPLETE if target.type == CRITERIA_MET else FAILED
+        conditions[final] = _condition(final, target.reason, target.message, now)
+    deleted_running = sum(bool(pod.spec.node_name) for pod in deleted)
     return replace(
         old,
-        conditions=tuple(rows.values()),
+        conditions=tuple(conditions.values()),
         start_time=start,
-        completion_time=format_time(now) if COMPLETE in rows else None,
-        active=len(tally.active) + made - len(ended),
-        ready=sum(ready_since(pod) is not None for pod in tally.active),
-        terminating=len(tally.terminating) + leaving,
-        succeeded=tally.succeeded,
-        failed=tally.told_failed,
-        completed_indexes=job_indexes.format_indexes(tally.done) if tally.is_indexed else "",
-        failed_indexes=job_indexes.format_indexes(tally.lost) if spec.backoff_limit_per_index is not None else None,
+        completion_time=format_time(now) if COMPLETE in conditions else None,
+        active=len(job_pods.active) + created - len(deleted),
+        ready=sum(ready_since(pod) is not None for pod in job_pods.active),
+        terminating=len(job_pods.terminating) + deleted_running,
+        succeeded=job_pods.succeeded,
+        failed=job_pods.reported_failed,
+        completed_indexes=job_indexes.format_indexes(job_pods.succeeded_indexes) if job_pods.is_indexed else "",
+        failed_indexes=job_indexes.format_indexes(job_pods.failed_indexes)
+        if spec.backoff_limit_per_index is not None
+        else None,
     )
 
 

@@ -29,13 +29,13 @@ HASH_LENGTH = 10
 
 
 def without_hash(template: PodTemplateSpec) -> PodTemplateSpec:
-    """The template without the label that names it."""
+    """Return the template without its hash label."""
     labels = {key: value for key, value in template.metadata.labels.items() if key != HASH_LABEL}
     return replace(template, metadata=replace(template.metadata, labels=labels))
 
 
 def template_hash(template: PodTemplateSpec, collisions: int) -> str:
-    """The same whenever the template is the same; `collisions` tells apart what has the same name by chance."""
+    """Return the hash of a template. `collisions` tells apart templates with the same hash."""
     content = msgspec.json.encode((without_hash(template), collisions), order="deterministic")
     number = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
     letters = []
@@ -46,72 +46,79 @@ def template_hash(template: PodTemplateSpec, collisions: int) -> str:
 
 
 MAX_PODS_PER_PASS = 500
-"""Pods that one pass makes or ends for one owner."""
+"""Pods created or deleted for one owner in one pass."""
 
 RETRY_SECONDS = 10.0
-"""How old a pod must be in which nothing ever ran before it is replaced."""
+"""Age of a pod whose containers never started, from which it is replaced."""
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASE_ORDER = {"Pending": 0, "": 0, "Unknown": 1, "Running": 2}
 
 
-# --- which count ------------------------------------------------------------------------------------------------------
+# --- active and available ---------------------------------------------------------------------------------------------
 
 
 def is_active(pod: Pod) -> bool:
-    """Whether a pod counts: it neither ended nor is about to."""
+    """Return whether a pod counts: it is neither terminated nor being deleted."""
     return pod.metadata.deletion_timestamp is None and pod.status.phase not in FINAL_PHASES
 
 
 def ready_since(pod: Pod) -> datetime.datetime | None:
-    """Since when a pod is ready, if it does not say so since ever; None if it is not."""
-    row = next((row for row in pod.status.conditions if row.type == "Ready" and row.status == "True"), None)
-    return None if row is None else parse_time(row.last_transition_time) or EPOCH
+    """Return since when a pod is ready; None if it is not, EPOCH if the time is not known."""
+    condition = next(
+        (condition for condition in pod.status.conditions if condition.type == "Ready" and condition.status == "True"),
+        None,
+    )
+    return None if condition is None else parse_time(condition.last_transition_time) or EPOCH
 
 
 def is_available(pod: Pod, min_ready_seconds: int, now: datetime.datetime) -> bool:
-    """Whether a pod has been ready for long enough."""
+    """Return whether a pod has been ready for `min_ready_seconds`."""
     since = ready_since(pod)
     return since is not None and (now - since).total_seconds() >= min_ready_seconds
 
 
 def ended_at(pod: Pod) -> datetime.datetime | None:
-    """When the last container of a pod ended; without one, when the pod was last heard of."""
-    rows = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    ends = [parse_time(row.state.terminated.finished_at) for row in rows if row.state.terminated]
-    told = [parse_time(row.last_transition_time) for row in pod.status.conditions if row.type == "Ready"]
-    known = [moment for moment in ends if moment is not None] or [moment for moment in told if moment is not None]
-    return max(known, default=parse_time(pod.metadata.creation_timestamp))
+    """Return when the last container of a pod ended; if that is not known, the last change of its readiness, or its
+    creation.
+    """
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    finished = [parse_time(status.state.terminated.finished_at) for status in statuses if status.state.terminated]
+    ready_changes = [
+        parse_time(condition.last_transition_time) for condition in pod.status.conditions if condition.type == "Ready"
+    ]
+    times = [time for time in finished if time is not None] or [time for time in ready_changes if time is not None]
+    return max(times, default=parse_time(pod.metadata.creation_timestamp))
 
 
 def should_replace(pod: Pod, now: datetime.datetime) -> bool:
-    """Whether one that has ended is to be replaced: one in which nothing ever ran not before it is some seconds old, so
-    that nothing spins where a node refuses every one.
+    """Return whether a terminated pod should be replaced now. A pod whose containers never started is replaced only
+    after RETRY_SECONDS, because a node that rejects every pod would otherwise cause a tight loop.
     """
-    made = parse_time(pod.metadata.creation_timestamp)
-    ran = bool(pod.status.container_statuses)
-    return ran or made is None or (now - made).total_seconds() >= RETRY_SECONDS
+    created = parse_time(pod.metadata.creation_timestamp)
+    has_started = bool(pod.status.container_statuses)
+    return has_started or created is None or (now - created).total_seconds() >= RETRY_SECONDS
 
 
-# --- whose they are ---------------------------------------------------------------------------------------------------
+# --- adoption and release ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedPods:
-    """Pods of one owner, as they will be, and those of them and of others that change hands."""
+    """The pods of an owner after adoption and release, and the updates of those that change owner."""
 
-    mine: tuple[Pod, ...]
-    handed: tuple[Update, ...]
+    owned: tuple[Pod, ...]
+    ownership_changes: tuple[Update, ...]
 
     @property
     def active(self) -> tuple[Pod, ...]:
-        """Those that count."""
-        return tuple(filter(is_active, self.mine))
+        """Return the pods that count."""
+        return tuple(filter(is_active, self.owned))
 
 
 class OwnerIndex(Generic[O]):
-    """Objects by whose they are, so that an owner need not look at those of others."""
+    """Objects by their controller, so that an owner reads only its own and orphans."""
 
     def __init__(self, objects: Iterable[O]) -> None:
         self._owned: dict[str, list[O]] = defaultdict(list)
@@ -123,48 +130,48 @@ class OwnerIndex(Generic[O]):
             else:
                 self._owned[reference.uid].append(item)
 
-    def near(self, owner: Object) -> list[O]:
-        """The objects of an owner, and those of its namespace that have none."""
+    def candidates(self, owner: Object) -> list[O]:
+        """Return the objects of an owner, and those of its namespace without a controller."""
         meta = owner.metadata
         return [*self._owned.get(meta.uid, ()), *self._orphans.get(meta.namespace, ())]
 
 
 def claim_pods(
-    owner: Object, wanted: Selector, pods: Iterable[Pod], mark: Callable[[Pod], Pod] | None = None
+    owner: Object, label_selector: Selector, pods: Iterable[Pod], on_adopt: Callable[[Pod], Pod] | None = None
 ) -> ClaimedPods:
-    """Which of the pods of its namespace belong to an owner; `mark` is what else happens to one that it adopts."""
-    mine: list[Pod] = []
-    handed: list[Update] = []
-    ending = owner.metadata.deletion_timestamp is not None
+    """Return which pods of its namespace belong to an owner. `on_adopt` changes a pod that is adopted."""
+    owned: list[Pod] = []
+    ownership_changes: list[Update] = []
+    is_terminating = owner.metadata.deletion_timestamp is not None
     for pod in pods:
-        reference, fits = controller_of(pod.metadata), wanted.matches(pod.metadata.labels)
+        reference, matches = controller_of(pod.metadata), label_selector.matches(pod.metadata.labels)
         if reference is not None and reference.uid == owner.metadata.uid:
-            if fits:
-                mine.append(pod)
-            elif not ending:
-                handed.append(Update(_release(pod, owner), pod))
-        elif reference is None and fits and not ending and is_active(pod):
+            if matches:
+                owned.append(pod)
+            elif not is_terminating:
+                ownership_changes.append(Update(_release(pod, owner), pod))
+        elif reference is None and matches and not is_terminating and is_active(pod):
             adopted = _adopt(pod, owner)
-            adopted = adopted if mark is None else mark(adopted)
-            handed.append(Update(adopted, pod))
-            mine.append(adopted)
-    return ClaimedPods(tuple(mine), tuple(handed))
+            adopted = adopted if on_adopt is None else on_adopt(adopted)
+            ownership_changes.append(Update(adopted, pod))
+            owned.append(adopted)
+    return ClaimedPods(tuple(owned), tuple(ownership_changes))
 
 
 def _release(pod: Pod, owner: Object) -> Pod:
-    rows = tuple(row for row in pod.metadata.owner_references if row.uid != owner.metadata.uid)
-    return replace(pod, metadata=replace(pod.metadata, owner_references=rows))
+    references = tuple(reference for reference in pod.metadata.owner_references if reference.uid != owner.metadata.uid)
+    return replace(pod, metadata=replace(pod.metadata, owner_references=references))
 
 
 def _adopt(pod: Pod, owner: Object) -> Pod:
-    rows = (*pod.metadata.owner_references, controller_reference(owner))
-    return replace(pod, metadata=replace(pod.metadata, owner_references=rows))
+    references = (*pod.metadata.owner_references, controller_reference(owner))
+    return replace(pod, metadata=replace(pod.metadata, owner_references=references))
 
 
 def pod_from_template(template: PodTemplateSpec, owner: Object, **changes: Any) -> Pod:
-    """A pod of this owner; its name is completed when it is written. `changes` are of its metadata."""
+    """Return a pod of an owner; its name is generated when it is created. `changes` are fields of its metadata."""
     meta = template.metadata
-    begun = ObjectMeta(
+    initial = ObjectMeta(
         generate_name=f"{owner.metadata.name}-",
         namespace=owner.metadata.namespace,
         labels=meta.labels,
@@ -172,33 +179,35 @@ def pod_from_template(template: PodTemplateSpec, owner: Object, **changes: Any) 
         finalizers=meta.finalizers,
         owner_references=(controller_reference(owner),),
     )
-    return Pod(metadata=replace(begun, **changes), spec=template.spec)
+    return Pod(metadata=replace(initial, **changes), spec=template.spec)
 
 
-# --- which go first ---------------------------------------------------------------------------------------------------
+# --- order of deletion ------------------------------------------------------------------------------------------------
 
 
 def deletion_order(pods: Iterable[Pod]) -> list[Pod]:
-    """Sorted: the pod that matters least comes first."""
-    found = tuple(pods)
-    mates: dict[str, int] = defaultdict(int)
-    for pod in found:
-        mates[pod.spec.node_name] += 1
-    return sorted(found, key=lambda pod: _deletion_rank(pod, mates))
+    """Return the pods in the order of deletion."""
+    candidates = tuple(pods)
+    pods_by_node: dict[str, int] = defaultdict(int)
+    for pod in candidates:
+        pods_by_node[pod.spec.node_name] += 1
+    return sorted(candidates, key=lambda pod: _deletion_rank(pod, pods_by_node))
 
 
-def _deletion_rank(pod: Pod, mates: Mapping[str, int]) -> tuple[object, ...]:
-    """The smallest goes first: not placed, not running, not ready, cheap, crowded, young, often restarted."""
-    since, made = ready_since(pod), parse_time(pod.metadata.creation_timestamp)
+def _deletion_rank(pod: Pod, pods_by_node: Mapping[str, int]) -> tuple[object, ...]:
+    """Return the rank; the smallest is deleted first: not bound, not running, not ready, low cost, many on its node,
+    young, often restarted.
+    """
+    ready, created = ready_since(pod), parse_time(pod.metadata.creation_timestamp)
     return (
         bool(pod.spec.node_name),
         _PHASE_ORDER.get(pod.status.phase, 2),
-        since is not None,
+        ready is not None,
         _deletion_cost(pod),
-        -mates[pod.spec.node_name],
-        -(since.timestamp() if since else 0.0),
-        -max((row.restart_count for row in pod.status.container_statuses), default=0),
-        -(made.timestamp() if made else 0.0),
+        -pods_by_node[pod.spec.node_name],
+        -(ready.timestamp() if ready else 0.0),
+        -max((status.restart_count for status in pod.status.container_statuses), default=0),
+        -(created.timestamp() if created else 0.0),
         pod.metadata.name,
     )
 

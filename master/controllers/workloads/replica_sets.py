@@ -33,32 +33,38 @@ Owner = ReplicaSet | ReplicationController
 
 
 def selector_of(owner: Owner) -> Selector:
-    """Which pods an owner takes for its own."""
-    wish = owner.spec.selector
-    return selector(wish if isinstance(wish, LabelSelector) else LabelSelector(match_labels=wish or {}))
+    """Return the selector of an owner."""
+    label_selector = owner.spec.selector
+    return selector(
+        label_selector
+        if isinstance(label_selector, LabelSelector)
+        else LabelSelector(match_labels=label_selector or {})
+    )
 
 
 def reconcile(
-    owners: Iterable[Owner], pods: Iterable[Pod], now: datetime.datetime, refused: Mapping[str, str]
+    owners: Iterable[Owner], pods: Iterable[Pod], now: datetime.datetime, create_errors: Mapping[str, str]
 ) -> Iterator[WriteAction]:
-    """Everything that is to be written for these owners. `refused`: by uid, why an owner does not get its pods."""
-    kin = OwnerIndex(pods)
-    taken: set[str] = set()
+    """Yield the writes for these owners. `create_errors`: by uid, why pods of an owner could not be created."""
+    index = OwnerIndex(pods)
+    claimed_uids: set[str] = set()
     for owner in owners:
-        near = [pod for pod in kin.near(owner) if pod.metadata.uid not in taken]
-        found = claim_pods(owner, selector_of(owner), near)
-        taken |= {change.item.metadata.uid for change in found.handed}
-        yield from found.handed
+        candidates = [pod for pod in index.candidates(owner) if pod.metadata.uid not in claimed_uids]
+        claimed = claim_pods(owner, selector_of(owner), candidates)
+        claimed_uids |= {update.item.metadata.uid for update in claimed.ownership_changes}
+        yield from claimed.ownership_changes
         if owner.metadata.deletion_timestamp is None:
-            yield from _scale(owner, found.active, now)
-        yield from _update_status(owner, found.active, now, refused.get(owner.metadata.uid, ""))
+            yield from _scale(owner, claimed.active, now)
+        yield from _update_status(owner, claimed.active, now, create_errors.get(owner.metadata.uid, ""))
 
 
 # --- as many as wished ------------------------------------------------------------------------------------------------
 
 
 def _scale(owner: Owner, active: tuple[Pod, ...], now: datetime.datetime) -> Iterator[Create | Delete]:
-    """A pod that was adopted in this pass is not ended in it: its newest state is not in the store yet."""
+    """Yield creates or deletes up to the desired number. A pod adopted in this pass is not deleted in it, because its
+    newest state is not stored yet.
+    """
     missing = (owner.spec.replicas or 0) - len(active)
     template = owner.spec.template
     if missing > 0 and template is not None:
@@ -67,21 +73,23 @@ def _scale(owner: Owner, active: tuple[Pod, ...], now: datetime.datetime) -> Ite
             for _ in range(min(missing, MAX_PODS_PER_PASS))
         )
     elif missing < 0:
-        known = [pod for pod in active if controller_of(pod.metadata) is not None]
-        for pod in deletion_order(known)[: min(-missing, MAX_PODS_PER_PASS)]:
+        deletable = [pod for pod in active if controller_of(pod.metadata) is not None]
+        for pod in deletion_order(deletable)[: min(-missing, MAX_PODS_PER_PASS)]:
             yield Delete(pod)
             yield events.deleted(owner, pod, _controller_name(owner), now)
 
 
 def _controller_name(owner: Owner) -> str:
-    """As events name the controller that acts for it."""
+    """Return the name of the controller in events."""
     return "replicaset-controller" if isinstance(owner, ReplicaSet) else "replication-controller"
 
 
 # --- what it tells ----------------------------------------------------------------------------------------------------
 
 
-def _update_status(owner: Owner, active: tuple[Pod, ...], now: datetime.datetime, refused: str) -> Iterator[Update]:
+def _update_status(
+    owner: Owner, active: tuple[Pod, ...], now: datetime.datetime, create_error: str
+) -> Iterator[Update]:
     template = owner.spec.template
     labels = (template.metadata.labels if template else {}).items()
     status = replace(
@@ -91,21 +99,21 @@ def _update_status(owner: Owner, active: tuple[Pod, ...], now: datetime.datetime
         ready_replicas=sum(ready_since(pod) is not None for pod in active),
         available_replicas=sum(is_available(pod, owner.spec.min_ready_seconds, now) for pod in active),
         observed_generation=owner.metadata.generation,
-        conditions=tuple(_conditions(owner, now, refused)),
+        conditions=tuple(_conditions(owner, now, create_error)),
     )
     if status != owner.status:
         yield Update(replace(owner, status=status), owner)
 
 
-def _conditions(owner: Owner, now: datetime.datetime, refused: str) -> Iterator[Condition]:
-    old = next((row for row in owner.status.conditions if row.type == REPLICA_FAILURE), None)
-    yield from (row for row in owner.status.conditions if row is not old)
-    if refused and old is not None and old.message == refused:
+def _conditions(owner: Owner, now: datetime.datetime, create_error: str) -> Iterator[Condition]:
+    old = next((condition for condition in owner.status.conditions if condition.type == REPLICA_FAILURE), None)
+    yield from (condition for condition in owner.status.conditions if condition is not old)
+    if create_error and old is not None and old.message == create_error:
         yield old
-    elif refused:
+    elif create_error:
         since = old.last_transition_time if old is not None else format_time(now)
-        row = Condition(type=REPLICA_FAILURE, status="True", reason="FailedCreate", message=refused)
-        yield replace(row, last_transition_time=since)
+        condition = Condition(type=REPLICA_FAILURE, status="True", reason="FailedCreate", message=create_error)
+        yield replace(condition, last_transition_time=since)
 
 
 REPLICA_KINDS = ("ReplicaSet", "ReplicationController")
@@ -113,5 +121,5 @@ REPLICA_KINDS = ("ReplicaSet", "ReplicationController")
 
 def sync_replicas(lister: Lister) -> Iterable[Action]:
     """Reconcile all ReplicaSets and ReplicationControllers."""
-    owners = [item for kind in REPLICA_KINDS for item in lister.list(kind)]
+    owners = [owner for kind in REPLICA_KINDS for owner in lister.list(kind)]
     return reconcile(owners, lister.list("Pod"), lister.now, lister.create_errors) if owners else ()

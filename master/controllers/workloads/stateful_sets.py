@@ -47,33 +47,38 @@ from master.resources.stateful_sets import (
 )
 
 CONTROLLER = "statefulset-controller"
+STATEFUL_SET_KINDS = ("StatefulSet", "ControllerRevision", "PersistentVolumeClaim", "Pod")
 _ORDINAL = re.compile(r"0|[1-9][0-9]{0,9}")
 NAME_LABEL, ORDINAL_LABEL = "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"
 
 
 def reconcile(
-    sets: Iterable[StatefulSet],
+    stateful_sets: Iterable[StatefulSet],
     pods: Iterable[Pod],
     claims: Iterable[PersistentVolumeClaim],
-    kept: Sequence[ControllerRevision],
+    stored_revisions: Sequence[ControllerRevision],
     now: datetime.datetime,
 ) -> Iterator[Action]:
-    """Everything that is to be written for these stateful sets."""
-    everything = tuple(pods)
-    kin, names = OwnerIndex(everything), frozenset((pod.metadata.namespace, pod.metadata.name) for pod in everything)
-    held = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
-    for one in sets:
-        able = [pod for pod in kin.near(one) if ordinal_of(one, pod) is not None or controller_of(pod.metadata)]
-        found = claim_pods(one, selector(one.spec.selector or LabelSelector()), able)
-        yield from found.handed
-        if not found.handed:
-            yield from _sync(one, found.mine, names, held, kept, now)
+    """Yield the actions for these StatefulSets."""
+    all_pods = tuple(pods)
+    index, names = OwnerIndex(all_pods), frozenset((pod.metadata.namespace, pod.metadata.name) for pod in all_pods)
+    claims_by_name = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
+    for stateful_set in stateful_sets:
+        candidates = [
+            pod
+            for pod in index.candidates(stateful_set)
+            if ordinal_of(stateful_set, pod) is not None or controller_of(pod.metadata)
+        ]
+        claimed = claim_pods(stateful_set, selector(stateful_set.spec.selector or LabelSelector()), candidates)
+        yield from claimed.ownership_changes
+        if not claimed.ownership_changes:
+            yield from _sync(stateful_set, claimed.owned, names, claims_by_name, stored_revisions, now)
 
 
 def ordinal_of(owner: StatefulSet, pod: Pod) -> int | None:
-    """The number of a pod of this set; None if it has not the name of one."""
-    prefix, _, number = pod.metadata.name.rpartition("-")
-    return int(number) if prefix == owner.metadata.name and _ORDINAL.fullmatch(number) else None
+    """Return the ordinal of a pod of this set; None if its name is not one of the set's."""
+    prefix, _, ordinal = pod.metadata.name.rpartition("-")
+    return int(ordinal) if prefix == owner.metadata.name and _ORDINAL.fullmatch(ordinal) else None
 
 
 def _sync(
@@ -81,29 +86,31 @@ def _sync(
     pods: tuple[Pod, ...],
     names: frozenset[tuple[str, str]],
     claims: Mapping[tuple[str, str], PersistentVolumeClaim],
-    kept: Sequence[ControllerRevision],
+    stored_revisions: Sequence[ControllerRevision],
     now: datetime.datetime,
 ) -> Iterator[Action]:
-    used = {pod.metadata.labels.get(HASH_LABEL, "") for pod in pods} | {owner.status.current_revision}
-    history = revisions.revision_history(owner, kept, used)
+    used_revisions = {pod.metadata.labels.get(HASH_LABEL, "") for pod in pods} | {owner.status.current_revision}
+    history = revisions.revision_history(owner, stored_revisions, used_revisions)
     update = history.current
     if update is None:
         yield Update(replace(owner, status=replace(owner.status, collision_count=history.collisions)), owner)
         return
-    current = next((one for one in history.old if one.metadata.name == owner.status.current_revision), update)
-    stand = _StatefulSetState(owner, pods, names, claims, current, update, now)
+    current = next(
+        (revision for revision in history.old if revision.metadata.name == owner.status.current_revision), update
+    )
+    state = _StatefulSetState(owner, pods, names, claims, current, update, now)
     if owner.metadata.deletion_timestamp is None:
-        yield from history.writes
-        yield from stand.steps()
-        yield from stand.claims_in_hand()
-    if stand.status != owner.status:
-        yield Update(replace(owner, status=stand.status), owner)
+        yield from history.actions
+        yield from state.next_steps()
+        yield from state.claim_owner_updates()
+    if state.status != owner.status:
+        yield Update(replace(owner, status=state.status), owner)
 
 
 @dataclass(frozen=True)
 class _StatefulSetState:
-    """A stateful set as it stands. `names` are (namespace, name) of all pods; `current` is the revision from which
-    pods are made below the partition, `update` that of its newest template.
+    """A StatefulSet with its pods and claims. `names` are (namespace, name) of all pods. Pods below the partition are
+    created from `current`, others from `update`, the revision of the newest template.
     """
 
     owner: StatefulSet
@@ -115,122 +122,130 @@ class _StatefulSetState:
     now: datetime.datetime
 
     @property
-    def _first(self) -> int:
+    def _start(self) -> int:
         return self.owner.spec.ordinals.start if self.owner.spec.ordinals is not None else 0
 
     @property
-    def _numbers(self) -> range:
-        """Those of the pods that there are to be."""
-        return range(self._first, self._first + (self.owner.spec.replicas or 0))
+    def _desired_ordinals(self) -> range:
+        """Return the ordinals of the desired pods."""
+        return range(self._start, self._start + (self.owner.spec.replicas or 0))
 
     @cached_property
-    def _by_number(self) -> Mapping[int, Pod]:
-        found = ((ordinal_of(self.owner, pod), pod) for pod in self.pods)
-        return {number: pod for number, pod in found if number is not None}
+    def _by_ordinal(self) -> Mapping[int, Pod]:
+        ordinals = ((ordinal_of(self.owner, pod), pod) for pod in self.pods)
+        return {ordinal: pod for ordinal, pod in ordinals if ordinal is not None}
 
     @property
-    def _in_order(self) -> bool:
+    def _is_ordered(self) -> bool:
         return self.owner.spec.pod_management_policy != PARALLEL
 
     @property
     def _partition(self) -> int:
-        """Below it a pod is made from the old template."""
+        """Return the ordinal below which pods have the old template."""
         rolling = self.owner.spec.update_strategy.rolling_update
-        return self._first + ((rolling.partition or 0) if rolling is not None else 0)
+        return self._start + ((rolling.partition or 0) if rolling is not None else 0)
 
-    def _runs(self, pod: Pod) -> bool:
+    def _is_ready(self, pod: Pod) -> bool:
         return pod.status.phase == "Running" and ready_since(pod) is not None
 
-    def _serves(self, pod: Pod) -> bool:
+    def _is_available(self, pod: Pod) -> bool:
         available = is_available(pod, self.owner.spec.min_ready_seconds, self.now)
-        return self._runs(pod) and available and not pod.metadata.deletion_timestamp
+        return self._is_ready(pod) and available and not pod.metadata.deletion_timestamp
 
-    # --- the next step ------------------------------------------------------------------------------------------------
+    # --- next step ----------------------------------------------------------------------------------------------------
 
-    def steps(self) -> Iterator[Action]:
-        """In order the first that is due, otherwise all that are."""
-        steps = 0
-        for number in self._numbers:
-            step, goes_on = self._kept(number)
-            yield from step
-            steps += bool(step)
-            if (self._in_order and not goes_on) or steps >= MAX_PODS_PER_PASS:
+    def next_steps(self) -> Iterator[Action]:
+        """Yield the next actions: if ordered, the first that is due, otherwise all that are."""
+        count = 0
+        for ordinal in self._desired_ordinals:
+            actions, is_done = self._reconcile_ordinal(ordinal)
+            yield from actions
+            count += bool(actions)
+            if (self._is_ordered and not is_done) or count >= MAX_PODS_PER_PASS:
                 return
-        for number in sorted((one for one in self._by_number if one not in self._numbers), reverse=True):
-            pod = self._by_number[number]
-            before = [lower for lower in self._by_number if lower < number]
-            if not pod.metadata.deletion_timestamp and (not self._in_order or all(map(self._is_no_hindrance, before))):
-                yield from self._ended(pod)
-            if self._in_order:
+        for ordinal in sorted(
+            (surplus for surplus in self._by_ordinal if surplus not in self._desired_ordinals), reverse=True
+        ):
+            pod = self._by_ordinal[ordinal]
+            lower_ordinals = [lower for lower in self._by_ordinal if lower < ordinal]
+            if not pod.metadata.deletion_timestamp and (
+                not self._is_ordered or all(map(self._allows_deletion, lower_ordinals))
+            ):
+                yield from self._delete(pod)
+            if self._is_ordered:
                 return
         if self.owner.spec.update_strategy.type == ROLLING_UPDATE:
-            yield from self._rolled()
+            yield from self._rolling_update()
 
-    def _is_no_hindrance(self, number: int) -> bool:
-        """Whether a later pod may go: this one serves, or it has ended and will not be made anew."""
-        pod = self._by_number[number]
-        return self._serves(pod) or (number not in self._numbers and pod.status.phase in FINAL_PHASES)
+    def _allows_deletion(self, ordinal: int) -> bool:
+        """Return whether a pod with a higher ordinal may be deleted: this one is available, or it is terminated and
+        will not be replaced.
+        """
+        pod = self._by_ordinal[ordinal]
+        return self._is_available(pod) or (ordinal not in self._desired_ordinals and pod.status.phase in FINAL_PHASES)
 
-    def _kept(self, number: int) -> tuple[list[Action], bool]:
-        """What is missing of one identity, and whether the next may follow."""
-        pod = self._by_number.get(number)
+    def _reconcile_ordinal(self, ordinal: int) -> tuple[list[Action], bool]:
+        """Return the actions for one ordinal, and whether the next may follow."""
+        pod = self._by_ordinal.get(ordinal)
         if pod is None:
-            return self._made(number), False
+            return self._create(ordinal), False
         if pod.metadata.deletion_timestamp is None and pod.status.phase in FINAL_PHASES:
-            return (self._replaced(pod) if should_replace(pod, self.now) else []), False
-        return self._claimed(number), self._serves(pod)
+            return (self._replace_failed(pod) if should_replace(pod, self.now) else []), False
+        return self._create_claims(ordinal), self._is_available(pod)
 
-    def _rolled(self) -> Iterator[Action]:
-        """The last pod that is of an older template goes, when all after it serve."""
-        for number in reversed(range(max(self._first, self._partition), self._numbers.stop)):
-            pod = self._by_number.get(number)
+    def _rolling_update(self) -> Iterator[Action]:
+        """Yield the deletion of the last pod with an older template, if all after it are available."""
+        for ordinal in reversed(range(max(self._start, self._partition), self._desired_ordinals.stop)):
+            pod = self._by_ordinal.get(ordinal)
             if pod is None or pod.metadata.deletion_timestamp or pod.status.phase in FINAL_PHASES:
                 return
             if self._revision(pod) != self.update.metadata.name:
-                yield from self._ended(pod)
+                yield from self._delete(pod)
                 return
-            if not self._serves(pod):
+            if not self._is_available(pod):
                 return
 
-    def _replaced(self, pod: Pod) -> list[Action]:
-        words = f"StatefulSet {self.owner.metadata.namespace}/{self.owner.metadata.name} is recreating failed Pod "
-        about, words = reference(self.owner), words + pod.metadata.name
-        return [Delete(pod), events.event_about(about, WARNING, "RecreatingFailedPod", words, CONTROLLER, self.now)]
+    def _replace_failed(self, pod: Pod) -> list[Action]:
+        message = f"StatefulSet {self.owner.metadata.namespace}/{self.owner.metadata.name} is recreating failed Pod "
+        subject, message = reference(self.owner), message + pod.metadata.name
+        return [Delete(pod), events.event_about(subject, WARNING, "RecreatingFailedPod", message, CONTROLLER, self.now)]
 
-    def _ended(self, pod: Pod) -> list[Action]:
+    def _delete(self, pod: Pod) -> list[Action]:
         return [Delete(pod), events.deleted(self.owner, pod, CONTROLLER, self.now)]
 
-    # --- an identity --------------------------------------------------------------------------------------------------
+    # --- pods ---------------------------------------------------------------------------------------------------------
 
-    def _name(self, number: int) -> str:
-        return f"{self.owner.metadata.name}-{number}"
+    def _name(self, ordinal: int) -> str:
+        return f"{self.owner.metadata.name}-{ordinal}"
 
     def _revision(self, pod: Pod) -> str:
         return pod.metadata.labels.get(HASH_LABEL, "")
 
-    def _made(self, number: int) -> list[Action]:
-        """The pod, with claims that are missing; nothing while something else is in the way of its name or claims."""
-        name = self._name(number)
+    def _create(self, ordinal: int) -> list[Action]:
+        """Return the creates of a pod and its missing claims; none while another pod has its name or a claim is being
+        deleted.
+        """
+        name = self._name(ordinal)
         if (self.owner.metadata.namespace, name) in self.names:
-            why = f"the pod {name} is not of StatefulSet {self.owner.metadata.name}, which cannot make its own"
-            return [Warn(why, about=f"{self.owner.metadata.namespace}/{name}")]
-        found = (self._claim(claim) for _, claim in self._claim_names(number))
-        if any(claim is not None and claim.metadata.deletion_timestamp for claim in found):
+            text = f"the pod {name} is not of StatefulSet {self.owner.metadata.name}, which cannot make its own"
+            return [Warn(text, about=f"{self.owner.metadata.namespace}/{name}")]
+        claims = (self._claim(claim) for _, claim in self._claim_names(ordinal))
+        if any(claim is not None and claim.metadata.deletion_timestamp for claim in claims):
             return []
-        return [*self._claimed(number), Create(self._pod(number), CONTROLLER)]
+        return [*self._create_claims(ordinal), Create(self._pod(ordinal), CONTROLLER)]
 
-    def _pod(self, number: int) -> Pod:
-        rolls = self.owner.spec.update_strategy.type == ROLLING_UPDATE
-        revision = self.current if rolls and number < self._partition else self.update
+    def _pod(self, ordinal: int) -> Pod:
+        is_rolling = self.owner.spec.update_strategy.type == ROLLING_UPDATE
+        revision = self.current if is_rolling and ordinal < self._partition else self.update
         template = self.owner.spec.template if revision is self.update else self._old_template
-        name = self._name(number)
+        name = self._name(ordinal)
         labels = {
             **template.metadata.labels,
             HASH_LABEL: revision.metadata.name,
             NAME_LABEL: name,
-            ORDINAL_LABEL: str(number),
+            ORDINAL_LABEL: str(ordinal),
         }
-        spec = with_claims(template.spec, self._claim_names(number))
+        spec = with_claims(template.spec, self._claim_names(ordinal))
         spec = replace(spec, hostname=name, subdomain=self.owner.spec.service_name)
         return pod_from_template(replace(template, spec=spec), self.owner, name=name, generate_name="", labels=labels)
 
@@ -238,20 +253,20 @@ class _StatefulSetState:
     def _old_template(self) -> PodTemplateSpec:
         return revisions.template_of(self.current) or self.owner.spec.template
 
-    # --- its storage --------------------------------------------------------------------------------------------------
+    # --- claims -------------------------------------------------------------------------------------------------------
 
-    def _claim_names(self, number: int) -> list[tuple[str, str]]:
-        """(name of the template, name of the claim)."""
+    def _claim_names(self, ordinal: int) -> list[tuple[str, str]]:
+        """Return (name of the template, name of the claim) of each claim."""
         names = (claim.metadata.name for claim in self.owner.spec.volume_claim_templates)
-        return [(name, f"{name}-{self._name(number)}") for name in names]
+        return [(name, f"{name}-{self._name(ordinal)}") for name in names]
 
     def _claim(self, name: str) -> PersistentVolumeClaim | None:
         return self.claims.get((self.owner.metadata.namespace, name))
 
-    def _claimed(self, number: int) -> list[Action]:
-        """The claims of an identity that are missing."""
-        made: list[Action] = []
-        for template, (_, name) in zip(self.owner.spec.volume_claim_templates, self._claim_names(number), strict=True):
+    def _create_claims(self, ordinal: int) -> list[Action]:
+        """Return the creates of the missing claims of an ordinal."""
+        creates: list[Action] = []
+        for template, (_, name) in zip(self.owner.spec.volume_claim_templates, self._claim_names(ordinal), strict=True):
             if self._claim(name) is None:
                 labels = {**template.metadata.labels, **(self.owner.spec.selector or LabelSelector()).match_labels}
                 meta = ObjectMeta(
@@ -259,48 +274,48 @@ class _StatefulSetState:
                     namespace=self.owner.metadata.namespace,
                     labels=labels,
                     annotations=template.metadata.annotations,
-                    owner_references=self._claim_owners(number),
+                    owner_references=self._claim_owners(ordinal),
                 )
-                made.append(Create(replace(template, metadata=meta), owner=self.owner))
-        return made
+                creates.append(Create(replace(template, metadata=meta), owner=self.owner))
+        return creates
 
-    def _claim_owners(self, number: int) -> tuple[OwnerReference, ...]:
-        """With whom a claim goes: with the set, with the pod that is no longer wished for, or with nobody."""
-        policy, pod = self.owner.spec.persistent_volume_claim_retention_policy, self._by_number.get(number)
-        if number not in self._numbers and policy.when_scaled == DELETE:
+    def _claim_owners(self, ordinal: int) -> tuple[OwnerReference, ...]:
+        """Return the owners with which a claim is deleted: the set, the pod that is scaled down, or none."""
+        policy, pod = self.owner.spec.persistent_volume_claim_retention_policy, self._by_ordinal.get(ordinal)
+        if ordinal not in self._desired_ordinals and policy.when_scaled == DELETE:
             return (_owner_reference(pod),) if pod is not None else ()
         return (_owner_reference(self.owner),) if policy.when_deleted == DELETE else ()
 
-    def claims_in_hand(self) -> Iterator[Update]:
-        """Claims of pods that are there, in the hands of those with whom they go."""
+    def claim_owner_updates(self) -> Iterator[Update]:
+        """Yield updates of claims whose owners are not those of `_claim_owners`."""
         uids = {self.owner.metadata.uid, *(pod.metadata.uid for pod in self.pods)}
-        for number in self._by_number:
-            for _, name in self._claim_names(number):
+        for ordinal in self._by_ordinal:
+            for _, name in self._claim_names(ordinal):
                 claim = self._claim(name)
                 if claim is None:
                     continue
-                others = (row for row in claim.metadata.owner_references if row.uid not in uids)
-                owners = (*others, *self._claim_owners(number))
+                other_owners = (reference for reference in claim.metadata.owner_references if reference.uid not in uids)
+                owners = (*other_owners, *self._claim_owners(ordinal))
                 if owners != claim.metadata.owner_references:
                     yield Update(replace(claim, metadata=replace(claim.metadata, owner_references=owners)), claim)
 
-    # --- what it tells ------------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def status(self) -> StatefulSetStatus:
-        """The numbers; when all pods are of the newest template, that is the current one."""
-        standing = [pod for pod in self.pods if not pod.metadata.deletion_timestamp]
-        ready = sum(map(self._runs, self.pods))
-        updated = sum(self._revision(pod) == self.update.metadata.name for pod in standing)
-        done = self.owner.spec.update_strategy.type == ROLLING_UPDATE and updated == len(self.pods) == ready
-        current = self.update if done else self.current
+        """Return the status. If all pods have the newest template, its revision becomes the current one."""
+        remaining = [pod for pod in self.pods if not pod.metadata.deletion_timestamp]
+        ready = sum(map(self._is_ready, self.pods))
+        updated = sum(self._revision(pod) == self.update.metadata.name for pod in remaining)
+        is_complete = self.owner.spec.update_strategy.type == ROLLING_UPDATE and updated == len(self.pods) == ready
+        current = self.update if is_complete else self.current
         return replace(
             self.owner.status,
             observed_generation=self.owner.metadata.generation,
             replicas=len(self.pods),
             ready_replicas=ready,
-            available_replicas=sum(map(self._serves, self.pods)),
-            current_replicas=sum(self._revision(pod) == current.metadata.name for pod in standing),
+            available_replicas=sum(map(self._is_available, self.pods)),
+            current_replicas=sum(self._revision(pod) == current.metadata.name for pod in remaining),
             updated_replicas=updated,
             current_revision=current.metadata.name,
             update_revision=self.update.metadata.name,
@@ -315,10 +330,7 @@ def _owner_reference(owner: Object) -> OwnerReference:
 
 def sync_stateful_sets(lister: Lister) -> Iterable[Action]:
     """Reconcile all StatefulSets."""
-    if not (found := lister.list("StatefulSet")):
+    if not (stateful_sets := lister.list("StatefulSet")):
         return ()
-    claims, kept = lister.list("PersistentVolumeClaim"), lister.list("ControllerRevision")
-    return reconcile(found, lister.list("Pod"), claims, kept, lister.now)
-
-
-STATEFUL_SET_KINDS = ("StatefulSet", "ControllerRevision", "PersistentVolumeClaim", "Pod")
+    claims, stored_revisions = lister.list("PersistentVolumeClaim"), lister.list("ControllerRevision")
+    return reconcile(stateful_sets, lister.list("Pod"), claims, stored_revisions, lister.now)
