@@ -9,7 +9,7 @@ from pathlib import Path
 
 from api.client.client import Client
 from api.core.pod import Pod
-from api.network.queries import CaptureQuestion, NodeQuerySpec
+from api.network.queries import CaptureRequest, NodeQuerySpec
 from cli.node_query import TIMEOUT_SECONDS, QueryFailed, query_node
 from cli.trace.command import pods_with_addresses
 from cli.trace.topology import find_pod
@@ -28,7 +28,7 @@ async def take(client: Client, arguments: argparse.Namespace) -> None:
     pod = find_pod(arguments.pod, pods_with_addresses((await client.list(Pod)).items))
     if pod is None:
         raise QueryFailed(f"{arguments.pod!r} is neither PROJECT/POD of a pod that has an address, nor that address")
-    asked = CaptureQuestion(pod=str(pod.address), packets=arguments.packets, seconds=arguments.seconds)
+    asked = CaptureRequest(pod=str(pod.address), packets=arguments.packets, seconds=arguments.seconds)
     told = f"at most {asked.packets} packets of {pod} on {pod.node}, for at most {asked.seconds} s"
     print(told, file=sys.stderr, flush=True)
     status = await query_node(client, NodeQuerySpec(node_name=pod.node, capture=asked), TIMEOUT_SECONDS + asked.seconds)

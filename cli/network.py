@@ -13,7 +13,7 @@ from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
 from api.network.queries import NetworkReport, NodeQuerySpec
-from api.network.types import CHANGE_NETWORK, ChangeNetworkRequest, ClusterNetwork, HostSubnet, NetNamespace
+from api.network.types import CHANGE_NETWORK_ANNOTATION, ChangeNetworkRequest, ClusterNetwork, HostSubnet, NetNamespace
 from cli import capture, services
 from cli.command import ADMIN, add_command
 from cli.node_query import QueryFailed, query_node
@@ -81,7 +81,7 @@ async def _report(client: Client, node: str) -> NetworkReport:
     try:
         status = await query_node(client, NodeQuerySpec(node_name=node, report=True))
     except QueryFailed as error:
-        return NetworkReport(trouble=str(error))
+        return NetworkReport(error=str(error))
     return status.report or NetworkReport()
 
 
@@ -91,7 +91,7 @@ def _status_row(subnet: HostSubnet, report: NetworkReport | None) -> tuple[str, 
         return (*fixed, *["-"] * 6, "is no node")
     counts = (report.pods, report.free_addresses, report.flows, report.drift)
     pace = f"{report.pass_milliseconds:.1f}"
-    return (*fixed, *map(str, counts), pace, _peers(report.round_trips), report.trouble or "ready")
+    return (*fixed, *map(str, counts), pace, _peers(report.round_trips), report.error or "ready")
 
 
 def _peers(times: dict[str, float]) -> str:
@@ -127,7 +127,7 @@ async def _change(client: Client, projects: list[str], request: ChangeNetworkReq
     if unknown:
         raise QueryFailed(f"no such project: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     for project in projects:
-        asking = {"metadata": {"annotations": {CHANGE_NETWORK: str(request)}}}
+        asking = {"metadata": {"annotations": {CHANGE_NETWORK_ANNOTATION: str(request)}}}
         await client.patch(NetNamespace, project, "", asking)
     _show(tuple([await _answered(client, project) for project in projects]))
 
@@ -136,12 +136,13 @@ async def _answered(client: Client, project: str) -> NetNamespace:
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         lane = await client.get(NetNamespace, project)
-        if CHANGE_NETWORK not in lane.metadata.annotations:
+        if CHANGE_NETWORK_ANNOTATION not in lane.metadata.annotations:
             return lane
         if time.monotonic() > deadline:
             sys.stdout.flush()
+            requested = lane.metadata.annotations[CHANGE_NETWORK_ANNOTATION]
             raise QueryFailed(
-                f"the master has not carried out {lane.metadata.annotations[CHANGE_NETWORK]!r} for {project} within "
+                f"the master has not carried out {requested!r} for {project} within "
                 f"{TIMEOUT_SECONDS:.0f} s; its log says why"
             )
         await asyncio.sleep(POLL_SECONDS)

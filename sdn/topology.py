@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
-from api.network.conflicts import CURSORS, conflicting_subnets, conflicting_vnids, split_valid
+from api.network.conflicts import CURSORS_ANNOTATION, conflicting_subnets, conflicting_vnids, split_valid
 from api.network.types import PLUGIN_MULTITENANT, ClusterNetwork, HostSubnet, NetNamespace
-from api.validation.network import check_cluster_network, check_host_subnet, check_lane
+from api.validation.network import check_cluster_network, check_host_subnet, check_net_namespace_fields
 
 VXLAN0 = 1
 TUN0 = 2
@@ -302,7 +302,7 @@ def _docker_network(ground: NetworkConfig, here: Iterable[AttachedPod]) -> Docke
 def without_invalid_objects(shown: Snapshot) -> Snapshot:
     """The snapshot without what is not believed; its `doubts` say, by object, why not."""
     network = shown.cluster_network
-    if network is None or CURSORS not in network.metadata.annotations:
+    if network is None or CURSORS_ANNOTATION not in network.metadata.annotations:
         return shown
     networks, wrong = split_valid((network,), check_cluster_network)
     doubts = _reasons_by_object("clusternetwork", wrong)
@@ -312,7 +312,7 @@ def without_invalid_objects(shown: Snapshot) -> Snapshot:
     doubts |= _reasons_by_object(
         "hostsubnet", {name: f"its subnet or hostIP is that of {one}" for name, one in strangers.items()}
     )
-    lanes, wrong = split_valid(shown.net_namespaces, check_lane)
+    lanes, wrong = split_valid(shown.net_namespaces, check_net_namespace_fields)
     doubts |= _reasons_by_object("netnamespace", wrong)
     intruders = conflicting_vnids(lanes)
     doubts |= _reasons_by_object(

@@ -1,15 +1,15 @@
 """Requests and responses of the sdn daemon's CNI socket, which the node agent and `podlane-cni` call. Pure.
 
-HTTP/1.1 on `/run/podlane/sdn.sock` (mode 0600). The verbs are those of CNI and stand in the path:
+HTTP/1.1 on `/run/podlane/sdn.sock` (mode 0600). The paths are the verbs of CNI:
 
-    POST /ADD     AttachRequest  → 200 Attachment        the sandbox has its address, and packets flow
-    POST /DEL     DetachRequest  → 200 {}                the sandbox has no port, no flow, no address any more
-    POST /CHECK   AttachRequest  → 200 {}                ADD's answer is still true
-    GET  /STATUS                 → 200 NetworkStatus     ready for ADD
-    GET  /SANDBOXES?runtime=R    → 200 Sandboxes         what is attached on behalf of R
+    POST /ADD     AttachRequest  → 200 Attachment        attach: the sandbox has an address, and packets flow
+    POST /DEL     DetachRequest  → 200 {}                detach: the sandbox has no port, flow or address
+    POST /CHECK   AttachRequest  → 200 {}                the result of ADD is still in place
+    GET  /STATUS                 → 200 NetworkStatus     whether ADD can succeed now
+    GET  /SANDBOXES?runtime=R    → 200 Sandboxes         the sandboxes that the runtime R attached
 
-Every other answer is an `AttachError` with an HTTP status of 400 (Refused: asking again is of no use), 404 (Gone: the
-sandbox, or its place in the network, is no more) or 503 (NotReady: ask again). ADD and DEL are idempotent.
+Every other response is an `AttachError` with HTTP status 400 (Refused: a retry fails again), 404 (Gone: the sandbox or
+its network namespace does not exist) or 503 (NotReady: retry later). ADD and DEL are idempotent.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from api.meta.names import dns_label
 from api.meta.types import Value
 
 NODE_AGENT, CNI = "node-agent", "cni"
-"""Who asks: each is told, by GET /SANDBOXES, only of what was attached on its own behalf."""
+"""The runtimes. GET /SANDBOXES lists only the sandboxes of one runtime."""
 
 
 class AttachRequest(Value, frozen=True, forbid_unknown_fields=True):
-    """`sandbox` is the container id of the sandbox, `netns` a path of its network namespace (`/proc/PID/ns/net`).
+    """A request to attach a sandbox.
 
-    `runtime` is who knows when the sandbox is gone: NODE_AGENT or CNI.
-    The bandwidths limit what the pod receives and sends, in bits a second; 0 is no limit.
+    `sandbox` is the container ID of the sandbox. `netns` is the path of its network namespace (`/proc/PID/ns/net`).
+    `runtime` is the runtime that will detach it: NODE_AGENT or CNI. The bandwidths limit what the pod receives and
+    sends, in bits per second; 0 means no limit.
     """
 
     sandbox: str
@@ -43,13 +44,16 @@ class AttachRequest(Value, frozen=True, forbid_unknown_fields=True):
 
 
 class DetachRequest(Value, frozen=True, forbid_unknown_fields=True):
-    """`sandbox` is what ADD was given; the namespace it lived in may be gone by now."""
+    """A request to detach a sandbox, whose network namespace may no longer exist."""
 
     sandbox: str
 
 
 class Attachment(Value, frozen=True):
-    """`ip` carries the prefix length of the node's subnet (`10.128.0.2/23`); `nameserver` is empty if there is none."""
+    """The network configuration of an attached sandbox.
+
+    `ip` has the prefix length of the node's subnet (`10.128.0.2/23`). `nameserver` is empty if there is none.
+    """
 
     ip: str
     gateway: str
@@ -59,12 +63,43 @@ class Attachment(Value, frozen=True):
     nameserver: str = ""
 
 
+class NetworkStatus(Value, frozen=True):
+    """The state of the node's network.
+
+    `subnet` and `gateway` are those of the node (`10.128.0.0/23`, `10.128.0.1`). `nameserver` is empty if there is
+    none.
+    """
+
+    ready: bool
+    subnet: str = ""
+    gateway: str = ""
+    mtu: int = 0
+    nameserver: str = ""
+
+
+class Sandboxes(Value, frozen=True):
+    """IDs of the sandboxes that have a port, even if their network namespace no longer exists."""
+
+    sandboxes: tuple[str, ...] = ()
+
+
+class AttachError(Value, frozen=True):
+    """A failure, in the form of a CNI error.
+
+    `code` is a CNI error code: 3 unknown sandbox, 4 invalid request, 11 try again later, 50 not ready, 100 refused.
+    """
+
+    code: int
+    msg: str
+    details: str = ""
+
+
 _SANDBOX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _IFNAME = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 
 
-def problems(request: AttachRequest) -> Iterator[str]:
-    """What is wrong with a request, a sentence each."""
+def check_attach_request(request: AttachRequest) -> Iterator[str]:
+    """Yield a message for each invalid value of a request."""
     if not _SANDBOX.fullmatch(request.sandbox):
         yield f"sandbox is {request.sandbox!r}; a letter or digit, then letters, digits, _, . and - are accepted"
     if not request.netns.startswith("/") or "\0" in request.netns:
@@ -80,27 +115,3 @@ def problems(request: AttachRequest) -> Iterator[str]:
     for name, bits in (("ingressBandwidth", request.ingress_bandwidth), ("egressBandwidth", request.egress_bandwidth)):
         if bits < 0:
             yield f"{name} is {bits}; 0 or more bits a second are accepted"
-
-
-class NetworkStatus(Value, frozen=True):
-    """This node's `subnet` and `gateway` (`10.128.0.0/23`, `10.128.0.1`); `nameserver` is empty if there is none."""
-
-    ready: bool
-    subnet: str = ""
-    gateway: str = ""
-    mtu: int = 0
-    nameserver: str = ""
-
-
-class Sandboxes(Value, frozen=True):
-    """Ids of the sandboxes that have a port, whether or not their network namespace is still there."""
-
-    sandboxes: tuple[str, ...] = ()
-
-
-class AttachError(Value, frozen=True):
-    """`code` is a CNI error code: 3 unknown sandbox, 4 bad request, 11 try later, 50 not ready, 100 refused."""
-
-    code: int
-    msg: str
-    details: str = ""

@@ -15,76 +15,73 @@ from api.network.types import HostSubnet, NetNamespace, vnid_owner
 
 O = TypeVar("O", bound=Object)
 
-CURSORS = "network.podlane.io/next"
-"""Annotation of the ClusterNetwork: where the next subnet and the next VNID are looked for. It stands there on an API
-server that is not ours, and only there.
+CURSORS_ANNOTATION = "network.podlane.io/next"
+"""Annotation of the ClusterNetwork with the allocator cursors: where the search for a free subnet and VNID begins.
+Only used on an API server that is not ours.
 """
 
 
 def split_valid(items: Iterable[O], check: Callable[[O], Iterable[FieldError]]) -> tuple[tuple[O, ...], dict[str, str]]:
-    """Those without a problem, and by name what is wrong with each of the others."""
-    good: list[O] = []
-    wrong: dict[str, str] = {}
+    """Return the valid items, and the errors of each other item by its name."""
+    valid: list[O] = []
+    errors: dict[str, str] = {}
     for item in items:
         if text := "; ".join(map(str, check(item))):
-            wrong[item.metadata.name] = text
+            errors[item.metadata.name] = text
         else:
-            good.append(item)
-    return tuple(good), wrong
+            valid.append(item)
+    return tuple(valid), errors
 
 
-def conflicting_vnids(lanes: Iterable[NetNamespace]) -> dict[str, str]:
-    """Who has the VNID of another lane without having been joined to it, and to whom it belongs: to the oldest.
+def conflicting_vnids(net_namespaces: Iterable[NetNamespace]) -> dict[str, str]:
+    """Return the NetNamespaces whose VNID belongs to another one to which they are not joined, and that owner.
 
-    VNID 0 is for everybody.
+    A VNID belongs to the oldest NetNamespace that has it. VNID 0 belongs to none.
     """
-    sharing: dict[int, list[NetNamespace]] = defaultdict(list)
-    for lane in lanes:
-        if lane.netid:
-            sharing[lane.netid].append(lane)
-    found: dict[str, str] = {}
-    for group in sharing.values():
-        if len({vnid_owner(lane) for lane in group}) > 1:
-            oldest = min(group, key=_age)
-            strangers = [lane for lane in group if vnid_owner(lane) != vnid_owner(oldest)]
-            found |= {lane.metadata.name: oldest.metadata.name for lane in strangers}
-    return found
+    by_vnid: dict[int, list[NetNamespace]] = defaultdict(list)
+    for net_namespace in net_namespaces:
+        if net_namespace.netid:
+            by_vnid[net_namespace.netid].append(net_namespace)
+    conflicts: dict[str, str] = {}
+    for sharing in by_vnid.values():
+        if len({vnid_owner(net_namespace) for net_namespace in sharing}) > 1:
+            oldest = min(sharing, key=_age)
+            for net_namespace in sharing:
+                if vnid_owner(net_namespace) != vnid_owner(oldest):
+                    conflicts[net_namespace.metadata.name] = oldest.metadata.name
+    return conflicts
 
 
-def conflicting_subnets(subnets: Iterable[HostSubnet]) -> dict[str, str]:
-    """Whose subnet or address is that of another HostSubnet, and to whom it belongs: to the older one."""
-    by_age = sorted(subnets, key=_age)
-    crowded = _overlapping(by_age)
+def conflicting_subnets(host_subnets: Iterable[HostSubnet]) -> dict[str, str]:
+    """Return the HostSubnets whose subnet or address belongs to an older HostSubnet, and that older one."""
+    by_age = sorted(host_subnets, key=_age)
+    overlapping = {name for pair in _overlapping_pairs(by_age) for name in pair}
     addresses: dict[str, str] = {}
     networks: list[tuple[IPv4Network, str]] = []
-    found: dict[str, str] = {}
-    for one in by_age:
-        name = one.metadata.name
-        holder = addresses.get(one.host_ip, name)
-        if name in crowded and holder == name:
-            network = IPv4Network(one.subnet)
-            holder = next((other for taken, other in networks if taken.overlaps(network)), name)
-        if holder != name:
-            found[name] = holder
+    conflicts: dict[str, str] = {}
+    for host_subnet in by_age:
+        name = host_subnet.metadata.name
+        owner = addresses.get(host_subnet.host_ip, name)
+        if name in overlapping and owner == name:
+            network = IPv4Network(host_subnet.subnet)
+            owner = next((older for taken, older in networks if taken.overlaps(network)), name)
+        if owner != name:
+            conflicts[name] = owner
             continue
-        addresses[one.host_ip] = name
-        if name in crowded:
-            networks.append((IPv4Network(one.subnet), name))
-    return found
+        addresses[host_subnet.host_ip] = name
+        if name in overlapping:
+            networks.append((IPv4Network(host_subnet.subnet), name))
+    return conflicts
 
 
-def _overlapping(subnets: Iterable[HostSubnet]) -> set[str]:
-    """Those whose subnet overlaps another one; there are hardly ever any."""
-    return {name for pair in _overlapping_pairs(subnets) for name in pair}
-
-
-def _overlapping_pairs(subnets: Iterable[HostSubnet]) -> Iterator[tuple[str, str]]:
-    last: tuple[IPv4Network, str] | None = None
-    for network, name in sorted((IPv4Network(one.subnet), one.metadata.name) for one in subnets if one.subnet):
-        if last is not None and last[0].overlaps(network):
-            yield last[1], name
-        if last is None or network.broadcast_address > last[0].broadcast_address:
-            last = network, name
+def _overlapping_pairs(host_subnets: Iterable[HostSubnet]) -> Iterator[tuple[str, str]]:
+    """Yield pairs of names whose subnets overlap. Each HostSubnet that overlaps another is in at least one pair."""
+    furthest: tuple[IPv4Network, str] | None = None
+    for network, name in sorted((IPv4Network(item.subnet), item.metadata.name) for item in host_subnets if item.subnet):
+        if furthest is not None and furthest[0].overlaps(network):
+            yield furthest[1], name
+        if furthest is None or network.broadcast_address > furthest[0].broadcast_address:
+            furthest = network, name
 
 
 def _age(item: Object) -> tuple[str, str]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from api.meta.types import Object, Value
 
 
-class TraceQuestion(Value, frozen=True):
-    """A packet, and where it enters the switch of a node.
+class TraceRequest(Value, frozen=True):
+    """A packet to trace, and where it enters the switch of the node.
 
-    `enters` is pod or docker (from the pod, or the container outside of any pod, with the address `sender`), tunnel
-    (from the address `tunnel_source`, with `vnid`) or node (from the node's own network stack). `protocol` is icmp,
-    tcp, udp, arp (who has `target`? asks `source`), arp-reply or ipv6, whose packets carry neither `source` nor
-    `target`; `port` is the target port of tcp and udp. MACs that are not given follow from sender and target.
-    `vlan` is the number in a tag; None is a frame without one. `fragment` is first, later, or empty for a whole packet.
+    `enters` is pod, docker, tunnel or node. A packet from a pod, or from a container outside of pods (docker), needs
+    `sender`, the IP address of that pod or container. A packet from a tunnel needs `tunnel_source`, the address of the
+    sending node, and has the VNID `vnid`. A packet from node comes from the node's own network stack.
+
+    `source` is the source address of the packet. `target` is its destination address. `protocol` is icmp, tcp, udp,
+    arp, arp-reply or ipv6. An arp packet is a request of `source` for the MAC of `target`. An ipv6 packet has neither
+    `source` nor `target`. `port` is the destination port of tcp and udp. `source_mac` and `target_mac` are derived from
+    sender and target if they are empty. `vlan` is the VLAN ID of a tagged frame, None for an untagged one. `fragment`
+    is first, later, or empty for a packet that is not fragmented.
     """
 
     enters: str
@@ -30,71 +36,82 @@ class TraceQuestion(Value, frozen=True):
 
 
 class TraceStep(Value, frozen=True):
-    """One table: the row that decided, whose it is and what it does. No row at all drops the packet."""
+    """One table of the pipeline that the packet passed.
+
+    `flow` is the flow that matched. `owner` is the object to which the flow belongs. `actions` are the actions of the
+    flow. Without a flow the packet was dropped.
+    """
 
     table: str
-    row: str = ""
+    flow: str = msgspec.field(default="", name="row")
     owner: str = ""
     actions: tuple[str, ...] = ()
 
 
-class DockerPart(Value, frozen=True):
-    """The containers outside of any pod of a node: they have addresses of `subnet`, and all the same VNID."""
+class DockerNetwork(Value, frozen=True):
+    """The network of containers outside of pods on a node: their subnet, and the VNID that they share."""
 
     subnet: str
     vnid: int
 
 
-class PortReport(Value, frozen=True):
-    """A port of a service that a node serves, `port` as people write it (`80/TCP`).
+class ServicePortReport(Value, frozen=True):
+    """A service port as the node serves it.
 
-    `fronts` are `ADDRESS:PORT` where callers call, a node port alone with `*`. Endpoints are `ADDRESS:PORT`: `inside`
-    for the cluster IP, `everywhere` for pods and the node at other addresses, `outside` for callers from outside.
-    `affinity_seconds` is 0 without session affinity.
+    `service` is NAMESPACE/NAME. `port` is number and protocol (`80/TCP`). `frontends` are the `ADDRESS:PORT` at which
+    clients connect; a node port has `*` as its address. Endpoints are `ADDRESS:PORT`. `internal_endpoints` serve the
+    cluster IP. `cluster_endpoints` serve other addresses for clients on pods and nodes. `external_endpoints` serve them
+    for clients outside of the cluster. `affinity_seconds` is 0 without session affinity.
     """
 
     service: str
     port: str
     name: str = ""
     vnid: int = 0
-    fronts: tuple[str, ...] = ()
-    inside: tuple[str, ...] = ()
-    everywhere: tuple[str, ...] = ()
-    outside: tuple[str, ...] = ()
+    frontends: tuple[str, ...] = ()
+    internal_endpoints: tuple[str, ...] = ()
+    cluster_endpoints: tuple[str, ...] = ()
+    external_endpoints: tuple[str, ...] = ()
     affinity_seconds: int = 0
 
 
-class LeftOutReport(Value, frozen=True):
-    """Something of a service that the node does not program: `what` names it, `why` goes on as a sentence."""
+class RejectionReport(Value, frozen=True):
+    """A part of a service that the node does not program: `subject` names it, `reason` continues the sentence."""
 
     service: str
-    what: str
-    why: str
+    subject: str
+    reason: str
 
 
-class TraceAnswer(Value, frozen=True):
-    """What the switch would do.
+class TraceResult(Value, frozen=True):
+    """What the switch does with a packet.
 
-    `outputs` name where the packet comes out: `pod ADDRESS`, `tunnel ADDRESS`, `node`, `docker` (Docker's bridge) and
-    `sender MAC` (an ARP answer that gives this MAC, back to who asked). `vnid` is the sender's, as the switch noted it;
-    `docker` is None where Docker has no bridge.
+    `outputs` are the destinations: `pod ADDRESS`, `tunnel ADDRESS`, `node`, `docker` (Docker's bridge), or `sender MAC`
+    (an ARP reply with this MAC, sent back to the sender). `vnid` is the VNID of the sender, as the switch determined
+    it. `docker` is None if Docker has no bridge.
 
-    `service` is what it calls on this node, with all that is left out of that service, `endpoints` what such a caller
-    gets there, `endpoint` the one (`ADDRESS:PORT`) to which this packet goes.
+    If the packet goes to a service, `service` is its port and `rejected` lists everything of the service that is not
+    programmed. `endpoints` are the endpoints that such a client can get. `endpoint` is the one (`ADDRESS:PORT`) that
+    this packet gets.
     """
 
     steps: tuple[TraceStep, ...] = ()
     outputs: tuple[str, ...] = ()
     vnid: int = 0
-    docker: DockerPart | None = None
+    docker: DockerNetwork | None = None
     endpoint: str = ""
-    service: PortReport | None = None
+    service: ServicePortReport | None = None
     endpoints: tuple[str, ...] = ()
-    left_out: tuple[LeftOutReport, ...] = ()
+    rejected: tuple[RejectionReport, ...] = ()
 
 
 class NetworkReport(Value, frozen=True):
-    """How a node's network is; `round_trips` are milliseconds through the tunnel, by node, -1 where none came back."""
+    """The state of a node's network.
+
+    `drift` counts flows that something else changed. `pass_milliseconds` is the duration of the last pass. `error` is
+    the reason why the network is not ready. `round_trips` are milliseconds through the tunnel by node, -1 if no
+    response came back.
+    """
 
     subnet: str = ""
     pods: int = 0
@@ -102,56 +119,62 @@ class NetworkReport(Value, frozen=True):
     flows: int = 0
     drift: int = 0
     pass_milliseconds: float = 0
-    trouble: str = ""
+    error: str = msgspec.field(default="", name="trouble")
     round_trips: dict[str, float] = {}
 
 
-class CaptureQuestion(Value, frozen=True):
-    """What goes over the port of the pod with this address: the heads of `packets` packets within `seconds`."""
+class CaptureRequest(Value, frozen=True):
+    """A capture at the port of one pod: the headers of up to `packets` packets, within `seconds`.
+
+    `pod` is the pod's address.
+    """
 
     pod: str
     packets: int = 100
     seconds: int = 10
 
 
-class ServicesQuestion(Value, frozen=True):
-    """Which services the node serves, and what it leaves out: of one project, or of one service of it, or of all."""
+class ServicesRequest(Value, frozen=True):
+    """A request for the service ports of a node: all, or those of one `namespace` or service."""
 
     namespace: str = ""
     name: str = ""
 
 
-class ServicesAnswer(Value, frozen=True):
-    """`more` counts the ports that were too many for one answer."""
+class ServicesResult(Value, frozen=True):
+    """Service ports of a node, and what it does not program. `omitted_ports` counts ports beyond the size limit."""
 
-    ports: tuple[PortReport, ...] = ()
-    left_out: tuple[LeftOutReport, ...] = ()
-    more: int = 0
+    ports: tuple[ServicePortReport, ...] = ()
+    rejected: tuple[RejectionReport, ...] = ()
+    omitted_ports: int = msgspec.field(default=0, name="more")
 
 
 class NodeQuerySpec(Value, frozen=True):
-    """Exactly one question, to one node."""
+    """Exactly one request, to the node `node_name`."""
 
     node_name: str = ""
-    trace: TraceQuestion | None = None
+    trace: TraceRequest | None = None
     report: bool = False
-    capture: CaptureQuestion | None = None
-    services: ServicesQuestion | None = None
+    capture: CaptureRequest | None = None
+    services: ServicesRequest | None = None
 
 
 class NodeQueryStatus(Value, frozen=True):
-    """The answer; `error` says why there is none; `pcap` is a file of packets."""
+    """The result of a query. `answered` becomes true with it.
+
+    `error` is the reason why there is no result. `pcap` is a capture file.
+    """
 
     answered: bool = False
     error: str = ""
-    trace: TraceAnswer | None = None
+    trace: TraceResult | None = None
     report: NetworkReport | None = None
     pcap: bytes = b""
-    services: ServicesAnswer | None = None
+    services: ServicesResult | None = None
 
 
 class NodeQuery(Object, frozen=True):
-    """A question of an administrator to the network of one node; the master drops it after some minutes."""
+    """An administrator's query to the network of one node. The master deletes it after some minutes."""
 
     API_VERSION = "podlane.io/v1"
     KIND = "NodeQuery"

@@ -1,6 +1,6 @@
 """ClusterNetwork, HostSubnet, NetNamespace and PodAddress; the annotation that requests a change of VNID. Pure.
 
-A request is taken away in the write that gives the VNID.
+The master removes the annotation in the same write that sets the new VNID.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import msgspec
 from api.core.pod import FINAL_PHASES
 from api.meta.types import Object, Value
 
-# --- network.openshift.io --------------------------------------------------------------------------------------------
-
 
 class ClusterNetworkEntry(Value, frozen=True):
+    """A network from which nodes get subnets with `host_subnet_length` host bits."""
+
     cidr: str = msgspec.field(name="CIDR")
     host_subnet_length: int
 
 
 class ClusterNetwork(Object, frozen=True):
-    """The overlay of the whole cluster; the only one in use is called `default`.
+    """The pod network of the whole cluster. Only the object with the name `default` is used.
 
-    `hostsubnetlength` counts host bits (9 gives each node a /23). `plugin_name` is
-    `redhat/openshift-ovs-subnet` or `redhat/openshift-ovs-multitenant`.
+    `network` is the network of the pods. `hostsubnetlength` is the number of host bits of a node's subnet (9 gives each
+    node a /23). `service_network` is the network of cluster IPs. `plugin_name` is `redhat/openshift-ovs-subnet` or
+    `redhat/openshift-ovs-multitenant`. `vxlan_port` is the UDP port of the tunnels. `mtu` is the MTU of pods.
     """
 
     API_VERSION = "network.openshift.io/v1"
@@ -40,7 +41,11 @@ class ClusterNetwork(Object, frozen=True):
 
 
 class HostSubnet(Object, frozen=True):
-    """The part of the cluster network that belongs to one node, and the address behind which it lies."""
+    """The subnet of a node in the cluster network.
+
+    `host` is the name of the node. `host_ip` is the address of the node to which other nodes send tunnelled packets.
+    `subnet` is the network of the node's pods.
+    """
 
     API_VERSION = "network.openshift.io/v1"
     KIND = "HostSubnet"
@@ -53,7 +58,11 @@ class HostSubnet(Object, frozen=True):
 
 
 class NetNamespace(Object, frozen=True):
-    """The lane of one project: its VNID, 0 to 16777215, of which 0 reaches all and is reached by all."""
+    """The virtual network of a project.
+
+    `netname` is the name of the project. `netid` is its VNID, 0 to 16777215. Projects with the same VNID reach each
+    other; VNID 0 reaches all and is reached by all.
+    """
 
     API_VERSION = "network.openshift.io/v1"
     KIND = "NetNamespace"
@@ -63,50 +72,58 @@ class NetNamespace(Object, frozen=True):
     egress_ips: tuple[str, ...] = msgspec.field(default=(), name="egressIPs")
 
 
-ASSIGN_SUBNET = "pod.network.openshift.io/assign-subnet"
-"""Annotation of a HostSubnet made by hand: the master gives it a subnet, and takes the annotation away."""
+ASSIGN_SUBNET_ANNOTATION = "pod.network.openshift.io/assign-subnet"
+"""Annotation of a HostSubnet that an administrator created: the master sets a subnet and removes the annotation."""
 
 PLUGIN_SUBNET = "redhat/openshift-ovs-subnet"
 PLUGIN_MULTITENANT = "redhat/openshift-ovs-multitenant"
 
-CHANGE_NETWORK = "pod.network.openshift.io/multitenant.change-network"
-JOINED_ANNOTATION = "network.podlane.io/joined"
-"""Annotation of a NetNamespace that was joined to another: whose lane it is in. Written with the VNID."""
+CHANGE_NETWORK_ANNOTATION = "pod.network.openshift.io/multitenant.change-network"
+"""Annotation of a NetNamespace that requests another VNID; see ChangeNetworkRequest."""
 
-ACCEPTED = '"global", "isolate" and "join:NAMESPACE" are accepted'
+JOINED_ANNOTATION = "network.podlane.io/joined"
+"""Annotation of a NetNamespace that was joined: the project whose VNID it has. Written with the VNID."""
+
+ACCEPTED_CHANGES = '"global", "isolate" and "join:NAMESPACE" are accepted'
 
 
 class BadChangeNetwork(Exception):
-    """`str(error)` says what is accepted."""
+    """A value of the annotation that is not valid. The text says what is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeNetworkRequest:
-    """`verb` is global (VNID 0), isolate (a VNID that nobody else has) or join (that of the namespace `target`)."""
+    """A request for another VNID.
 
-    verb: str
+    `action` is global (VNID 0), isolate (a VNID that no other project has) or join (the VNID of the project `target`).
+    """
+
+    action: str
     target: str = ""
 
     def __str__(self) -> str:
-        """As the annotation has it."""
-        return f"{self.verb}:{self.target}" if self.target else self.verb
+        """Return the value of the annotation."""
+        return f"{self.action}:{self.target}" if self.target else self.action
 
 
 def parse_change_network(text: str) -> ChangeNetworkRequest:
-    """The annotation's value. Raises BadRequest."""
-    verb, colon, target = text.partition(":")
-    if (verb in {"global", "isolate"} and not colon) or (verb == "join" and target):
-        return ChangeNetworkRequest(verb, target)
-    raise BadChangeNetwork(ACCEPTED)
+    """Parse the value of the annotation. Raises BadChangeNetwork."""
+    action, colon, target = text.partition(":")
+    if (action in {"global", "isolate"} and not colon) or (action == "join" and target):
+        return ChangeNetworkRequest(action, target)
+    raise BadChangeNetwork(ACCEPTED_CHANGES)
 
 
-def vnid_owner(lane: NetNamespace) -> str:
-    """The project to which the VNID was given: its own name, unless it was joined to another."""
-    return lane.metadata.annotations.get(JOINED_ANNOTATION, lane.metadata.name)
+def vnid_owner(net_namespace: NetNamespace) -> str:
+    """Return the project that owns the VNID: the project that it was joined to, otherwise its own name."""
+    return net_namespace.metadata.annotations.get(JOINED_ANNOTATION, net_namespace.metadata.name)
 
 
 class PodAddress(Object, frozen=True):
-    """A pod, as far as services go by it: `phase` and `ip` of its status, and whether it is in its node's network."""
+    """The part of a Pod that services depend on.
+
+    `phase` and `ip` are those of the pod's status. `host_network` says whether the pod is in the network of its node.
+    """
 
     API_VERSION = "podlane.io/v1"
     KIND = "PodAddress"
@@ -117,16 +134,20 @@ class PodAddress(Object, frozen=True):
 
 
 class _SlimSpec(Value, frozen=True):
+    """The spec of a SlimPod."""
+
     host_network: bool = False
 
 
 class _SlimStatus(Value, frozen=True):
+    """The status of a SlimPod."""
+
     phase: str = ""
     pod_ip: str = msgspec.field(default="", name="podIP")
 
 
 class SlimPod(Object, frozen=True):
-    """The same of a Pod, of an API server that has no PodAddresses."""
+    """The same part of a Pod, for API servers that have no PodAddresses."""
 
     API_VERSION = "v1"
     KIND = "Pod"
@@ -135,13 +156,13 @@ class SlimPod(Object, frozen=True):
     status: _SlimStatus = _SlimStatus()
 
 
-def address_of(pod: SlimPod) -> PodAddress:
-    """What a PodAddress would say."""
+def pod_address(pod: SlimPod) -> PodAddress:
+    """Return the PodAddress of a pod."""
     return PodAddress(
         metadata=pod.metadata, phase=pod.status.phase, ip=pod.status.pod_ip, host_network=pod.spec.host_network
     )
 
 
-def owned_address(pod: PodAddress) -> str:
-    """The address that is the pod's own, as long as it lives; empty if there is none."""
+def own_ip(pod: PodAddress) -> str:
+    """Return the address that belongs to the pod; empty if it has the node's address, or has finished."""
     return "" if pod.host_network or pod.phase in FINAL_PHASES else pod.ip

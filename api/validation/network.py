@@ -5,114 +5,136 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
-from typing import Any
 
 from api.core.node import Node
 from api.meta.schema import FORBIDDEN, INVALID, MISSING, NOT_SUPPORTED, FieldError, quoted
-from api.network import types
-from api.network.addresses import out_of_reach
-from api.network.queries import CaptureQuestion, NodeQuery, TraceQuestion
-from api.network.types import ASSIGN_SUBNET, PLUGIN_MULTITENANT, PLUGIN_SUBNET, ClusterNetwork, HostSubnet, NetNamespace
+from api.network.addresses import unreachable_reason
+from api.network.queries import CaptureRequest, NodeQuery, TraceRequest
+from api.network.types import (
+    ASSIGN_SUBNET_ANNOTATION,
+    CHANGE_NETWORK_ANNOTATION,
+    PLUGIN_MULTITENANT,
+    PLUGIN_SUBNET,
+    BadChangeNetwork,
+    ClusterNetwork,
+    HostSubnet,
+    NetNamespace,
+    parse_change_network,
+)
 
-LAST_VNID = 0xFFFFFF
+MAX_VNID = 0xFFFFFF
+MAX_PORT = 65535
+MAX_VLAN_ID = 4095
 MTU_RANGE = range(576, 65537)
+
+TRACE_ENTRIES = ("pod", "docker", "tunnel", "node")
+TRACE_PROTOCOLS = ("icmp", "tcp", "udp", "arp", "arp-reply", "ipv6")
+FRAGMENTED_PROTOCOLS = ("icmp", "tcp", "udp")
+PORT_PROTOCOLS = ("tcp", "udp")
+FRAGMENTS = ("first", "later")
+MAX_CAPTURE_PACKETS = 1000
+MAX_CAPTURE_SECONDS = 60
+
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.IGNORECASE)
 
 
 def check_node(node: Node) -> Iterator[FieldError]:
-    """Its addresses are addresses."""
-    for number, address in enumerate(node.status.addresses):
-        path = f"status.addresses[{number}].address"
+    """Yield the errors of a Node: its addresses."""
+    for index, address in enumerate(node.status.addresses):
+        path = f"status.addresses[{index}].address"
         if address.type == "InternalIP":
             yield from check_address(path, address.address)
-        elif address.type == "ExternalIP" and (why := out_of_reach(address.address)):
-            yield FieldError(path, quoted(address.address), why)
+        elif address.type == "ExternalIP" and (reason := unreachable_reason(address.address)):
+            yield FieldError(path, quoted(address.address), reason)
 
 
 def check_host_subnet(subnet: HostSubnet) -> Iterator[FieldError]:
-    """It belongs to the node of its name."""
+    """Yield the errors of a HostSubnet. It must have the name of its node."""
     if subnet.host != subnet.metadata.name:
         yield FieldError("host", quoted(subnet.host), f"must equal metadata.name, {quoted(subnet.metadata.name)}")
     yield from check_address("hostIP", subnet.host_ip)
-    if subnet.subnet or ASSIGN_SUBNET not in subnet.metadata.annotations:
+    if subnet.subnet or ASSIGN_SUBNET_ANNOTATION not in subnet.metadata.annotations:
         yield from _check_network("subnet", subnet.subnet)
 
 
 def immutable_host_subnet(old: HostSubnet, new: HostSubnet) -> Iterator[FieldError]:
-    """A node keeps its subnet."""
+    """Yield an error if an update changes the subnet."""
     if old.subnet != new.subnet:
         yield FieldError(
             "subnet", quoted(new.subnet), "field is immutable; delete the object to get another", FORBIDDEN
         )
 
 
-def check_net_namespace(lane: NetNamespace) -> Iterator[FieldError]:
-    """It is a lane, and what it wishes can be."""
-    yield from check_lane(lane)
-    wish = lane.metadata.annotations.get(types.CHANGE_NETWORK)
-    if wish is not None:
-        yield from _check_lane_request(lane, wish)
+def check_net_namespace(net_namespace: NetNamespace) -> Iterator[FieldError]:
+    """Yield the errors of a NetNamespace and of its change-network annotation."""
+    yield from check_net_namespace_fields(net_namespace)
+    requested = net_namespace.metadata.annotations.get(CHANGE_NETWORK_ANNOTATION)
+    if requested is None:
+        return
+    path = f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
+    try:
+        request = parse_change_network(requested)
+    except BadChangeNetwork as error:
+        yield FieldError(path, quoted(requested), str(error), NOT_SUPPORTED)
+        return
+    if net_namespace.metadata.name == "default" and request.action != "global":
+        yield FieldError(path, quoted(requested), "default stays global: the whole cluster relies on it", FORBIDDEN)
 
 
-def check_lane(lane: NetNamespace) -> Iterator[FieldError]:
-    """It belongs to the project of its name, and its VNID is one."""
-    if lane.netname != lane.metadata.name:
-        yield FieldError("netname", quoted(lane.netname), f"must equal metadata.name, {quoted(lane.metadata.name)}")
-    if not 0 <= lane.netid <= LAST_VNID:
-        yield FieldError("netid", quoted(lane.netid), f"0 to {LAST_VNID} is accepted")
+def check_net_namespace_fields(net_namespace: NetNamespace) -> Iterator[FieldError]:
+    """Yield the errors of a NetNamespace without its annotations. It must have the name of its project."""
+    name = net_namespace.metadata.name
+    if net_namespace.netname != name:
+        yield FieldError("netname", quoted(net_namespace.netname), f"must equal metadata.name, {quoted(name)}")
+    if not 0 <= net_namespace.netid <= MAX_VNID:
+        yield FieldError("netid", quoted(net_namespace.netid), f"0 to {MAX_VNID} is accepted")
 
 
 def immutable_net_namespace(old: NetNamespace, new: NetNamespace) -> Iterator[FieldError]:
-    """A lane keeps its project."""
+    """Yield an error if an update changes the project."""
     if old.netname != new.netname:
         yield FieldError("netname", quoted(new.netname), "field is immutable", FORBIDDEN)
 
 
-def _check_lane_request(lane: NetNamespace, wish: str) -> Iterator[FieldError]:
-    path = f"metadata.annotations[{types.CHANGE_NETWORK}]"
-    try:
-        request = types.parse_change_network(wish)
-    except types.BadChangeNetwork as error:
-        yield FieldError(path, quoted(wish), str(error), NOT_SUPPORTED)
-        return
-    if lane.metadata.name == "default" and request.verb != "global":
-        yield FieldError(path, quoted(wish), "default stays global: the whole cluster relies on it", FORBIDDEN)
-
-
-def check_cluster_network(wish: ClusterNetwork) -> Iterator[FieldError]:
-    """Networks that are some, and leave room for the subnets of nodes."""
-    ranges: dict[str, Any] = {"network": wish.network, "serviceNetwork": wish.service_network}
-    ranges |= {f"clusterNetworks[{n}].CIDR": entry.cidr for n, entry in enumerate(wish.cluster_networks)}
-    for path, text in ranges.items():
-        yield from _check_network(path, text)
-    if wish.plugin_name not in {PLUGIN_SUBNET, PLUGIN_MULTITENANT}:
+def check_cluster_network(cluster_network: ClusterNetwork) -> Iterator[FieldError]:
+    """Yield the errors of a ClusterNetwork. Its network must have room for the subnets of nodes."""
+    networks = {"network": cluster_network.network, "serviceNetwork": cluster_network.service_network}
+    for index, entry in enumerate(cluster_network.cluster_networks):
+        networks[f"clusterNetworks[{index}].CIDR"] = entry.cidr
+    network_errors = [error for path, text in networks.items() for error in _check_network(path, text)]
+    yield from network_errors
+    if cluster_network.plugin_name not in {PLUGIN_SUBNET, PLUGIN_MULTITENANT}:
         accepted = f'"{PLUGIN_SUBNET}" or "{PLUGIN_MULTITENANT}" is accepted'
-        yield FieldError("pluginName", quoted(wish.plugin_name), accepted, NOT_SUPPORTED)
-    if wish.mtu is not None and wish.mtu not in MTU_RANGE:
-        yield FieldError("mtu", quoted(wish.mtu), "576 to 65536 is accepted")
-    if wish.vxlan_port is not None and not 1 <= wish.vxlan_port <= 65535:
-        yield FieldError("vxlanPort", quoted(wish.vxlan_port), "a port is 1 to 65535")
-    if not any(list(_check_network("", text)) for text in ranges.values()):
-        yield from _check_layout(wish)
+        yield FieldError("pluginName", quoted(cluster_network.plugin_name), accepted, NOT_SUPPORTED)
+    if cluster_network.mtu is not None and cluster_network.mtu not in MTU_RANGE:
+        yield FieldError("mtu", quoted(cluster_network.mtu), "576 to 65536 is accepted")
+    if cluster_network.vxlan_port is not None and not 1 <= cluster_network.vxlan_port <= MAX_PORT:
+        yield FieldError("vxlanPort", quoted(cluster_network.vxlan_port), "a port is 1 to 65535")
+    if not network_errors:
+        yield from _check_layout(cluster_network)
 
 
-def _check_layout(wish: ClusterNetwork) -> Iterator[FieldError]:
-    network, services = IPv4Network(wish.network), IPv4Network(wish.service_network)
-    most = 32 - network.prefixlen
-    if not 2 <= wish.hostsubnetlength <= most:
-        yield FieldError("hostsubnetlength", quoted(wish.hostsubnetlength), f"2 to {most} host bits are accepted")
-    if network.overlaps(services):
-        yield FieldError("serviceNetwork", quoted(wish.service_network), f"must not overlap network {wish.network}")
+def _check_layout(cluster_network: ClusterNetwork) -> Iterator[FieldError]:
+    network = IPv4Network(cluster_network.network)
+    service_network = IPv4Network(cluster_network.service_network)
+    host_bits = 32 - network.prefixlen
+    if not 2 <= cluster_network.hostsubnetlength <= host_bits:
+        found = quoted(cluster_network.hostsubnetlength)
+        yield FieldError("hostsubnetlength", found, f"2 to {host_bits} host bits are accepted")
+    if network.overlaps(service_network):
+        found = quoted(cluster_network.service_network)
+        yield FieldError("serviceNetwork", found, f"must not overlap network {cluster_network.network}")
 
 
 def check_address(path: str, text: str) -> Iterator[FieldError]:
-    """An address that other nodes can reach."""
+    """Yield an error if a text is not an IPv4 address that other nodes can reach."""
     try:
         IPv4Address(text)
     except ValueError:
         yield FieldError(path, quoted(text), "an IPv4 address is accepted")
         return
-    if why := out_of_reach(text):
-        yield FieldError(path, quoted(text), why)
+    if reason := unreachable_reason(text):
+        yield FieldError(path, quoted(text), reason)
 
 
 def _check_network(path: str, text: str) -> Iterator[FieldError]:
@@ -122,99 +144,88 @@ def _check_network(path: str, text: str) -> Iterator[FieldError]:
         yield FieldError(path, quoted(text), f'a network such as "10.128.0.0/14" is accepted ({error})', INVALID)
 
 
-ENTRANCES = ("pod", "docker", "tunnel", "node")
-PROTOCOLS = ("icmp", "tcp", "udp", "arp", "arp-reply", "ipv6")
-WITH_FRAGMENTS = ("icmp", "tcp", "udp")
-WITH_PORTS = ("tcp", "udp")
-FRAGMENTS = ("first", "later")
-LAST_TRACED_VNID, LAST_PORT, LAST_VLAN = 0xFFFFFF, 65535, 4095
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.IGNORECASE)
+def check_node_query(query: NodeQuery) -> Iterator[FieldError]:
+    """Yield the errors of a NodeQuery. It must have a node and exactly one request."""
+    spec = query.spec
+    if not spec.node_name:
+        yield FieldError("spec.nodeName", '""', "the node that is queried is required", MISSING)
+    requests = [spec.trace is not None, spec.report, spec.capture is not None, spec.services is not None]
+    if requests.count(True) != 1:
+        yield FieldError("spec", "given", "exactly one of trace, report, capture and services is accepted")
+    if spec.capture is not None:
+        yield from _check_capture(spec.capture)
+    if spec.trace is not None:
+        for error in check_trace(spec.trace):
+            yield error._replace(path=f"spec.trace.{error.path}")
 
 
-def check_trace(asked: TraceQuestion) -> Iterator[FieldError]:
-    """Every problem; the paths begin at the question."""
-    for path, value, accepted in (("enters", asked.enters, ENTRANCES), ("protocol", asked.protocol, PROTOCOLS)):
+def _check_capture(capture: CaptureRequest) -> Iterator[FieldError]:
+    yield from check_address("spec.capture.pod", capture.pod)
+    if not 1 <= capture.packets <= MAX_CAPTURE_PACKETS:
+        accepted = f"1 to {MAX_CAPTURE_PACKETS} is accepted"
+        yield FieldError("spec.capture.packets", quoted(capture.packets), accepted)
+    if not 1 <= capture.seconds <= MAX_CAPTURE_SECONDS:
+        accepted = f"1 to {MAX_CAPTURE_SECONDS} is accepted"
+        yield FieldError("spec.capture.seconds", quoted(capture.seconds), accepted)
+
+
+def check_trace(trace: TraceRequest) -> Iterator[FieldError]:
+    """Yield the errors of a trace request, with paths that begin at the request."""
+    for path, value, accepted in (
+        ("enters", trace.enters, TRACE_ENTRIES),
+        ("protocol", trace.protocol, TRACE_PROTOCOLS),
+    ):
         if value not in accepted:
             yield FieldError(path, quoted(value), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
-    yield from _check_addresses(asked)
-    for path, number, last in (
-        ("port", asked.port, LAST_PORT),
-        ("vnid", asked.vnid, LAST_TRACED_VNID),
-        ("vlan", asked.vlan or 0, LAST_VLAN),
+    yield from _check_trace_addresses(trace)
+    for path, number, maximum in (
+        ("port", trace.port, MAX_PORT),
+        ("vnid", trace.vnid, MAX_VNID),
+        ("vlan", trace.vlan or 0, MAX_VLAN_ID),
     ):
-        if not 0 <= number <= last:
-            yield FieldError(path, quoted(number), f"0 to {last} is accepted")
-    for path, mac in (("sourceMac", asked.source_mac), ("targetMac", asked.target_mac)):
+        if not 0 <= number <= maximum:
+            yield FieldError(path, quoted(number), f"0 to {maximum} is accepted")
+    for path, mac in (("sourceMac", trace.source_mac), ("targetMac", trace.target_mac)):
         if mac and not _MAC.fullmatch(mac):
             yield FieldError(path, quoted(mac), "a MAC such as 0a:58:0a:80:00:02 is accepted")
-    yield from _check_sense(asked)
+    yield from _check_trace_combinations(trace)
 
 
-def _check_addresses(asked: TraceQuestion) -> Iterator[FieldError]:
-    yield from _check_address("source", asked.source)
-    yield from _check_address("target", asked.target)
-    for path, value, where in (
-        ("sender", asked.sender, ("pod", "docker")),
-        ("tunnelSource", asked.tunnel_source, ("tunnel",)),
+def _check_trace_addresses(trace: TraceRequest) -> Iterator[FieldError]:
+    yield from _check_ipv4("source", trace.source)
+    yield from _check_ipv4("target", trace.target)
+    for path, value, entries in (
+        ("sender", trace.sender, ("pod", "docker")),
+        ("tunnelSource", trace.tunnel_source, ("tunnel",)),
     ):
-        if asked.enters in where and not value:
-            yield FieldError(path, '""', f"required of what enters from {asked.enters}", MISSING)
-        elif asked.enters in where:
-            yield from _check_address(path, value)
+        if trace.enters in entries and not value:
+            yield FieldError(path, '""', f"is required with enters: {trace.enters}", MISSING)
+        elif trace.enters in entries:
+            yield from _check_ipv4(path, value)
         elif value:
-            yield FieldError(path, quoted(value), f"goes with enters: {' or '.join(where)}", FORBIDDEN)
+            yield FieldError(path, quoted(value), f"is accepted only with enters: {' or '.join(entries)}", FORBIDDEN)
 
 
-def _check_sense(asked: TraceQuestion) -> Iterator[FieldError]:
-    if asked.vnid and asked.enters != "tunnel":
-        yield FieldError(
-            "vnid", quoted(asked.vnid), "the switch notes it itself, but for what enters from a tunnel", FORBIDDEN
-        )
-    if asked.port and asked.protocol not in WITH_PORTS:
-        yield FieldError(
-            "port", quoted(asked.port), f"{asked.protocol} has no ports, {' and '.join(WITH_PORTS)} have", FORBIDDEN
-        )
-    elif asked.port and asked.fragment == "later":
-        yield FieldError("port", quoted(asked.port), "only the first fragment carries the port", FORBIDDEN)
-    if asked.fragment and asked.fragment not in FRAGMENTS:
-        yield FieldError("fragment", quoted(asked.fragment), f"{', '.join(FRAGMENTS)} are accepted", NOT_SUPPORTED)
-    elif asked.fragment and asked.protocol not in WITH_FRAGMENTS:
-        yield FieldError("fragment", quoted(asked.fragment), f"goes with {', '.join(WITH_FRAGMENTS)}", FORBIDDEN)
-    if asked.protocol == "ipv6" and asked.sender and asked.source != asked.sender:
-        yield FieldError("source", quoted(asked.source), "an IPv6 packet carries no IPv4 address to borrow", FORBIDDEN)
+def _check_trace_combinations(trace: TraceRequest) -> Iterator[FieldError]:
+    if trace.vnid and trace.enters != "tunnel":
+        reason = "is accepted only with enters: tunnel; the switch determines the VNID of other packets"
+        yield FieldError("vnid", quoted(trace.vnid), reason, FORBIDDEN)
+    if trace.port and trace.protocol not in PORT_PROTOCOLS:
+        reason = f"{trace.protocol} has no ports, {' and '.join(PORT_PROTOCOLS)} have"
+        yield FieldError("port", quoted(trace.port), reason, FORBIDDEN)
+    elif trace.port and trace.fragment == "later":
+        yield FieldError("port", quoted(trace.port), "only the first fragment carries the port", FORBIDDEN)
+    if trace.fragment and trace.fragment not in FRAGMENTS:
+        yield FieldError("fragment", quoted(trace.fragment), f"{', '.join(FRAGMENTS)} are accepted", NOT_SUPPORTED)
+    elif trace.fragment and trace.protocol not in FRAGMENTED_PROTOCOLS:
+        reason = f"is accepted only with {', '.join(FRAGMENTED_PROTOCOLS)}"
+        yield FieldError("fragment", quoted(trace.fragment), reason, FORBIDDEN)
+    if trace.protocol == "ipv6" and trace.sender and trace.source != trace.sender:
+        yield FieldError("source", quoted(trace.source), "an IPv6 packet has no IPv4 source address", FORBIDDEN)
 
 
-def _check_address(path: str, text: str) -> Iterator[FieldError]:
+def _check_ipv4(path: str, text: str) -> Iterator[FieldError]:
     try:
         IPv4Address(text)
     except ValueError:
         yield FieldError(path, quoted(text), "an IPv4 address is accepted")
-
-
-MOST_PACKETS, MOST_SECONDS = 1000, 60
-
-
-def check_query(query: NodeQuery) -> Iterator[FieldError]:
-    """Exactly one question, to a node."""
-    if not query.spec.node_name:
-        yield FieldError("spec.nodeName", '""', "the node that is asked is required", MISSING)
-    asked, capture = query.spec.trace, query.spec.capture
-    given = [asked is not None, query.spec.report, capture is not None, query.spec.services is not None]
-    if given.count(True) != 1:
-        yield FieldError("spec", "given", "exactly one of trace, report, capture and services is accepted")
-    if capture is not None:
-        yield from _check_capture(capture)
-    if asked is not None:
-        yield from _check_traces(asked)
-
-
-def _check_capture(asked: CaptureQuestion) -> Iterator[FieldError]:
-    yield from check_address("spec.capture.pod", asked.pod)
-    for path, value, most in (("packets", asked.packets, MOST_PACKETS), ("seconds", asked.seconds, MOST_SECONDS)):
-        if not 1 <= value <= most:
-            yield FieldError(f"spec.capture.{path}", quoted(value), f"1 to {most} is accepted")
-
-
-def _check_traces(asked: TraceQuestion) -> Iterator[FieldError]:
-    for problem in check_trace(asked):
-        yield problem._replace(path=f"spec.trace.{problem.path}")

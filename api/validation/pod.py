@@ -16,7 +16,7 @@ from api.meta import names, quantity
 from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
 from api.meta.schema import duplicate_values as _duplicates
 from api.meta.schema import unsupported_values as _choices
-from api.network.addresses import out_of_reach
+from api.network.addresses import unreachable_reason
 from api.validation import containers, placement
 from api.validation import volumes as volume_checks
 from api.validation.defaults import GRACE_SECONDS
@@ -248,7 +248,7 @@ def _check_addresses(pod: Pod) -> Iterator[FieldError]:
     rows = [("status.podIP", pod.status.pod_ip)]
     rows += [(f"status.podIPs[{number}].ip", row.ip) for number, row in enumerate(pod.status.pod_ips)]
     for path, text in rows:
-        if text and (why := out_of_reach(text)):
+        if text and (why := unreachable_reason(text)):
             yield FieldError(path, quoted(text), why)
 
 

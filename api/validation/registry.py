@@ -139,7 +139,7 @@ RULES: Mapping[type[Object], AnyRules] = {
     HostSubnet: KindRules(check=network.check_host_subnet, immutable=network.immutable_host_subnet),
     NetNamespace: KindRules(check=network.check_net_namespace, immutable=network.immutable_net_namespace),
     ClusterNetwork: KindRules(check=network.check_cluster_network),
-    NodeQuery: KindRules(check=network.check_query),
+    NodeQuery: KindRules(check=network.check_node_query),
     events.Event: KindRules(check=config.check_event, immutable=config.immutable_event),
     Lease: KindRules(),
     Service: KindRules(

@@ -11,9 +11,9 @@ from api.client.client import Client
 from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
 from api.core.services import Service
-from api.network.queries import NodeQuerySpec, TraceAnswer, TraceQuestion
+from api.network.queries import NodeQuerySpec, TraceRequest, TraceResult
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
-from api.validation.network import WITH_PORTS
+from api.validation.network import PORT_PROTOCOLS
 from cli.node_query import QueryFailed, query_node
 from cli.trace.explain import endpoint_lines, explain
 from cli.trace.packet import build_question
@@ -84,7 +84,7 @@ def fronts_of(services: Iterable[Service]) -> tuple[Frontend, ...]:
         for service in services
         for text in _addresses(service)
         for port in service.spec.ports
-        if (protocol := (port.protocol or "TCP").lower()) in WITH_PORTS
+        if (protocol := (port.protocol or "TCP").lower()) in PORT_PROTOCOLS
     )
 
 
@@ -99,18 +99,18 @@ def _name(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
-async def _follow(client: Client, node: str, asked: TraceQuestion, known: ClusterTopology) -> list[Hop]:
+async def _follow(client: Client, node: str, asked: TraceRequest, known: ClusterTopology) -> list[Hop]:
     """The first switch, and those at the other ends of the tunnels."""
     first = await _hop(client, node, asked)
     return [first, *[await _hop(client, far, next_one) for far, next_one in next_hops(first, known)]]
 
 
-async def _hop(client: Client, node: str, asked: TraceQuestion) -> Hop:
+async def _hop(client: Client, node: str, asked: TraceRequest) -> Hop:
     status = await query_node(client, NodeQuerySpec(node_name=node, trace=asked))
-    return Hop(node, asked, status.trace or TraceAnswer())
+    return Hop(node, asked, status.trace or TraceResult())
 
 
-def _entry(asked: TraceQuestion) -> str:
+def _entry(asked: TraceRequest) -> str:
     if asked.enters == "tunnel":
         return f"the tunnel of {asked.tunnel_source} with VNID {asked.vnid}"
     if asked.enters == "docker":
@@ -118,8 +118,8 @@ def _entry(asked: TraceQuestion) -> str:
     return f"the pod {asked.sender}" if asked.enters == "pod" else "the node's own network stack"
 
 
-def _rows(answer: TraceAnswer) -> list[tuple[str, ...]]:
+def _rows(answer: TraceResult) -> list[tuple[str, ...]]:
     return [
-        (step.table, step.owner or "-", step.row or "no row matches", ", ".join(step.actions) or "drop")
+        (step.table, step.owner or "-", step.flow or "no row matches", ", ".join(step.actions) or "drop")
         for step in answer.steps
     ]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from api.network.queries import PortReport
-from api.validation.network import WITH_PORTS
+from api.network.queries import ServicePortReport
+from api.validation.network import PORT_PROTOCOLS
 from cli.trace.topology import ClusterTopology, Drop, Hop, Host
 
 
@@ -34,21 +34,21 @@ def service_outcome(source: Host, first: Hop, known: ClusterTopology) -> Service
     return ServiceOutcome(target=known.end(str(address)) or Host(address), by=f", an endpoint of {_name(service)}")
 
 
-def _stopped(source: Host, first: Hop, service: PortReport, known: ClusterTopology) -> str:
+def _stopped(source: Host, first: Hop, service: ServicePortReport, known: ClusterTopology) -> str:
     """Why a call gets no endpoint from the switch."""
     answer, node, name = first.answer, first.node, _name(service)
     if answer.steps and not answer.outputs:
         return f"dropped because {known.lane(source, answer.vnid)} may not call {name} (VNID {service.vnid})"
     if answer.endpoints:
         return f"delivered: {source} reaches the proxy of {node}, which calls an endpoint of {name}"
-    if not service.everywhere:
+    if not service.cluster_endpoints:
         return f"refused by {node}: {name} has no endpoint that takes calls"
     none_here = f"{name} may be answered by endpoints on {node} only, and there is none"
     is_from_outside = not answer.steps and source.address not in {known.gateway(node), known.addresses.get(node)}
     return f"dropped because {none_here}" if is_from_outside else f"refused by {node}: {none_here}"
 
 
-def _name(service: PortReport) -> str:
+def _name(service: ServicePortReport) -> str:
     return f"the service {service.service}"
 
 
@@ -62,8 +62,8 @@ def endpoint_lines(first: Hop, known: ClusterTopology) -> Iterator[str]:
     sticks = f"; a client keeps its endpoint for {keeps} s" if keeps else ""
     called = f"{answer.service.service} {answer.service.port} on {first.node}"
     yield f"{called}: {', '.join(shown) or 'no endpoints'}{sticks}"
-    for one in answer.left_out:
-        yield f"left out: {one.what} {one.why}"
+    for one in answer.rejected:
+        yield f"left out: {one.subject} {one.reason}"
 
 
 def _shown(endpoint: str, known: ClusterTopology) -> str:
@@ -190,7 +190,7 @@ def _no_service(drop: Drop) -> Iterator[str]:
     asked, known, address = drop.last.asked, drop.known, drop.target.address
     if address in known.services and known.front(address) is None:
         yield f"{address} is a service address, and no service has it"
-    if asked.protocol not in WITH_PORTS:
+    if asked.protocol not in PORT_PROTOCOLS:
         yield f"services take tcp and udp, not {asked.protocol}"
     if asked.fragment == "later":
         yield "only the first fragment carries the port: the switch puts fragments together, a trace cannot"
@@ -204,7 +204,7 @@ def _not_delivered(drop: Drop) -> Iterator[str]:
     target, node, step = drop.target, drop.last.node, drop.last.answer.steps[-1]
     if any(action.startswith(">>") for action in step.actions) and not target.address.is_multicast:
         yield f"it would go back to where it comes from, and the switch of {node} sends nothing back"
-    if target.address.is_multicast and step.row:
+    if target.address.is_multicast and step.flow:
         yield f"nobody else hears what {drop.lane} sends to many"
     if target.address.is_multicast:
         yield f"multicast is switched off for {drop.lane}"

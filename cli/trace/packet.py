@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from ipaddress import IPv4Address
 
-from api.network.queries import TraceQuestion
+from api.network.queries import TraceRequest
 from api.validation import network
 from cli.command import UsageError
 from cli.trace.topology import ClusterTopology, Host
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_argument_group("what packet it is")
     add = kinds.add_argument
     protocols = "protocol (icmp; that of the port, where DST is a service); arp: SRC asks who has DST"
-    add("--proto", choices=network.PROTOCOLS, default="", help=protocols)
+    add("--proto", choices=network.TRACE_PROTOCOLS, default="", help=protocols)
     add("--port", type=int, default=0, metavar="N", help="target port of tcp and udp (the first one of a service)")
     add("--fragment", choices=network.FRAGMENTS, default="", help="only a part of a packet; later ones carry no port")
     add("--vlan", type=int, metavar="N", help="it carries a VLAN tag")
@@ -46,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def build_question(
     arguments: argparse.Namespace, source: Host, target: Host, known: ClusterTopology
-) -> tuple[str, TraceQuestion]:
+) -> tuple[str, TraceRequest]:
     """The node whose switch is asked first, and the question. Raises WrongUse."""
     is_foreign = arguments.from_outside or bool(arguments.from_tunnel)
     node, enters = _foreign(arguments, target, known) if is_foreign else _own(arguments, source)
     protocol, port = _kind(arguments, target, known)
-    asked = TraceQuestion(
+    asked = TraceRequest(
         enters=enters,
         source=arguments.source_address or str(source.address),
         target=str(target.address),

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from msgspec.structs import replace
 
-from api.network.queries import TraceAnswer, TraceQuestion
+from api.network.queries import TraceRequest, TraceResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Hop:
     """One switch: what it was asked and what it said."""
 
     node: str
-    asked: TraceQuestion
-    answer: TraceAnswer
+    asked: TraceRequest
+    answer: TraceResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def find_pod(text: str, pods: Iterable[Host]) -> Host | None:
     return next((pod for pod in pods if text in {pod.name, str(pod.address)}), None)
 
 
-def next_hops(hop: Hop, known: ClusterTopology) -> Iterator[tuple[str, TraceQuestion]]:
+def next_hops(hop: Hop, known: ClusterTopology) -> Iterator[tuple[str, TraceRequest]]:
     """The nodes into whose tunnel the packet goes, and what comes out of it there.
 
     A service has given it the endpoint's address; what it led from a node's own network stack has the gateway's source.

@@ -15,10 +15,10 @@ import msgspec
 
 from api.core.node import Namespace, Node
 from api.meta.types import ObjectMeta
-from api.network.conflicts import CURSORS, conflicting_subnets, split_valid
+from api.network.conflicts import CURSORS_ANNOTATION, conflicting_subnets, split_valid
 from api.network.queries import NodeQuery
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
-from api.validation.network import check_host_subnet, check_lane
+from api.validation.network import check_host_subnet, check_net_namespace_fields
 from master.allocators import AllocatorCursor
 from master.config import NetworkConfig
 from master.controllers import bootstrap, expiration
@@ -78,7 +78,7 @@ def _outcomes(
     wish: NetworkConfig, seen: ClusterState, numbers: Mapping[str, int], now: datetime.datetime
 ) -> Iterator[Action]:
     subnets, bad_subnets = split_valid(seen.subnets, check_host_subnet)
-    lanes, bad_lanes = split_valid(seen.lanes, check_lane)
+    lanes, bad_lanes = split_valid(seen.lanes, check_net_namespace_fields)
     for kind, bad in (("hostsubnet", bad_subnets), ("netnamespace", bad_lanes)):
         yield from (Warn(f"no node believes it: {what}", f"{kind} {name}") for name, what in bad.items())
     yield from bootstrap.bootstrap_objects(wish, seen.namespaces, seen.network)
@@ -115,7 +115,7 @@ def _cursor(name: str, numbers: Mapping[str, int]) -> AllocatorCursor:
 def _numbers(network: ClusterNetwork | None) -> dict[str, int]:
     """Where each allocator goes on; from the beginning where nothing, or nothing readable, is noted."""
     try:
-        noted = json.loads(network.metadata.annotations[CURSORS]) if network is not None else {}
+        noted = json.loads(network.metadata.annotations[CURSORS_ANNOTATION]) if network is not None else {}
         return {name: int(noted.get(name, 0)) for name in (SUBNETS, VNIDS)}
     except (KeyError, ValueError, TypeError, AttributeError):
         return {SUBNETS: 0, VNIDS: 0}
@@ -127,7 +127,7 @@ def _network(
     """The ClusterNetwork as wished, with the numbers; None when it is so already."""
     if after is None:
         return None
-    annotations = {**after.metadata.annotations, CURSORS: json.dumps(numbers, sort_keys=True)}
+    annotations = {**after.metadata.annotations, CURSORS_ANNOTATION: json.dumps(numbers, sort_keys=True)}
     item = msgspec.structs.replace(after, metadata=msgspec.structs.replace(after.metadata, annotations=annotations))
     if before is None:
         return Create(item)

@@ -21,7 +21,7 @@ from api.network.attach import (
     DetachRequest,
     NetworkStatus,
     Sandboxes,
-    problems,
+    check_attach_request,
 )
 from reconcile.errors import DriverError, Gone, NotReady
 from sdn import metrics
@@ -173,7 +173,7 @@ async def _body(request: web.Request, kind: type[R]) -> R:
         body = msgspec.json.decode(await request.read(), type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise web.HTTPBadRequest(text=str(error)) from None
-    wrong = tuple(problems(body)) if isinstance(body, AttachRequest) else ()
+    wrong = tuple(check_attach_request(body)) if isinstance(body, AttachRequest) else ()
     if wrong:
         raise web.HTTPBadRequest(text="; ".join(wrong))
     return body

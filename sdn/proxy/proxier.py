@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from typing import Protocol
 
 from api.client.client import Client
-from api.network.queries import ServicesAnswer, ServicesQuestion, TraceQuestion
+from api.network.queries import ServicesRequest, ServicesResult, TraceRequest
 from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, LoopTiming
 from reconcile.malloc import gc_paused
@@ -259,13 +259,13 @@ class Proxier:
         """Why services are not programmed; empty if they are."""
         return self._balancer.unready
 
-    def answer(self, asked: ServicesQuestion) -> ServicesAnswer:
+    def answer(self, asked: ServicesRequest) -> ServicesResult:
         """What is served, for people. Raises NotReady until something is."""
         if self._balancer.vantage is None:
             raise NotReady(f"no services yet: {self.unready}")
         return services_report(asked, self.followed.catalogue.served)
 
-    def called(self, asked: TraceQuestion, node: Node) -> ServiceCall | None:
+    def called(self, asked: TraceRequest, node: Node) -> ServiceCall | None:
         """Which service a traced packet calls, if any."""
         vantage, catalogue = self._balancer.vantage, self.followed.catalogue
         if vantage is None:

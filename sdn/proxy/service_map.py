@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from api.core.endpoints import SERVICE_LABEL, EndpointSlice
 from api.core.services import Service
-from api.network.types import PodAddress, owned_address
+from api.network.types import PodAddress, own_ip
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.proxy.service_ports import (
     NOTHING,
@@ -161,7 +161,7 @@ class ServiceMap:
             self._stale.update(key for key in self._services if key[0] in projects)
             for key, pod in self._pods.items():
                 if key[0] in projects:
-                    self._stale.update(self._leading_to[owned_address(pod)])
+                    self._stale.update(self._leading_to[own_ip(pod)])
         for address in map(str, vantage.nodes ^ before.nodes):
             self._stale.update(self._leading_to[address], self._called_at[address])
 
@@ -186,8 +186,8 @@ class ServiceMap:
         before = self._pods.pop(key, None)
         if pod is not None:
             self._pods[key] = pod
-        had = owned_address(before) if before is not None else ""
-        has = owned_address(pod) if pod is not None else ""
+        had = own_ip(before) if before is not None else ""
+        has = own_ip(pod) if pod is not None else ""
         if had != has:
             self._pods_at.assign(key, (has,) if has else ())
             self._stale.update(self._leading_to[had], self._leading_to[has])

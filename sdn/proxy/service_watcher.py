@@ -13,7 +13,7 @@ from api.core.endpoints import EndpointSlice, OlderEndpointSlice
 from api.core.services import Service
 from api.meta import times
 from api.meta.types import Object
-from api.network.types import PodAddress, SlimPod, address_of
+from api.network.types import PodAddress, SlimPod, pod_address
 from nameserver.service_store import ServiceStore
 from sdn.model.service_port import ServicePortChange
 from sdn.proxy.service_map import ServiceMap
@@ -95,7 +95,7 @@ class ServiceWatcher:
         self._all_slices = FallbackMirror[EndpointSlice, OlderEndpointSlice](
             client, EndpointSlice, OlderEndpointSlice, lambda one: one, self._changed, self._slice_changed
         )
-        self._all_pods = FallbackMirror(client, PodAddress, SlimPod, address_of, wake, self._pods.add)
+        self._all_pods = FallbackMirror(client, PodAddress, SlimPod, pod_address, wake, self._pods.add)
 
     @property
     def synced(self) -> bool:

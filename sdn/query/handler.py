@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from api.client.client import ApiError, Client, NotFound, Unreachable
 from api.client.informer import Informer
-from api.network.queries import NetworkReport, NodeQuery, NodeQueryStatus, TraceAnswer, TraceQuestion
+from api.network.queries import NetworkReport, NodeQuery, NodeQueryStatus, TraceRequest, TraceResult
 from reconcile.errors import DriverError
 from reconcile.loop import Loop, LoopTiming
 from sdn.controller import NetworkController
@@ -95,13 +95,13 @@ class NodeQueryHandler:
             if asked.capture is not None:
                 device = self._network.device_of_address(IPv4Address(asked.capture.pod))
                 return NodeQueryStatus(pcap=await capture_packets(device, asked.capture.packets, asked.capture.seconds))
-            question = asked.trace or TraceQuestion(enters="node", source="", target="")
+            question = asked.trace or TraceRequest(enters="node", source="", target="")
             return NodeQueryStatus(trace=await self._trace(question, view))
         except (trace.InvalidTrace, DriverError) as error:
             return NodeQueryStatus(error=str(error))
 
-    async def _trace(self, asked: TraceQuestion, view: NodeNetwork) -> TraceAnswer:
-        async def ask(one: TraceQuestion) -> TraceAnswer:
+    async def _trace(self, asked: TraceRequest, view: NodeNetwork) -> TraceResult:
+        async def ask(one: TraceRequest) -> TraceResult:
             return trace.parse_trace(await self._control.trace(BRIDGE, trace.trace_request(one, view)), view)
 
         found = self._services.called(asked, view.node)

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 
 from msgspec.structs import replace
 
-from api.network.queries import DockerPart, TraceAnswer, TraceQuestion, TraceStep
+from api.network.queries import DockerNetwork, TraceRequest, TraceResult, TraceStep
 from sdn.model.match import mac_number, mac_text
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
 from sdn.pipeline.cookies import DOCKER_COOKIE, DROP_BIT, NODE_COOKIE, SERVICE_COOKIE, peer_cookie, pod_cookie
@@ -42,7 +42,7 @@ class InvalidTrace(Exception):
     """`str(error)` says why there is no such packet on this node."""
 
 
-def trace_request(asked: TraceQuestion, view: NodeNetwork) -> str:
+def trace_request(asked: TraceRequest, view: NodeNetwork) -> str:
     """The packet as `ofproto/trace` takes it. Raises Unaskable."""
     enters, own_mac = _entrance(asked, view)
     target = IPv4Address(asked.target)
@@ -54,7 +54,7 @@ def trace_request(asked: TraceQuestion, view: NodeNetwork) -> str:
     return f"{enters}{tag},{macs},{_payload(asked, source_mac, target_mac)}"
 
 
-def _entrance(asked: TraceQuestion, view: NodeNetwork) -> tuple[str, int]:
+def _entrance(asked: TraceRequest, view: NodeNetwork) -> tuple[str, int]:
     """The port with what a tunnel adds, and the MAC of an honest sender there."""
     if asked.enters == "pod":
         sender = IPv4Address(asked.sender)
@@ -90,7 +90,7 @@ def _port_of_docker(sender: IPv4Address, view: NodeNetwork) -> int:
     return docker.ofport
 
 
-def _payload(asked: TraceQuestion, source_mac: int, target_mac: int) -> str:
+def _payload(asked: TraceRequest, source_mac: int, target_mac: int) -> str:
     if asked.protocol == "ipv6":
         return "ipv6"
     if asked.protocol in _OPERATIONS:
@@ -103,7 +103,7 @@ def _payload(asked: TraceQuestion, source_mac: int, target_mac: int) -> str:
     return f"{addresses}{fragment}{begins}"
 
 
-def parse_trace(text: str, view: NodeNetwork) -> TraceAnswer:
+def parse_trace(text: str, view: NodeNetwork) -> TraceResult:
     """Step by step what `ofproto/trace` said, with the names of tables and owners.
 
     After connection tracking it begins anew, under a title of its own; so a packet has as many passes.
@@ -137,8 +137,8 @@ def parse_trace(text: str, view: NodeNetwork) -> TraceAnswer:
                 outputs.append(f"sender {given}" if back is None else _name(int(back[1]), tunnel, view))
             elif action == SKIPPED:
                 outputs.pop()
-    docker = None if view.docker is None else DockerPart(str(view.docker.subnet), view.docker.vnid)
-    return TraceAnswer(steps=tuple(steps), outputs=tuple(outputs), vnid=vnid, docker=docker, endpoint=endpoint)
+    docker = None if view.docker is None else DockerNetwork(str(view.docker.subnet), view.docker.vnid)
+    return TraceResult(steps=tuple(steps), outputs=tuple(outputs), vnid=vnid, docker=docker, endpoint=endpoint)
 
 
 def _passes(text: str) -> Iterator[tuple[str, str]]:
@@ -153,7 +153,7 @@ def _step(number: int, text: str, view: NodeNetwork) -> TraceStep:
     found = _ROW.match(text)
     if found is None:
         return TraceStep(table=table)
-    return TraceStep(table=table, row=found[1] or found[4], owner=_owner(int(found[3] or "0", 16), view))
+    return TraceStep(table=table, flow=found[1] or found[4], owner=_owner(int(found[3] or "0", 16), view))
 
 
 def _owner(marks: int, view: NodeNetwork) -> str:
@@ -194,7 +194,7 @@ class ServiceCall:
 
 
 def service_call(
-    asked: TraceQuestion,
+    asked: TraceRequest,
     node: Node,
     vantage: ProxyConfig,
     ports: Iterable[ServicePortInfo],
@@ -225,15 +225,15 @@ def _is_for_firewall(address: IPv4Address, port: ServicePortInfo, node: Node, is
 
 
 async def trace_service_call(
-    asked: TraceQuestion, view: NodeNetwork, found: ServiceCall, ask: Callable[[TraceQuestion], Awaitable[TraceAnswer]]
-) -> TraceAnswer:
+    asked: TraceRequest, view: NodeNetwork, found: ServiceCall, ask: Callable[[TraceRequest], Awaitable[TraceResult]]
+) -> TraceResult:
     """The way of a packet that calls a service, by the answers of the switch.
 
     Pods' calls are translated by the switch, others by the firewall before it. Where calls are dealt out by chance, of
     which a trace knows nothing, it goes on to the first endpoint.
     """
     is_for_switch = asked.enters in _BY_SWITCH
-    answer = await ask(asked) if is_for_switch else TraceAnswer()
+    answer = await ask(asked) if is_for_switch else TraceResult()
     if is_for_switch and not _ends_in_group(answer):
         return _with_service_details(answer, found, answer.endpoint)
     if not found.backends:
@@ -245,12 +245,12 @@ async def trace_service_call(
     return _with_service_details(answer, found, *endpoint_texts((backend,)))
 
 
-def _ends_in_group(answer: TraceAnswer) -> bool:
+def _ends_in_group(answer: TraceResult) -> bool:
     acts = answer.steps[-1].actions if answer.steps else ()
     return any(action.startswith(_GROUP) for action in acts)
 
 
-def _to_backend(asked: TraceQuestion, backend: EndpointInfo, node: Node) -> TraceQuestion:
+def _to_backend(asked: TraceRequest, backend: EndpointInfo, node: Node) -> TraceRequest:
     """The packet when it has got this endpoint. The firewall masquerades what goes to pods of other nodes."""
     source = asked.source
     if asked.enters in _BY_FIREWALL and not backend.is_local:
@@ -258,7 +258,7 @@ def _to_backend(asked: TraceQuestion, backend: EndpointInfo, node: Node) -> Trac
     return replace(asked, source=source, target=str(backend.address), port=backend.port)
 
 
-def _concatenated(first: TraceAnswer, onward: TraceAnswer) -> TraceAnswer:
+def _concatenated(first: TraceResult, onward: TraceResult) -> TraceResult:
     """The way of one packet: to where calls are dealt out, and from there to the endpoint."""
     if not first.steps:
         return onward
@@ -266,7 +266,7 @@ def _concatenated(first: TraceAnswer, onward: TraceAnswer) -> TraceAnswer:
     return replace(onward, steps=(*first.steps, *rest))
 
 
-def _with_service_details(answer: TraceAnswer, found: ServiceCall, endpoint: str) -> TraceAnswer:
+def _with_service_details(answer: TraceResult, found: ServiceCall, endpoint: str) -> TraceResult:
     """With what the asker wants to know of the service."""
     key = found.port.key.namespace, found.port.key.service
     owner = f"service {'/'.join(key)}"
@@ -277,5 +277,5 @@ def _with_service_details(answer: TraceAnswer, found: ServiceCall, endpoint: str
         service=port_report(found.port),
         endpoints=endpoint_texts(found.backends),
         endpoint=endpoint,
-        left_out=tuple(rejection_reports(key, found.served)),
+        rejected=tuple(rejection_reports(key, found.served)),
     )

@@ -15,7 +15,7 @@ from api.client.kubeconfig import Kubeconfig
 from api.core.node import Lease, Namespace, Node, NodeAddress, NodeStatus
 from api.core.pod import Pod
 from api.meta.types import ObjectMeta
-from api.network.conflicts import CURSORS
+from api.network.conflicts import CURSORS_ANNOTATION
 from api.network.queries import NodeQuery
 from api.network.types import HostSubnet, NetNamespace
 from master.network_controller.leader_election import NAMESPACE
@@ -308,7 +308,7 @@ def test_questions_to_nodes_are_off_until_they_are_switched_on(world: StockClust
 
 def test_the_cursors_are_noted_where_the_nodes_look(world: StockCluster) -> None:
     noted = json.loads(world.kubectl("get", "clusternetwork", "default", "-o", "json"))["metadata"]["annotations"]
-    assert set(json.loads(noted[CURSORS])) == {"subnets", "vnids"}
+    assert set(json.loads(noted[CURSORS_ANNOTATION])) == {"subnets", "vnids"}
 
 
 def refused(world: StockCluster, *flags: str) -> str:

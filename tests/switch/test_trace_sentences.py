@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from api.network.queries import TraceQuestion
+from api.network.queries import TraceRequest
 from sdn.pipeline.compiler import compile_flows
 from sdn.query.trace import InvalidTrace, trace_request
 from sdn.topology import VOVSBR_MULTITENANT, AttachedPod, DockerNetwork, Peer, docker_subnet
@@ -245,6 +245,6 @@ def test_what_is_not_there_cannot_be_asked(world: TraceWorld) -> None:
         ("docker", "10.128.0.78", view, "and Docker gives those of 10.128.1.128/25"),
         ("docker", "10.128.0.78", replace(view, docker=None), "and Docker has no bridge there"),
     ):
-        packet = TraceQuestion(enters=enters, sender=sender, source=sender, target="10.128.0.2")
+        packet = TraceRequest(enters=enters, sender=sender, source=sender, target="10.128.0.2")
         with pytest.raises(InvalidTrace, match=reason):
             trace_request(packet, changed)

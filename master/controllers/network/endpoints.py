@@ -31,7 +31,7 @@ from api.core.pod import FINAL_PHASES, Pod
 from api.core.resources import all_containers
 from api.core.services import EXTERNAL_NAME, Service, ServicePort, is_headless
 from api.meta.types import Object, ObjectMeta, ObjectReference
-from api.network.addresses import out_of_reach
+from api.network.addresses import unreachable_reason
 from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
 from master.controllers.context import Lister
 from master.resources.metadata import controller_reference
@@ -101,7 +101,7 @@ def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]
         for pod in pods
         if selector <= pod.metadata.labels.items()
         and pod.status.phase not in FINAL_PHASES
-        and not out_of_reach(pod.status.pod_ip)
+        and not unreachable_reason(pod.status.pod_ip)
     )
     for pod in sorted(matching, key=lambda pod: pod.metadata.name):
         ports = tuple(port for service_port in service.spec.ports if (port := _port_at(service_port, pod)) is not None)

@@ -26,7 +26,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from api.core.node import Node
-from api.network.addresses import out_of_reach, plain
+from api.network.addresses import unmapped, unreachable_reason
 from api.pki.pem import peer_subject
 from master import errors
 from master.auth import pki
@@ -62,7 +62,7 @@ class RestrictedConnector(aiohttp.TCPConnector):
         """A socket for one address; raises NotAllowed. All connections are made with one from here."""
         family, kind, protocol, _, (host, port, *_) = found
         advertised, own_port = self._own()
-        if out_of_reach(host) or (
+        if unreachable_reason(host) or (
             port == own_port and (_same_address(host, advertised) or _is_local_address(family, host))
         ):
             raise AddressNotAllowed
@@ -90,7 +90,7 @@ class RestrictedConnector(aiohttp.TCPConnector):
 
 
 def _same_address(one: str, other: str) -> bool:
-    return plain(ip_address(one)) == plain(ip_address(other))
+    return unmapped(ip_address(one)) == unmapped(ip_address(other))
 
 
 def _is_local_address(family: int, host: str) -> bool:

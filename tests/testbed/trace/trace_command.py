@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Mapping
 
-from api.network.queries import TraceAnswer, TraceQuestion
+from api.network.queries import TraceRequest, TraceResult
 from cli.trace.explain import explain
 from cli.trace.packet import add_arguments, build_question
 from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
@@ -73,10 +73,10 @@ def sentence_for(world: TraceWorld, words: str, ports: Ports | None = None) -> s
     return explain(source, target, hops(world, words, ports), known)
 
 
-def _hop(world: TraceWorld, ports: Ports, node: str, asked: TraceQuestion) -> Hop:
+def _hop(world: TraceWorld, ports: Ports, node: str, asked: TraceRequest) -> Hop:
     control, view = OvsAppctl(world.switches[node].rundir), world.views[node]
 
-    async def ask(one: TraceQuestion) -> TraceAnswer:
+    async def ask(one: TraceRequest) -> TraceResult:
         return parse_trace(await control.trace("br0", trace_request(one, view)), view)
 
     here = ports.get(node, ())

@@ -7,7 +7,7 @@ import pytest
 from api.core.node import Node, NodeAddress, NodeStatus
 from api.core.pod import Pod, PodIP, PodStatus
 from api.meta.types import ObjectMeta
-from api.network.addresses import out_of_reach
+from api.network.addresses import unreachable_reason
 from api.validation.registry import RULES
 
 NOWHERE = [
@@ -19,19 +19,19 @@ NOWHERE = [
 
 @pytest.mark.parametrize("address", NOWHERE)
 def test_addresses_that_mean_something_else_everywhere(address: str) -> None:
-    assert out_of_reach(address) == "an address that other nodes can reach is accepted"
+    assert unreachable_reason(address) == "an address that other nodes can reach is accepted"
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "127.1", "2130706433", "10.0.0.1:80", "[::1]"])
 def test_what_is_no_address(address: str) -> None:
-    assert out_of_reach(address) == "an IP address is accepted"
+    assert unreachable_reason(address) == "an IP address is accepted"
 
 
 @pytest.mark.parametrize(
     "address", ["10.0.0.1", "192.168.1.1", "100.64.0.1", "203.0.113.9", "fd00::1", "2001:db8::1", "::ffff:10.0.0.1"]
 )
 def test_addresses_of_machines(address: str) -> None:
-    assert out_of_reach(address) == ""
+    assert unreachable_reason(address) == ""
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,19 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.network.attach import NODE_AGENT, AttachRequest, problems
+from api.network.attach import NODE_AGENT, AttachRequest, check_attach_request
 
 GOOD = AttachRequest(sandbox="0af3", netns="/proc/7/ns/net", namespace="red", name="web", runtime=NODE_AGENT)
 
 
 def test_a_good_request_has_no_problems() -> None:
-    assert list(problems(GOOD)) == []
-    assert list(problems(replace(GOOD, sandbox="a" * 64, name="n" * 253, ifname="net1.5", ingress_bandwidth=1))) == []
+    assert list(check_attach_request(GOOD)) == []
+    assert (
+        list(
+            check_attach_request(replace(GOOD, sandbox="a" * 64, name="n" * 253, ifname="net1.5", ingress_bandwidth=1))
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +46,7 @@ def test_a_good_request_has_no_problems() -> None:
     ],
 )
 def test_each_problem_names_the_field_and_what_was_found(change: Mapping[str, object]) -> None:
-    (found,) = problems(replace(GOOD, **change))
+    (found,) = check_attach_request(replace(GOOD, **change))
     ((field, value),) = change.items()
     assert found.startswith(
         f"{AttachRequest.__struct_encode_fields__[AttachRequest.__struct_fields__.index(field)]} is"
@@ -50,7 +55,7 @@ def test_each_problem_names_the_field_and_what_was_found(change: Mapping[str, ob
 
 
 def test_every_problem_is_told() -> None:
-    assert len(list(problems(replace(GOOD, sandbox="", netns="", ifname="", namespace="", name="")))) == 5
+    assert len(list(check_attach_request(replace(GOOD, sandbox="", netns="", ifname="", namespace="", name="")))) == 5
 
 
 def test_a_misspelt_field_is_no_silent_default() -> None:

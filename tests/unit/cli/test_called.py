@@ -11,7 +11,7 @@ from msgspec import structs
 
 from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus
 from api.meta.types import ObjectMeta
-from api.network.queries import LeftOutReport, PortReport, TraceAnswer, TraceQuestion, TraceStep
+from api.network.queries import RejectionReport, ServicePortReport, TraceRequest, TraceResult, TraceStep
 from cli.trace.command import fronts_of
 from cli.trace.explain import endpoint_lines, explain
 from cli.trace.packet import add_arguments, build_question
@@ -28,33 +28,33 @@ MAP = replace(
     ),
 )
 NODE = Host(IPv4Address("10.128.0.1"), "node-1", node="node-1")
-WEB = PortReport("blue/web", "80/TCP", vnid=11, everywhere=("10.128.2.3:8080",))
-ASKED = TraceQuestion("pod", "10.128.0.2", "172.30.0.9", sender="10.128.0.2", protocol="tcp", port=80)
-LED = TraceAnswer(
+WEB = ServicePortReport("blue/web", "80/TCP", vnid=11, cluster_endpoints=("10.128.2.3:8080",))
+ASKED = TraceRequest("pod", "10.128.0.2", "172.30.0.9", sender="10.128.0.2", protocol="tcp", port=80)
+LED = TraceResult(
     (TraceStep("source"), TraceStep("service"), TraceStep("route")),
     ("tunnel 10.245.2.4",),
     11,
     endpoint="10.128.2.3:8080",
     service=WEB,
     endpoints=("10.128.2.3:8080", "198.51.100.7:443"),
-    left_out=(LeftOutReport("blue/web", "endpoint 10.128.9.9:8080", "is in the cluster network, but no pod has it"),),
+    rejected=(RejectionReport("blue/web", "endpoint 10.128.9.9:8080", "is in the cluster network, but no pod has it"),),
 )
 STOPPED = structs.replace(LED, outputs=(), endpoint="", steps=(TraceStep("source"), TraceStep("service")))
 
 
-def told(answer: TraceAnswer, *onward: Hop, asked: TraceQuestion = ASKED, source: Host = RED) -> str:
+def told(answer: TraceResult, *onward: Hop, asked: TraceRequest = ASKED, source: Host = RED) -> str:
     target = MAP.end("blue/web")
     assert target is not None
     return explain(source, target, [Hop("node-1", asked, answer), *onward], MAP)
 
 
 def test_a_call_that_arrives_names_its_endpoint() -> None:
-    far = Hop("node-2", ASKED, TraceAnswer((TraceStep("deliver"),), ("pod 10.128.2.3",), 11))
+    far = Hop("node-2", ASKED, TraceResult((TraceStep("deliver"),), ("pod 10.128.2.3",), 11))
     assert told(LED, far) == "delivered: red/a reaches blue/b on node-2, an endpoint of the service blue/web"
 
 
 def test_an_endpoint_that_drops_it_is_told_of() -> None:
-    far = Hop("node-2", ASKED, TraceAnswer((TraceStep("deliver"),), (), 10))
+    far = Hop("node-2", ASKED, TraceResult((TraceStep("deliver"),), (), 10))
     assert told(LED, far) == "dropped because red (VNID 10) may not reach blue (VNID 11)"
 
 
@@ -66,7 +66,9 @@ def test_an_endpoint_that_drops_it_is_told_of() -> None:
             "dropped because red (VNID 10) may not call the service blue/web (VNID 11)",
         ),
         (
-            structs.replace(STOPPED, outputs=("node",), endpoints=(), service=structs.replace(WEB, everywhere=())),
+            structs.replace(
+                STOPPED, outputs=("node",), endpoints=(), service=structs.replace(WEB, cluster_endpoints=())
+            ),
             "refused by node-1: the service blue/web has no endpoint that takes calls",
         ),
         (
@@ -84,7 +86,7 @@ def test_an_endpoint_that_drops_it_is_told_of() -> None:
         ),
     ],
 )
-def test_a_call_that_gets_no_pod_says_why(answer: TraceAnswer, words: str) -> None:
+def test_a_call_that_gets_no_pod_says_why(answer: TraceResult, words: str) -> None:
     assert told(answer) == words
 
 
@@ -101,10 +103,10 @@ def test_a_call_that_gets_no_pod_says_why(answer: TraceAnswer, words: str) -> No
         ),
     ],
 )
-def test_what_is_served_nowhere_is_told(target: str, asked: TraceQuestion, why: str) -> None:
+def test_what_is_served_nowhere_is_told(target: str, asked: TraceRequest, why: str) -> None:
     end = MAP.end(target)
     assert end is not None
-    hop = Hop("node-1", asked, TraceAnswer((TraceStep("source"), TraceStep("service")), vnid=10))
+    hop = Hop("node-1", asked, TraceResult((TraceStep("source"), TraceStep("service")), vnid=10))
     assert explain(RED, end, [hop], MAP) == f"dropped because {why}"
 
 
@@ -115,7 +117,7 @@ def test_all_endpoints_are_shown_with_those_left_out() -> None:
         "a client keeps its endpoint for 600 s",
         "left out: endpoint 10.128.9.9:8080 is in the cluster network, but no pod has it",
     ]
-    assert list(endpoint_lines(Hop("node-1", ASKED, TraceAnswer()), MAP)) == []
+    assert list(endpoint_lines(Hop("node-1", ASKED, TraceResult()), MAP)) == []
 
 
 def test_the_next_switch_is_asked_about_the_endpoint() -> None:

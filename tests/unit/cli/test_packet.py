@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from api.network.queries import TraceQuestion
+from api.network.queries import TraceRequest
 from cli.command import UsageError
 from cli.trace.packet import add_arguments, build_question
 from cli.trace.topology import ClusterTopology, Host
@@ -27,7 +27,7 @@ KNOWN = ClusterTopology(
 )
 
 
-def read(words: str) -> tuple[str, TraceQuestion]:
+def read(words: str) -> tuple[str, TraceRequest]:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     arguments = parser.parse_args(words.split())
@@ -47,7 +47,7 @@ def read(words: str) -> tuple[str, TraceQuestion]:
             "red/a blue/b --proto udp --port 53 --fragment later",
             "--port: is 53; only the first fragment carries the port",
         ),
-        ("red/a blue/b --proto arp --fragment later", '--fragment: is "later"; goes with icmp, tcp, udp'),
+        ("red/a blue/b --proto arp --fragment later", '--fragment: is "later"; is accepted only with icmp, tcp, udp'),
         ("red/a blue/b --proto ipv6 --source-address 10.128.0.9", '--source-address: is "10.128.0.9"; an IPv6 packet'),
         ("red/a blue/b --source-address nobody", '--source-address: is "nobody"; an IPv4 address is accepted'),
         ("red/a blue/b --source-mac 0a:58", '--source-mac: is "0a:58"; a MAC such as 0a:58:0a:80:00:02 is accepted'),

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-from api.network.queries import LeftOutReport, PortReport, ServicesAnswer
+from api.network.queries import RejectionReport, ServicePortReport, ServicesResult
 from cli.services import text
 
 FIVE = tuple(f"10.128.0.{number}:8080" for number in range(2, 7))
 
 
 def test_a_port_with_everything() -> None:
-    port = PortReport(
+    port = ServicePortReport(
         service="red/web",
         port="80/TCP",
         name="http",
         vnid=10,
-        fronts=("172.30.0.7:80", "192.0.2.1:80", "*:30080"),
-        inside=FIVE,
-        everywhere=FIVE,
-        outside=(),
+        frontends=("172.30.0.7:80", "192.0.2.1:80", "*:30080"),
+        internal_endpoints=FIVE,
+        cluster_endpoints=FIVE,
+        external_endpoints=(),
         affinity_seconds=30,
     )
-    head, row = text(ServicesAnswer(ports=(port,)), all_endpoints=False).splitlines()
+    head, row = text(ServicesResult(ports=(port,)), all_endpoints=False).splitlines()
     assert head.split() == ["SERVICE", "PORT", "VNID", "CALLED", "AT", "ENDPOINTS", "NOTES"]
     assert "red/web  http 80/TCP  10    172.30.0.7:80 192.0.2.1:80 *:30080  " in row
     assert f"{' '.join(FIVE[:4])} and 1 more" in row
     assert row.endswith("a client keeps its endpoint for 30 s; from outside only nothing, of this node")
-    assert FIVE[4] in text(ServicesAnswer(ports=(port,)), all_endpoints=True)
+    assert FIVE[4] in text(ServicesResult(ports=(port,)), all_endpoints=True)
 
 
 def test_nothing_and_what_is_left_out() -> None:
-    assert text(ServicesAnswer(), all_endpoints=False) == "no services"
-    left_out = LeftOutReport(service="red/web", what="endpoint 10.128.2.9:80", why="is a pod of the project blue")
-    port = PortReport(service="red/web", port="80/TCP")
-    lines = text(ServicesAnswer(ports=(port,), left_out=(left_out,), more=3), all_endpoints=False).splitlines()
+    assert text(ServicesResult(), all_endpoints=False) == "no services"
+    left_out = RejectionReport(
+        service="red/web", subject="endpoint 10.128.2.9:80", reason="is a pod of the project blue"
+    )
+    port = ServicePortReport(service="red/web", port="80/TCP")
+    lines = text(ServicesResult(ports=(port,), rejected=(left_out,), omitted_ports=3), all_endpoints=False).splitlines()
     assert lines[1].split() == ["red/web", "80/TCP", "0", "-", "none:", "callers", "are", "refused", "-"]
     assert lines[2:] == [
         "and 3 ports more: name a project",

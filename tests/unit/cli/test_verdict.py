@@ -7,19 +7,19 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from api.network.queries import TraceAnswer, TraceQuestion, TraceStep
+from api.network.queries import TraceRequest, TraceResult, TraceStep
 from cli.trace.explain import GENERIC, explain
 from cli.trace.topology import ClusterTopology, Hop, Host
 from tests.unit.cli.test_packet import BLUE, KNOWN, RED
 
-NEAR = TraceQuestion(enters="pod", sender="10.128.0.2", source="10.128.0.2", target="10.128.2.3")
-FAR = TraceQuestion(enters="tunnel", tunnel_source="10.245.2.3", vnid=10, source="10.128.0.2", target="10.128.2.3")
+NEAR = TraceRequest(enters="pod", sender="10.128.0.2", source="10.128.0.2", target="10.128.2.3")
+FAR = TraceRequest(enters="tunnel", tunnel_source="10.245.2.3", vnid=10, source="10.128.0.2", target="10.128.2.3")
 HOMELESS = replace(BLUE, node="node-3")
 UNKNOWN = replace(KNOWN, vnids={"red": 10})
 
 
-def drop(table: str, node: str, asked: TraceQuestion) -> Hop:
-    return Hop(node, asked, TraceAnswer((TraceStep(table),), vnid=10))
+def drop(table: str, node: str, asked: TraceRequest) -> Hop:
+    return Hop(node, asked, TraceResult((TraceStep(table),), vnid=10))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ def test_with_the_flat_network_nobody_is_cut_off_for_want_of_a_vnid() -> None:
 
 def test_a_tunnel_to_somebody_who_is_gone() -> None:
     target = Host(IPv4Address("10.128.8.9"))
-    first = Hop("node-1", NEAR, TraceAnswer((TraceStep("route"),), ("tunnel 10.245.2.99",), 10))
+    first = Hop("node-1", NEAR, TraceResult((TraceStep("route"),), ("tunnel 10.245.2.99",), 10))
     known = replace(KNOWN, networks=(IPv4Network("10.128.0.0/14"),))
     assert explain(RED, target, [first], known) == "sent on: to 10.245.2.99, which is nobody's now"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.meta.types import Object
-from api.network.conflicts import CURSORS
-from api.network.types import CHANGE_NETWORK, ClusterNetwork, HostSubnet, NetNamespace
+from api.network.conflicts import CURSORS_ANNOTATION
+from api.network.types import CHANGE_NETWORK_ANNOTATION, ClusterNetwork, HostSubnet, NetNamespace
 from master.config import NetworkConfig
 from master.controllers.actions import Create, ForceDelete, Update
 from master.network_controller.reconcile import ClusterState, Plan, Write, plan
@@ -26,7 +26,7 @@ EMPTY = ClusterState((), (), None, (), ())
 
 
 def numbered(network: ClusterNetwork) -> Mapping[str, int]:
-    found: Mapping[str, int] = json.loads(network.metadata.annotations[CURSORS])
+    found: Mapping[str, int] = json.loads(network.metadata.annotations[CURSORS_ANNOTATION])
     return found
 
 
@@ -78,7 +78,7 @@ def test_when_all_is_done_nothing_is_written() -> None:
 def test_numbers_that_nobody_can_read_begin_anew() -> None:
     network, seen = first(ClusterState((namespace("red"),), (), None, (), (lane("blue", 10),)))
     for text in ("", "[]", '{"vnids": "x"}', "7"):
-        metadata = replace(network.metadata, annotations={CURSORS: text})
+        metadata = replace(network.metadata, annotations={CURSORS_ANNOTATION: text})
         done = plan(WISH, with_fields(seen, network=replace(network, metadata=metadata)), WALL)
         assert lines(done.rest) == ["- NetNamespace blue 10", "+ NetNamespace red 11"]
 
@@ -93,7 +93,7 @@ def test_who_has_the_vnid_of_an_older_one_gets_its_own() -> None:
 
 
 def test_who_was_joined_goes_with_it() -> None:
-    asking = replace(lane("green", 12), metadata=meta("green", annotations={CHANGE_NETWORK: "join:blue"}))
+    asking = replace(lane("green", 12), metadata=meta("green", annotations={CHANGE_NETWORK_ANNOTATION: "join:blue"}))
     projects = tuple(map(namespace, ("red", "blue", "green")))
     _, seen = first(ClusterState(projects, (), None, (), (lane("blue", 10), asking, lane("red", 11))))
     (change,) = plan(WISH, seen, WALL).rest

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from api.network.types import CHANGE_NETWORK, JOINED_ANNOTATION, NetNamespace, vnid_owner
+from api.network.types import CHANGE_NETWORK_ANNOTATION, JOINED_ANNOTATION, NetNamespace, vnid_owner
 from api.validation.registry import check
 from master.allocators import FIRST_VNID, AllocatorCursor
 from master.controllers.actions import Create, ForceDelete, Update
@@ -20,7 +20,7 @@ from tests.unit.master.wishes import FLAT, WISH, cursor, lines
 
 def asking(name: str, netid: int, wish: str) -> NetNamespace:
     one = lane(name, netid)
-    return replace(one, metadata=replace(one.metadata, annotations={CHANGE_NETWORK: wish, "kept": "yes"}))
+    return replace(one, metadata=replace(one.metadata, annotations={CHANGE_NETWORK_ANNOTATION: wish, "kept": "yes"}))
 
 
 def test_what_belongs_to_the_cluster_is_global_and_projects_count_from_ten() -> None:
@@ -123,13 +123,13 @@ def test_default_cannot_be_isolated() -> None:
     (line,) = lines(reconcile_net_namespaces(WISH, [namespace("default")], found, cursor(0)))
     assert "default stays global" in line
     (problem,) = check(asking("default", 0, "isolate"))
-    assert problem.path == f"metadata.annotations[{CHANGE_NETWORK}]"
+    assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
 
 
 @pytest.mark.parametrize("wish", ["", "Global", "join", "join:", "isolate:red", "global "])
 def test_what_is_no_request_is_refused_at_the_door(wish: str) -> None:
     (problem,) = check(asking("red", 10, wish))
-    assert problem.path == f"metadata.annotations[{CHANGE_NETWORK}]"
+    assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
 
 
 NAMES = ("amber", "blue", "cyan", "default", "red")

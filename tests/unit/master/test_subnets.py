@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from api.network.types import ASSIGN_SUBNET, HostSubnet
+from api.network.types import ASSIGN_SUBNET_ANNOTATION, HostSubnet
 from api.validation.registry import check
 from master.allocators import AllocatorCursor
 from master.controllers.actions import Update
@@ -106,7 +106,7 @@ def by_hand(name: str, **annotations: str) -> HostSubnet:
 
 
 def test_a_host_that_is_no_node_gets_a_subnet_on_request() -> None:
-    asking = by_hand("f5", **{ASSIGN_SUBNET: "true", "kept": "yes"})
+    asking = by_hand("f5", **{ASSIGN_SUBNET_ANNOTATION: "true", "kept": "yes"})
     assert list(check(asking)) == []
     found = list(reconcile_host_subnets(WISH, [node("a")], [asking], AllocatorCursor()))
     assert lines(found) == [
@@ -124,7 +124,7 @@ def test_without_a_request_a_subnet_is_required() -> None:
 
 
 def test_a_request_takes_another_subnet_for_one_that_there_is() -> None:
-    moved = replace(by_hand("f5", **{ASSIGN_SUBNET: ""}), subnet="10.128.0.0/23")
+    moved = replace(by_hand("f5", **{ASSIGN_SUBNET_ANNOTATION: ""}), subnet="10.128.0.0/23")
     assert lines(reconcile_host_subnets(WISH, [], [moved], cursor(1))) == [
         "~ HostSubnet f5 10.128.2.0/23 10.245.2.99",
         "~ Cursor c 2",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.meta.types import ObjectMeta
-from api.network.conflicts import CURSORS
+from api.network.conflicts import CURSORS_ANNOTATION
 from api.network.types import (
     JOINED_ANNOTATION,
     PLUGIN_MULTITENANT,
@@ -23,7 +23,7 @@ from api.network.types import (
 from sdn.topology import NetworkConfig, Snapshot, Unavailable, network_config, without_invalid_objects
 
 NETWORK = ClusterNetwork(
-    metadata=ObjectMeta(name="default", annotations={CURSORS: "{}"}),
+    metadata=ObjectMeta(name="default", annotations={CURSORS_ANNOTATION: "{}"}),
     network="10.128.0.0/14",
     hostsubnetlength=9,
     service_network="172.30.0.0/16",

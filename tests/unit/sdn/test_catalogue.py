@@ -23,7 +23,7 @@ from api.core.services import (
     SessionAffinityConfig,
 )
 from api.meta.types import ObjectMeta
-from api.network.queries import ServicesQuestion
+from api.network.queries import ServicesRequest
 from api.network.types import PodAddress
 from sdn.drivers.openflow.messages import GroupCommand, bundle_add, group_mod
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
@@ -488,14 +488,14 @@ def test_what_is_told_of_it() -> None:
     ports = (SlicePort(port=8080, name="http", protocol="TCP"),)
     catalogue = made(wish, slice_of("web", endpoint(HERE), endpoint("10.128.3.9"), ports=ports))
     fill(catalogue, (other,), pods=()).settle()
-    told = services_report(ServicesQuestion(namespace="red"), catalogue.served)
+    told = services_report(ServicesRequest(namespace="red"), catalogue.served)
     (port,) = told.ports
     assert (port.service, port.port, port.name, port.vnid) == ("red/web", "80/TCP", "http", 10)
-    assert port.fronts == ("172.30.0.7:80", "*:30080")
-    assert port.inside == port.everywhere == port.outside == (f"{HERE}:8080",)
-    assert [one.what for one in told.left_out] == ["endpoint 10.128.3.9:8080"]
-    assert {one.service for one in services_report(ServicesQuestion(), catalogue.served).ports} == {
+    assert port.frontends == ("172.30.0.7:80", "*:30080")
+    assert port.internal_endpoints == port.cluster_endpoints == port.external_endpoints == (f"{HERE}:8080",)
+    assert [one.subject for one in told.rejected] == ["endpoint 10.128.3.9:8080"]
+    assert {one.service for one in services_report(ServicesRequest(), catalogue.served).ports} == {
         "red/web",
         "blue/other",
     }
-    assert not services_report(ServicesQuestion(namespace="red", name="other"), catalogue.served).ports
+    assert not services_report(ServicesRequest(namespace="red", name="other"), catalogue.served).ports

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 from msgspec import structs
 
-from api.network.queries import TraceAnswer, TraceQuestion, TraceStep
+from api.network.queries import TraceRequest, TraceResult, TraceStep
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
 from sdn.proxy.service_ports import ProxyConfig, Rejection, ServiceState
 from sdn.query.trace import ServiceCall, service_call, trace_service_call
@@ -45,12 +45,12 @@ WEB = ServicePortInfo(
     external_endpoints=(HERE,),
 )
 SERVED = ServiceState({WEB.key: WEB}, (Rejection("endpoint 10.128.4.4:8080", "is in the cluster network"),))
-FROM_POD = TraceQuestion("pod", "10.128.0.7", "172.30.0.9", sender="10.128.0.7", protocol="tcp", port=80)
-FROM_NODE = TraceQuestion("node", "10.128.0.1", "172.30.0.9", protocol="tcp", port=80)
-FROM_OUTSIDE = TraceQuestion("node", "203.0.113.5", "10.245.2.3", protocol="tcp", port=30080)
+FROM_POD = TraceRequest("pod", "10.128.0.7", "172.30.0.9", sender="10.128.0.7", protocol="tcp", port=80)
+FROM_NODE = TraceRequest("node", "10.128.0.1", "172.30.0.9", protocol="tcp", port=80)
+FROM_OUTSIDE = TraceRequest("node", "203.0.113.5", "10.245.2.3", protocol="tcp", port=30080)
 
 
-def find(asked: TraceQuestion) -> ServiceCall | None:
+def find(asked: TraceRequest) -> ServiceCall | None:
     return service_call(asked, NODE, VANTAGE, [WEB], {("red", "web"): SERVED})
 
 
@@ -67,7 +67,7 @@ def find(asked: TraceQuestion) -> ServiceCall | None:
         (structs.replace(FROM_OUTSIDE, target="192.0.2.9", port=80), (HERE,)),
     ],
 )
-def test_the_endpoints_are_those_of_the_caller(asked: TraceQuestion, backends: tuple[EndpointInfo, ...]) -> None:
+def test_the_endpoints_are_those_of_the_caller(asked: TraceRequest, backends: tuple[EndpointInfo, ...]) -> None:
     found = find(asked)
     assert found is not None
     assert (found.port, found.backends) == (WEB, backends)
@@ -86,18 +86,18 @@ def test_the_endpoints_are_those_of_the_caller(asked: TraceQuestion, backends: t
         structs.replace(FROM_NODE, target="10.245.2.4", port=30080),
     ],
 )
-def test_what_calls_no_service_here_is_not_led(asked: TraceQuestion) -> None:
+def test_what_calls_no_service_here_is_not_led(asked: TraceRequest) -> None:
     assert find(asked) is None
 
 
 def walk(
-    asked: TraceQuestion, *answers: TraceAnswer, port: ServicePortInfo = WEB
-) -> tuple[TraceAnswer, list[TraceQuestion]]:
+    asked: TraceRequest, *answers: TraceResult, port: ServicePortInfo = WEB
+) -> tuple[TraceResult, list[TraceRequest]]:
     """The answer, and what the switch was asked."""
-    questions: list[TraceQuestion] = []
+    questions: list[TraceRequest] = []
     said = iter(answers)
 
-    async def ask(one: TraceQuestion) -> TraceAnswer:
+    async def ask(one: TraceRequest) -> TraceResult:
         questions.append(one)
         return next(said)
 
@@ -108,29 +108,29 @@ def walk(
 
 SOURCE, ROUTE, DELIVER = (TraceStep(table) for table in ("source", "route", "deliver"))
 DEALT = TraceStep("service", actions=("group:7",))
-TO_POD = TraceAnswer((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10)
+TO_POD = TraceResult((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10)
 
 
 def test_where_calls_are_dealt_out_the_first_endpoint_is_followed() -> None:
-    answer, questions = walk(FROM_POD, TraceAnswer((SOURCE, DEALT), vnid=10), TO_POD)
+    answer, questions = walk(FROM_POD, TraceResult((SOURCE, DEALT), vnid=10), TO_POD)
     assert questions == [FROM_POD, structs.replace(FROM_POD, target="10.128.2.2", port=8080)]
     assert [step.table for step in answer.steps] == ["source", "service", "route", "deliver"]
     assert (answer.outputs, answer.vnid, answer.endpoint) == (("pod 10.128.0.2",), 10, "10.128.2.2:8080")
     assert answer.endpoints == ("10.128.2.2:8080", "10.128.0.2:8080")
     assert answer.service is not None
     assert (answer.service.service, answer.service.port) == ("red/web", "80/TCP")
-    assert [one.what for one in answer.left_out] == ["endpoint 10.128.4.4:8080"]
+    assert [one.subject for one in answer.rejected] == ["endpoint 10.128.4.4:8080"]
 
 
 def test_an_endpoint_that_the_switch_names_itself_is_the_one() -> None:
-    said = TraceAnswer((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10, endpoint="10.128.0.2:8080")
+    said = TraceResult((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10, endpoint="10.128.0.2:8080")
     answer, questions = walk(FROM_POD, said)
     assert questions == [FROM_POD]
     assert (answer.endpoint, answer.steps) == ("10.128.0.2:8080", said.steps)
 
 
 def test_a_call_that_is_not_let_through_goes_nowhere() -> None:
-    dropped = TraceAnswer((SOURCE, TraceStep("service")), vnid=11)
+    dropped = TraceResult((SOURCE, TraceStep("service")), vnid=11)
     answer, questions = walk(FROM_POD, dropped)
     assert (questions, answer.outputs, answer.endpoint) == ([FROM_POD], (), "")
     assert answer.service is not None
@@ -143,7 +143,7 @@ def test_a_call_that_is_not_let_through_goes_nowhere() -> None:
         (FROM_OUTSIDE, "203.0.113.5", "10.128.0.2"),
     ],
 )
-def test_the_firewall_gives_the_endpoint_before_the_switch(asked: TraceQuestion, source: str, target: str) -> None:
+def test_the_firewall_gives_the_endpoint_before_the_switch(asked: TraceRequest, source: str, target: str) -> None:
     answer, questions = walk(asked, TO_POD)
     assert questions == [structs.replace(asked, source=source, target=target, port=8080)]
     assert answer.endpoint == f"{target}:8080"
