@@ -174,7 +174,7 @@ class NetworkController:
     def report(self) -> NetworkReport:
         """How it is, for people."""
         if self.view is None:
-            return NetworkReport(trouble=self.unready)
+            return NetworkReport(error=self.unready)
         node = self.view.node
         here = len(attached_pods(self._ovsdb.observe().bridge(BRIDGE)))
         return NetworkReport(
@@ -184,7 +184,7 @@ class NetworkController:
             flows=len(self._flows),
             drift=self._base.drift,
             pass_milliseconds=round(self._pass_milliseconds, 2),
-            trouble=self.unready or self._docker_bridge.not_ready_reason,
+            error=self.unready or self._docker_bridge.not_ready_reason,
         )
 
     def device_of_address(self, address: IPv4Address) -> str:

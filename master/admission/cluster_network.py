@@ -7,7 +7,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
 from api.meta.schema import DUPLICATE, FieldError, quoted
-from api.network.types import CHANGE_NETWORK, ClusterNetwork, HostSubnet, NetNamespace
+from api.network.types import CHANGE_NETWORK_ANNOTATION, ClusterNetwork, HostSubnet, NetNamespace
 from master import errors
 from master.allocators import GLOBAL_VNID
 from master.resources.cluster_network import HOST_SUBNETS, NET_NAMESPACES
@@ -54,7 +54,8 @@ def check_net_namespace(new: NetNamespace, others: Iterable[NetNamespace]) -> No
     for other in others:
         if other.netid == new.netid != GLOBAL_VNID and other.metadata.name != new.metadata.name:
             name = other.metadata.name
-            why = f"{name} has it; to share it, annotate with {CHANGE_NETWORK}=join:{name} (podlane network join)"
+            annotation = f"{CHANGE_NETWORK_ANNOTATION}=join:{name}"
+            why = f"{name} has it; to share it, annotate with {annotation} (podlane network join)"
             raise errors.invalid(
                 NET_NAMESPACES, new.metadata.name, [FieldError("netid", quoted(new.netid), why, DUPLICATE)]
             )

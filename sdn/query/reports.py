@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from api.network.queries import LeftOutReport, PortReport, ServicesAnswer, ServicesQuestion
+from api.network.queries import RejectionReport, ServicePortReport, ServicesRequest, ServicesResult
 from sdn.model.service_port import EndpointInfo, ServicePortInfo
 from sdn.proxy.service_ports import Key, ServiceState
 
@@ -12,39 +12,39 @@ MAX_PORTS = 500
 """In one answer."""
 
 
-def services_report(asked: ServicesQuestion, served: Mapping[Key, ServiceState]) -> ServicesAnswer:
+def services_report(asked: ServicesRequest, served: Mapping[Key, ServiceState]) -> ServicesResult:
     """The ports of the services that are asked for, by name, and what is left out of them."""
     keys = sorted(key for key in served if _is_asked(asked, key))
     ports = [port for key in keys for port in served[key].ports.values()]
-    return ServicesAnswer(
+    return ServicesResult(
         ports=tuple(map(port_report, ports[:MAX_PORTS])),
-        left_out=tuple(one for key in keys for one in rejection_reports(key, served[key]))[:MAX_PORTS],
-        more=max(len(ports) - MAX_PORTS, 0),
+        rejected=tuple(one for key in keys for one in rejection_reports(key, served[key]))[:MAX_PORTS],
+        omitted_ports=max(len(ports) - MAX_PORTS, 0),
     )
 
 
-def _is_asked(asked: ServicesQuestion, key: Key) -> bool:
+def _is_asked(asked: ServicesRequest, key: Key) -> bool:
     return asked.namespace in ("", key[0]) and asked.name in ("", key[1])
 
 
-def rejection_reports(key: Key, served: ServiceState) -> Iterator[LeftOutReport]:
+def rejection_reports(key: Key, served: ServiceState) -> Iterator[RejectionReport]:
     """What of one service is not programmed."""
-    return (LeftOutReport(service="/".join(key), what=one.what, why=one.why) for one in served.left_out)
+    return (RejectionReport(service="/".join(key), subject=one.what, reason=one.why) for one in served.left_out)
 
 
-def port_report(port: ServicePortInfo) -> PortReport:
+def port_report(port: ServicePortInfo) -> ServicePortReport:
     """One port, for people."""
     addresses = [*([port.cluster_ip] if port.cluster_ip is not None else []), *port.external_ips]
     fronts = [f"{address}:{port.port}" for address in addresses] + [f"*:{port.node_port}"] * bool(port.node_port)
-    return PortReport(
+    return ServicePortReport(
         service=f"{port.key.namespace}/{port.key.service}",
         port=f"{port.port}/{port.key.protocol.name}",
         name=port.key.port_name,
         vnid=port.vnid,
-        fronts=tuple(fronts),
-        inside=endpoint_texts(port.internal_endpoints),
-        everywhere=endpoint_texts(port.cluster_endpoints),
-        outside=endpoint_texts(port.external_endpoints),
+        frontends=tuple(fronts),
+        internal_endpoints=endpoint_texts(port.internal_endpoints),
+        cluster_endpoints=endpoint_texts(port.cluster_endpoints),
+        external_endpoints=endpoint_texts(port.external_endpoints),
         affinity_seconds=port.affinity_timeout_seconds,
     )
 

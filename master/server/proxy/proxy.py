@@ -20,7 +20,7 @@ from yarl import URL
 from api.core.endpoints import Endpoints, EndpointSubset
 from api.core.pod import Pod
 from api.core.services import Service
-from api.network.addresses import out_of_reach
+from api.network.addresses import unreachable_reason
 from master import errors
 from master.resources.pods import PODS
 from master.resources.resource import AnyResource
@@ -128,7 +128,7 @@ class ProxyHandler:
     async def _inside(self, pod: Pod, scheme: str, place: HostPort) -> AsyncIterator[tuple[HostPort, Send]]:
         """A way to a port of a pod. Pods in their node's network are reached at an address of the node."""
         its_nodes = not pod.spec.host_network or self._nodes.has(pod.spec.node_name, place.host)
-        if out_of_reach(place.host) or not its_nodes:
+        if unreachable_reason(place.host) or not its_nodes:
             raise errors.bad_request("address not allowed")
         if pod.spec.host_network:
             async with self._direct(scheme, place) as send:

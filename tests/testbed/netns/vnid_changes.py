@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from api.client.client import Client
-from api.network.types import CHANGE_NETWORK, ChangeNetworkRequest, NetNamespace
+from api.network.types import CHANGE_NETWORK_ANNOTATION, ChangeNetworkRequest, NetNamespace
 from lab.process import run
 from tests.testbed.netns.packet_world import PacketWorld
 from tests.testbed.netns.services import Offers
@@ -53,13 +53,13 @@ async def _request(client: Client, wishes: Mapping[str, int]) -> dict[str, int]:
         await asyncio.gather(*(_annotate(client, name, request) for name, request in requests.items()))
     while True:
         found = (await client.list(NetNamespace)).items
-        if not any(CHANGE_NETWORK in lane.metadata.annotations for lane in found):
+        if not any(CHANGE_NETWORK_ANNOTATION in lane.metadata.annotations for lane in found):
             return {lane.netname: lane.netid for lane in found}
         await asyncio.sleep(POLL_SECONDS)
 
 
 async def _annotate(client: Client, project: str, request: ChangeNetworkRequest) -> None:
-    asked = {"metadata": {"annotations": {CHANGE_NETWORK: str(request)}}}
+    asked = {"metadata": {"annotations": {CHANGE_NETWORK_ANNOTATION: str(request)}}}
     await client.patch(NetNamespace, project, "", asked)
 
 

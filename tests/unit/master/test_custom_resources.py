@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from api.meta.types import Object
-from api.network.conflicts import CURSORS
-from api.validation.network import LAST_VNID, MTU_RANGE
+from api.network.conflicts import CURSORS_ANNOTATION
+from api.validation.network import MAX_VNID, MTU_RANGE
 from master.resources.resource import Resource
 from master.resources.scheme import BY_KIND
 
@@ -70,7 +70,7 @@ def test_their_tables_have_our_columns(name: str) -> None:
 
 
 def test_what_is_refused_by_us_is_refused_there_as_far_as_a_schema_goes() -> None:
-    assert schema("NetNamespace")["properties"]["netid"]["maximum"] == LAST_VNID
+    assert schema("NetNamespace")["properties"]["netid"]["maximum"] == MAX_VNID
     mtu = schema("ClusterNetwork")["properties"]["mtu"]
     assert (mtu["minimum"], mtu["maximum"] + 1) == (MTU_RANGE.start, MTU_RANGE.stop)
     pattern = schema("HostSubnet")["properties"]["subnet"]["pattern"]
@@ -88,4 +88,4 @@ def test_nodes_only_read_and_tell_events(kind: Resource[Any]) -> None:
 
 
 def test_the_annotation_is_a_good_one() -> None:
-    assert re.fullmatch(r"[a-z.]+/[a-z]+", CURSORS)
+    assert re.fullmatch(r"[a-z.]+/[a-z]+", CURSORS_ANNOTATION)
