@@ -9,7 +9,7 @@ import msgspec
 
 from api.core.node import Node
 from api.meta.types import ObjectMeta
-from api.network.types import ASSIGN_SUBNET, HostSubnet
+from api.network.types import ASSIGN_SUBNET_ANNOTATION, HostSubnet
 from master.allocators import AllocatorCursor
 from master.config import NetworkConfig
 from master.controllers.actions import Action, Create, ForceDelete, Update, Warn, advance_cursor
@@ -47,7 +47,9 @@ def reconcile_host_subnets(
             yield from _updated(host_subnets[name], node)
         else:
             new_nodes.append(node)
-    unassigned = [subnet for _, subnet in sorted(host_subnets.items()) if ASSIGN_SUBNET in subnet.metadata.annotations]
+    unassigned = [
+        subnet for _, subnet in sorted(host_subnets.items()) if ASSIGN_SUBNET_ANNOTATION in subnet.metadata.annotations
+    ]
     used = [subnet.subnet for subnet in host_subnets.values() if subnet.subnet] + released
     yield from _new_subnets(config, new_nodes, unassigned, list(map(IPv4Network, used)), cursor)
 
@@ -77,7 +79,9 @@ def _new_subnets(
 
 def _assigned(host_subnet: HostSubnet, subnet: IPv4Network) -> Update:
     """Return the update that sets the subnet and removes the request."""
-    annotations = {key: value for key, value in host_subnet.metadata.annotations.items() if key != ASSIGN_SUBNET}
+    annotations = {
+        key: value for key, value in host_subnet.metadata.annotations.items() if key != ASSIGN_SUBNET_ANNOTATION
+    }
     metadata = msgspec.structs.replace(host_subnet.metadata, annotations=annotations)
     return Update(msgspec.structs.replace(host_subnet, metadata=metadata, subnet=str(subnet)), host_subnet)
 

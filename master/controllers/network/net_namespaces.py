@@ -12,7 +12,7 @@ from api.meta.types import ObjectMeta
 from api.network import types
 from api.network.conflicts import conflicting_vnids
 from api.network.types import (
-    CHANGE_NETWORK,
+    CHANGE_NETWORK_ANNOTATION,
     JOINED_ANNOTATION,
     PLUGIN_MULTITENANT,
     BadChangeNetwork,
@@ -87,13 +87,13 @@ def _requests(net_namespaces: dict[str, NetNamespace], pool: _VNIDPool) -> Itera
     vnids = {name: net_namespace.netid for name, net_namespace in net_namespaces.items()}
     owners = {name: vnid_owner(net_namespace) for name, net_namespace in net_namespaces.items()}
     for name, net_namespace in sorted(net_namespaces.items()):
-        if CHANGE_NETWORK not in net_namespace.metadata.annotations:
+        if CHANGE_NETWORK_ANNOTATION not in net_namespace.metadata.annotations:
             continue
         vnid = _requested_vnid(net_namespace, vnids, pool)
         if isinstance(vnid, Warn):
             yield vnid
             continue
-        target = types.parse_change_network(net_namespace.metadata.annotations[CHANGE_NETWORK]).target
+        target = types.parse_change_network(net_namespace.metadata.annotations[CHANGE_NETWORK_ANNOTATION]).target
         if not target or vnid != vnids[name]:
             owners[name] = owners[target] if target and vnid != GLOBAL_VNID else name
         vnids[name] = vnid
@@ -105,7 +105,7 @@ def _with_vnid(net_namespace: NetNamespace, vnid: int, owner: str) -> NetNamespa
     annotations = {
         key: value
         for key, value in net_namespace.metadata.annotations.items()
-        if key not in {CHANGE_NETWORK, JOINED_ANNOTATION}
+        if key not in {CHANGE_NETWORK_ANNOTATION, JOINED_ANNOTATION}
     }
     if owner != net_namespace.metadata.name:
         annotations[JOINED_ANNOTATION] = owner
@@ -139,16 +139,16 @@ def separate_duplicates(net_namespaces: Iterable[NetNamespace], cursor: Allocato
 
 def _requested_vnid(net_namespace: NetNamespace, vnids: dict[str, int], pool: _VNIDPool) -> int | Warn:
     """Return the VNID that a request leads to, or a warning why it cannot be carried out yet."""
-    name, text = net_namespace.metadata.name, net_namespace.metadata.annotations[CHANGE_NETWORK]
+    name, text = net_namespace.metadata.name, net_namespace.metadata.annotations[CHANGE_NETWORK_ANNOTATION]
     try:
         request = types.parse_change_network(text)
     except BadChangeNetwork as error:
         return Warn(f"its request {text!r} is not carried out: {error}", f"netnamespace {name}")
-    if name == GLOBAL_NAMESPACE and request.verb != "global":
+    if name == GLOBAL_NAMESPACE and request.action != "global":
         return Warn(f"its request {text!r} is not carried out: {_UNCHANGED}", f"netnamespace {name}")
-    if request.verb == "global":
+    if request.action == "global":
         return GLOBAL_VNID
-    if request.verb == "isolate":
+    if request.action == "isolate":
         return _own_vnid(name, vnids, pool)
     missing_target = Warn(f"it waits to join {request.target}, which does not exist", f"netnamespace {name}")
     return vnids.get(request.target, missing_target)
