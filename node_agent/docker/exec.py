@@ -28,7 +28,7 @@ from node_agent.docker.http import (
 from node_agent.docker.wire_format import STDOUT, SYSTEM_ERROR, DockerFrameParser
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from streams.stream import Stream
-from streams.takeover import taken
+from streams.upgrade import taken
 
 MAX_OUTPUT = 10 << 10
 NOT_STARTED = 126

@@ -23,7 +23,7 @@ from streams.spdy.frames import (
     WindowUpdate,
 )
 from streams.spdy.headers import Malformed
-from streams.spdy.sending import Sender
+from streams.spdy.sender import Sender
 from streams.spdy.stream import SpdyStream
 from streams.stream import Stream
 

@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from master import errors
 from master.server.proxy.kubelet_client import IDLE_SECONDS
 from streams.splice import splice
-from streams.takeover import Upgraded, taken
+from streams.upgrade import Upgraded, taken
 
 MAX_UNSENT_BYTES = 64 << 10
 """Bytes that wait for one client; the other side waits, too, when there are more."""

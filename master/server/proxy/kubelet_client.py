@@ -35,7 +35,7 @@ from master.resources.nodes import NODES
 from master.storage.interface import Key, Storage
 from reconcile import atomic_file
 from reconcile.errors import NotReady
-from streams.takeover import notice_death
+from streams.upgrade import notice_death
 
 EXPECTED_COMMON_NAME: ContextVar[str] = ContextVar("EXPECTED", default="")
 """Whose certificate the other side has to show, by its common name; empty: whatever it shows.
@@ -234,7 +234,7 @@ class KubeletClient:
     ) -> aiohttp.ClientResponse:
         """Ask a node; `path` is raw, with its query. Who asks closes the answer. Raises StatusError and Unreachable.
 
-        An answer 101 is for `streams.takeover.taken`; redirects are not followed.
+        An answer 101 is for `streams.upgrade.upgraded_connection`; redirects are not followed.
         """
         where = self.place(node)
         trust = self._trust.verified if verify else self._trust.unverified

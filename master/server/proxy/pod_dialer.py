@@ -20,7 +20,7 @@ from master.server.proxy.kubelet_client import IDLE_SECONDS, HostPort, KubeletCl
 from streams.connection import Connection
 from streams.spdy.session import Session, SpdyStream
 from streams.splice import splice
-from streams.takeover import taken
+from streams.upgrade import taken
 
 PORT_FORWARD_HEADERS = {
     "Connection": "Upgrade",

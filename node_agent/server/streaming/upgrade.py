@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from streams.takeover import Upgraded
+from streams.upgrade import Upgraded
 
 ASKED = "X-Stream-Protocol-Version"
 ACCEPTED = "X-Accepted-Stream-Protocol-Versions"

@@ -17,7 +17,7 @@ from node_agent.server.streaming import websocket_frames
 from node_agent.server.streaming.upgrade import accept_websocket
 from node_agent.server.streaming.websocket_frames import ControlFrame, MessagePart, WebSocketFrameParser, encode_frame
 from streams.connection import Connection
-from streams.takeover import Upgraded
+from streams.upgrade import Upgraded
 
 
 class ReceiveBuffer:

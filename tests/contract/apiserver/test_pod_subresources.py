@@ -22,7 +22,7 @@ from multidict import CIMultiDict
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from streams.connection import Connection
-from streams.takeover import taken
+from streams.upgrade import taken
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, Stage, own_address, staged, until

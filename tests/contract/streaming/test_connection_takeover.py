@@ -18,7 +18,7 @@ from aiohttp import web
 
 from master.auth import pki
 from streams.connection import MOST_UNREAD, Connection
-from streams.takeover import Upgraded, taken
+from streams.upgrade import Upgraded, taken
 
 Use = Callable[[Connection], Awaitable[None]]
 SENT_AHEAD = 1 << 15

@@ -17,7 +17,7 @@ from node_agent.server.streaming import remotecommand, websocket
 from node_agent.server.streaming.remotecommand import Exited, Failed, Outcome, RemoteCommand, StreamOptions
 from reconcile.errors import Refused
 from streams.spdy.session import Session
-from streams.takeover import taken
+from streams.upgrade import taken
 from tests.testbed.streaming.mutations import masked
 from tests.testbed.streaming.pod_server import PodServer
 

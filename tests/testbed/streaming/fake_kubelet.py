@@ -29,7 +29,7 @@ from master.auth import pki
 from streams.connection import Connection
 from streams.spdy.session import Session, SpdyStream
 from streams.splice import splice
-from streams.takeover import Upgraded
+from streams.upgrade import Upgraded
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from streams.spdy.session import Session, SpdyStream
 from streams.stream import Stream
-from streams.takeover import Upgraded
+from streams.upgrade import Upgraded
 
 POD: dict[str, object] = {
     "apiVersion": "v1",

@@ -20,7 +20,7 @@ from streams.spdy.frames import (
     SynStream,
     WindowUpdate,
 )
-from streams.spdy.sending import BACKLOG_LIMIT, BATCH
+from streams.spdy.sender import BACKLOG_LIMIT, BATCH
 from streams.spdy.session import Session, SpdyStream
 from streams.spdy.stream import INBOX_LIMIT, LONGEST_FRAME, OUTBOX_LIMIT
 from streams.stream import Stream
